@@ -1,0 +1,164 @@
+"""
+The keys of a training run, and the loader that reads them from a file and the command line.
+
+A config file is plain `key = value` Python, applied over the defaults below; `--key=value` flags are applied over the
+file. A file may begin with `from config.bert import *` to start from another one, and may compute; names that begin
+with an underscore are its own. Whatever is wrong is a ConfigError of one line: the key, its value, what was expected.
+"""
+
+import ast
+import dataclasses
+import difflib
+import math
+import runpy
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+
+class ConfigError(ValueError):
+    """What is wrong with a configuration, in one line."""
+
+
+def key(default, help):
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """
+    python train.py [config/NAME.py] [--key=value ...]
+
+    With no file: config/tiny.py. The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value.
+    """
+
+    data_dir: str = key("data/stdlib/bytes", "token files: the folder that a data/*/prepare.py wrote")
+    causal: bool = key(False, "False: encoder, masked-language modelling; True: decoder, next token")
+    n_layer: int = key(4, "blocks")
+    n_head: int = key(4, "attention heads")
+    n_embd: int = key(256, "embedding size; the MLP is four times as wide")
+    block_size: int = key(512, "tokens in a sequence")
+    dropout: float = key(0.1, "on embeddings and sublayers")
+    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)")
+    init: Literal["random", "symmetric", "skew"] = key("random", "how W_q and W_k start (init.py)")
+    qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
+    v_std: float = key(0.02, "the same of v")
+    init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a Hugging Face BERT")
+    mlm_probability: float = key(0.15, "share of the tokens that an encoder predicts")
+    constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
+    constraint_weight: float = key(0.0, "its weight, gamma of Eq. (S146)")
+    batch_size: int = key(256, "sequences in an update, over all processes")
+    micro_batch_size: int = key(32, "sequences at a time on one process, at most")
+    max_iters: int = key(200_000, "updates")
+    warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0")
+    learning_rate: float = key(5e-5, "the highest")
+    weight_decay: float = key(0.01, "AdamW's, on matrices only")
+    beta2: float = key(0.999, "AdamW's")
+    grad_clip: float = key(1.0, "largest norm of the gradient")
+    eval_interval: int = key(2000, "updates between evaluations; each ends in a checkpoint")
+    eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
+    score_interval: int = key(500, "updates between rows of scores.csv")
+    out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
+    seed: int = key(1, "of weights, data order, masks and dropout")
+    device: str = key("auto", "auto (cuda, then mps, then cpu) or a name of torch's")
+    threads: int = key(0, "of the CPU, per process; 0: torch's choice")
+    dtype: Literal["float32", "bfloat16", "float16"] = key("float32", "of matrix products; weights are float32")
+    compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
+
+    def __post_init__(self):
+        shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
+        from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", *shares]
+        for name, value in dataclasses.asdict(self).items():
+            if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+                raise ConfigError(f"{name} = {value}, expected 0 or more")
+            if isinstance(value, (int, float)) and value == 0 and not isinstance(value, bool) and name not in from_zero:
+                raise ConfigError(f"{name} = {value}, expected more than 0")
+            if name in shares and value >= 1:
+                raise ConfigError(f"{name} = {value}, expected a share below 1")
+        if self.n_embd % self.n_head:
+            near = max(1, round(self.n_embd / self.n_head)) * self.n_head
+            raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}, such as {near}")
+        if self.init == "skew" and self.n_embd == self.n_head:
+            raise ConfigError(f"n_head = {self.n_head}, expected at most n_embd / 2: a skew head needs two dimensions")
+        if self.warmup_iters >= self.max_iters:
+            raise ConfigError(f"warmup_iters = {self.warmup_iters}, expected less than max_iters = {self.max_iters}")
+        if (self.constraint == "none") != (self.constraint_weight == 0):
+            raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
+                              "set both or neither")
+
+
+def load(argv):
+    """argv: at most one file and any number of --key=value, in that order of precedence -> TrainConfig."""
+    flags = [a for a in argv if a.startswith("-")]
+    files = [a for a in argv if not a.startswith("-")]
+    if {"-h", "--help"} & set(flags):
+        print(help_text())
+        raise SystemExit(0)
+    if len(files) > 1:
+        raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
+    values = {}
+    for path in files:
+        values["out_dir"] = f"out/{Path(path).stem}"
+        values |= {name: checked(name, value, path) for name, value in read_file(path).items()}
+    for flag in flags:
+        name, equals, text = flag.removeprefix("--").partition("=")
+        if not equals or not flag.startswith("--"):
+            raise ConfigError(f"{flag}: write --key=value")
+        values[name] = checked(name, parse(name, text), "command line")
+    return TrainConfig(**values)
+
+
+def read_file(path):
+    try:
+        variables = runpy.run_path(path)
+    except OSError as e:
+        mine = ", ".join(sorted(p.name for p in Path(__file__).parent.glob("[!_]*.py")))
+        raise ConfigError(f"{path}: {e.strerror}; config/ has {mine}")
+    except (SyntaxError, NameError, ImportError, AttributeError, TypeError, ValueError, ArithmeticError) as e:
+        raise ConfigError(f"{path} is not plain key = value Python: {e}")
+    return {k: v for k, v in variables.items() if not k.startswith("_") and not isinstance(v, ModuleType)}
+
+
+def parse(name, text):
+    """The value that the text of a flag stands for: text where the key takes text, else a Python literal."""
+    hint = HINTS.get(name)
+    if hint is str or typing.get_origin(hint) is Literal:
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def checked(name, value, where):
+    """value, if there is a key `name` and it takes it: its own type and no other, but an int will do for a float."""
+    if name not in HINTS:
+        raise ConfigError(f"{where}: unknown key {name} = {value!r}; the nearest one is {nearest(name, HINTS)}")
+    hint = HINTS[name]
+    choices = typing.get_args(hint)
+    if choices and value not in choices:
+        raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}; "
+                          f"the nearest one is {nearest(value, choices)!r}")
+    if hint is float and type(value) is int:
+        return float(value)
+    if not choices and type(value) is not hint:
+        raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}, got {type(value).__name__}")
+    return value
+
+
+def nearest(word, words):
+    return difflib.get_close_matches(str(word), words, n=1, cutoff=0.0)[0]
+
+
+def describe(hint):
+    return " | ".join(typing.get_args(hint)) or hint.__name__
+
+
+def help_text():
+    rows = [(f.name, describe(HINTS[f.name]), f.default, f.metadata["help"]) for f in dataclasses.fields(TrainConfig)]
+    return TrainConfig.__doc__ + "\n" + "\n".join(f"  --{n:18} {t:28} {d!s:18} {h}" for n, t, d, h in rows)
+
+
+HINTS = typing.get_type_hints(TrainConfig)

@@ -1,0 +1,6 @@
+"""The paper's 12-layer encoder (BERT, Table S1) and its recipe (S2.3)."""
+from config.bert_mini import *
+
+n_layer = 12
+n_head = 12
+n_embd = 768

@@ -1,0 +1,6 @@
+"""The paper's 4-layer encoder (BERT-Mini, Table S1) and its recipe (S2.3), which are the defaults."""
+data_dir = "data/wikipedia/gpt2"
+n_layer = 4
+n_head = 4
+n_embd = 256
+dtype = "float16"

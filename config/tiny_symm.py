@@ -1,0 +1,8 @@
+"""
+config/tiny.py with the published symmetric start: W_k = W_q, and q, k and v at the scale that the authors' code gave
+them, PyTorch's default for nn.Linear. To tell start and scale apart, set --init or --qk_std and --v_std alone.
+"""
+from config.tiny import *
+
+init = "symmetric"
+qk_std = v_std = (3 * n_embd) ** -0.5

@@ -1,0 +1,99 @@
+"""config/: every file builds its model; every mistake ends in one line that helps. pytest tests/test_config.py"""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import init
+from config import ConfigError, TrainConfig, load
+from model import ModelConfig, Transformer
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "config").glob("[!_]*.py"))
+COMMON = ("n_layer", "n_head", "n_embd", "block_size", "dropout", "attn_dropout", "causal")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_every_config_file_loads_and_builds_its_model(path):
+    cfg = load([str(path)])
+    assert cfg.out_dir == f"out/{path.stem}"
+    with torch.device("meta"):
+        model = Transformer(ModelConfig(50304, **{name: getattr(cfg, name) for name in COMMON}))
+        assert model(torch.zeros(2, cfg.block_size, dtype=torch.long)).shape == (2, cfg.block_size, 50304)
+    if cfg.n_layer <= 4:
+        init.apply_(Transformer(ModelConfig(258, **{name: getattr(cfg, name) for name in COMMON})),
+                    cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
+
+
+@pytest.mark.parametrize("base", ["tiny", "bert_mini", "bert", "bert_large"])
+def test_variants_differ_from_their_base_in_what_they_say_and_in_nothing_else(base):
+    plain, symm, decoder = (dataclasses.asdict(load([str(ROOT / f"config/{base}{v}.py")])) for v in ("", "_symm", "_decoder"))
+    assert {k for k in plain if plain[k] != symm[k]} == {"out_dir", "init", "qk_std", "v_std"}
+    assert {k for k in plain if plain[k] != decoder[k]} == {"out_dir", "causal"}
+    assert symm["qk_std"] == symm["v_std"] == pytest.approx(torch.nn.Linear(plain["n_embd"], 4096).weight.std().item(), rel=0.01)
+
+
+def test_the_published_recipe_is_what_the_bert_file_says():
+    cfg = load([str(ROOT / "config/bert.py")])  # S2.3 and Table S1
+    assert (cfg.n_layer, cfg.n_head, cfg.n_embd, cfg.block_size, cfg.dropout, cfg.attn_dropout) == (12, 12, 768, 512, 0.1, 0.1)
+    assert (cfg.batch_size, cfg.micro_batch_size, cfg.max_iters, cfg.warmup_iters) == (32 * 8, 32, 200_000, 200)
+    assert (cfg.learning_rate, cfg.weight_decay, cfg.mlm_probability, cfg.dtype) == (5e-5, 0.01, 0.15, "float16")
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
+    (tmp_path / "mine.py").write_text("n_layer = 3\n_width = 32\nn_embd = 2 * _width\nlearning_rate = 1\n")
+    cfg = load([str(tmp_path / "mine.py"), "--n_layer=5", "--out_dir=a=b", "--init=skew", "--causal=True"])
+    assert (cfg.n_layer, cfg.n_embd, cfg.out_dir, cfg.init, cfg.causal) == (5, 64, "a=b", "skew", True)
+    assert cfg.learning_rate == 1.0 and isinstance(cfg.learning_rate, float)
+
+
+@pytest.mark.parametrize("argv, words", [
+    (["--n_layers=4"], "unknown key n_layers = 4; the nearest one is n_layer"),
+    (["--n_layer=4.0"], "n_layer = 4.0, expected int, got float"),
+    (["--n_layer=four"], "n_layer = 'four', expected int, got str"),
+    (["--n_layer=True"], "n_layer = True, expected int, got bool"),
+    (["--causal=1"], "causal = 1, expected bool, got int"),
+    (["--learning_rate=fast"], "learning_rate = 'fast', expected float"),
+    (["--init=symetric"], "init = 'symetric', expected random | symmetric | skew; the nearest one is 'symmetric'"),
+    (["--compile"], "--compile: write --key=value"),
+    (["-n_layer=2"], "-n_layer=2: write --key=value"),
+    (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4, such as 248"),
+    (["--n_embd=4", "--n_head=4", "--init=skew"], "n_head = 4, expected at most n_embd / 2"),
+    (["--batch_size=0"], "batch_size = 0, expected more than 0"),
+    (["--learning_rate=-1e-3"], "learning_rate = -0.001, expected 0 or more"),
+    (["--dropout=1.0"], "dropout = 1.0, expected a share below 1"),
+    (["--warmup_iters=10", "--max_iters=10"], "warmup_iters = 10, expected less than max_iters = 10"),
+    (["--constraint=skew"], "set both or neither"),
+    (["--constraint_weight=0.1"], "set both or neither"),
+    (["config/nothing.py"], "config/nothing.py: No such file or directory; config/ has bert.py"),
+    (["a.py", "b.py"], "one config file at most"),
+])
+def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
+    with pytest.raises(ConfigError) as e:
+        load(argv)
+    assert words in str(e.value) and "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("text, words", [
+    ("n_layer = 2\nlearning_rat = 3e-4", "unknown key learning_rat = 0.0003; the nearest one is learning_rate"),
+    ("n_layer = '2'", "n_layer = '2', expected int, got str"),
+    ("n_layer == 2", "is not plain key = value Python: name 'n_layer' is not defined"),
+    ("n_layer = ", "is not plain key = value Python: invalid syntax"),
+])
+def test_a_mistake_in_a_file_is_named_with_the_file(tmp_path, text, words):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ConfigError, match="mine.py") as e:
+        load([str(tmp_path / "mine.py")])
+    assert words in str(e.value) and "\n" not in str(e.value)
+
+
+def test_help_lists_every_key_with_its_type_default_and_meaning(capsys):
+    with pytest.raises(SystemExit) as e:
+        load(["--help"])
+    text = capsys.readouterr().out
+    assert not e.value.code
+    for f in dataclasses.fields(TrainConfig):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"  --{f.name} ")]
+        assert str(f.default) in line and f.metadata["help"] in line

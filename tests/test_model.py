@@ -1,0 +1,121 @@
+"""model.py against the modelling code of transformers, and against what a causal mask means. pytest tests/test_model.py"""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
+
+from model import ModelConfig, Transformer, from_hf, to_hf
+
+CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
+
+
+def noisy(model):
+    """Every parameter away from its start, so that no bias or LayerNorm is at a value which hides it."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=generator))
+    return model.eval()
+
+
+def theirs(causal, **kwargs):
+    config = BertConfig(vocab_size=61, max_position_embeddings=16, num_hidden_layers=2, num_attention_heads=4,
+                        hidden_size=32, intermediate_size=128, is_decoder=causal, pad_token_id=None, **kwargs)
+    return noisy((BertLMHeadModel if causal else BertForMaskedLM)(config))
+
+
+def assert_same_function(ours, hf, idx):
+    with torch.no_grad():
+        out = hf(idx, output_hidden_states=True)
+        torch.testing.assert_close(ours.hidden(idx), out.hidden_states[-1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(ours(idx), out.logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal):
+    hf = theirs(causal)
+    ours = Transformer(ModelConfig(**CFG, causal=causal)).eval()
+    ours.load_state_dict(from_hf(hf.state_dict()))
+    assert_same_function(ours, hf, torch.randint(61, (3, 16)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_transformers_opens_our_export_and_computes_the_same(causal, tmp_path):
+    ours = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
+    config, state = to_hf(ours)
+    BertConfig(**config).save_pretrained(tmp_path)
+    save_file({name: x.contiguous() for name, x in state.items()}, tmp_path / "model.safetensors", {"format": "pt"})
+    hf, info = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    assert_same_function(ours, hf.eval(), torch.randint(61, (3, 16)))
+
+
+def test_import_of_an_export_is_the_same_model_bit_for_bit(tmp_path):
+    ours = noisy(Transformer(ModelConfig(**CFG)))
+    save_file({name: x.contiguous() for name, x in to_hf(ours)[1].items()}, tmp_path / "m.safetensors")
+    back = from_hf(load_file(tmp_path / "m.safetensors"))
+    assert back.keys() == ours.state_dict().keys()
+    assert all(torch.equal(back[name], x) for name, x in ours.state_dict().items())
+
+
+def test_old_checkpoints_with_gamma_and_beta_are_read():
+    state = theirs(False).state_dict()
+    old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
+           for n, x in state.items()}
+    assert any(n.endswith("gamma") for n in old)
+    assert all(torch.equal(x, from_hf(old)[n]) for n, x in from_hf(state).items())
+
+
+def test_a_checkpoint_without_the_head_is_refused_by_name():
+    state = {n: x for n, x in theirs(False).state_dict().items() if not n.startswith("cls.")}
+    with pytest.raises(KeyError, match="cls.predictions"):
+        from_hf(state)
+
+
+def test_loss_at_gathered_positions_is_the_loss_transformers_computes_with_labels():
+    hf = theirs(False)
+    ours = Transformer(ModelConfig(**CFG)).eval()
+    ours.load_state_dict(from_hf(hf.state_dict()))
+    idx, positions = torch.randint(61, (3, 16)), torch.stack([torch.randperm(16)[:5] for _ in range(3)])
+    targets, labels = torch.randint(61, (3, 5)), torch.full((3, 16), -100)
+    labels.scatter_(1, positions, targets)
+    torch.testing.assert_close(ours(idx, targets, positions), hf(idx, labels=labels).loss)
+
+
+def test_loss_of_the_decoder_is_that_of_the_next_token():
+    hf = theirs(True)
+    ours = Transformer(ModelConfig(**CFG, causal=True)).eval()
+    ours.load_state_dict(from_hf(hf.state_dict()))
+    idx = torch.randint(61, (3, 16))
+    torch.testing.assert_close(ours(idx[:, :-1], idx[:, 1:]), hf(idx, labels=idx).loss)  # theirs shifts the labels itself
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_changing_a_token_changes_earlier_logits_of_an_encoder_only(causal):
+    ours = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
+    idx = torch.randint(61, (1, 16))
+    other = idx.clone()
+    other[0, 9] = (idx[0, 9] + 1) % 61
+    changed = (ours(idx) - ours(other)).abs().amax(-1)[0] > 1e-6  # (T,)
+    assert changed[9:].all() and changed[:9].all() == (not causal) and changed[:9].any() == (not causal)
+
+
+def test_dropout_acts_in_training_and_never_in_eval():
+    model = noisy(Transformer(ModelConfig(**CFG, dropout=0.0, attn_dropout=0.5)))
+    idx = torch.randint(61, (2, 16))
+    assert torch.equal(model(idx), model(idx))
+    model.train()
+    assert not torch.equal(model(idx), model(idx))
+
+
+def test_one_batch_can_be_learnt_by_heart():
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(**CFG, dropout=0.0, attn_dropout=0.0, causal=True))
+    idx, optimizer = torch.randint(61, (2, 17)), torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(80):
+        loss = model(idx[:, :-1], idx[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1

@@ -1,0 +1,382 @@
+"""train.py: what a step sees, that nothing is lost, and what a run leaves behind. pytest tests/test_train.py"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertForMaskedLM, BertLMHeadModel
+
+import train
+from config import ConfigError, TrainConfig
+from data import batches, runs, tokens
+from data.text import prepare
+
+ROOT = Path(__file__).parents[1]
+SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_batch_size=4, max_iters=12,
+             warmup_iters=3, learning_rate=1e-2, eval_interval=4, eval_iters=2, score_interval=3)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """A few files of the interpreter's own library as bytes: real text, and quickly prepared."""
+    folder = tmp_path_factory.mktemp("data")
+    files = [str(Path(os.__file__).parent / name) for name in ("os.py", "ast.py", "typing.py", "random.py", "heapq.py")]
+    prepare.main([*files, "--tokenizer=bytes", "--val_fraction=0.2", f"--out_dir={folder}"])
+    return str(folder)
+
+
+@pytest.fixture
+def cfg(data_dir, tmp_path):
+    return TrainConfig(**SMALL, data_dir=data_dir, out_dir=str(tmp_path / "run"))
+
+
+def argv(cfg, **changes):
+    """The command line of a TrainConfig, on top of an empty config file."""
+    (empty := Path(cfg.out_dir).parent / "empty.py").write_text("")
+    return [str(empty), *(f"--{name}={value}" for name, value in (vars(cfg) | changes).items())]
+
+
+def start(args, torchrun=0, **env):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={torchrun}"] \
+        if torchrun else [sys.executable]
+    return subprocess.Popen([*command, str(ROOT / "train.py"), *args], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, env=dict(os.environ, OMP_NUM_THREADS="1", **env))
+
+
+def result(out_dir):
+    """Everything of a run that has to be the same bit for bit: weights and rows, all but the speed."""
+    log = [row[:-1] for row in map(lambda row: list(row.values()), runs.read(out_dir + "/log.csv", runs.LOG))]
+    return Path(out_dir, "model.safetensors").read_bytes(), Path(out_dir, "scores.csv").read_bytes(), log
+
+
+# ---- what a step sees --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16, 17, 100, 1023, 5000])
+def test_shuffled_is_a_permutation_that_moves_things(n):
+    a, b = (batches.shuffled(np.arange(n), n, [seed, 0]) for seed in (1, 2))
+    assert sorted(a) == sorted(b) == list(range(n))
+    if n >= 100:  # a random permutation: few fixed points, no correlation between the place before and after
+        assert (a == np.arange(n)).mean() < 0.05 and (a == b).mean() < 0.05
+        assert all(abs(np.corrcoef(x, y)[0, 1]) < 4 / n**0.5 for x, y in ((a, np.arange(n)), (a, b), (a[1:], a[:-1])))
+
+
+def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg):
+    corpus = tokens.load(cfg.data_dir)
+    cfg = replace(cfg, causal=True)
+    n_blocks = (len(corpus.train) - 1) // cfg.block_size
+    all_rows = np.arange(2 * n_blocks)
+    idx, targets = batches.get_batch(cfg, corpus.meta, corpus.train, 1, 0, all_rows)  # two epochs as one large batch
+    blocks = corpus.train.rows(np.arange(n_blocks) * cfg.block_size, cfg.block_size + 1)
+    first, second = idx[:n_blocks].numpy(), idx[n_blocks:].numpy()
+    for epoch in first, second:
+        assert np.array_equal(epoch[np.lexsort(epoch.T)], blocks[:, :-1][np.lexsort(blocks[:, :-1].T)])
+    assert not np.array_equal(first, second)
+    assert torch.equal(idx[:, 1:], targets[:, :-1])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_row_depends_on_seed_step_and_its_number_alone(cfg, causal):
+    corpus, cfg = tokens.load(cfg.data_dir), replace(cfg, causal=causal)
+    get = lambda seed, step, rows: batches.get_batch(cfg, corpus.meta, corpus.train, seed, step, np.array(rows))
+    whole = get(1, 7, range(8))
+    for part in [0, 1, 2], [5], [7, 3]:
+        assert all(torch.equal(x, y[part]) for x, y in zip(get(1, 7, part), whole))
+    for other in get(2, 7, range(8)), get(1, 8, range(8)):
+        assert not torch.equal(other[0], whole[0])
+
+
+def test_encoder_and_decoder_see_the_same_text_in_the_same_order(cfg):
+    corpus, rows = tokens.load(cfg.data_dir), np.arange(8)
+    masked, targets, positions = batches.get_batch(cfg, corpus.meta, corpus.train, 1, 3, rows)
+    idx, _ = batches.get_batch(replace(cfg, causal=True), corpus.meta, corpus.train, 1, 3, rows)
+    assert torch.equal(masked.scatter(1, positions, targets), idx)
+
+
+def test_masking_is_berts_80_10_10_of_a_fixed_count_and_touches_nothing_else():
+    T, K, B = 64, 10, 4000
+    meta = dict(mask_token=257, n_vocab=256)
+    idx = torch.randint(256, (B, T))
+    draws = torch.from_numpy(np.random.default_rng(0).random((B, T + 2 * K), dtype=np.float32))
+    masked, targets, positions = batches.mask_tokens(idx, draws, K, meta)
+    assert all(len(set(row)) == K for row in positions.tolist())
+    assert torch.equal(targets, idx.gather(1, positions))
+    untouched = torch.ones(B, T, dtype=bool).scatter(1, positions, False)
+    assert torch.equal(masked[untouched], idx[untouched])
+    seen = masked.gather(1, positions)
+    assert (seen == 257).float().mean() == pytest.approx(0.8, abs=0.01)
+    assert (seen == targets).float().mean() == pytest.approx(0.1 + 0.1 / 256, abs=0.01)
+    assert seen[seen != 257].max() < 256
+    counts = torch.zeros(T).scatter_add(0, positions.flatten(), torch.ones(B * K)) / B
+    assert counts.std() < 3 * (K / T / B) ** 0.5  # every position is masked as often as any other
+
+
+def test_evaluation_batches_do_not_depend_on_the_seed(cfg):
+    place = train.Place(0, 1, torch.device("cpu"))
+    a, b = (train.Run(replace(cfg, seed=s), place, tokens.load(cfg.data_dir)) for s in (1, 2))
+    b.model.load_state_dict(a.model.state_dict())
+    assert a.evaluate() == b.evaluate() != train.Run(replace(cfg, seed=2), place, a.corpus).evaluate()
+
+
+def test_learning_rate_rises_for_the_warm_up_and_falls_to_zero():
+    cfg = TrainConfig(max_iters=1000, warmup_iters=100, learning_rate=1.0)
+    rates = [train.learning_rate(cfg, step) for step in range(1001)]
+    assert rates[0] == 0.01 and rates[99] == max(rates) == 1.0 and rates[1000] == 0.0
+    assert rates[550] == pytest.approx(0.5) and all(np.diff(rates[:100]) > 0) and all(np.diff(rates[100:]) < 0)
+
+
+@pytest.mark.parametrize("world, micro, expected", [(1, 4, (8, 4)), (2, 4, (4, 4)), (4, 4, (2, 2)), (8, 4, (1, 1))])
+def test_the_global_batch_is_split_over_processes_and_micro_batches(cfg, world, micro, expected):
+    assert train.split_batch(replace(cfg, micro_batch_size=micro), world) == expected
+
+
+@pytest.mark.parametrize("world, micro", [(3, 4), (1, 5), (16, 4)])
+def test_a_batch_that_does_not_divide_is_refused(cfg, world, micro):
+    with pytest.raises(ConfigError, match=f"batch_size = 8, expected a multiple of {world} processes x micro_batch_size"):
+        train.split_batch(replace(cfg, micro_batch_size=micro), world)
+
+
+# ---- scores and constraint ---------------------------------------------------------------------------------------
+
+
+def test_score_rows_are_the_definitions_of_each_head_layer_and_update():
+    torch.manual_seed(0)
+    old, new = (tuple(torch.randn(2, 12, 12) for _ in "qk") for _ in "ab")  # (L, C, C)
+    rows = train.score_rows(5, 3, new, old)
+    assert [tuple(row[:3]) for row in rows] == [(5, l, h) for l in range(2) for h in ("", 0, 1, 2)]
+    for _, layer, head, s, d, u in rows:
+        cols = slice(None) if head == "" else slice(4 * head, 4 * head + 4)
+        before, m = ((q[layer][:, cols].double() @ k[layer][:, cols].double().T).numpy() for q, k in (old, new))
+        for x, value in (m, s), (m - before, u):
+            assert float(value) == pytest.approx(np.trace(x @ x) / (x**2).sum(), abs=1e-5)
+        r, c = (n[n > n.mean() + 2 * n.std()].sum() for n in (np.linalg.norm(m, axis=1), np.linalg.norm(m, axis=0)))
+        assert float(d) == pytest.approx((r - c) / (r + c) if r + c else 0, abs=1e-5)
+
+
+def test_a_small_update_is_scored_without_cancellation():
+    torch.manual_seed(0)
+    old = tuple(torch.randn(1, 64, 64, dtype=torch.float64) for _ in "qk")
+    new = tuple(w + 1e-4 * torch.randn_like(w) for w in old)
+    old, new = (tuple(w.float() for w in ws) for ws in (old, new))  # what a run holds
+    change = new[0][0].double() @ new[1][0].double().T - old[0][0].double() @ old[1][0].double().T
+    expected = (change * change.T).sum() / change.square().sum()
+    assert float(train.score_rows(1, 1, new, old)[0][5]) == pytest.approx(expected.item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind, sign", [("symmetric", 1), ("skew", -1)])
+def test_constraint_is_the_ratio_of_norms_and_pulls_the_symmetry_to_its_end(cfg, kind, sign):
+    cfg = replace(cfg, constraint=kind, constraint_weight=1.0, max_iters=60)
+    run = train.Run(cfg, train.Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
+    ratios = []
+    for block in run.model.blocks:
+        m = (block.attn.q.weight.T @ block.attn.k.weight).detach()
+        part = (m + sign * m.T) / 2
+        ratios.append(m.square().sum() / part.square().sum())
+    torch.testing.assert_close(train.constraint(cfg, run.model).detach(), torch.stack(ratios).mean())
+    for batch in run.batches():
+        run.train_step(batch)
+    for row in train.score_rows(60, 2, train.stacked_qk(run.model), None):
+        assert sign * float(row[3]) > 0.5 or row[2] != ""
+
+
+# ---- a run, whole, stopped and gone on with ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(data_dir, tmp_path_factory):
+    """An uninterrupted encoder run, made in this process."""
+    cfg = TrainConfig(**SMALL, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
+    train.main(argv(cfg))
+    return cfg
+
+
+def test_a_run_leaves_what_the_contract_says(finished):
+    out = Path(finished.out_dir)
+    assert {p.name for p in out.iterdir()} == {"log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
+    log, scores = runs.read(out / "log.csv", runs.LOG), runs.read(out / "scores.csv", runs.SCORES)
+    assert [row["step"] for row in log] == ["0", "4", "8", "12"]
+    assert [row["tokens"] for row in log] == [str(8 * 16 * step) for step in (0, 4, 8, 12)]
+    assert float(log[-1]["val_loss"]) < float(log[0]["val_loss"]) == pytest.approx(math.log(258), abs=0.1)
+    assert [(r["step"], r["layer"], r["head"]) for r in scores] == \
+        [(str(s), str(l), h) for s in (0, 3, 6, 9, 12) for l in range(2) for h in ("", "0", "1")]
+    state = torch.load(out / "ckpt.pt", weights_only=True)
+    assert state["step"] == 12 and state["config"]["n_embd"] == 16
+
+
+def test_the_first_rows_are_the_mean_training_loss_of_their_steps(finished):
+    run = train.Run(finished, train.Place(0, 1, torch.device("cpu")), tokens.load(finished.data_dir))
+    losses = []
+    for batch in run.batches():
+        run.train_step(batch)
+        losses.append(run.unread[-1].item())
+    log = runs.read(finished.out_dir + "/log.csv", runs.LOG)
+    for i, row in enumerate(log[1:]):
+        assert float(row["train_loss"]) == pytest.approx(np.mean(losses[4 * i : 4 * i + 4]), abs=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(finished, causal, cfg):
+    if causal:
+        finished = replace(cfg, causal=True, max_iters=4)
+        train.main(argv(finished))
+    corpus = tokens.load(finished.data_dir)
+    hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(finished.out_dir).eval()
+    losses = []
+    for i in range(finished.eval_iters):
+        idx, targets, *positions = batches.get_batch(finished, corpus.meta, corpus.val, 0, i, np.arange(8))
+        with torch.no_grad():
+            logits = hf(idx).logits
+        if not causal:
+            logits = logits[torch.arange(8)[:, None], positions[0]]
+        losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item())
+    assert float(runs.read(finished.out_dir + "/log.csv", runs.LOG)[-1]["val_loss"]) == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg):
+    train.main(argv(cfg, init_from=finished.out_dir))
+    first, last = (runs.read(c.out_dir + "/log.csv", runs.LOG)[i] for c, i in ((cfg, 0), (finished, -1)))
+    assert first["val_loss"] == last["val_loss"]
+
+
+def test_a_bert_of_another_shape_is_refused_with_the_tensor(finished, cfg, capsys):
+    with pytest.raises(SystemExit) as e:
+        train.main(argv(cfg, init_from=finished.out_dir, n_embd=32))
+    assert "is not the BERT that this configuration describes: blocks.0.attn.k.bias is (16,) there and (32,) here" in e.value.code
+
+
+@pytest.mark.parametrize("steps", [2, 4, 7])
+def test_a_run_that_was_killed_and_resumed_ends_bit_for_bit_as_the_whole_one(finished, cfg, steps, monkeypatch):
+    """Dropout is on. The kill comes right after a step, before its rows; then once more, after rows without checkpoint."""
+    class Killed(BaseException):
+        pass
+
+    def killed_at(name, step):
+        whole = getattr(train.Run, name)
+
+        def until(run, *args):
+            if run.step == step:
+                raise Killed
+            return whole(run, *args)
+        monkeypatch.setattr(train.Run, name, until)
+
+    for name, step in ("train_step", steps), ("save", 8):
+        killed_at(name, step)
+        with pytest.raises(Killed):
+            train.main(argv(cfg, init_from="resume"))
+        monkeypatch.undo()
+    train.main(argv(cfg, init_from="resume"))
+    assert result(cfg.out_dir) == result(finished.out_dir)
+
+
+@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_signal_loses_nothing(cfg, signum, code):
+    cfg = replace(cfg, max_iters=400, eval_interval=100, score_interval=30, n_layer=1)
+    whole = replace(cfg, out_dir=cfg.out_dir + "_whole")
+    train.main(argv(whole))
+    process = start(argv(cfg))
+    while "\n0," not in (Path(cfg.out_dir, "log.csv").read_text() if Path(cfg.out_dir, "log.csv").exists() else ""):
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == code, output
+    assert "Traceback" not in output and (code < 0 or "--init_from=resume goes on" in output)
+    train.main(argv(cfg, init_from="resume"))
+    assert result(cfg.out_dir) == result(whole.out_dir)
+
+
+def test_a_finished_run_is_neither_overwritten_nor_changed_by_resuming(finished):
+    before = result(finished.out_dir)
+    with pytest.raises(SystemExit) as e:
+        train.main(argv(finished))
+    assert "holds a run already" in e.value.code
+    train.main(argv(finished, init_from="resume"))
+    assert result(finished.out_dir) == before
+
+
+def test_a_checkpoint_of_another_run_or_cut_short_is_refused_by_name(finished, cfg, tmp_path):
+    out = Path(cfg.out_dir)
+    out.mkdir()
+    whole = Path(finished.out_dir, "ckpt.pt").read_bytes()
+    (out / "ckpt.pt").write_bytes(whole)
+    for change, words in (dict(n_embd=32), "n_embd = 16 there, 32 here"), (dict(seed=9), "seed = 1 there, 9 here"):
+        with pytest.raises(SystemExit) as e:
+            train.main(argv(cfg, init_from="resume", **change))
+        assert "is of another run: " + words in e.value.code
+    (out / "ckpt.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SystemExit) as e:
+        train.main(argv(cfg, init_from="resume"))
+    assert "ckpt.pt is not a checkpoint that can be resumed" in e.value.code and "\n" not in e.value.code
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(cfg, tmp_path):
+    class Bad:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "ran",)
+
+    Path(cfg.out_dir).mkdir()
+    torch.save(dict(config=Bad()), cfg.out_dir + "/ckpt.pt")
+    with pytest.raises(SystemExit, match="not a checkpoint that can be resumed"):
+        train.main(argv(cfg, init_from="resume"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(cfg):
+    with pytest.raises(SystemExit) as e:
+        train.main(argv(cfg, learning_rate=1e30, warmup_iters=6, grad_clip=1e30, dropout=0.0))
+    assert "the loss is nan" in e.value.code and "step " in e.value.code
+    state = torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)
+    assert all(x.isfinite().all() for x in state["model"].values())
+
+
+@pytest.mark.parametrize("args, words", [
+    (["--n_layers=3"], "unknown key n_layers = 3; the nearest one is n_layer"),
+    (["--data_dir=/nowhere"], "/nowhere has no finished token files"),
+    (["--device=tpu9"], "device = 'tpu9' cannot be used"),
+    (["--init_from=/nowhere"], "/nowhere"),
+])
+def test_a_mistake_ends_in_one_line_and_status_1(args, words, data_dir, tmp_path):
+    process = start([f"--data_dir={data_dir}", f"--out_dir={tmp_path}/x", *args])
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and words in output
+    assert output.startswith("train.py: ") and output.count("\n") == 1, output
+
+
+# ---- several processes, compiler ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_two_processes_give_the_losses_of_one(cfg, causal):
+    """Dropout is on: it is a function of the row, and the micro-batches are the same."""
+    cfg = replace(cfg, causal=causal, max_iters=8)
+    two = replace(cfg, out_dir=cfg.out_dir + "_two")
+    process = start(argv(two), torchrun=2)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "2 processes x 1 micro-batches x 4 sequences" in output and output.count("holds") == 0
+    train.main(argv(cfg))
+    a, b = (runs.read(c.out_dir + "/log.csv", runs.LOG) for c in (cfg, two))
+    assert len(a) == len(b) == 3
+    for x, y in zip(a, b):
+        for name in "step", "tokens", "val_loss", "train_loss":
+            assert float(x[name] or 0) == pytest.approx(float(y[name] or 0), abs=2e-5), name
+    np.testing.assert_allclose(*[[float(r["symmetry"]) for r in runs.read(c.out_dir + "/scores.csv", runs.SCORES)]
+                                 for c in (cfg, two)], atol=2e-4)
+
+
+def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, tmp_path):
+    process = start(argv(cfg, compile="on"), CXX="no-such-compiler", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    (line,) = [line for line in output.splitlines() if "torch.compile" in line]
+    assert "torch.compile does not work here, going on without it" in line and "Traceback" not in output
+    assert Path(cfg.out_dir, "model.safetensors").exists()
