@@ -39,7 +39,8 @@ from data.stdlib import prepare
 from model import ModelConfig, Transformer, from_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
-FREE = {"init_from", "out_dir", "device", "threads", "compile", "micro_batch_size"}  # keys that may change when a run goes on
+# Keys that may change when a run goes on: data_dir may move, what is in it may not
+FREE = {"data_dir", "init_from", "out_dir", "device", "threads", "compile", "micro_batch_size"}
 
 
 class TrainError(Exception):
@@ -329,8 +330,8 @@ class Run:
     def resume(self, path):
         try:
             state = torch.load(path, map_location=self.place.device, weights_only=True)
-            theirs = state["config"] | dict(data_dir=state["data"])
-            ours = asdict(self.cfg) | dict(data_dir=self.corpus.meta)  # what is in the folder, not what it is called
+            theirs, ours = (config | {f"meta.json's {k}": meta[k] for k in ("tokenizer", "tokens", "checksum")}
+                            for config, meta in ((state["config"], state["data"]), (asdict(self.cfg), self.corpus.meta)))
             for name in sorted(ours.keys() - FREE):
                 if theirs[name] != ours[name]:
                     raise TrainError(f"{path} is of another run: {name} = {theirs[name]!r} there, {ours[name]!r} here")

@@ -1,0 +1,31 @@
+"""
+Jigsaw's toxic comments, from Wikipedia's talk pages: 159,571 of them.
+
+    python data/jigsaw/prepare.py                   # a copy, from huggingface.co/datasets/monology/jigsaw
+    python data/jigsaw/prepare.py --csv=train.csv   # Kaggle's file, of jigsaw-toxic-comment-classification-challenge
+
+HF_ENDPOINT names another host for the copy.
+"""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from data import tokens
+
+SOURCE = "monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e/data/train-00000-of-00001.parquet"
+
+
+def main(argv=None):
+    cli = tokens.command_line("jigsaw", __doc__, argv, val_fraction=0.01)
+    cli.add_argument("--csv", help="train.csv of the Kaggle competition, instead of the copy")
+    args = cli.parse_args(argv)
+    if args.csv:  # keep_default_na: a comment that says "NA" or "null" is a text like any other
+        part, read = args.csv, lambda file, note: tokens.rows("csv", file, "comment_text", keep_default_na=False)
+    else:
+        part, read = f"hf://datasets/{SOURCE}", lambda file, note: tokens.rows("parquet", file, "comment_text")
+    return tokens.write(args, part, [part], read, total=159_571)
+
+
+if __name__ == "__main__":
+    tokens.run(main)

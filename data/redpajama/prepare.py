@@ -1,0 +1,59 @@
+"""
+RedPajama-V2, English: the Common Crawl snapshot 2023-14 of the paper, its head and middle by quality.
+
+    python data/redpajama/prepare.py --max_tokens=1000000000    # from data.together.xyz; all of it is terabytes
+    python data/redpajama/prepare.py --sample                   # 20 shards of snapshot 2023-06, from huggingface.co
+
+Shards that the host does not have (403, 404) are skipped, broken ones read as far as they go; the summary counts and
+names them. --base_url names another host, for the sample HF_ENDPOINT.
+"""
+
+import gzip
+import io
+import json
+import pathlib
+import sys
+import zlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from data import tokens
+
+
+def fetch(url):
+    """The reply, after a few tries where that can help. `datasets` reads http only with aiohttp installed."""
+    from huggingface_hub.utils import http_backoff
+    return http_backoff("GET", url, timeout=60, headers={"Accept-Encoding": "identity"})
+
+
+def read(url, note):
+    reply = fetch(url)
+    if reply.status_code in (403, 404):
+        return note("shards missing", 1)
+    try:
+        for line in gzip.open(io.BytesIO(reply.raise_for_status().content)):
+            row = json.loads(line)
+            if "raw_content" not in row:
+                raise tokens.DataError(f"{url} has no column raw_content, only {', '.join(row)}")
+            yield row["raw_content"]
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError):
+        note("shards broken", 1)
+
+
+def main(argv=None):
+    cli = tokens.command_line("redpajama", __doc__, argv)
+    cli.add_argument("--sample", action="store_true", help="the 20 shards of the sample")
+    cli.add_argument("--base_url", default="https://data.together.xyz/redpajama-data-v2/v1.0.0", help="(%(default)s)")
+    args = cli.parse_args(argv)
+    if args.sample:
+        from huggingface_hub.constants import ENDPOINT
+        source = "datasets/togethercomputer/RedPajama-Data-V2/resolve/a6472f517d2cf7541afb695fa2bbe7c8474256e5/sample"
+        base = f"{ENDPOINT}/{source}"
+        names = [f"2023-06/{i:04d}/en_{part}" for i in range(10) for part in ("head", "middle")]
+    else:
+        base, source = args.base_url, f"{args.base_url}/listings/en-2023-14-head_middle.txt"
+        names = fetch(source).raise_for_status().text.split()
+    return tokens.write(args, source, [f"{base}/documents/{name}.json.gz" for name in names], read)
+
+
+if __name__ == "__main__":
+    tokens.run(main)

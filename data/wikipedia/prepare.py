@@ -1,0 +1,35 @@
+"""
+English Wikipedia, 6.4 million articles, 20 GB of text.
+
+    python data/wikipedia/prepare.py                        # all of it: 12 GB are read, not kept
+    python data/wikipedia/prepare.py --max_tokens=100000000
+    python data/wikipedia/prepare.py --snapshot=20220301.en   # the paper's snapshot
+
+wikimedia/wikipedia, which is kept up, does not have the paper's snapshot. It lies as parquet files in
+legacy-datasets/wikipedia, whose script `datasets` no longer runs. HF_ENDPOINT names another host than huggingface.co.
+"""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from data import tokens
+
+SNAPSHOTS = {  # where its files are, its articles
+    "20231101.en": ("wikimedia/wikipedia@b04c8d1ceb2f5cd4588862100d08de323dccfbaa", 6_407_814),
+    "20220301.en": ("legacy-datasets/wikipedia@97a0b052c326b45fb68593a14972d9eed884cd17/data", 6_458_670),
+}
+
+
+def main(argv=None):
+    cli = tokens.command_line("wikipedia", __doc__, argv)
+    cli.add_argument("--snapshot", choices=SNAPSHOTS, default="20231101.en", help="(%(default)s)")
+    args = cli.parse_args(argv)
+    folder, total = SNAPSHOTS[args.snapshot]
+    source = f"{folder}/{args.snapshot}"
+    files = [f"hf://datasets/{source}/train-{i:05d}-of-00041.parquet" for i in range(41)]
+    return tokens.write(args, source, files, lambda file, note: tokens.rows("parquet", file, "text"), total)
+
+
+if __name__ == "__main__":
+    tokens.run(main)

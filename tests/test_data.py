@@ -1,0 +1,350 @@
+"""The token files: what the writer writes, the reader gives back, and what both refuse."""
+
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from data import tokens
+from data.stdlib import prepare as stdlib
+from data.text import prepare as text
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TIKTOKEN = ROOT.parent / "shared" / "tiktoken"
+NASTY = ["plain", "end <|endoftext|> of text", "crlf\r\nold mac\rline\n", "nul\0in it", "é 漢字 😀 \u200d", "   ",
+         " \n\n ", "x" * 300_000, "no space, then one" + "^" * 120_000 + " end", "\ufeffmark", "twice", "twice"]
+
+
+@pytest.fixture
+def gpt2(monkeypatch):
+    if not TIKTOKEN.exists():
+        pytest.skip("the vocabulary of gpt2 is not in ../shared/tiktoken")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN))
+    import tiktoken
+    return tiktoken.get_encoding("gpt2")
+
+
+def write(folder, documents, *argv, read=None):
+    """`documents` is a list of parts, each a list of str."""
+    args = tokens.command_line("test", "", argv).parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
+    tokens.write(args, "memory", range(len(documents)), read or (lambda part, note: iter(documents[part])))
+    return folder
+
+
+def documents(folder, decode=bytes):
+    """The documents of both splits as bytes, from the files alone."""
+    meta, splits = json.loads((folder / "meta.json").read_text()), {}
+    for split, counts in meta["tokens"].items():
+        names = [f"{split}.bin"] + [f"{split}.{i}.bin" for i in range(1, len(counts))]
+        ids = np.concatenate([np.fromfile(folder / name, "<u2") for name in names]).tolist()
+        splits[split], start = [], 0
+        while start < len(ids):
+            end = ids.index(meta["eot_token"], start)
+            splits[split].append(decode(ids[start:end]))
+            start = end + 1
+        assert meta["docs"][split] == len(splits[split])
+    return splits
+
+
+def lengths(folder):
+    corpus = tokens.load(folder)
+    return [len(corpus.train), len(corpus.val)]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# ---- what is written ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "gpt2"])
+def test_documents_come_back_exactly_and_are_in_one_split_only(tokenizer, tmp_path, request):
+    decode = request.getfixturevalue("gpt2").decode_bytes if tokenizer == "gpt2" else bytes
+    many = NASTY + [f"document {i}" for i in range(200)]
+    write(tmp_path / "out", [many, [""], many[:50]], f"--tokenizer={tokenizer}", "--val_fraction=0.2")
+    splits = documents(tmp_path / "out", decode)
+    assert sorted(splits["train"] + splits["val"]) == sorted(text.encode() for text in many + many[:50])
+    assert not set(splits["train"]) & set(splits["val"])
+    assert 0.1 < len(splits["val"]) / (len(many) + 50) < 0.3
+
+
+def test_the_ids_are_those_of_tiktoken(gpt2, tmp_path):
+    texts = [f"Some {i} words, as {'usual' * i}.\n\n  Don't <|endoftext|>!" for i in range(40)]
+    write(tmp_path / "out", [texts], "--tokenizer=gpt2")
+    ids = np.concatenate([np.fromfile(tmp_path / "out" / f"{split}.bin", "<u2") for split in ("train", "val")])
+    expected = [gpt2.encode_ordinary(text) + [50256] for text in texts]
+    ends = np.flatnonzero(ids == 50256) + 1
+    assert sorted(map(list, np.split(ids, ends)[:-1])) == sorted(expected)
+
+
+def test_a_document_of_50_mb_passes(tmp_path):
+    large = "0123456789 abcde\n" * 3_000_000
+    assert sorted(lengths(write(tmp_path / "out", [[large, "small"]]))) == [6, len(large) + 1]
+
+
+def test_spaced_puts_a_space_between_all_characters(tmp_path):
+    write(tmp_path / "out", [["ab c", "é\nx", "third"]], "--spaced")
+    splits = documents(tmp_path / "out")
+    assert sorted(splits["train"] + splits["val"]) == sorted(t.encode() for t in ("a b   c", "é \n x", "t h i r d"))
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
+    write(tmp_path / "out", [["a\ud800b", "other"]])
+    assert b"a?b" in sum(documents(tmp_path / "out").values(), [])
+
+
+@pytest.mark.parametrize("parts", [[[f"{i:03}" for i in range(300)]], [[f"{i:03}"] for i in range(300)]])
+def test_documents_and_files_are_shuffled_and_the_seed_decides(parts, tmp_path):
+    size = "--shard_size=1" if len(parts) > 1 else "--shard_size=10000"  # a document a shard: only files are shuffled
+    folders = [write(tmp_path / seed, parts, f"--seed={seed}", "--val_fraction=0.2", size) for seed in "01"]
+    zero, one = map(documents, folders)
+    both = set(zero["train"]) & set(one["train"])
+    zero_order, one_order = ([d for d in splits["train"] if d in both] for splits in (zero, one))
+    assert sorted(both) != zero_order != one_order != sorted(both) and set(zero["val"]) != set(one["val"])
+    checksums = [json.loads((folder / "meta.json").read_text())["checksum"] for folder in folders]
+    assert checksums[0] == checksums[1]
+
+
+def test_the_number_of_threads_changes_nothing(gpt2, tmp_path):
+    texts = [[f"text number {i} " * i for i in range(300)]]
+    one, three = (write(tmp_path / n, texts, "--tokenizer=gpt2", f"--num_proc={n}", "--shard_size=20000") for n in "13")
+    assert contents(one) == contents(three) and len(contents(one)) > 10
+
+
+@pytest.mark.parametrize("shard_size", [100, 10**8])
+def test_max_tokens_stops_with_the_document_that_reaches_it(shard_size, tmp_path):
+    texts = [[f"document number {i:4}" for i in range(500)]]
+    folder = write(tmp_path / "out", texts, "--max_tokens=2000", f"--shard_size={shard_size}")
+    assert sum(lengths(folder)) == 2016 == 96 * 21
+
+
+def test_max_docs_stops_there(tmp_path):
+    folder = write(tmp_path / "out", [[f"{i}" for i in range(500)]], "--max_docs=37", "--shard_size=10")
+    assert sum(map(len, documents(folder).values())) == 37
+
+
+@pytest.mark.parametrize("texts", [[["alone"]], [["twice", "twice"]], [[], [""]]])
+def test_too_little_text_is_refused_and_leaves_no_file(texts, tmp_path):
+    with pytest.raises(tokens.DataError, match="takes two different ones"):
+        write(tmp_path / "out", texts)
+    assert not [*tmp_path.glob("out/*")]
+
+
+def test_ids_fit_their_type():
+    for ids in tokens.TOKENIZERS.values():
+        assert ids["n_vocab"] <= ids["eot_token"] < ids["mask_token"] < ids["vocab_size"]
+        assert ids["vocab_size"] - 1 == np.array(ids["vocab_size"] - 1, ids["dtype"])
+
+
+def test_without_its_files_tiktoken_names_them(monkeypatch, tmp_path):
+    import requests
+    import tiktoken
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+
+    def no_network(url):
+        raise requests.exceptions.ConnectionError("no network")
+    monkeypatch.setattr(requests, "get", no_network)
+    with pytest.raises(tokens.DataError, match="TIKTOKEN_CACHE_DIR") as error:
+        write(tmp_path / "out", [["a", "b"]], "--tokenizer=gpt2")
+    assert "vocab.bpe as 6d1cbeee0f20b3d9449abfede4726ed8212e3aee" in str(error.value)
+    assert "encoder.json as 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6" in str(error.value)
+
+
+# ---- going on ----------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+n, when, replace = int(sys.argv[1]), sys.argv[2], os.replace
+def killing(*paths):
+    global n
+    n -= 1
+    if n == 0 and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*paths)
+    if n == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = killing
+from data.text import prepare
+prepare.main(sys.argv[3:])
+"""
+
+
+@pytest.fixture
+def folder_of_text(tmp_path):
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        (tmp_path / "source" / f"{i % 3}").mkdir(parents=True, exist_ok=True)
+        lines = [f"{i} " + " ".join(map(str, rng.integers(1000, size=20))) + "\n\n" for _ in range(200 * (1 + i % 4))]
+        (tmp_path / "source" / f"{i % 3}" / f"{i}.txt").write_text("".join(lines))
+    return tmp_path / "source"
+
+
+def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(folder_of_text, tmp_path):
+    argv = [str(folder_of_text), "--shard_size=100000", "--val_fraction=0.2"]
+    text.main([*argv, f"--out_dir={tmp_path / 'whole'}"])
+    for n, when in (1, "before"), (1, "after"), (2, "before"), (3, "before"), (3, "after"), (5, "after"), (8, "before"):
+        run = subprocess.run([sys.executable, "-c", KILLED, str(n), when, *argv, f"--out_dir={tmp_path / 'killed'}"],
+                             cwd=ROOT, capture_output=True)
+        assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+        with pytest.raises(tokens.DataError, match="no finished token files: run python data/"):
+            tokens.load(tmp_path / "killed")
+    assert (tmp_path / "killed" / "progress.json").exists()
+    text.main([*argv, f"--out_dir={tmp_path / 'killed'}"])
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert len(contents(tmp_path / "whole")) > 8
+
+
+def test_going_on_neither_tokenises_nor_reads_again_what_is_done(tmp_path, monkeypatch):
+    texts, seen, encoded = [[f"{part} {i}" for i in range(50)] for part in range(8)], [], []
+
+    def read(part, note):
+        seen.append(part)
+        if len(seen) == 6:
+            raise OSError("the network is gone")
+        yield from texts[part]
+    argv = tmp_path / "out", texts, "--shard_size=100"
+    with pytest.raises(tokens.DataError, match="network is gone.*will go on"):
+        write(*argv, read=read)
+    encoder = tokens.encoder("bytes")
+    monkeypatch.setattr(tokens, "encoder", lambda name: lambda text: [encoded.append(text), encoder(text)][1])
+    done = json.loads((tmp_path / "out" / "progress.json").read_text())["n_docs"]
+    write(*argv, read=read)
+    assert done > 200 and len(encoded) == 400 - done and len(seen) <= 6 + 4
+    assert contents(tmp_path / "out") == contents(write(tmp_path / "whole", texts, "--shard_size=100"))
+
+
+def test_other_options_are_refused_by_name(tmp_path):
+    write(tmp_path / "out", [["a", "b"]])
+    for option in "--seed=1", "--val_fraction=0.5", "--spaced", "--max_docs=1":
+        with pytest.raises(tokens.DataError, match=option[2:].split("=")[0]):
+            write(tmp_path / "out", [["a", "b"]], option)
+
+
+def test_a_finished_folder_is_left_as_it_is(tmp_path, capsys):
+    write(tmp_path / "out", [["a", "b"]])
+    before = (tmp_path / "out" / "train.bin").stat()
+    write(tmp_path / "out", [["a", "b"]], read=lambda part, note: pytest.fail("read again"))
+    assert (tmp_path / "out" / "train.bin").stat() == before and "2 documents, 4 tokens" in capsys.readouterr().out
+
+
+def test_a_full_disk_ends_in_one_line_and_a_later_run_goes_on(folder_of_text, tmp_path):
+    (folder_of_text / "large.txt").write_text("one line of very many characters " * 7000)
+    argv = [sys.executable, ROOT / "data/text/prepare.py", folder_of_text, "--shard_size=50000"]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # a shard with large.txt has more
+    run = subprocess.run([*argv, f"--out_dir={tmp_path / 'full'}"], preexec_fn=limit, capture_output=True, text=True)
+    assert run.returncode == 1 and "Traceback" not in run.stderr
+    assert f"error: {tmp_path / 'full'}/" in run.stderr.splitlines()[-1] and ".bin cannot be written" in run.stderr
+    assert (tmp_path / "full" / "progress.json").exists() and not [*(tmp_path / "full").glob("*.tmp")]
+    for folder in "full", "whole":
+        subprocess.run([*argv, f"--out_dir={tmp_path / folder}"], check=True, capture_output=True)
+    assert contents(tmp_path / "full") == contents(tmp_path / "whole")
+
+
+# ---- the reader --------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def corpus(tmp_path):
+    texts = [[f"document {i} " * (1 + i % 7) for i in range(400)]]
+    return write(tmp_path / "out", texts, "--shard_size=3000", "--val_fraction=0.1")
+
+
+def test_rows_are_the_shards_end_to_end(corpus):
+    for split in "train", "val":
+        number = lambda path: int("0" + "".join(filter(str.isdigit, path.name)))
+        files = sorted(corpus.glob(f"{split}*.bin"), key=number)
+        ids = np.concatenate([np.fromfile(path, "<u2") for path in files]).astype(np.int64)
+        stream = getattr(tokens.load(corpus), split)
+        assert len(stream) == len(ids) and len(files) > 3
+        starts = np.random.default_rng(0).integers(len(ids) - 500, size=40)
+        for length in 1, 500:
+            assert (stream.rows(starts, length) == ids[starts[:, None] + np.arange(length)]).all()
+        assert (stream.rows(np.array([0]), len(ids)) == ids).all()
+
+
+def test_100_gb_open_like_one(corpus):
+    meta = json.loads((corpus / "meta.json").read_text())
+    meta["tokens"]["train"] = [5 * 10**10]
+    (corpus / "meta.json").write_text(json.dumps(meta))
+    os.truncate(corpus / "train.bin", 10**11)  # a hole: reading it would take minutes
+    assert (tokens.load(corpus).train.rows(np.array([5 * 10**10 - 8]), 8) == 0).all()
+
+
+@pytest.mark.parametrize("change", ["cut", "gone", "grown"])
+def test_a_file_of_another_size_is_refused_when_opened_and_while_read(change, corpus):
+    opened, path = tokens.load(corpus), corpus / "train.1.bin"
+    if change == "gone":
+        path.unlink()
+    else:
+        os.truncate(path, path.stat().st_size + (2 if change == "grown" else -2))
+    for use in lambda: tokens.load(corpus), lambda: opened.train.rows(np.array([0]), len(opened.train)):
+        with pytest.raises(tokens.DataError, match=r"train.1.bin.*python data/test/prepare.py --shard_size=3000"):
+            use()
+
+
+def test_an_id_outside_the_vocabulary_is_refused(corpus):
+    (corpus / "train.bin").write_bytes(b"\xff" * (corpus / "train.bin").stat().st_size)
+    with pytest.raises(tokens.DataError, match="the id 65535"):
+        tokens.load(corpus).train.rows(np.array([0, 5]), 3)
+
+
+@pytest.mark.parametrize("change", [dict(vocab_size=300), dict(tokenizer="mine"), dict(tokens=None), dict(dtype="<u4")])
+def test_a_meta_json_of_something_else_is_refused(change, corpus):
+    meta = json.loads((corpus / "meta.json").read_text())
+    (corpus / "meta.json").write_text(json.dumps(meta | change))
+    with pytest.raises(tokens.DataError, match="delete it and run"):
+        tokens.load(corpus)
+
+
+# ---- local text --------------------------------------------------------------------------------------------------
+
+def test_the_standard_library_is_the_same_twice_and_large_enough(tmp_path):
+    folders = [stdlib.main([f"--out_dir={tmp_path / name}"]) for name in ("a", "b")]
+    assert contents(folders[0]) == contents(folders[1])
+    assert len(tokens.load(folders[0]).val) >= 100_000
+    written = b"".join(np.fromfile(path, "<u2").astype(np.uint8).tobytes() for path in folders[0].glob("*.bin"))
+    assert b"\0" + pathlib.Path(json.__file__).read_bytes() + b"\0" in written  # end of text, 256, is now 0
+
+
+def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
+    source = tmp_path / "source"
+    files = {"a.txt": b"crlf\r\nnul \0 kept", "deep/b.md": b"latin \xe9\xff1", "deep/f": "é".encode() * 9,
+             "empty": b"", ".git/c": b"hidden", "d.bin": bytes(range(256)) * 40, "e": b"text\0" * 900}
+    for name, data in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(data)
+    os.mkfifo(source / "pipe")
+    folder = text.main([str(source), f"--out_dir={tmp_path / 'out'}"])
+    found = sum(documents(folder).values(), [])
+    assert sorted(found) == sorted([b"crlf\r\nnul \0 kept", "latin \ufffd\ufffd1".encode(), "é".encode() * 9])
+    printed = capsys.readouterr().out
+    assert "2 binary files left out" in printed and "2 U+FFFD" in printed and "b.md" in printed
+
+
+def test_one_file_gives_both_splits_and_nothing_is_lost(tmp_path):
+    paragraphs = [f"{i} " + "word " * (i % 300) + "\r\n\r\n" for i in range(1000)]
+    (tmp_path / "one.txt").write_text("".join(paragraphs), newline="")
+    folder = text.main([str(tmp_path / "one.txt"), f"--out_dir={tmp_path / 'out'}"])
+    splits = documents(folder)
+    found = sorted(splits["train"] + splits["val"], key=lambda document: int(document.split()[0]))
+    assert b"".join(found) == "".join(paragraphs).encode() and splits["val"]
+    assert all(16_384 <= len(document) < 20_000 for document in found[:-1])
+
+
+def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it():
+    with pytest.raises(tokens.DataError, match="run python data/wikipedia/prepare.py --tokenizer=gpt2 --out_dir=data/"):
+        tokens.load("data/wikipedia/gpt2")
+
+
+@pytest.mark.parametrize("argv, message", [(["nowhere"], "no file"), ([], "required"),
+                                           ([__file__, "--seed=-1"], "at least 0")])
+def test_a_script_fails_in_one_line(argv, message, tmp_path):
+    argv = [sys.executable, ROOT / "data/text/prepare.py", *argv]
+    run = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode in (1, 2) and message in run.stderr.splitlines()[-1] and "Traceback" not in run.stderr
