@@ -42,7 +42,7 @@ def directionality(m, gamma=GAMMA):
 def _directionality(rows, cols, gamma):  # (..., n) norms
     r, c = ((x * (x > x.mean(-1, keepdim=True) + gamma * x.std(-1, correction=0, keepdim=True))).sum(-1)
             for x in (rows, cols))
-    return torch.where(r + c > 0, (r - c) / (r + c), 0.0)
+    return torch.where(r + c == 0, 0.0, (r - c) / (r + c))
 
 
 def scores(w_q, w_k, gamma=GAMMA):

@@ -38,7 +38,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x):  # (B, T, C)
         q, k, v = (f(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
-        # A_h = softmax(x W_q,h W_k,h^T x^T / sqrt(D)) V_h, Eq. (1) and (S18). SDPA does not know about eval(): ask it
+        # softmax(x W_q,h W_k,h^T x^T / sqrt(D)) V_h, Eq. (1) and (S18), which print sqrt(C). SDPA is told about eval()
         y = F.scaled_dot_product_attention(
             q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=self.causal
         )  # (B, H, T, D)
