@@ -124,7 +124,7 @@ def build_model(cfg, meta):
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
         return model
     with open_checkpoint(cfg.init_from) as checkpoint:
-        (state,) = checkpoint.stream([list(checkpoint.tensors)])
+        (state,) = checkpoint.stream([list(checkpoint.tensors)], zeros=True)
     try:
         load_state(model, from_hf(state))
     except (KeyError, ValueError) as e:

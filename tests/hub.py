@@ -1,0 +1,238 @@
+"""A stand-in for the Hugging Face Hub on 127.0.0.1 that the installed huggingface_hub client talks to, with faults.
+
+    from tests.hub import hub  # the fixture; HF_HOME lies in tmp_path
+
+    def test_x(hub):
+        hub.add("org/name", {"config.json": b"{}", "model.safetensors": path_or_bytes})   # -> its commit
+        hub.fail("model.safetensors", "cut", times=2)       # the next two ranges of that file end in the middle
+        ...
+        assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
+        assert all("authorization" not in r.headers for r in hub.log if r.host == "cdn")
+
+Like the Hub it answers /api/models/ID[/revision/REV] and /ID/resolve/REV/FILE, and redirects weight files to a second
+host, the CDN, where it serves byte ranges. Faults, for one file (or "api") at the host that sends its bytes:
+  a status (503, 429, 403, ...), with headers if wanted: Retry_After=7;
+  cut, reset, stall, drip: half the body, then the end of the connection, its reset, nothing, or a byte now and then;
+  whole: the file with status 200; odd: the range with status 200; shifted: a Content-Range one byte off; unranged: no
+  Content-Range; short: a lower Content-Length; gzip: that Content-Encoding.
+"""
+
+import hashlib
+import json
+import os
+import re
+import socket
+import struct
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+WEIGHTS = (".safetensors", ".bin")
+
+
+@dataclass
+class Repo:
+    files: dict[str, bytes | Path]
+    commits: dict[str, str]  # branch -> commit
+    gated: bool = False
+    allowed: str | None = None  # the token that may read it
+
+
+@dataclass
+class Request:
+    host: str  # "hub" or "cdn"
+    method: str
+    path: str
+    headers: dict[str, str]  # names in lower case
+    file: str = ""
+    status: int = 0  # -1: stalled, and the client stayed
+    sent: int = 0  # bytes of body
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.request_log = Request(self.server.host, self.command, self.path, headers)
+        self.server.hub.log.append(self.request_log)
+        path = unquote(self.path.partition("?")[0])
+        if api := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)(?:/revision/(.+))?", path):
+            self.api(*api.groups())
+        elif file := re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/(.+?)/([^/]+)", path):
+            self.resolve(*file.groups())
+        else:
+            self.answer(404)
+
+    do_HEAD = do_GET
+
+    def answer(self, status: int, headers: dict | None = None, body: bytes = b""):
+        self.request_log.status = status
+        self.send_response(status)
+        for name, value in {"Content-Length": len(body), **(headers or {})}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.send(body)
+
+    def send(self, body: bytes):
+        self.wfile.write(body)
+        self.request_log.sent += len(body)
+
+    def refuse(self, status: int, code: str):
+        self.answer(status, {"X-Error-Code": code, "X-Error-Message": code}, b'{"error": "%s"}' % code.encode())
+
+    def find(self, name: str, revision: str | None) -> tuple[Repo, str] | None:
+        """The repository and the commit, or None when the refusal has been sent."""
+        repo, token = self.server.hub.repos.get(name), self.headers.get("Authorization")
+        if repo is None:
+            return self.refuse(404 if token else 401, "RepoNotFound")
+        commit = repo.commits.get(revision or "main", revision)
+        if commit not in repo.commits.values():
+            return self.refuse(404, "RevisionNotFound")
+        return repo, commit
+
+    def api(self, name: str, revision: str | None):
+        fault = self.server.hub.fault("api")
+        if fault:
+            return self.answer(*fault, b"{}")
+        if found := self.find(name, revision):
+            info = {"id": name, "sha": found[1], "siblings": [{"rfilename": file} for file in found[0].files]}
+            self.answer(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+
+    def resolve(self, name: str, revision: str, file: str):
+        self.request_log.file = file
+        if not (found := self.find(name, revision)):
+            return
+        repo, commit = found
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.server.host == "hub" and repo.gated and (not token or token != repo.allowed):
+            return self.refuse(403 if token else 401, "GatedRepo")
+        if file not in repo.files:
+            return self.refuse(404, "EntryNotFound")
+        data = repo.files[file]
+        size = len(data) if isinstance(data, bytes) else data.stat().st_size
+        headers = {"ETag": f'"{hashlib.sha1(f"{commit}{file}".encode()).hexdigest()}"', "X-Repo-Commit": commit}
+        if self.server.host == "hub" and file.endswith(WEIGHTS):
+            headers |= {"X-Linked-Size": size, "X-Linked-ETag": headers["ETag"]}
+            return self.answer(302, {**headers, "Location": self.server.hub.cdn_url + self.path})
+        if self.command == "HEAD":
+            return self.answer(200, {**headers, "Content-Length": size})
+        self.serve(data, size, headers, self.server.hub.fault(file))
+
+    def serve(self, data: bytes | Path, size: int, headers: dict, fault: tuple | None):
+        kind, extra = fault or ("", {})
+        if isinstance(kind, int):
+            return self.answer(kind, extra)
+        status, start, end = 200, 0, size
+        if (asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))) and kind != "whole":
+            status, start, end = 206, int(asked[1]), min(size, int(asked[2] or size) + 1)
+            if start >= size:
+                return self.answer(416, {"Content-Range": f"bytes */{size}"})
+            shift = kind == "shifted"
+            if kind != "unranged":
+                headers["Content-Range"] = f"bytes {start + shift}-{end - 1 + shift}/{size}"
+        if kind == "gzip":
+            headers["Content-Encoding"] = "gzip"
+        if kind == "short":
+            end -= 1
+        status = 200 if kind == "odd" else status
+        self.request_log.status = status
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": end - start}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        broken = kind in ("cut", "reset", "stall", "drip")
+        self.body(data, start, start + (end - start) // 2 if broken else end)
+        if kind == "stall" and not self.server.hub.stopped.wait(20):
+            self.request_log.status = -1  # the client should have left
+        if kind == "drip":
+            for _ in range(400):
+                self.server.hub.stopped.wait(0.05)
+                self.send(b"\0")  # fails once the client has left
+            self.request_log.status = -1
+        if kind == "reset":
+            self.wfile.flush()
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+        self.close_connection = self.close_connection or broken
+
+    def body(self, data: bytes | Path, start: int, end: int):
+        if isinstance(data, bytes):
+            return self.send(data[start:end])
+        with open(data, "rb") as f:
+            f.seek(start)
+            for a in range(start, end, 1 << 18):
+                self.send(f.read(min(1 << 18, end - a)))
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_):  # the client has hung up
+        pass
+
+
+@dataclass
+class Hub:
+    repos: dict[str, Repo] = field(default_factory=dict)
+    log: list[Request] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.faults, self.lock, self.stopped = [], threading.Lock(), threading.Event()
+        self.servers = [Server(("127.0.0.1", 0), Handler) for _ in range(2)]
+        for server, server.host in zip(self.servers, ("hub", "cdn")):
+            server.hub = self
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        self.url, self.cdn_url = (f"http://127.0.0.1:{server.server_port}" for server in self.servers)
+
+    def close(self):
+        self.stopped.set()
+        for server in self.servers:
+            server.shutdown()
+            server.server_close()
+
+    def add(self, name: str, files: dict[str, bytes | Path], branch: str = "main", **options) -> str:
+        commits = self.repos[name].commits if name in self.repos else {}
+        commits[branch] = hashlib.sha1(f"{name}{branch}{len(self.log)}{sorted(files)}".encode()).hexdigest()
+        self.repos[name] = Repo(files, commits, **options)
+        return commits[branch]
+
+    def fail(self, file: str, kind: str | int, times: int = 1, **headers):
+        self.faults += [(file, (kind, {name.replace("_", "-"): value for name, value in headers.items()}))] * times
+
+    def fault(self, file: str) -> tuple | None:
+        with self.lock:
+            i = next((i for i, (name, _) in enumerate(self.faults) if name == file), None)
+            return None if i is None else self.faults.pop(i)[1]
+
+    def sent(self, file: str) -> int:
+        return sum(request.sent for request in self.log if request.file == file)
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A running Hub; the client of this process, and of those it starts, talks to it and caches under tmp_path."""
+    from huggingface_hub import close_session, constants
+    hub, home = Hub(), tmp_path / "hf"
+    for name, value in {
+        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_TOKEN_PATH": str(home / "token"),
+        "HF_STORED_TOKENS_PATH": str(home / "tokens"), "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_TELEMETRY": True,
+    }.items():
+        monkeypatch.setattr(constants, name, value)  # read from the environment once, when the client was imported
+    for name in [name for name in os.environ if name.startswith("HF_") or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}.items():
+        monkeypatch.setenv(name, value)
+    close_session()  # its connections lead to the server of another test
+    yield hub
+    close_session()
+    hub.close()

@@ -1,0 +1,593 @@
+"""data/checkpoint.py and data/hub.py, with the real Hub client against the stand-in of tests/hub.py."""
+
+import contextlib
+import copy
+import json
+import os
+import pickle
+import random
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import close_session, constants, hf_hub_download
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+import data.hub
+from data import checkpoint
+from data.checkpoint import CheckpointError, open_checkpoint
+from tests.hub import hub  # noqa: F401 (a fixture)
+
+N_LAYER, N_EMBD = 4, 256
+CONFIG = b'{"model_type": "toy", "num_hidden_layers": 4}'
+
+
+def name(layer: int, part: str) -> str:
+    return f"layers.{layer}.{part}.weight"
+
+
+def make(dtype=torch.float32, n_embd=N_EMBD) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    parts = [name(i, part) for i in range(N_LAYER) for part in "qkv"]
+    weights = {part: torch.randn(n_embd, n_embd) for part in parts} | {"emb": torch.randn(4 * n_embd, n_embd)}
+    return {part: weight.to(dtype) for part, weight in weights.items()}
+
+
+GROUPS = [[name(i, "q"), name(i, "k")] for i in range(N_LAYER)]
+WEIGHTS = make()
+FILE = save(WEIGHTS)
+WANTED = sum(WEIGHTS[n].nbytes for group in GROUPS for n in group)
+SHARDS = {f"model-0000{i + 1}-of-00002.safetensors": dict(list(WEIGHTS.items())[i::2]) for i in range(2)}
+INDEX = {"weight_map": {n: file for file, part in SHARDS.items() for n in part}}
+SHARDED = {"model.safetensors.index.json": json.dumps(INDEX).encode(), **{f: save(part) for f, part in SHARDS.items()}}
+SINGLE = {"config.json": CONFIG, "model.safetensors": FILE}
+
+
+def header_size(file: bytes) -> int:
+    return 8 + struct.unpack("<Q", file[:8])[0]
+
+
+def with_header(header, data: bytes = b"") -> bytes:
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def read(source, groups=GROUPS, weights=WEIGHTS, **options):
+    """Streams the groups and compares them with the weights; -> the closed checkpoint."""
+    with open_checkpoint(str(source), **options) as opened:
+        got = list(opened.stream(groups))
+        assert [list(group) for group in got] == [list(group) for group in groups]
+        for group in got:
+            for n, tensor in group.items():
+                assert tensor.dtype == weights[n].dtype and torch.equal(tensor, weights[n])
+    return opened
+
+
+def refusal(source, groups=GROUPS, **options) -> str:
+    with pytest.raises(CheckpointError) as error, open_checkpoint(str(source), **options) as opened:
+        list(opened.stream(groups))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+    return str(error.value)
+
+
+def folder(path: Path, files: dict[str, bytes], config: bytes | None = CONFIG) -> Path:
+    path.mkdir(exist_ok=True)
+    for file, data in (files | ({"config.json": config} if config else {})).items():
+        (path / file).write_bytes(data)
+    return path
+
+
+def cache(repo: str, hub) -> None:
+    for file in hub.repos[repo].files:
+        hf_hub_download(repo, file)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch) -> list[float]:
+    """Nothing waits between tries; the list holds how long it would have."""
+    waited = []
+    monkeypatch.setattr(data.hub, "pause", waited.append)
+    return waited
+
+
+# What is read, and from where
+
+
+def test_only_the_header_and_the_wanted_tensors_travel(hub):
+    commit = hub.add("org/toy", SINGLE)
+    opened = read("org/toy")
+    needed = WANTED + header_size(FILE)
+    assert needed <= hub.sent("model.safetensors") <= 1.02 * needed
+    assert opened.bytes_read == hub.sent("model.safetensors")
+    assert all(r.headers["accept-encoding"] == "identity" for r in hub.log if "range" in r.headers)
+    assert (opened.size, opened.revision, opened.note) == (len(FILE), commit, "")
+    assert opened.n_params == sum(t.numel() for t in WEIGHTS.values()) and opened.config["model_type"] == "toy"
+
+
+def test_shards_are_read_by_their_index(hub):
+    hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
+    opened = read("org/toy")
+    needed = WANTED + sum(header_size(SHARDED[file]) for file in SHARDS)
+    assert sum(map(hub.sent, SHARDS)) <= 1.02 * needed + checkpoint.HEAD  # the second header's first read
+    assert opened.size == sum(len(SHARDED[file]) for file in SHARDS) and set(opened.tensors) == set(WEIGHTS)
+
+
+@pytest.mark.parametrize("length", [checkpoint.HEAD + d for d in (-9, -8, -7, -1, 0, 1, 5000)])
+def test_headers_around_the_size_of_the_first_read_are_whole(hub, length):
+    header, data = FILE[8 : header_size(FILE)], FILE[header_size(FILE) :]
+    header = b"{" + header[1:].rjust(length - 1)  # spaces inside, so that every byte counts
+    hub.add("org/toy", SINGLE | {"model.safetensors": with_header(header, data)})
+    assert len(header) == length
+    read("org/toy")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_tensors_keep_their_dtype(tmp_path, dtype):
+    weights = make(dtype, 16)
+    read(folder(tmp_path / "toy", {"model.safetensors": save(weights)}), weights=weights)
+
+
+def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path):
+    single = folder(tmp_path / "single", {"model.safetensors": FILE})
+    opened = read(single)
+    assert opened.revision is None and WANTED <= opened.bytes_read <= WANTED + checkpoint.HEAD
+    read(single / "model.safetensors")
+    assert "revision" in refusal(single, revision="main")
+    read(folder(tmp_path / "sharded", SHARDED))
+    read(folder(tmp_path / "named", {"weights_v2.safetensors": FILE, "adapter_model.safetensors": b""}))
+
+
+def test_ranges_are_cut_in_pieces_and_put_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PIECE", 1000)
+    opened = read(folder(tmp_path / "toy", {"model.safetensors": FILE}))
+    assert opened.bytes_read == WANTED + checkpoint.HEAD
+
+
+def test_the_commit_is_pinned_once_and_revisions_are_honoured(hub):
+    hub.add("gpt2", SINGLE)
+    change = hub.add("gpt2", SINGLE, branch="refs/pr/1")
+    for source, revision in (("gpt2@refs/pr/1", None), ("gpt2", "refs/pr/1"), (f"gpt2@{change}", None)):
+        hub.log.clear()
+        assert read(source, revision=revision).revision == change
+        assert all(f"/resolve/{change}/" in r.path for r in hub.log if r.file == "model.safetensors")
+        assert sum(r.path.startswith("/api/models") for r in hub.log) == 1
+
+
+def test_the_token_reaches_the_hub_and_never_the_cdn(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.add("org/toy", SINGLE, gated=True, allowed="hf_secret")
+    read("org/toy")
+    assert all(r.headers["authorization"] == "Bearer hf_secret" for r in hub.log if r.host == "hub")
+    assert any(r.host == "cdn" for r in hub.log)
+    assert "hf_secret" not in repr([r for r in hub.log if r.host == "cdn"])
+
+
+# The cache and offline mode
+
+
+def test_cached_files_are_read_in_place_without_a_request(hub, monkeypatch):
+    commit = hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
+    cache("org/toy", hub)
+    hub.log.clear()
+    read("org/toy")
+    assert [r.path.partition("?")[0] for r in hub.log] == ["/api/models/org/toy"]  # which commit is main?
+    hub.log.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    opened = read("org/toy")
+    assert opened.revision == commit and opened.source == "org/toy" and not hub.log
+    read(f"org/toy@{commit}")
+
+
+def test_what_is_cached_is_read_when_the_hub_is_out_of_reach(hub, monkeypatch):
+    hub.add("org/toy", SINGLE)
+    cache("org/toy", hub)
+    hub.fail("api", 503, times=9)
+    assert "cache" in read("org/toy").note
+    hub.close()
+    close_session()
+    assert "cache" in read("org/toy").note
+
+
+def test_without_network_or_cache_one_line_says_so(hub, monkeypatch):
+    hub.add("org/toy", SINGLE)
+    read("org/toy")  # caches config.json alone
+    hub.close()
+    close_session()
+    assert "127.0.0.1" in refusal("org/other") and "network" in refusal("org/other")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in refusal("org/other")
+    assert "local cache" in refusal("org/toy")
+
+
+# A connection that fails
+
+
+@pytest.mark.parametrize("fault", [500, 503, 429, 403, "cut", "reset", "stall", "drip"])
+def test_a_fault_of_the_connection_is_survived(hub, monkeypatch, waits, fault):
+    monkeypatch.setattr(data.hub, *{"stall": ("TIMEOUT", 0.4), "drip": ("DEADLINE", 0.4)}.get(fault, ("TIMEOUT", 10)))
+    hub.add("org/toy", SINGLE)
+    hub.fail("model.safetensors", fault, times=2)
+    opened = read("org/toy")
+    assert len(waits) >= 2 and not hub.faults and all(r.status > 0 for r in hub.log)
+    assert opened.bytes_read <= hub.sent("model.safetensors")
+
+
+@pytest.mark.parametrize("headers", [{"Retry_After": 7}, {"ratelimit": '"resolvers";r=0;t=7'}])
+def test_the_server_says_how_long_to_wait(hub, waits, headers):
+    hub.add("org/toy", SINGLE)
+    hub.fail("model.safetensors", 429, **headers)
+    read("org/toy")
+    assert waits == [7]
+    hub.fail("model.safetensors", 429, Retry_After=3600)
+    assert "429" in refusal("org/toy") and waits == [7]
+
+
+def test_the_questions_about_the_repository_are_repeated_too(hub, waits):
+    hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
+    for file in ("api", "config.json", "model.safetensors.index.json"):
+        hub.fail(file, 503)
+    hub.fail("config.json", "reset")
+    read("org/toy")
+    assert not hub.faults
+
+
+@pytest.mark.parametrize("fault, told", [(503, "503"), (403, "expired"), ("cut", "127.0.0.1")])
+def test_five_tries_are_enough(hub, waits, fault, told):
+    hub.add("org/toy", SINGLE)
+    hub.fail("model.safetensors", fault, times=99)
+    assert told in refusal("org/toy")
+    assert waits == list(data.hub.BACKOFF)
+
+
+@pytest.mark.parametrize("fault", ["whole", "odd", "shifted", "unranged", "short", "gzip"])
+def test_only_the_very_range_asked_for_is_accepted(hub, tmp_path, waits, fault):
+    (tmp_path / "big").write_bytes(FILE)
+    os.truncate(tmp_path / "big", 1 << 28)
+    hub.add("org/toy", SINGLE | {"model.safetensors": tmp_path / "big"})
+    hub.fail("model.safetensors", fault)
+    assert "does not serve byte ranges" in refusal("org/toy")
+    assert not waits and hub.sent("model.safetensors") < 1 << 25  # what fits into the socket's buffers, not the file
+
+
+# What the Hub refuses
+
+
+def test_gated_missing_and_private_repositories_are_told_apart(hub, monkeypatch):
+    hub.add("org/closed", SINGLE, gated=True)
+    for token in ("", "hf_other"):
+        monkeypatch.setenv("HF_TOKEN", token)
+        told = refusal("org/closed")
+        assert "gated" in told and f"{hub.url}/org/closed" in told and "HF_TOKEN" in told
+        told = refusal("org/none")
+        assert "gated" not in told and f"{hub.url}/org/none" in told and "HF_TOKEN" in told
+    hub.add("org/toy", SINGLE)
+    assert "no revision v9" in refusal("org/toy@v9") and "org/toy" in refusal("org/toy", revision="0" * 40)
+
+
+@pytest.mark.parametrize("source", ["./none", "/none/at/all", "~/none", "a/b/c", "org/model.safetensors", "x.bin", "",
+                                    "a b", "org/", "a--b", "a..b", "org/-x"])
+def test_what_is_neither_a_path_nor_an_id_is_refused_without_a_request(hub, source):
+    assert "no file or folder" in refusal(source)
+    assert not hub.log
+
+
+def test_a_server_that_is_no_hub_is_named(hub):
+    hub.fail("api", 200)
+    assert hub.url in refusal("org/toy") and not hub.faults
+
+
+def test_the_formats_that_were_found_are_named(hub, tmp_path):
+    files = {"config.json": CONFIG, "tf_model.h5": b"", "flax_model.msgpack": b"", "toy.Q4.gguf": b""}
+    hub.add("org/toy", files)
+    local = folder(tmp_path / "toy", files)
+    for source in ("org/toy", local):
+        assert all(file in refusal(source) for file in ("tf_model.h5", "flax_model.msgpack", "toy.Q4.gguf"))
+    hub.add("org/bare", {"model.safetensors": FILE})
+    assert "config.json" in refusal("org/bare") and "config.json" in refusal(folder(tmp_path / "x", {}, config=None))
+    (tmp_path / "notes.txt").write_text("")
+    assert "notes.txt" in refusal(tmp_path / "notes.txt")
+
+
+# pytorch_model.bin
+
+
+def as_bin(weights, path: Path, **options) -> bytes:
+    torch.save(weights, path, **options)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_bin_is_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch, zipped):
+    tied = WEIGHTS | {"head": WEIGHTS["emb"], "mask": torch.zeros(3, dtype=torch.int8), "epoch": 3}
+    tied["wide"] = torch.ones(()).expand(1 << 40)  # four bytes in the file
+    data = as_bin(tied, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    hub.add("org/toy", {"config.json": CONFIG, "pytorch_model.bin": data})
+    opened = read("org/toy", weights=tied)
+    assert "pytorch_model.bin" in opened.note and "GB" in opened.note and opened.size == opened.bytes_read == len(data)
+    assert opened.n_params == sum(t.numel() for t in WEIGHTS.values())
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "downloaded" not in read("org/toy", weights=tied).note
+    (tmp_path / "config.json").write_bytes(CONFIG)
+    assert read(tmp_path / "pytorch_model.bin", weights=tied).note == read(tmp_path, weights=tied).note == ""
+    assert set(opened.tensors) == {*WEIGHTS, "head", "mask"} and "mask" in refusal(tmp_path, [["mask"]])
+
+
+def test_sharded_bins_are_read(tmp_path):
+    files = {f"{i}.bin": as_bin(part, tmp_path / "x") for i, part in enumerate(SHARDS.values())}
+    index = {"weight_map": {n: f"{i}.bin" for i, part in enumerate(SHARDS.values()) for n in part}}
+    read(folder(tmp_path / "toy", files | {"pytorch_model.bin.index.json": json.dumps(index).encode()}))
+
+
+class Bomb:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path, zipped):
+    data = as_bin(WEIGHTS | {"x": Bomb(tmp_path / "hit")}, tmp_path / "x", _use_new_zipfile_serialization=zipped)
+    told = refusal(folder(tmp_path / "toy", {"pytorch_model.bin": data}))
+    assert "pytorch_model.bin" in told and "mkdir" in told and not (tmp_path / "hit").exists()
+    for protocol in (2, 5):
+        folder(tmp_path / "toy", {"pytorch_model.bin": pickle.dumps(Bomb(tmp_path / "hit"), protocol)})
+        assert "pytorch_model.bin" in refusal(tmp_path / "toy") and not (tmp_path / "hit").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_damaged_bin_is_refused(tmp_path):
+    rng = random.Random(0)
+    for zipped in (True, False):
+        data = as_bin(make(n_embd=4), tmp_path / "x", _use_new_zipfile_serialization=zipped)
+        for trial in range(150):
+            hurt = bytearray(data)
+            for _ in range(rng.randint(1, 8)):
+                hurt[rng.randrange(min(len(hurt), 2500))] = rng.randrange(256)
+            hurt = hurt[: rng.randrange(len(hurt))] if trial % 3 == 0 else hurt
+            try:
+                with open_checkpoint(str(folder(tmp_path / "toy", {"pytorch_model.bin": bytes(hurt)}))) as opened:
+                    list(opened.stream([list(opened.tensors)]))
+            except CheckpointError:
+                pass
+
+
+# Files that lie
+
+
+def entry(dtype, shape, start, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+GOOD = {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 8, 16)}
+LIES = {
+    "a hole": (GOOD | {"b": entry("F32", [2], 12, 20)}, 20),
+    "an overlap": (GOOD | {"b": entry("F32", [2], 4, 12)}, 12),
+    "the same bytes twice": (GOOD | {"b": entry("F32", [2], 0, 8)}, 8),
+    "the end beyond the file": (GOOD, 15),
+    "bytes after the end": (GOOD, 17),
+    "offsets past everything": (GOOD | {"b": entry("F32", [2], 1 << 62, (1 << 62) + 8)}, 16),
+    "a shape of another size": (GOOD | {"b": entry("F32", [3], 8, 16)}, 16),
+    "a dtype of another size": (GOOD | {"b": entry("F16", [2], 8, 16)}, 16),
+    "an unknown dtype": (GOOD | {"b": entry("float", [2], 8, 16)}, 16),
+    "a negative shape": (GOOD | {"b": entry("F32", [-1, -2], 8, 16)}, 16),
+    "a fraction": (GOOD | {"b": entry("F32", [2.0], 8, 16)}, 16),
+    "a truth value": (GOOD | {"b": entry("F32", [True, 2], 8, 16)}, 16),
+    "a huge shape": (GOOD | {"b": entry("F32", [0] + [1 << 63] * 9, 8, 8)}, 8),
+    "reversed offsets": (GOOD | {"b": entry("F32", [2], 16, 8)}, 16),
+    "three offsets": (GOOD | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [8, 16, 16]}}, 16),
+    "a missing key": (GOOD | {"b": {"dtype": "F32", "shape": [2]}}, 16),
+    "no table": (GOOD | {"b": 7}, 16),
+    "a list": ([GOOD], 16),
+    "a name that comes twice": (json.dumps(GOOD | {"c": GOOD["a"]}).encode().replace(b'"c"', b'"a"'), 16),
+    "no JSON": (b"{not json}", 16),
+    "no UTF-8": (json.dumps(GOOD).encode().replace(b"b", b"\xff"), 16),
+    "brackets without end": (b"[" * 20000, 16),
+    "a number without end": (json.dumps(GOOD).encode().replace(b"16", b"9" * 9000), 16),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_lies_is_refused(tmp_path, lie):
+    header, n_bytes = LIES[lie]
+    file = with_header(header, bytes(range(1, n_bytes + 1)))
+    assert "model.safetensors" in refusal(folder(tmp_path / "toy", {"model.safetensors": file}), [["a"]])
+
+
+@pytest.mark.parametrize("data", [b"", b"1234567", bytes(8), b"\xff" * 64, FILE[:40], struct.pack("<Q", 1 << 40),
+                                  b"version https://git-lfs.github.com/spec/v1\n"])
+def test_a_file_cut_short_in_its_header_is_refused(hub, tmp_path, data):
+    told = refusal(folder(tmp_path / "toy", {"model.safetensors": data}))
+    assert "model.safetensors" in told
+    hub.add("org/toy", SINGLE | {"model.safetensors": data})
+    refusal("org/toy")
+
+
+def test_a_file_cut_short_in_its_data_is_refused(hub, tmp_path):
+    hub.add("org/toy", SINGLE | {"model.safetensors": FILE[:-1]})
+    local = folder(tmp_path / "toy", {"model.safetensors": FILE[:-1]})
+    assert "cut short" in refusal("org/toy") and "cut short" in refusal(local)
+    (local / "model.safetensors").write_bytes(FILE)
+    with open_checkpoint(str(local)) as opened, pytest.raises(CheckpointError, match="cut short"):
+        os.truncate(local / "model.safetensors", 5000)
+        list(opened.stream(GROUPS))
+
+
+def test_an_index_that_lies_is_refused(tmp_path):
+    toy, first = folder(tmp_path / "toy", SHARDED), next(iter(SHARDS))
+    lies = [(INDEX["weight_map"] | {"new": first}, "'new'"), ({"a": "none.safetensors"}, "none.safetensors"),
+            ({"a": "../toy/" + first}, "lacks"), ({}, "weight_map"), ([], "weight_map"), ({"a": 1}, "weight_map")]
+    for weight_map, told in lies:
+        (toy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        assert told in refusal(toy)
+    for text in ("[]", "3", "{", ""):
+        (toy / "model.safetensors.index.json").write_text(text)
+        assert "model.safetensors.index.json" in refusal(toy)
+    folder(toy, SHARDED)
+    (toy / first).unlink()
+    assert first in refusal(toy)
+    assert "config.json" in refusal(folder(toy, SHARDED, config=b"[1]"))
+
+
+# Tensors that cannot be scored
+
+
+def test_other_dtypes_are_refused_only_when_asked_for(tmp_path):
+    weights = {"q": torch.ones(4, 4), "i": torch.ones(4, dtype=torch.int32), "bool": torch.ones(3, dtype=torch.bool),
+               "f8": torch.ones(4).to(torch.float8_e4m3fn), "none": torch.ones(0, 5)}
+    toy = folder(tmp_path / "toy", {"model.safetensors": save(weights)})
+    read(toy, [["q", "none"]], weights)
+    for n, dtype in (("i", "I32"), ("f8", "F8_E4M3"), ("bool", "BOOL")):
+        told = refusal(toy, [["q"], [n]])
+        assert repr(n) in told and dtype in told
+    assert "'no'" in refusal(toy, [["q", "no"]])
+    with open_checkpoint(str(toy)) as opened:
+        assert opened.n_params == 20
+
+
+@pytest.mark.parametrize("value, told", [(float("nan"), "NaN"), (float("inf"), "infinity"), (-float("inf"), "infinity"),
+                                         (None, "zeros")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_without_a_score_are_named(tmp_path, value, told, dtype):
+    weights = make(dtype, 8)
+    bad = weights[name(2, "k")]
+    bad.zero_() if value is None else bad.view(-1)[37].fill_(value)
+    toy = folder(tmp_path / "toy", {"model.safetensors": save(weights)})
+    assert told in refusal(toy) and name(2, "k") in refusal(toy)
+    read(toy, [[name(2, "q")]], weights)
+
+
+def test_zeros_are_let_through_when_asked_for(tmp_path):
+    toy = folder(tmp_path / "toy", {"model.safetensors": save({"bias": torch.zeros(3)})})
+    with open_checkpoint(str(toy)) as opened:
+        assert not next(opened.stream([["bias"]], zeros=True))["bias"].any()
+
+
+def mutate(rng: random.Random, file: bytes) -> bytes:
+    """The file with its header bytes flipped, its lengths changed, its JSON rearranged, or cut."""
+    n = header_size(file)
+    kind = rng.randrange(7)
+    if kind == 0:
+        hurt = bytearray(file)
+        for _ in range(rng.randint(1, 4)):
+            hurt[rng.randrange(n)] = rng.choice([rng.randrange(256), *b'0123456789abcdefBF"[]{},: '])
+        return bytes(hurt)
+    if kind == 1:
+        length = n - 8 + rng.choice([-1, 1, 8, -8, 1 << 20, 1 << 33, rng.randrange(-n, n)])
+        return struct.pack("<Q", max(0, length)) + file[8:]
+    if kind == 2:
+        return file[: rng.randrange(len(file))] if rng.random() < 0.7 else file + bytes(rng.randrange(1, 99))
+    if kind == 3:
+        a, b = sorted(rng.randrange(8, n) for _ in range(2))
+        return with_header(file[8:a] + file[b:n] if rng.random() < 0.5 else file[8:b] + file[a:n], file[n:])
+    header = json.loads(file[8:n])
+    entries = [e for k, e in header.items() if k != "__metadata__"]
+    if kind == 4:  # most of these are valid files again
+        e = rng.choice(entries)
+        e["dtype"] = rng.choice(["F32", "F16", "BF16", "I16", "U32", "F8_E4M3", e["dtype"]])
+        rng.shuffle(e["shape"])
+        names = list(header)
+        rng.shuffle(names)
+        return with_header({k: header[k] for k in names} | {"new": entry("F64", [0, 3], 0, 0)}, file[n:])
+    junk = [None, -1, 0, 1, 2, 8, 1 << 31, 1 << 64, 0.5, "", "F16", "BF16", "I32", [], [1], [0, 8], {}, True]
+    for _ in range(rng.randint(1, 3)):
+        e = rng.choice(entries)
+        key = rng.choice(list(e) or ["dtype"])
+        if isinstance(e.get(key), list) and e[key] and rng.random() < 0.7:
+            e[key][rng.randrange(len(e[key]))] = copy.copy(rng.choice(junk))
+        elif rng.random() < 0.2:
+            e.pop(key, None)
+        else:
+            e[key] = copy.copy(rng.choice(junk))
+    if kind == 6:
+        header[rng.choice(["__metadata__", "a", "new"])] = rng.choice(junk + entries)
+    return with_header(header, file[n:])
+
+
+def test_three_thousand_damaged_files_are_refused_or_read_as_the_library_reads_them(tmp_path):
+    rng, n_refused, n_read = random.Random(0), 0, 0
+    weights = {"a": torch.rand(3, 4), "b": torch.rand(5).bfloat16(), "c": torch.rand(2, 2).half(), "d": torch.rand(())}
+    file, toy = save(weights, {"format": "pt"}), folder(tmp_path / "toy", {})
+    hurt_files = [mutate(rng, file) for _ in range(3000)] + [file.replace(b'{"format":"pt"}', b"null".ljust(15))]
+    for hurt in hurt_files:
+        (toy / "model.safetensors").write_bytes(hurt)
+        try:
+            right = load(hurt)
+        except (SafetensorError, KeyError):  # KeyError: a dtype that torch lacks
+            right = {}
+        try:
+            with open_checkpoint(str(toy)) as opened:
+                for n in weights.keys() & opened.tensors.keys():
+                    if opened.tensors[n].dtype in checkpoint.DTYPES:
+                        with contextlib.suppress(CheckpointError):  # as other floats its bytes may be NaN
+                            got = next(opened.stream([[n]]))[n]
+                            n_read += 1
+                            assert torch.equal(got, right.get(n, weights[n])) and got.nbytes < len(hurt)
+        except CheckpointError as e:
+            assert not right or "twice" in str(e), hurt  # of equal names the library keeps the last
+            n_refused += 1
+    assert n_read > 500 and n_refused > 1500
+
+
+# Order, memory, threads
+
+
+def test_groups_come_in_order_and_little_is_read_ahead(hub, monkeypatch):
+    monkeypatch.setattr(checkpoint, "AHEAD", 3 * 2 * N_EMBD * N_EMBD * 4)  # three groups, with the one in hand
+    hub.add("org/toy", SINGLE)
+    with open_checkpoint("org/toy") as opened:
+        starts = {opened.tensors[n].start: i for i, group in enumerate(GROUPS) for n in group}
+
+        def asked():
+            ranges = [r.headers["range"][6:].partition("-")[0] for r in hub.log if r.host == "cdn"]
+            return {starts[int(start)] for start in ranges if start != "0"}
+
+        stream = opened.stream(GROUPS)
+        assert list(next(stream)) == GROUPS[0]
+        deadline = time.monotonic() + 5
+        while asked() != {0, 1, 2} and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert asked() == {0, 1, 2}
+        assert [list(group) for group in stream] == GROUPS[1:]
+        stream = opened.stream(GROUPS)
+        next(stream)
+        stream.close()  # in the middle: nothing hangs
+
+
+MEMORY = """
+import resource, sys
+sys.path.insert(0, {root!r})
+from data import checkpoint
+checkpoint.AHEAD = 1 << 24
+with checkpoint.open_checkpoint({toy!r}) as opened:
+    names = list(opened.tensors)
+    for groups, limit in (([[names[-1]]], 30), ([[n] for n in names], 100)):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        n_bytes = sum(t.nbytes for group in opened.stream(groups) for t in group.values())
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        assert grown < limit, f"{{grown:.0f}} MB more for {{n_bytes / 1e6:.0f}} MB of tensors"
+    assert n_bytes > 300e6
+assert "huggingface_hub" not in sys.modules and "httpx2" not in sys.modules
+"""
+
+
+def test_memory_holds_the_ranges_and_a_local_folder_needs_no_hub_client(tmp_path):
+    n, side = 38, 1024
+    header = {f"w{i}": entry("F64", [side, side], i * 8 * side**2, (i + 1) * 8 * side**2) for i in range(n)}
+    toy = folder(tmp_path / "toy", {"model.safetensors": with_header(header)})
+    with open(toy / "model.safetensors", "r+b") as f:
+        start = f.seek(0, 2)
+        f.truncate(start + n * 8 * side**2)  # sparse, but for a one in each tensor
+        for i in range(n):
+            f.seek(start + i * 8 * side**2)
+            f.write(struct.pack("<d", 1.0))
+    script = MEMORY.format(root=str(Path(checkpoint.__file__).parents[1]), toy=str(toy))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
