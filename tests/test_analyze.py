@@ -1,0 +1,305 @@
+"""analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
+
+import analyze
+from analyze import directionality, layer_factors, scores, symmetry, wqk
+from data.layouts import find_stacks
+from tests.hub import hub  # noqa: F401, a fixture
+
+SHARED = Path(__file__).parents[2] / "shared"
+logging.disable_progress_bar()
+
+
+def defined(m, gamma=2.0):
+    """Symmetry by Eq. (15, 16) without the leading 2 and directionality by Eq. (17-19), as printed, in float64."""
+    m = np.asarray(m, dtype=np.float64)
+    s = (np.linalg.norm((m + m.T) / 2) ** 2 - np.linalg.norm((m - m.T) / 2) ** 2) / np.linalg.norm(m) ** 2
+    sums = []
+    for norms in ([np.linalg.norm(row) for row in m], [np.linalg.norm(col) for col in m.T]):
+        mu, sigma = np.mean(norms), np.sqrt(np.var(norms))
+        sums.append(sum(x for x in norms if x > mu + gamma * sigma))
+    r, c = sums
+    return s, (r - c) / (r + c) if r + c else 0.0
+
+
+def factors(C, r, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    heavy = 1 + 9 * (torch.rand(2, C, 1, generator=generator) < 0.05)  # some rows and columns stand out
+    return (torch.randn(2, C, r, generator=generator) * heavy).unbind()
+
+
+# ---- the scores --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16)])
+@pytest.mark.parametrize("gamma", [1.0, 2.0])
+def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
+    w_q, w_k = factors(C, r)
+    m = w_q.double() @ w_k.double().T
+    assert [x.item() for x in scores(w_q, w_k, gamma)] == pytest.approx(defined(m, gamma), abs=1e-5)
+    assert [symmetry(m).item(), directionality(m, gamma).item()] == pytest.approx(defined(m, gamma), abs=1e-12)
+
+
+@pytest.mark.parametrize("r", [3, 40])
+def test_symmetric_and_skew_factors_score_plus_and_minus_one_whether_the_matrix_is_formed_or_not(r):
+    w = factors(48, r)[0]
+    skew = torch.randn(r, r)
+    for w_k, s in (w, 1.0), (w @ (skew - skew.T).T, -1.0):
+        assert scores(w, w_k)[0].item() == pytest.approx(s, abs=1e-5)
+        assert symmetry(wqk(w, w_k)).item() == pytest.approx(s, abs=1e-5)
+
+
+def test_one_column_that_stands_out_is_minus_one_one_row_plus_one_and_neither_is_zero():
+    column = torch.zeros(20, 20)
+    column[:, 3] = 1.0
+    assert directionality(column) == -1 and directionality(column.T) == 1 and directionality(torch.ones(20, 20)) == 0
+    w_q, w_k = torch.ones(20, 1), torch.eye(20)[:, 3:4]
+    assert scores(w_q, w_k)[1] == -1 and scores(w_k, w_q)[1] == 1 and scores(w_q, w_q)[1] == 0
+
+
+@pytest.mark.parametrize("r", [4, 50])
+def test_transposing_keeps_symmetry_and_turns_directionality_around(r):
+    w_q, w_k = factors(64, r)
+    (s, d), (s_t, d_t) = scores(w_q, w_k), scores(w_k, w_q)
+    assert s.item() == pytest.approx(s_t.item(), abs=1e-6) and d.item() == pytest.approx(-d_t.item(), abs=1e-6) != 0
+
+
+def test_deviations_are_those_of_the_population_at_the_very_threshold():
+    """Ten columns of norm 1 and one of norm x: with n it passes mean + gamma std at gamma < sqrt(10), with n - 1 below."""
+    m = torch.diag(torch.tensor([1.0] * 10 + [5.0])).double()
+    n = 11
+    m = m @ torch.linalg.qr(torch.randn(n, n, dtype=torch.float64))[0].T  # rows keep their norms, columns mix
+    gamma = ((n - 1) ** 0.5 + (n - 1) / n**0.5) / 2  # between the two largest deviations a single outlier can have
+    rows = m.norm(dim=1)
+    assert ((rows - rows.mean()) / rows.std(correction=0)).max() > gamma > ((rows - rows.mean()) / rows.std()).max()
+    assert directionality(m, gamma) == 1
+
+
+def test_nan_is_not_read_as_nothing_stands_out():
+    m = torch.eye(4).index_fill(0, torch.tensor([1]), float("nan"))
+    assert symmetry(m).isnan() and directionality(m).isnan() and symmetry(torch.zeros(3, 3)).isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_half_precision_weights_are_scored_in_float32(dtype):
+    w_q, w_k = (w.to(dtype) for w in factors(96, 8))
+    assert [x.item() for x in scores(w_q, w_k)] == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-5)
+
+
+@pytest.mark.parametrize("n_head, n_kv_head", [(4, 4), (8, 2), (6, 1)])
+def test_grouped_keys_are_the_expanded_product_for_the_layer_and_for_every_head(n_head, n_kv_head):
+    C, D = 48, 5
+    w_q, w_k = torch.randn(n_head, C, D).double(), torch.randn(n_kv_head, C, D).double()
+    pairs = [(w_q[h], w_k[h // (n_head // n_kv_head)]) for h in range(n_head)]
+    whole = sum(q @ k.T for q, k in pairs)
+    torch.testing.assert_close(wqk(*layer_factors(w_q, w_k)), whole, rtol=1e-5, atol=1e-5, check_dtype=False)
+    assert [x.item() for x in scores(*layer_factors(w_q, w_k))] == pytest.approx(defined(whole), abs=1e-5)
+    for pair, s, d in zip(pairs, *scores(w_q, w_k.repeat_interleave(n_head // n_kv_head, 0))):
+        assert (s.item(), d.item()) == pytest.approx(defined(pair[0] @ pair[1].T), abs=1e-5)
+
+
+# ---- what was published ------------------------------------------------------------------------------------------
+
+
+def test_published_directionality_sums_the_excess_and_divides_by_n_minus_one():
+    w_q, w_k = factors(80, 6)
+    m = (w_q @ w_k.T).numpy()
+    sums = []
+    for norms in (np.linalg.norm(m, axis=1), np.linalg.norm(m, axis=0)):
+        sums.append(np.maximum(0, norms - (norms.mean() + 2 * norms.std(ddof=1))).sum())
+    assert scores(w_q, w_k, published=True)[1].item() == pytest.approx((sums[0] - sums[1]) / sum(sums), abs=1e-5)
+
+
+def test_tiled_keys_meet_the_wrong_queries():
+    """tiled_kv: each of four query heads is a multiple of its own key head, so W_qk is symmetric; tiling pairs head h
+    with h % 2 instead of h // 2."""
+    keys = torch.linalg.qr(torch.randn(64, 16))[0].T.unflatten(0, (2, 8)).mT  # (2, C, D), orthonormal
+    queries = torch.tensor([1.0, 1.0, -1.0, 3.0])[:, None, None] * keys.repeat_interleave(2, 0)  # (4, C, D)
+    right, tiled = (scores(*layer_factors(queries, keys, tiled=t))[0].item() for t in (False, True))
+    assert right == pytest.approx(1.0, abs=1e-5)
+    assert tiled == pytest.approx((1 + 9 - 2) / (1 + 1 + 1 + 9), abs=1e-5)  # k0 k0' + k0 k1' - k1 k0' + 3 k1 k1'
+
+
+def test_rows_of_a_fused_weight_that_are_not_transposed_make_another_matrix():
+    """head_space: W_q = S, W_k = S R with S diagonal and R symmetric. W_qk = S R S is symmetric; W_q^T W_k = S S R is not."""
+    S, R = torch.linspace(1, 9, 24).diag(), torch.eye(24).flip(0)  # (C, C)
+    fused = torch.cat([S, (S @ R).T, torch.randn(24, 24)])  # (3 C, C), [q; k; v] as a Linear stores them
+    (stack,) = find_stacks(dict(model_type="mpt", n_layers=1, n_heads=1), {"blocks.0.attn.Wqkv.weight": (72, 24)})
+    layer, tensors = stack.layers[0], {"blocks.0.attn.Wqkv.weight": fused}
+    heads = layer.heads(tensors)
+    right, published = scores(*layer_factors(*heads)), scores(*analyze.published_factors(layer, tensors, *heads))
+    assert right[0].item() == pytest.approx(1.0, abs=1e-5)
+    assert published[0].item() == pytest.approx(defined(S @ S @ R)[0], abs=1e-5) and published[0] < 0.9
+
+
+@pytest.mark.skipif(not (SHARED / "published" / "scores.csv").exists(), reason="needs ../shared/published/scores.csv")
+def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
+    by_model = {}
+    with open(SHARED / "published" / "scores.csv", newline="") as f:
+        for row in csv.DictReader(f):
+            by_model.setdefault((row["family"], row["model"], row["matrix"]), []).append(
+                (float(row["symmetry"]), float(row["directionality"])))
+    found = {(kind[2], *np.round(np.percentile(values, [50, 25, 75], axis=0), 4).T.flatten()) for kind, values in
+             by_model.items()}
+    for row in analyze.known_models():
+        numbers = [float(row[f"{score}{q}"]) for score in ("symmetry", "directionality") for q in ("", "_q1", "_q3")]
+        assert (row["matrix"], *numbers) in found, row["name"]
+
+
+def test_models_csv_is_whole():
+    rows = analyze.known_models()
+    assert len({(row["name"], row["stack"]) for row in rows}) == len(rows) > 150
+    for row in rows:
+        assert "/" in row["hub_id"] and row["modality"] in analyze.MARKERS and row["causal"] in "01"
+        assert float(row["symmetry_q1"]) <= float(row["symmetry"]) <= float(row["symmetry_q3"])
+        assert row["matrix"] in {"wqk", "tiled_kv", "head_space", "cross_attention", "random_init"}
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+BERT = BertConfig(vocab_size=30, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
+LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+                    head_dim=16, intermediate_size=32)
+T5 = T5Config(vocab_size=30, d_model=32, num_layers=2, num_decoder_layers=3, num_heads=4, d_kv=8, d_ff=32)
+
+
+def model(config, folder):
+    torch.manual_seed(0)
+    AutoModel.from_config(config).save_pretrained(folder)
+    return str(folder)
+
+
+def run(*argv):
+    with pytest.raises(SystemExit) as e:
+        analyze.main(list(argv))
+    return e.value.code
+
+
+def read(path):
+    with open(path, newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_path):
+    assert run("--hf", model(LLAMA, tmp_path / "m"), "--per_head", "--csv", str(tmp_path / "s.csv")) == 0
+    weights, rows = load_file(tmp_path / "m" / "model.safetensors"), read(tmp_path / "s.csv")
+    assert [(r["layer"], r["head"]) for r in rows] == [(str(i), h) for i in range(2) for h in ("", *"012345")]
+    for i in range(2):
+        q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
+        heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
+        for row, m in zip(rows[7 * i : 7 * i + 7], [sum(heads), *heads]):
+            assert (float(row["symmetry"]), float(row["directionality"])) == pytest.approx(defined(m), abs=1e-5)
+            assert float(row["symmetry"]) == float(f"{float(row['symmetry'])!r}") and len(row["symmetry"]) > 8
+
+
+def test_an_encoder_decoder_gives_a_row_for_each_stack(tmp_path, capsys):
+    assert run("--hf", model(T5, tmp_path / "m"), model(BERT, tmp_path / "b"), "--csv", str(tmp_path / "s.csv")) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[1:3] for line in out[1:3]] == [["encoder", "2"], ["decoder", "3"]] and len(out) == 4
+    assert [(r["stack"], r["layer"]) for r in read(tmp_path / "s.csv")][:5] == \
+        [("encoder", "0"), ("encoder", "1"), ("decoder", "0"), ("decoder", "1"), ("decoder", "2")]
+
+
+def test_the_table_has_median_and_quartiles_over_layers(tmp_path, capsys):
+    run("--hf", model(BERT, tmp_path / "m"), "--csv", str(tmp_path / "s.csv"))
+    layers = [float(r["symmetry"]) for r in read(tmp_path / "s.csv")]
+    q1, median, q3 = np.percentile(layers, [25, 50, 75])
+    assert f"{median:.2f} [{q1:.2f}, {q3:.2f}]" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_one_failure_does_not_stop_the_others_and_the_status_tells(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert run("--hf", "lama3-8b", str(tmp_path / "empty"), model(BERT, tmp_path / "m")) == 1
+    out, err = capsys.readouterr()
+    assert "lama3-8b: no model or folder of this name; the nearest names are llama3-8b" in err
+    assert "empty has no config.json" in err and "Traceback" not in err
+    assert len(out.splitlines()) == 2
+
+
+def test_a_layer_whose_product_is_zero_is_refused(tmp_path, capsys):
+    folder = Path(model(BERT, tmp_path / "m"))
+    weights = load_file(folder / "model.safetensors")
+    name = "encoder.layer.1.attention.self.{}.weight"
+    weights[name.format("query")] *= torch.arange(32)[:, None] % 2  # heads of even dimensions against odd ones
+    weights[name.format("key")] *= (torch.arange(32)[:, None] + 1) % 2
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert run("--hf", str(folder)) == 1
+    assert "encoder.layer.1.attention.self.query.weight: W_qk of this layer is zero" in capsys.readouterr().err
+
+
+def test_a_short_name_is_read_from_the_hub_and_stands_beside_its_published_numbers(hub, tmp_path, capsys):  # noqa: F811
+    folder = Path(model(BERT, tmp_path / "m"))
+    hub.add("google-bert/bert-base-uncased", {p.name: p.read_bytes() for p in folder.iterdir()})
+    assert run("--hf", "bert-base") == 0
+    out, err = capsys.readouterr()
+    row = next(r for r in analyze.known_models() if r["name"] == "bert-base")
+    assert out.splitlines()[-1].split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in out.splitlines()[-1]
+    assert "bert-base: read " in err
+
+
+def test_paper_goes_on_where_it_stopped(hub, tmp_path, monkeypatch, capsys):  # noqa: F811
+    """Two models, one of which cannot be had the first time; the second time, only that one is read."""
+    known = [row for row in analyze.known_models() if row["name"] in ("bert-base", "llama3-8b")]
+    monkeypatch.setattr(analyze, "known_models", lambda: known)
+    sources = {row["hub_id"]: Path(model(c, tmp_path / row["name"])) for row, c in zip(known, (BERT, LLAMA))}
+    files = {hub_id: {p.name: p.read_bytes() for p in folder.iterdir()} for hub_id, folder in sources.items()}
+    first, second = files
+    hub.add(first, files[first])
+    where = ["--csv", str(tmp_path / "p.csv"), "--plot", str(tmp_path / "p.png")]
+    assert run("--paper", *where) == 1
+    hub.add(second, files[second])
+    hub.log.clear()
+    assert run("--paper", *where) == 0
+    assert not any(first in str(entry) for entry in hub.log)
+    assert [r["model"] for r in read(tmp_path / "p.csv")] == [r["name"] for r, n in zip(known, (3, 2)) for _ in range(n)]
+    assert "* published: tiled_kv, not W_qk" in capsys.readouterr().out and (tmp_path / "p.png").stat().st_size > 1000
+
+
+def test_figure_2_holds_the_medians_and_quartiles_of_the_table(tmp_path, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    run("--hf", model(BERT, tmp_path / "b"), model(LLAMA, tmp_path / "l"), "--csv", str(tmp_path / "s.csv"),
+        "--plot", str(tmp_path / "f.png"))
+    rows = read(tmp_path / "s.csv")
+    for axis, name in zip(drawn[0].axes, ("symmetry", "directionality")):
+        dots = [c for c in axis.containers if c.has_yerr]
+        for dot, folder in zip(dots, "bl"):
+            layers = [float(r[name]) for r in rows if r["model"].endswith(folder)]
+            (_, y), = dot.lines[0].get_xydata()
+            (low, high), = [segment[:, 1] for segment in dot.lines[2][0].get_segments()]
+            assert (low, y, high) == pytest.approx(tuple(np.percentile(layers, [25, 50, 75])))
+        assert [dot.lines[0].get_color() for dot in dots] == [analyze.ENCODER, analyze.DECODER]
+
+
+def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    folder = model(BERT, tmp_path / "m")
+    run("--hf", folder, "--per_head", "--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "f.png"))
+    rows = read(tmp_path / "s.csv")
+    heads, layers, _zero = drawn[0].axes[0].lines
+    for line, wanted in (heads, [r for r in rows if r["head"]]), (layers, [r for r in rows if not r["head"]]):
+        assert line.get_ydata() == pytest.approx([float(r["symmetry"]) for r in wanted])
+        assert list(line.get_xdata()) == [int(r["layer"]) for r in wanted]
+    median = sorted((float(r["symmetry"]), r["layer"]) for r in rows if not r["head"])[1][1]
+    weights = load_file(Path(folder) / "model.safetensors")
+    q, k = (weights[f"encoder.layer.{median}.attention.self.{x}.weight"] for x in ("query", "key"))
+    np.testing.assert_allclose(drawn[0].axes[2].images[0].get_array(), q.T @ k, atol=1e-6)
+
+
+@pytest.mark.skipif(not (SHARED / "weights").exists(), reason="needs ../shared/weights")
+def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model(tmp_path):
+    assert run("--hf", str(SHARED / "weights" / "bert-tiny-sst2-qk"), "--csv", str(tmp_path / "s.csv")) == 0
+    assert [float(r["symmetry"]) for r in read(tmp_path / "s.csv")] == pytest.approx([0.620, 0.917], abs=0.01)
