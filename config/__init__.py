@@ -9,6 +9,7 @@ with an underscore are its own. Whatever is wrong is a ConfigError of one line: 
 import ast
 import dataclasses
 import difflib
+import itertools
 import math
 import runpy
 import typing
@@ -42,7 +43,7 @@ class TrainConfig:
     block_size: int = key(512, "tokens in a sequence")
     dropout: float = key(0.1, "on embeddings and sublayers")
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)")
-    init: Literal["random", "symmetric", "skew"] = key("random", "how W_q and W_k start (init.py)")
+    init: Literal["random", "symmetric", "negative", "indefinite", "skew"] = key("random", "of W_q and W_k (init.py)")
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
     init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a Hugging Face BERT")
@@ -80,8 +81,8 @@ class TrainConfig:
         if self.n_embd % self.n_head:
             near = max(1, round(self.n_embd / self.n_head)) * self.n_head
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}, such as {near}")
-        if self.init == "skew" and self.n_embd == self.n_head:
-            raise ConfigError(f"n_head = {self.n_head}, expected at most n_embd / 2: a skew head needs two dimensions")
+        if self.init in ("indefinite", "skew") and self.n_embd == self.n_head:
+            raise ConfigError(f"n_head = {self.n_head}, expected at most n_embd / 2: init = {self.init!r} needs 2 dimensions")
         if self.warmup_iters >= self.max_iters:
             raise ConfigError(f"warmup_iters = {self.warmup_iters}, expected less than max_iters = {self.max_iters}")
         if (self.constraint == "none") != (self.constraint_weight == 0):
@@ -118,7 +119,18 @@ def read_file(path):
         raise ConfigError(f"{path}: {e.strerror}; config/ has {mine}")
     except (SyntaxError, NameError, ImportError, AttributeError, TypeError, ValueError, ArithmeticError) as e:
         raise ConfigError(f"{path} is not plain key = value Python: {e}")
+    if "arms" in variables:
+        raise ConfigError(f"{path} is a comparison of several runs: python -m config {path} | xargs -P 2 -L 1 python train.py")
     return {k: v for k, v in variables.items() if not k.startswith("_") and not isinstance(v, ModuleType)}
+
+
+def arms(path):
+    """The command lines of a comparison: a file with base (a config file), arms {name: its changes} and seeds."""
+    plan = runpy.run_path(path)
+    for (name, changes), seed in itertools.product(plan["arms"].items(), plan["seeds"]):
+        out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
+        flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # resume: what is finished is not repeated
+        yield " ".join([plan["base"], *(f"--{key}={value}" for key, value in flags.items())])
 
 
 def parse(name, text):

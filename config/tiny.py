@@ -6,7 +6,7 @@ block_size = 32
 dropout = attn_dropout = 0.0  # it sees no text twice; and random numbers are a quarter of a small step on a CPU
 batch_size = 128
 micro_batch_size = 128
-max_iters = 2000
+max_iters = 1600
 learning_rate = 3e-3
 eval_interval = 100
 eval_iters = 8

@@ -8,6 +8,7 @@ from analyze import symmetry, wqk
 from model import ModelConfig, Transformer
 
 C, H = 64, 4
+KINDS = ["random", "symmetric", "negative", "indefinite", "skew"]
 
 
 def start(kind, **kwargs):
@@ -23,20 +24,29 @@ def head_matrices(model):
                                      for rows in torch.arange(C).split(C // H)]) for b in model.blocks]).detach()
 
 
-@pytest.mark.parametrize("kind, expected, tolerance", [("symmetric", 1.0, 1e-6), ("skew", -1.0, 1e-6), ("random", 0.0, 0.1)])
+@pytest.mark.parametrize("kind, expected, tolerance", [
+    ("symmetric", 1.0, 1e-6), ("negative", 1.0, 1e-6), ("indefinite", 1.0, 1e-6), ("skew", -1.0, 1e-6),
+    ("random", 0.0, 0.1)])
 def test_every_head_and_layer_has_the_symmetry_of_its_start(kind, expected, tolerance):
     m = head_matrices(start(kind))
     assert (symmetry(m) - expected).abs().max() < tolerance
     assert (symmetry(m.sum(1)) - expected).abs().max() < tolerance
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "skew"])
-def test_symmetric_and_skew_matrices_equal_plus_and_minus_their_transpose(kind):
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_matrices_equal_plus_or_minus_their_transpose(kind):
     m = head_matrices(start(kind))
-    torch.testing.assert_close(m.mT, m if kind == "symmetric" else -m, atol=1e-7, rtol=0)
+    torch.testing.assert_close(m.mT, -m if kind == "skew" else m, atol=1e-7, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["random", "symmetric", "skew"])
+@pytest.mark.parametrize("kind, signs", [("symmetric", {1}), ("negative", {-1}), ("indefinite", {1, -1})])
+def test_the_symmetric_starts_differ_in_the_signs_of_their_eigenvalues(kind, signs):
+    for m in head_matrices(start(kind)).flatten(0, 1):
+        eigenvalues = torch.linalg.eigvalsh(m)
+        assert set(eigenvalues[eigenvalues.abs() > 1e-6].sign().int().tolist()) == signs
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qk_std, v_std", [(0.02, 0.02), ((3 * C) ** -0.5, 0.02), (0.02, (3 * C) ** -0.5)])
 def test_scale_is_what_was_asked_for_in_every_start(kind, qk_std, v_std):
     for block in start(kind, qk_std=qk_std, v_std=v_std).blocks:
@@ -44,13 +54,14 @@ def test_scale_is_what_was_asked_for_in_every_start(kind, qk_std, v_std):
             assert linear.weight.std().item() == pytest.approx(std, rel=0.06)
 
 
-def test_skew_keys_have_the_norm_of_their_queries_head_by_head():
-    for block in start("skew").blocks:
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_keys_have_the_norm_of_their_queries_head_by_head(kind):
+    for block in start(kind).blocks:
         q, k = (w.weight.unflatten(0, (H, -1)).norm(dim=(1, 2)) for w in (block.attn.q, block.attn.k))
         torch.testing.assert_close(q, k)
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "skew"])
+@pytest.mark.parametrize("kind", KINDS[1:])
 def test_only_the_weights_of_k_differ_from_the_random_start(kind):
     random, other = start("random").state_dict(), start(kind).state_dict()
     changed = {name for name in random if not torch.equal(random[name], other[name])}

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from analyze import directionality, symmetry, wqk
 from data.batches import mask_tokens
-from init import skew_, symmetric_
+from init import mixed_
 from model import MLP, ModelConfig, SelfAttention, Transformer
 
 MODULES = "argparse.py", "ast.py", "difflib.py"  # of Python's library: real text
@@ -28,11 +28,10 @@ MASK = 257
 
 
 @pytest.fixture(autouse=True)
-def float64_seed_and_one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1), torch.manual_seed(0), torch.set_default_dtype(torch.float64)  # tensors are small
+def float64_and_a_seed():
+    torch.manual_seed(0), torch.set_default_dtype(torch.float64)
     yield
-    torch.set_num_threads(threads), torch.set_default_dtype(torch.float32)
+    torch.set_default_dtype(torch.float32)
 
 
 def exact(a, b):
@@ -361,7 +360,7 @@ STARTS = {  # symmetry of W_qk, mean over its heads; |W_k| / |W_q|; tokens a que
 @pytest.mark.parametrize("start", STARTS)
 def test_S2_1_the_skew_and_the_symmetric_start(start):
     """W_k = W_q S^T, S = A - A^T makes W_q W_k^T skew. Holds for the whole; a head needs an S of its own, and with A ~
-    N(0, 1) W_k is sqrt(2 C) times W_q and attention starts on one or two tokens. init.skew_ has neither flaw. W_k = W_q
+    N(0, 1) W_k is sqrt(2 C) times W_q and attention starts on one or two tokens. init.mixed_ has neither flaw. W_k = W_q
     makes it symmetric: holds; and positive, so that a token attends to itself before all others."""
     B, T, C, H, D = 8, 64, 768, 12, 64
     x, attn = F.layer_norm(torch.randn(B, 1, T, C), (C,)), fresh(T, C, H).blocks[0].attn.requires_grad_(False)
@@ -369,7 +368,9 @@ def test_S2_1_the_skew_and_the_symmetric_start(start):
         A = torch.randn(C, C)  # (C, C)
         attn.k.weight.copy_((attn.q.weight.T @ (A - A.T).T).T)
     else:
-        skew_(attn.q, attn.k, H, torch.Generator().manual_seed(0)) if start == "skew" else symmetric_(attn.q, attn.k)
+        attn.k.weight.copy_(attn.q.weight)
+        if start == "skew":
+            mixed_(attn.q, attn.k, H, -1, torch.Generator().manual_seed(0))
     w_q, w_k = (f.weight.T.unflatten(1, (H, D)).transpose(0, 1) for f in (attn.q, attn.k))  # (H, C, D)
     heads = wqk(w_q, w_k)  # (H, C, C)
     alpha = (x @ w_q @ (x @ w_k).mT / D**0.5).softmax(-1)  # (B, H, T, T)

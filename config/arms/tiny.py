@@ -1,0 +1,28 @@
+"""
+What is it that helps: symmetry, or the scale that came with it? Every arm differs from another in one thing.
+
+    python -m config config/arms/tiny.py | xargs -P 2 -L 1 python train.py      # -P: runs at a time, one core each
+
+The published symmetric start changed the symmetry, and the scale of q, k and v to 1 / sqrt(3 C): "symmetric_qkv".
+"""
+base = "config/tiny.py"
+seeds = [1, 2, 3, 4, 5]
+
+_big = (3 * 64) ** -0.5  # 1 / sqrt(3 C) of config/tiny.py
+arms = {
+    "random": dict(),
+    "symmetric": dict(init="symmetric"),
+    "random_qk": dict(qk_std=_big),
+    "symmetric_qk": dict(init="symmetric", qk_std=_big),
+    "random_qkv": dict(qk_std=_big, v_std=_big),
+    "symmetric_qkv": dict(init="symmetric", qk_std=_big, v_std=_big),
+    "random_v": dict(v_std=_big),
+    "skew": dict(init="skew"),
+    "skew_qk": dict(init="skew", qk_std=_big),
+    "negative_qk": dict(init="negative", qk_std=_big),
+    "indefinite_qk": dict(init="indefinite", qk_std=_big),
+    "constraint": dict(constraint="symmetric", constraint_weight=0.1),
+    "decoder": dict(causal=True),
+    "decoder_symmetric": dict(causal=True, init="symmetric"),
+    "decoder_skew": dict(causal=True, init="skew"),
+}
