@@ -4,7 +4,8 @@ runs of train.py.
 
     python analyze.py --hf bert-base gpt2                     # names of data/models.csv, Hub ids, or local folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
-    python analyze.py --paper --csv paper.csv --plot paper.png  # every model of the paper, beside what it published
+    python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
+    python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
@@ -12,7 +13,6 @@ Biases, rotary positions, scaling, and norms of queries and keys are outside of 
 """
 
 import argparse
-import contextlib
 import csv
 import difflib
 import sys
@@ -22,14 +22,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data import runs
+from data import figures, runs
 from data.checkpoint import CheckpointError, open_checkpoint
 from data.layouts import LayoutError, find_stacks
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 COLUMNS = ["model", "stack", "layer", "head", "symmetry", "directionality"]  # head empty: the whole layer
-ENCODER, DECODER = "#2166ac", "#8e3b9e"  # the paper's blue and purple
-MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 CROP = 128  # rows and columns of a W_qk that are drawn
 FUSED = {"blocks", "grouped", "multi_query", "codegen"}  # forms (data/layouts.py) of one (out, in) weight for q, k and v
 
@@ -134,7 +132,7 @@ def score_model(name, source, args):
                 if args.per_head:
                     heads = scores(w_q, w_k.repeat_interleave(len(w_q) // len(w_k), 0), args.gamma, args.published)
                     rows += [[name, stack, layer.index, h, *map(float, pair)] for h, pair in enumerate(zip(*heads))]
-                crops.append(wqk(*(at_least_float32(w[:CROP]) for w in (q, k))).cpu())
+                crops.append(wqk(*(at_least_float32(w[:CROP]) for w in (q, k))).cpu().numpy())
                 read = " of ".join(tqdm.format_sizeof(n, "B") for n in (checkpoint.bytes_read, checkpoint.size))
                 bar.set_postfix_str(f"read {read}")
                 bar.update()
@@ -211,115 +209,81 @@ def read_csv(path):
                 for model, stack, layer, head, s, d in list(csv.reader(f))[1:]]
 
 
-# ---- pictures ----------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def figure(path, *ratios):
-    """Axes side by side, widths as the ratios; saved whole, in the format that the name of the file says."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    fig, axes = plt.subplots(1, len(ratios), figsize=(11, 3.4), layout="constrained", width_ratios=ratios)
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    yield axes
-    with runs.replacing(path) as temporary:
-        fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:] or "png")
-    plt.close(fig)
-
-
-def score_axis(axis, name, xlabel):
-    axis.axhline(0, color="0.8", lw=0.8, zorder=0)
-    axis.set(ylim=(-1.05, 1.05), ylabel=f"{name} of $W_{{qk}}$", xlabel=xlabel)
-
-
-def colour(causal):
-    return {True: DECODER, False: ENCODER, None: "0.5"}[causal]
-
-
-def plot_models(summary, path):
-    """Figures 2, S1, S2: scores against parameters; dot = median over layers, bar = quartiles."""
-    with figure(path, 1, 1) as axes:
-        for axis, name in zip(axes, ("symmetry", "directionality")):
-            for s in summary:
-                q1, median, q3 = s[name]
-                marker = MARKERS[s["published"].get("modality", "language")]
-                axis.errorbar(s["n_params"], median, [[median - q1], [q3 - median]], fmt=marker, ms=5, lw=1,
-                              color=colour(s["causal"]), alpha=0.8, mec="white", mew=0.5)
-            score_axis(axis, name, "parameters")
-            axis.set_xscale("log")
-        for causal, label in (False, "encoder"), (True, "decoder"):
-            axes[0].plot([], [], "o", color=colour(causal), label=label)
-        for modality, marker in MARKERS.items():
-            axes[0].plot([], [], marker, color="0.6", label=modality)
-        axes[0].legend(frameon=False, fontsize=8, ncols=2)
-
-
-def plot_model(result, path):
-    """The layers of one model, its heads where they were scored, and W_qk of its layer of median symmetry."""
-    rows = result["rows"]
-    layers = [row for row in rows if row[3] == ""]
-    with figure(path, 1, 1, 0.8) as axes:
-        for axis, name, column in (axes[0], "symmetry", 4), (axes[1], "directionality", 5):
-            for stack, causal in result["causal"].items():
-                heads, whole = ([r for r in rows if r[1] == stack and (r[3] == "") == w] for w in (False, True))
-                axis.plot([r[2] for r in heads], [r[column] for r in heads], ".", color=colour(causal), alpha=0.25, ms=4)
-                axis.plot([r[2] for r in whole], [r[column] for r in whole], "o-", color=colour(causal), ms=4,
-                          label=f"{stack or result['name']} ({'decoder' if causal else 'encoder'})")
-            score_axis(axis, name, "layer")
-        axes[0].legend(frameon=False, fontsize=8)
-        i = sorted(range(len(layers)), key=lambda i: layers[i][4])[len(layers) // 2]
-        crop = result["crops"][i]
-        limit = crop.abs().flatten().quantile(0.995).item()
-        axes[2].imshow(crop.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-        axes[2].set(title=f"$W_{{qk}}$, {layers[i][1]} layer {layers[i][2]}, {len(crop)} x {len(crop)} of it",
-                    xlabel="key side", ylabel="query side")
-
-
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
-def read_run(out_dir):
-    """log.csv and the layers of scores.csv of a run -> two dicts of columns, floats (an empty cell is nan)."""
-    def columns(rows, header):
-        return {name: [float(row[name] or "nan") for row in rows] for name in header}
-
-    out_dir = Path(out_dir)
-    layers = [row for row in runs.read(out_dir / "scores.csv", runs.SCORES) if row["head"] == ""]
-    return columns(runs.read(out_dir / "log.csv", runs.LOG), runs.LOG), columns(layers, runs.SCORES)
-
-
-def report_run(out_dir):
-    """Draw out_dir/run.png and return a table: every layer's scores, at the first step and at the last."""
-    log, scores = read_run(out_dir)
-    plot_run(log, scores, Path(out_dir) / "run.png")
-    n_layer = int(max(scores["layer"])) + 1
+def report_run(folder):
+    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
+    run = runs.read_run(folder)
+    figures.plot_run(run, Path(folder) / "run.png")
     lines = ["layer   symmetry: start     end   directionality: start     end"]
-    for layer in range(n_layer):
-        s, d = ([scores[name][i] for i in (layer, layer - n_layer)] for name in ("symmetry", "directionality"))
+    for layer in range(run.config["n_layer"]):
+        s, d = (run.layers[name][[0, -1], layer] for name in ("symmetry", "directionality"))
         lines.append(f"{layer:5}         {s[0]:8.2f}{s[1]:8.2f}                 {d[0]:8.2f}{d[1]:8.2f}")
-    return "\n".join(lines + [f"validation loss {log['val_loss'][-1]:.4f} nats/token; picture: {out_dir}/run.png"])
+    return "\n".join(lines + [f"validation loss {run.log['val_loss'][-1]:.4f} nats/token; picture: {folder}/run.png"])
 
 
-def plot_run(log, scores, path):
-    """Loss, symmetry and directionality over steps, one line per layer."""
-    from matplotlib import colormaps
+def with_interval(values, form):
+    mean, half = runs.interval(values)
+    return format(mean, form) + ("" if np.isnan(half) else f" +- {half:{form}}")
 
-    n_layer = int(max(scores["layer"])) + 1
-    with figure(path, 1, 1, 1) as axes:
-        for name, shade in ("train_loss", "0.7"), ("val_loss", "black"):
-            axes[0].plot(log["step"], log[name], color=shade, label=name.replace("_", " "))
-        axes[0].set(ylabel="loss [nats/token]", xlabel="step")
-        for axis, name in zip(axes[1:], ("symmetry", "directionality")):
-            for layer in range(n_layer):
-                axis.plot(scores["step"][layer::n_layer], scores[name][layer::n_layer],
-                          color=colormaps["viridis"](0.9 * layer / n_layer), label=f"layer {layer}")
-            score_axis(axis, name, "step")
-        for axis in axes:
-            axis.legend(frameon=False, fontsize=8, ncols=1 if n_layer < 7 else 3)
+
+def runs_table(arms, rows, level):
+    """Table 1: mean over seeds +- half of its 95 % interval; a speed-up that some seeds do not reach is not averaged."""
+    lines = [f"{'arm':20} seeds  loss [nats/token]   speed-up             step below {level:g}      symmetry  direct."]
+    for name, seeds in arms.items():
+        mine = [row for row in rows if row["arm"] == name]
+        loss, speed, first, s, d = ([row[k] for row in mine] for k in
+                                    ("val_loss", "speed_up", "first_step", "symmetry", "directionality"))
+        short = [name for name, values in (("speed", speed), ("first", first)) if np.isnan(values).any()]
+        missed = {k: f"not reached by {int(np.isnan(v).sum())} of {len(v)}" for k, v in (("speed", speed), ("first", first))}
+        base = runs.baseline(arms, seeds[0].config["causal"]) == name
+        lines.append(f"{name:20} {len(seeds):5}  {with_interval(loss, '.3f'):18}  "
+                     f"{'baseline' if base else missed['speed'] if 'speed' in short else with_interval(speed, '.0%'):20} "
+                     f"{missed['first'] if 'first' in short else with_interval(first, '.0f'):20} "
+                     f"{np.mean(s):9.2f} {np.mean(d):8.2f}")
+        behind = [run for run in seeds if run.log["step"][-1] < run.config["max_iters"]]
+        if behind:
+            lines.append(f"  {len(behind)} of its runs have not finished, the first of them is at {behind[0].log['step'][-1]:.0f}")
+    if all(len(seeds) == 1 for seeds in arms.values()):
+        lines.append("one seed each: there is no interval, and a difference may be chance")
+    return "\n".join(lines)
+
+
+def read_curves(path):
+    """Published training losses, one column per run and one row every 200 updates -> {name: (steps, loss)}."""
+    with open(path, newline="") as f:
+        names, *rows = csv.reader(f)
+    columns = {name: np.array([float(x or "nan") for x in column]) for name, column in zip(names, zip(*rows))}
+    return {name: (200 * np.arange(len(loss)), loss) for name, loss in columns.items()}
+
+
+def curves_table(curves):
+    """Table 1 of the paper from its training losses, by its rule (the first loss below the last, unsmoothed) and by ours."""
+    lines = [f"{'published run':30} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
+    for name, (steps, loss) in curves.items():
+        if name + "--symmetric-init" in curves:
+            other = curves[name + "--symmetric-init"][1]
+            rules = [1 - runs.first_step(steps, other, loss[-1]) / steps[-1], runs.speed_up(steps, other, loss)]
+            rules = ["not reached" if np.isnan(x) else f"{x:.0%}" for x in rules]
+            lines.append(f"{name:30} {loss[-1]:9.3f} {other[-1]:21.3f} {rules[0]:>30} {rules[1]:>8}")
+    return "\n".join(lines)
+
+
+def analyze_runs(args):
+    curves = {k: v for path in args.runs if path.endswith(".csv") for k, v in read_curves(path).items()}
+    arms = runs.pool(path for path in args.runs if not path.endswith(".csv"))
+    rows = runs.compare(arms, args.level)
+    if curves:
+        print(curves_table(curves))
+    if arms:
+        print(runs_table(arms, rows, args.level))
+    if args.csv:
+        with runs.replacing(args.csv) as temporary:
+            runs.append(temporary, list(rows[0]), [row.values() for row in rows])
+    if args.plot and arms:
+        figures.plot_runs(arms, rows, curves, args.plot)
+        figures.plot_arms(arms, Path(args.plot).with_stem(Path(args.plot).stem + "_layers"))
 
 
 # ---- the command line --------------------------------------------------------------------------------------------
@@ -330,9 +294,13 @@ def parse_args(argv):
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--hf", nargs="+", metavar="NAME", help="names of data/models.csv, Hub ids, or local folders")
     what.add_argument("--paper", action="store_true", help="every model of data/models.csv; goes on where --csv stands")
+    what.add_argument("--runs", nargs="+", metavar="DIR", help="runs of train.py, and data/published/loss_curves.csv")
+    parser.add_argument("--level", type=float, default=2.5, help="loss that tells when a run has left the plateau "
+                        "[nats/token] (%(default)s)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
     parser.add_argument("--csv", metavar="FILE", help=f"write {','.join(COLUMNS)}, in full precision")
-    parser.add_argument("--plot", metavar="FILE", help="several models: Figure 2; one: its layers, heads and a W_qk")
+    parser.add_argument("--plot", metavar="FILE", help="several models: Figure 2; one: its layers, heads and a W_qk; "
+                        "runs: Figures 3 and S5, and, with _layers in its name, every layer")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu",
@@ -345,8 +313,8 @@ def parse_args(argv):
     return args
 
 
-def main(argv):
-    args, failed, results = parse_args(argv), 0, []
+def analyze_models(args):
+    failed, results = 0, []
     facts = {(row["name"], row["stack"]): (float(row["params"]), bool(int(row["causal"]))) for row in known_models()}
     rows = read_csv(args.csv) if args.paper and Path(args.csv).exists() else []
     done = {row[0] for row in rows}
@@ -368,10 +336,18 @@ def main(argv):
             print(layer_table(rows))
         print(table(summarise(rows, facts)))
         if args.plot and len(results) == len(args.hf) == 1:
-            plot_model(results[0], args.plot)
+            figures.plot_model(name, rows, results[0]["causal"], results[0]["crops"], args.plot)
         elif args.plot:
-            plot_models(summarise(rows, facts), args.plot)
+            figures.plot_models(summarise(rows, facts), args.plot)
     sys.exit(1 if failed else 0)
+
+
+def main(argv):
+    args = parse_args(argv)
+    try:
+        analyze_runs(args) if args.runs else analyze_models(args)
+    except (runs.RunError, OSError) as e:
+        sys.exit(f"analyze.py: {e}")
 
 
 if __name__ == "__main__":

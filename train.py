@@ -39,8 +39,6 @@ from data.stdlib import prepare
 from model import ModelConfig, Transformer, from_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
-# Keys that may change when a run goes on: data_dir may move, what is in it may not
-FREE = {"data_dir", "init_from", "out_dir", "device", "threads", "compile", "micro_batch_size"}
 
 
 class TrainError(Exception):
@@ -330,9 +328,9 @@ class Run:
     def resume(self, path):
         try:
             state = torch.load(path, map_location=self.place.device, weights_only=True)
-            theirs, ours = (config | {f"meta.json's {k}": meta[k] for k in ("tokenizer", "tokens", "checksum")}
+            theirs, ours = (config | {f"{k} of data_dir": meta[k] for k in ("tokenizer", "tokens", "checksum")}
                             for config, meta in ((state["config"], state["data"]), (asdict(self.cfg), self.corpus.meta)))
-            for name in sorted(ours.keys() - FREE):
+            for name in sorted(ours.keys() - (runs.FREE - {"seed"})):
                 if theirs[name] != ours[name]:
                     raise TrainError(f"{path} is of another run: {name} = {theirs[name]!r} there, {ours[name]!r} here")
             self.model.load_state_dict(state["model"])
@@ -415,7 +413,7 @@ def main(argv):
         train(cfg, find_place(cfg))
     except KeyboardInterrupt:  # before training began: later ones end in a checkpoint
         sys.exit(128 + signal.SIGINT)
-    except (ConfigError, TrainError, tokens.DataError, CheckpointError, OSError) as e:
+    except (ConfigError, TrainError, tokens.DataError, CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"train.py: {e}")
     finally:
         if dist.is_initialized():

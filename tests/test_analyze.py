@@ -11,6 +11,7 @@ from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, layer_factors, scores, symmetry, wqk
+from data import figures
 from data.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
 
@@ -158,7 +159,7 @@ def test_models_csv_is_whole():
     rows = analyze.known_models()
     assert len({(row["name"], row["stack"]) for row in rows}) == len(rows) > 150
     for row in rows:
-        assert "/" in row["hub_id"] and row["modality"] in analyze.MARKERS and row["causal"] in "01"
+        assert "/" in row["hub_id"] and row["modality"] in figures.MARKERS and row["causal"] in "01"
         assert float(row["symmetry_q1"]) <= float(row["symmetry"]) <= float(row["symmetry_q3"])
         assert row["matrix"] in {"wqk", "tiled_kv", "head_space", "cross_attention", "random_init"}
 
@@ -278,7 +279,7 @@ def test_figure_2_holds_the_medians_and_quartiles_of_the_table(tmp_path, monkeyp
             (_, y), = dot.lines[0].get_xydata()
             (low, high), = [segment[:, 1] for segment in dot.lines[2][0].get_segments()]
             assert (low, y, high) == pytest.approx(tuple(np.percentile(layers, [25, 50, 75])))
-        assert [dot.lines[0].get_color() for dot in dots] == [analyze.ENCODER, analyze.DECODER]
+        assert [dot.lines[0].get_color() for dot in dots] == [figures.ENCODER, figures.DECODER]
 
 
 def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, monkeypatch):
