@@ -36,13 +36,15 @@ class SelfAttention(nn.Module):
         self.q, self.k, self.v, self.proj = (nn.Linear(cfg.n_embd, cfg.n_embd) for _ in range(4))
         self.n_head, self.causal, self.dropout = cfg.n_head, cfg.causal, cfg.attn_dropout
 
-    def forward(self, x):  # (B, T, C)
-        q, k, v = (f(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+    def forward(self, x, context):
+        """x (B, Q, C) attends to context (B, T, C) -> (B, Q, C); causal needs x to be context itself."""
+        q, k, v = (f(y).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+                   for f, y in ((self.q, x), (self.k, context), (self.v, context)))  # (B, H, Q, D), (B, H, T, D) twice
         # softmax(x W_q,h W_k,h^T x^T / sqrt(D)) V_h, Eq. (1) and (S18), which print sqrt(C). SDPA is told about eval()
         y = F.scaled_dot_product_attention(
             q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=self.causal
-        )  # (B, H, T, D)
-        return self.proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
+        )  # (B, H, Q, D)
+        return self.proj(y.transpose(1, 2).flatten(2))  # (B, Q, C)
 
 
 class MLP(nn.Module):
@@ -64,21 +66,60 @@ class Block(nn.Module):
         self.ln_1, self.ln_2 = (nn.LayerNorm(cfg.n_embd, eps=1e-12) for _ in range(2))
         self.drop = nn.Dropout(cfg.dropout)
 
-    def forward(self, x):
-        x = self.ln_1(x + self.drop(self.attn(x)))
+    def forward(self, x, positions=None):
+        """(B, T, C) -> (B, T, C), or only the rows at positions (B, K) of it: (B, K, C)."""
+        context = x
+        if positions is not None:
+            x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))  # (B, K, C)
+        x = self.ln_1(x + self.drop(self.attn(x, context)))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 
 class Head(nn.Module):
-    """Dense, GELU, LayerNorm, then the token embedding transposed plus a bias of its own."""
+    """Dense, GELU, LayerNorm: what is multiplied with the token embedding, plus a bias for every token, is the logits."""
 
     def __init__(self, cfg):
         super().__init__()
         self.dense, self.ln = nn.Linear(cfg.n_embd, cfg.n_embd), nn.LayerNorm(cfg.n_embd, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(cfg.vocab_size))
 
-    def forward(self, x, tok_emb):
-        return F.linear(self.ln(F.gelu(self.dense(x))), tok_emb, self.bias)
+    def forward(self, x):
+        return self.ln(F.gelu(self.dense(x)))
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """
+    Mean cross-entropy of the logits x W^T + b, x (N, C), W (V, C), b (V), against targets (N).
+
+    The logits are the largest tensor of a small model by far, and autograd would keep them, in float32, until the
+    backward pass. Here a chunk of rows at a time gives its loss and its gradient and is gone.
+    """
+
+    CHUNK = 1024  # rows
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, targets):
+        if torch.is_autocast_enabled(x.device.type):
+            x, weight, bias = (y.to(torch.get_autocast_dtype(x.device.type)) for y in (x, weight, bias))
+        total, grad_x, grad_weight, grad_bias = 0.0, [], 0.0, 0.0
+        for rows, t in zip(x.split(LinearCrossEntropy.CHUNK), targets.split(LinearCrossEntropy.CHUNK)):
+            logits = F.linear(rows, weight, bias)  # (chunk, V)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            logits = logits.sub_(logits.logsumexp(-1, keepdim=True))  # in place: memory is what this is about
+            total = total - logits.gather(1, t[:, None]).sum()
+            if any(ctx.needs_input_grad):
+                error = logits.exp_()  # (chunk, V), softmax - one-hot: the gradient with respect to the logits
+                error = error.scatter_add_(1, t[:, None], -torch.ones_like(error[:, :1])).to(x.dtype)
+                grad_x.append(error @ weight)
+                grad_weight, grad_bias = grad_weight + error.T @ rows, grad_bias + error.sum(0, dtype=torch.float32)
+        if grad_x:
+            ctx.save_for_backward(torch.cat(grad_x), grad_weight, grad_bias)
+        return total / len(targets)
+
+    @staticmethod
+    def backward(ctx, grad):
+        scale = grad / len(ctx.saved_tensors[0])
+        return *(y * scale for y in ctx.saved_tensors), None
 
 
 class Transformer(nn.Module):
@@ -100,26 +141,24 @@ class Transformer(nn.Module):
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
-    def hidden(self, idx):
-        """idx (B, T) -> the last block's output (B, T, C)."""
+    def hidden(self, idx, positions=None):
+        """idx (B, T) -> the last block's output (B, T, C), or its rows at positions (B, K): (B, K, C)."""
         x = self.drop(self.ln_emb(self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]))  # (B, T, C)
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x = block(x)
-        return x
+        return self.blocks[-1](x, positions)  # no other block reads the rows that are left out here
 
     def forward(self, idx, targets=None, positions=None):
         """
         idx (B, T) -> logits (B, T, V); with targets, the mean cross-entropy [nats/token] instead.
 
-        The encoder's targets (B, K) stand at positions (B, K): they are gathered before the head, whose matrix is the
-        largest of a small model, and K is the same in every row, so shapes are static. The decoder's targets are
-        (B, T), the next token at every position.
+        The encoder's targets (B, K) stand at positions (B, K), as many in every row, so that shapes are static: its last
+        block and its head are computed there alone. The decoder's targets are (B, T), the next token at every position.
         """
-        x = self.hidden(idx)
-        if positions is not None:
-            x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))  # (B, K, C)
-        logits = self.head(x, self.tok_emb.weight)  # (B, T or K, V)
-        return logits if targets is None else F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        x = self.head(self.hidden(idx, positions))  # (B, T or K, C)
+        if targets is None:
+            return F.linear(x, self.tok_emb.weight, self.head.bias)
+        return LinearCrossEntropy.apply(x.flatten(0, 1), self.tok_emb.weight, self.head.bias, targets.flatten())
 
 
 # ---- our names <-> those of a Hugging Face BERT ------------------------------------------------------------------

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
-from model import ModelConfig, Transformer, from_hf, to_hf
+from model import LinearCrossEntropy, ModelConfig, Transformer, from_hf, to_hf
 
 CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
 
@@ -89,6 +89,16 @@ def test_loss_of_the_decoder_is_that_of_the_next_token():
     ours.load_state_dict(from_hf(hf.state_dict()))
     idx = torch.randint(61, (3, 16))
     torch.testing.assert_close(ours(idx[:, :-1], idx[:, 1:]), hf(idx, labels=idx).loss)  # theirs shifts the labels itself
+
+
+@pytest.mark.parametrize("chunk", [3, 4, 8])  # of 8 rows: a rest, equal parts, one part
+def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monkeypatch):
+    monkeypatch.setattr(LinearCrossEntropy, "CHUNK", chunk)
+    x, weight, bias = (torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in [(8, 5), (7, 5), (7,)])
+    targets = torch.randint(7, (8,))
+    loss = LinearCrossEntropy.apply(x, weight, bias, targets)
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(x @ weight.T + bias, targets))
+    assert torch.autograd.gradcheck(lambda *a: 3 * LinearCrossEntropy.apply(*a, targets), (x, weight, bias))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -66,7 +66,7 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(causal):
     raw = (x @ wqk(attn.q.weight.T, attn.k.weight.T) @ x.mT)[0]  # (T, T), Eq. (2)
     for bias, same_order in (torch.zeros(C), True), (attn.k.bias, True), (attn.q.bias, False):
         bias.normal_()
-        rows = [(a[: i + 1], r[: i + 1]) if causal else (a, r) for i, (a, r) in enumerate(zip(attn(x)[0, :, :T], raw))]
+        rows = [(a[: i + 1], r[: i + 1]) if causal else (a, r) for i, (a, r) in enumerate(zip(attn(x, x)[0, :, :T], raw))]
         assert all((alpha > 0).all() and exact(alpha.sum(), torch.tensor(1.0)) for alpha, _ in rows)
         assert all(torch.equal(alpha.argsort(), score.argsort()) for alpha, score in rows) == same_order
 
@@ -77,13 +77,13 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads():
     T, C, H, D = 6, 32, 4, 8
     attn, x = fresh(T, C, H).requires_grad_(False).blocks[0].attn, 30 * torch.randn(1, T, C)
     w_q, w_k, w_v = (f.weight.T.unflatten(1, (H, D)).transpose(0, 1) for f in (attn.q, attn.k, attn.v))  # (H, C, D)
-    heads, whole, before = wqk(w_q, w_k), wqk(attn.q.weight.T, attn.k.weight.T), attn(x)  # (H, C, C), (C, C), (1, T, C)
+    heads, whole, before = wqk(w_q, w_k), wqk(attn.q.weight.T, attn.k.weight.T), attn(x, x)  # (H, C, C), (C, C), (1, T, C)
     assert exact(whole, heads.sum(0)) and (torch.linalg.matrix_rank(heads) == D).all()
     alpha = (x @ heads @ x.mT / D**0.5).softmax(-1)  # (H, T, T); model.py divides by D**0.5, the paper by d**0.5
     assert exact(before[0], (alpha @ x @ w_v @ attn.proj.weight.T.unflatten(0, (H, D))).sum(0))
     rotation = torch.linalg.qr(torch.randn(C, C))[0]  # (C, C)
     attn.q.weight.copy_(rotation @ attn.q.weight), attn.k.weight.copy_(rotation @ attn.k.weight)
-    assert exact(wqk(attn.q.weight.T, attn.k.weight.T), whole) and (attn(x) - before).norm() > 0.1 * before.norm()
+    assert exact(wqk(attn.q.weight.T, attn.k.weight.T), whole) and (attn(x, x) - before).norm() > 0.1 * before.norm()
 
 
 @pytest.mark.parametrize("softmax", [False, True], ids=["linear", "softmax"])
@@ -118,7 +118,7 @@ def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(objective, sof
 class Watched(SelfAttention):
     """model.py's attention with its scores in sight: after backward(), x_i is self.x and beta_ij self.scores.grad."""
 
-    def forward(self, x):  # (B, T, C)
+    def forward(self, x, context):  # (B, T, C), and the same again
         q, k, v = (f(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
         self.x, self.scores = x.detach(), q @ k.mT  # (B, T, C), (B, H, T, T)
         self.scores.retain_grad()
@@ -132,7 +132,12 @@ def watch(model, batch):
     expected = model(*batch)
     for block in model.blocks:
         block.attn.__class__ = Watched  # the same weights, another forward
-    loss = model(*batch)
+    idx, targets, positions = batch
+    x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
+    if positions is not None:
+        x = x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[-1]))  # (B, K, C)
+    logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)  # (B, T or K, V)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
     torch.testing.assert_close(loss, expected)  # and the same function
     loss.backward()
     return [block.attn for block in model.blocks]
