@@ -127,7 +127,7 @@ def read_file(path):
 def arms(path):
     """The command lines of a comparison: a file with base (a config file), arms {name: its changes} and seeds."""
     plan = runpy.run_path(path)
-    for (name, changes), seed in itertools.product(plan["arms"].items(), plan["seeds"]):
+    for seed, (name, changes) in itertools.product(plan["seeds"], plan["arms"].items()):  # stopped, it is one of fewer seeds
         out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
         flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # resume: what is finished is not repeated
         yield " ".join([plan["base"], *(f"--{key}={value}" for key, value in flags.items())])
