@@ -125,12 +125,23 @@ def read_file(path):
 
 
 def arms(path):
-    """The command lines of a comparison: a file with base (a config file), arms {name: its changes} and seeds."""
-    plan = runpy.run_path(path)
-    for seed, (name, changes) in itertools.product(plan["seeds"], plan["arms"].items()):  # stopped, it is one of fewer seeds
+    """
+    The arguments of train.py for every run of a comparison, as lists: a file with base (a config file), arms {name: its
+    changes} and seeds. All are checked here, so that no run begins before a mistake in another is found.
+    """
+    try:
+        plan = runpy.run_path(path)
+        base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
+    except OSError as e:
+        raise ConfigError(f"{path}: {e.strerror}")
+    except KeyError as e:
+        raise ConfigError(f"{path} has no {e.args[0]}, expected base, arms and seeds, as in config/arms/tiny.py")
+    for seed, (name, changes) in itertools.product(seeds, named.items()):  # stopped, it is a comparison of fewer seeds
         out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
         flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # resume: what is finished is not repeated
-        yield " ".join([plan["base"], *(f"--{key}={value}" for key, value in flags.items())])
+        words = [base, *(f"--{key}={value}" for key, value in flags.items())]
+        load(words)
+        yield words
 
 
 def parse(name, text):

@@ -27,8 +27,8 @@ def figure(path, widths, rows=1):
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    fig, axes = plt.subplots(rows, len(widths), figsize=(11, 3.4 * rows), layout="constrained", width_ratios=widths,
-                             squeeze=False)
+    fig, axes = plt.subplots(rows, len(widths), figsize=(max(11, 2.4 * len(widths)), 3.4 * rows), layout="constrained",
+                             width_ratios=widths, squeeze=False)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
@@ -82,8 +82,8 @@ def plot_model(name, rows, causal, crops, path):
         i = sorted(range(len(layers)), key=lambda i: layers[i][4])[len(layers) // 2]
         limit = np.quantile(np.abs(crops[i]), 0.995)
         right.imshow(crops[i], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-        right.set(title=f"$W_{{qk}}$, {layers[i][1]} layer {layers[i][2]}, {len(crops[i])} rows and columns",
-                  xlabel="key side", ylabel="query side")
+        where = f"{layers[i][1]} layer {layers[i][2]}".strip()
+        right.set(title=f"$W_{{qk}}$ of {where}", xlabel=f"key side, {len(crops[i])} columns", ylabel="query side")
 
 
 def plot_run(run, path):
@@ -131,9 +131,11 @@ def plot_runs(arms, rows, curves, path):
     with figure(path, [1, 1, 1], rows=2) as ((loss, symmetry, directionality), (ends, updates, spread)):
         for name, (steps, values) in curves.items():
             loss.plot(steps, values, color="0.75", lw=0.8, zorder=0)
+        tops = []
         for (name, seeds), style in zip(arms.items(), styles(arms).values()):
             curve = together(seeds, lambda run: run.log["val_loss"])
             loss.plot(seeds[0].log["step"][: curve.shape[1]], curve.mean(0), label=name, **style)
+            tops.append(curve.mean(0)[:2].min())
             for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
                 values = np.concatenate([run.layers[score][: min(len(r.steps) for r in seeds)] for run in seeds], axis=1)
                 q1, median, q3 = np.percentile(values, [25, 50, 75], axis=1)  # over layers and seeds: (steps,)
@@ -150,12 +152,14 @@ def plot_runs(arms, rows, curves, path):
             ends.errorbar(mean, i, xerr=np.nan_to_num(half), fmt="o", ms=5, color=style["color"])
         ends.set(yticks=range(len(arms)), yticklabels=arms, ylim=(len(arms) - 0.5, -0.5),
                  xlabel="validation loss at the end [nats/token]")
-        loss.set(ylabel="validation loss [nats/token]", xlabel="step")
+        loss.set(ylabel="validation loss [nats/token]", xlabel="step", ylim=(None, 1.05 * max(tops)))  # not that of step 0
         score_axis(symmetry, "symmetry", "step")
         score_axis(directionality, "directionality", "step")
         score_axis(updates, "symmetry of the change", "step")
         spread.set(ylabel="spread of symmetry over heads", xlabel="step")
-        loss.legend(frameon=False, fontsize=7, ncols=1 + len(arms) // 7)
+        n = [len(seeds) for seeds in arms.values()]
+        loss.legend(frameon=False, fontsize=7, ncols=1 + len(arms) // 7, title_fontsize=7,
+                    title=f"seeds: {min(n)}{f' to {max(n)}' * (max(n) > min(n))}")
 
 
 def plot_arms(arms, path):
@@ -164,5 +168,7 @@ def plot_arms(arms, path):
         for column, (name, seeds) in zip(axes.T, arms.items()):
             for axis, score in zip(column, ("symmetry", "directionality")):
                 plot_layers(axis, seeds, score)
-            column[0].set(title=f"{name} ({len(seeds)} seeds)")
+            column[0].set_title(f"{name}, seeds: {len(seeds)}", fontsize=9)
+            for axis in column:
+                axis.label_outer()
         axes[0, 0].legend(frameon=False, fontsize=8)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import init
-from config import ConfigError, TrainConfig, load
+from config import ConfigError, TrainConfig, arms, load
 from model import ModelConfig, Transformer
 
 ROOT = Path(__file__).parents[1]
@@ -97,3 +97,21 @@ def test_help_lists_every_key_with_its_type_default_and_meaning(capsys):
     for f in dataclasses.fields(TrainConfig):
         (line,) = [line for line in text.splitlines() if line.startswith(f"  --{f.name} ")]
         assert str(f.default) in line and f.metadata["help"] in line
+
+
+def test_a_comparison_is_every_arm_and_seed_and_has_every_arm_once_before_any_has_two(tmp_path):
+    (tmp_path / "two.py").write_text("base = 'config/tiny.py'\nseeds = [3, 4]\narms = dict(a=dict(), b=dict(causal=True))")
+    found = [load(words) for words in arms(str(tmp_path / "two.py"))]
+    assert [(c.causal, c.seed, c.out_dir) for c in found] == [
+        (False, 3, "out/arms/two/a-3"), (True, 3, "out/arms/two/b-3"),
+        (False, 4, "out/arms/two/a-4"), (True, 4, "out/arms/two/b-4")]
+
+
+@pytest.mark.parametrize("text, words", [
+    ("seeds = [1]\narms = {}", "has no base"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(), b=dict(caussal=True))", "the nearest one is causal"),
+])
+def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, text, words):
+    (tmp_path / "two.py").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        list(arms(str(tmp_path / "two.py")))

@@ -1,0 +1,263 @@
+"""
+How fast, against what people would use instead, as ratios within one run:
+
+    python tests/bench.py                # or some of: score train memory data processes
+
+A ratio above 1 means that ours is faster, or smaller. Both sides do the same work on the same machine with the same
+threads, in turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. About ten minutes on
+two cores; on a GPU the train rows are BERT of 12 layers, in bfloat16.
+"""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import transformers
+from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+import analyze
+import train
+from config import load
+from data import tokens
+from data.batches import get_batch
+from data.stdlib import prepare
+from model import ModelConfig, Transformer
+
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+
+
+def seconds(f):
+    if GPU:
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    f()
+    if GPU:
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def ratio(theirs, ours, repeats, warmup=2):
+    """-> (their median / our median, theirs, ours), in turns so that a drift of the machine's speed meets both."""
+    for _ in range(warmup):
+        theirs(), ours()
+    times = [(seconds(theirs), seconds(ours)) for _ in range(repeats)]
+    a, b = (median(column) for column in zip(*times))
+    return a / b, a, b
+
+
+def peak_resident():
+    """The most memory [bytes] that this process has had (Linux). ru_maxrss would begin with that of its parent."""
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+
+def row(name, *cells):
+    print(f"| {name} | " + " | ".join(f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells) + " |", flush=True)
+
+
+# ---- scores ------------------------------------------------------------------------------------------------------
+
+
+def plain_scores(w_q, w_k):
+    """What one would write first: expand the keys, form M in float32, add its transpose, take norms."""
+    w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)
+    m = torch.cat([*w_q.float()], 1) @ torch.cat([*w_k.float()], 1).T  # (C, C)
+    sym, skew = (m + m.T) / 2, (m - m.T) / 2
+    s = (sym.norm() ** 2 - skew.norm() ** 2) / m.norm() ** 2
+    r, c = (x[x > x.mean() + 2 * x.std(correction=0)].sum() for x in (m.norm(dim=1), m.norm(dim=0)))
+    return float(s), float((r - c) / (r + c))
+
+
+def bench_score():
+    print("\n| scores of a layer of LLaMA-3-8B's shape, bfloat16 | plain / ours | plain [s] | ours [s] |\n|---|---|---|---|")
+    w_q, w_k = (torch.randn(n, 4096, 128, device=DEVICE).bfloat16() for n in (32, 8))
+    assert np.allclose(plain_scores(w_q, w_k), [float(x) for x in analyze.scores(*analyze.layer_factors(w_q, w_k))], atol=1e-4)
+    row("the layer", *ratio(lambda: plain_scores(w_q, w_k), lambda: analyze.scores(*analyze.layer_factors(w_q, w_k)), 5, 1))
+    heads = [(w_q[h : h + 1], w_k[h // 4 : h // 4 + 1]) for h in range(32)]
+    row("its 32 heads one by one", *ratio(lambda: [plain_scores(*head) for head in heads],
+                                          lambda: [analyze.scores(q[0], k[0]) for q, k in heads], 3, 1))
+    model = Transformer(ModelConfig(1000, 512, 12, 12, 768)).to(DEVICE)
+    factors = [w.detach() for w in train.stacked_qk(model)]
+    idx, targets, positions = batch(1000, False, 2)
+    step = training_step(model, lambda: model(idx, targets, positions), "float32")
+    row("every layer and head of BERT 12, and their updates; against a training step of 2 x 512",
+        *ratio(step, lambda: train.score_rows(0, 12, factors, factors), 3, 1))
+    with tempfile.TemporaryDirectory() as folder:
+        code = f"import analyze\ntry: analyze.main(['--hf', {folder!r}])\nexcept SystemExit: pass\n" \
+               "from tests import bench; print(bench.peak_resident() / 1e9)"
+        fake_llama(folder)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    took = next(line for line in done.stderr.replace("\r", "\n").splitlines() if ": read" in line).split(": ")[1]
+    print(f"\nA checkpoint of LLaMA-3-8B's shape: {took}, largest resident size {float(done.stdout.split()[-1]):.2f} GB")
+
+
+def fake_llama(folder):
+    """A sparse 16 GB model.safetensors in which only the queries and keys take room on the disk."""
+    config = dict(model_type="llama", num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
+    shapes = {"model.embed_tokens.weight": (128256, 4096), "lm_head.weight": (128256, 4096)}
+    for i in range(32):
+        shapes |= {f"model.layers.{i}.self_attn.{n}_proj.weight": (rows, 4096) for n, rows in dict(q=4096, k=1024, v=1024, o=4096).items()}
+        shapes |= {f"model.layers.{i}.mlp.{n}_proj.weight": (14336, 4096) for n in ("gate", "up", "down")}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        header[name] = dict(dtype="BF16", shape=shape, data_offsets=[end, end := end + 2 * shape[0] * shape[1]])
+    head = json.dumps(header).encode()
+    Path(folder, "config.json").write_text(json.dumps(config))
+    with open(Path(folder, "model.safetensors"), "wb") as f:
+        f.write(len(head).to_bytes(8, "little") + head)
+        f.truncate(8 + len(head) + end)
+        for name, entry in header.items():
+            if "q_proj" in name or "k_proj" in name:
+                f.seek(8 + len(head) + entry["data_offsets"][0])
+                f.write(torch.randn(entry["shape"]).bfloat16().view(torch.uint8).numpy().tobytes())
+
+
+# ---- training ----------------------------------------------------------------------------------------------------
+
+
+class RandomTokens(int):
+    """A stream of 10^9 of them, below the number that it is."""
+
+    def __len__(self):
+        return 10**9
+
+    def rows(self, starts, length):
+        return np.random.default_rng(0).integers(0, self, (len(starts), length))
+
+
+def batch(vocab_size, causal, rows, block_size=512):
+    cfg = SimpleNamespace(block_size=block_size, batch_size=rows, causal=causal, mlm_probability=0.15)
+    meta = dict(n_vocab=vocab_size, mask_token=vocab_size - 1)
+    found = get_batch(cfg, meta, RandomTokens(vocab_size), 0, 0, np.arange(rows))
+    return (*(x.to(DEVICE) for x in found), *([None] if causal else []))
+
+
+def training_step(model, loss, dtype, fused=True):
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=fused)
+
+    def step():
+        with torch.autocast(DEVICE.type, getattr(torch, dtype), dtype != "float32"):
+            value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+
+
+def sides(vocab_size, causal, rows, sizes, dtype, compile, as_it_comes=False):
+    """
+    Their training step and ours, on the same batch. Like for like: no dropout, fused AdamW. As it comes: theirs eager,
+    with BERT's dropout and torch's default AdamW; ours as the configs for CPUs are.
+    """
+    n_layer, n_head, n_embd = sizes
+    dropout = 0.1 * as_it_comes
+    config = BertConfig(vocab_size=vocab_size, hidden_size=n_embd, num_hidden_layers=n_layer, num_attention_heads=n_head,
+                        intermediate_size=4 * n_embd, is_decoder=causal, use_cache=False, hidden_dropout_prob=dropout,
+                        attention_probs_dropout_prob=dropout)
+    hf = (BertLMHeadModel if causal else BertForMaskedLM)(config).to(DEVICE).train()
+    ours = Transformer(ModelConfig(vocab_size, 512, n_layer, n_head, n_embd, 0.0, 0.0, causal)).to(DEVICE).train()
+    idx, targets, positions = batch(vocab_size, causal, rows)
+    labels = idx if causal else torch.full_like(idx, -100).scatter(1, positions, targets)
+    if compile:
+        ours.compile(dynamic=False)
+        if not as_it_comes:
+            hf.compile()
+    return (training_step(hf, lambda: hf(input_ids=idx, labels=labels).loss, dtype, fused=not as_it_comes),
+            training_step(ours, lambda: ours(idx, targets, positions), dtype))
+
+
+def cases():
+    if GPU:
+        yield "encoder, BERT 12, 30,522 tokens, bfloat16, compiled", 30522, False, 32, (12, 12, 768), "bfloat16", True
+        yield "decoder, BERT 12, 50,304 tokens, bfloat16, compiled", 50304, True, 32, (12, 12, 768), "bfloat16", True
+    else:
+        mini = 8, (4, 4, 256)
+        yield "encoder, 30,522 tokens, float32", 30522, False, *mini, "float32", False
+        yield "encoder, 30,522 tokens, bfloat16, compiled", 30522, False, *mini, "bfloat16", True
+        yield "encoder, 258 tokens (bytes), bfloat16, compiled", 258, False, *mini, "bfloat16", True
+        yield "decoder, 50,304 tokens, float32", 50304, True, *mini, "float32", False
+        yield "decoder, 50,304 tokens, bfloat16, compiled", 50304, True, *mini, "bfloat16", True
+
+
+def bench_train():
+    print("\n| training step against transformers | like for like | theirs [s] | ours [s] | as each comes |\n|---|---|---|---|---|")
+    for name, *case in cases():
+        torch._dynamo.reset()
+        alike = ratio(*sides(*case), 7)
+        torch._dynamo.reset()
+        row(name, *alike, ratio(*sides(*case, as_it_comes=True), 4)[0])
+    print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, "
+          f"{torch.cuda.get_device_name() if GPU else 'CPU'}")
+
+
+def peak(name, side, case):
+    """Peak memory of three steps of one side [GB] over what it takes without a step, in a process of its own."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests import bench\n" \
+           f"bench.report_peak({side}, {case!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def report_peak(side, case):
+    step = sides(*case)[side]
+    before = torch.cuda.memory_allocated() if GPU else peak_resident()
+    for _ in range(3):
+        step()
+    print(((torch.cuda.max_memory_allocated() if GPU else peak_resident()) - before) / 1e9)
+
+
+def bench_memory():
+    print("\n| peak memory of training steps | theirs / ours | theirs [GB] | ours [GB] |\n|---|---|---|---|")
+    for name, *case in cases():
+        theirs, ours = (peak(name, side, tuple(case)) for side in (0, 1))
+        row(name, theirs / ours, theirs, ours)
+
+
+def corpus_and_config(folder):
+    prepare.main(["--tokenizer=bytes", f"--out_dir={folder}"])
+    return tokens.load(folder), load([str(ROOT / "config" / "tiny.py")])
+
+
+def bench_data():
+    """The loader alone against training, both of config/tiny.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        corpus, cfg = corpus_and_config(folder)
+        run, step = train.Run(cfg, train.Place(0, 1, torch.device("cpu")), corpus), itertools.count()
+        ready = run.batch(corpus.train, 1, 0)
+        print("\n| data | step / batch | training step [s] | making its batch [s] |\n|---|---|---|---|")
+        row("config/tiny.py", *ratio(lambda: run.train_step(ready), lambda: run.batch(corpus.train, 1, next(step)), 40))
+
+
+def bench_processes():
+    """Two processes of one thread against one process of two, tokens/s of the last row of log.csv, three runs of each."""
+    rates = {}
+    with tempfile.TemporaryDirectory() as folder:
+        corpus_and_config(folder)
+        for i in range(3):
+            for n, threads in (2, 1), (1, 2):
+                out = Path(folder, f"{n}-{i}")
+                flags = [f"--data_dir={folder}", f"--out_dir={out}", f"--threads={threads}", "--max_iters=60", "--warmup_iters=10",
+                         "--n_layer=4", "--n_head=4", "--n_embd=256", "--block_size=128", "--batch_size=32", "--micro_batch_size=32",
+                         "--eval_interval=30", "--eval_iters=1", "--score_interval=60"]
+                command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"] if n == 2 else []
+                subprocess.run([sys.executable, *command, str(ROOT / "train.py"), *flags], check=True, capture_output=True)
+                rates.setdefault(n, []).append(float((out / "log.csv").read_text().split(",")[-1]))
+    print("\n| processes | ratio | one process of two threads [tokens/s] | two of one thread [tokens/s] |\n|---|---|---|---|")
+    row("BERT-mini, bytes, batch of 32 x 128", median(rates[2]) / median(rates[1]), median(rates[1]), median(rates[2]))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ("score", "train", "memory", "data", "processes"):
+        globals()[f"bench_{name}"]()
