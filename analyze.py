@@ -225,23 +225,25 @@ def report_run(folder):
 
 def with_interval(values, form):
     mean, half = runs.interval(values)
-    return format(mean, form) + ("" if np.isnan(half) else f" +- {half:{form}}")
+    return format(mean, form) + ("" if np.isnan(half) else f" +- {half:{form.lstrip('+')}}")
 
 
 def runs_table(arms, rows, level):
-    """Table 1: mean over seeds +- half of its 95 % interval; a speed-up that some seeds do not reach is not averaged."""
-    lines = [f"{'arm':20} seeds  loss [nats/token]   speed-up             step below {level:g}      symmetry  direct."]
+    """Table 1: mean over seeds +- half of its 95 % interval; what some seeds do not reach is not averaged."""
+    lines = [f"{'arm':20} seeds  loss [nats/token]  less baseline's    {'speed-up':21}  {f'step below {level:g}':21}"
+             " symmetry  direct."]
     for name, seeds in arms.items():
         mine = [row for row in rows if row["arm"] == name]
-        loss, speed, first, s, d = ([row[k] for row in mine] for k in
-                                    ("val_loss", "speed_up", "first_step", "symmetry", "directionality"))
-        short = [name for name, values in (("speed", speed), ("first", first)) if np.isnan(values).any()]
-        missed = {k: f"not reached by {int(np.isnan(v).sum())} of {len(v)}" for k, v in (("speed", speed), ("first", first))}
         base = runs.baseline(arms, seeds[0].config["causal"]) == name
-        lines.append(f"{name:20} {len(seeds):5}  {with_interval(loss, '.3f'):18}  "
-                     f"{'baseline' if base else missed['speed'] if 'speed' in short else with_interval(speed, '.0%'):20} "
-                     f"{missed['first'] if 'first' in short else with_interval(first, '.0f'):20} "
-                     f"{np.mean(s):9.2f} {np.mean(d):8.2f}")
+        cells = [with_interval([row["val_loss"] for row in mine], ".3f")]
+        for key, form in ("difference", "+.3f"), ("speed_up", ".0%"), ("first_step", ".0f"):
+            values = np.array([row[key] for row in mine])
+            missed = f"not reached by {np.isnan(values).sum()} of {len(values)}"
+            cells.append("baseline" if base and key != "first_step" else
+                         missed if np.isnan(values).any() else with_interval(values, form))
+        scores = (np.mean([row[key] for row in mine]) for key in ("symmetry", "directionality"))
+        lines.append(f"{name:20} {len(seeds):5}  {cells[0]:17}  {cells[1]:17}  {cells[2]:21}  {cells[3]:21}"
+                     "{:9.2f}{:9.2f}".format(*scores))
         behind = [run for run in seeds if run.log["step"][-1] < run.config["max_iters"]]
         if behind:
             lines.append(f"  {len(behind)} of its runs have not finished, the first of them is at {behind[0].log['step'][-1]:.0f}")

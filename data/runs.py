@@ -147,8 +147,8 @@ def baseline(arms, causal):
 
 def compare(arms, level):
     """
-    One dict per run: final loss [nats/token], speed-up over the baseline of the same seed, the first step below `level`
-    [nats/token], and the scores at the end, median over layers.
+    One dict per run: final loss [nats/token], what it is above that of the baseline of the same seed, which saw the same
+    data, the speed-up over it, the first step below `level` [nats/token], and the scores at the end, median over layers.
     """
     rows = []
     for name, runs in arms.items():
@@ -158,6 +158,7 @@ def compare(arms, level):
             steps, loss = run.log["step"], run.log["val_loss"]
             rows.append(dict(
                 arm=name, seed=run.config["seed"], steps=int(steps[-1]), val_loss=loss[-1],
+                difference=loss[-1] - other.log["val_loss"][-1],
                 speed_up=math.nan if runs is base else speed_up(steps, loss, other.log["val_loss"]),
                 first_step=first_step(steps, smooth(loss), level),
                 **{score: float(np.median(run.layers[score][-1])) for score in ("symmetry", "directionality")},
