@@ -114,12 +114,16 @@ def together(seeds, values):
 
 
 def styles(arms):
-    """{arm: colour, dashes}: the baselines have the colours of the paper, the others colours and dashes of their own."""
-    plain = {runs.baseline(arms, seeds[0].config["causal"]) for seeds in arms.values()}
-    others = [name for name in arms if name not in plain]
-    return {name: dict(color=kind(arms[name][0].config["causal"])[1], ls="-") if name in plain else
-            dict(color=OTHERS[others.index(name) % len(OTHERS)], ls=DASHES[others.index(name) % len(DASHES)])
-            for name in arms}
+    """{arm: colour, dashes}: baselines in the colours of the paper; so are others, dashed, unless they are too many."""
+    found = {}
+    for causal in False, True:
+        names = [name for name, seeds in arms.items() if seeds[0].config["causal"] == causal]
+        others = [name for name in names if name != runs.baseline(arms, causal)]
+        for i, name in enumerate(others):
+            colour = OTHERS[i % len(OTHERS)] if len(others) > len(DASHES) else kind(causal)[1]
+            found[name] = dict(color=colour, ls=DASHES[i % len(DASHES)])
+        found |= {name: dict(color=kind(causal)[1], ls="-") for name in names if name not in others}
+    return {name: found[name] for name in arms}
 
 
 def plot_runs(arms, rows, curves, path):
