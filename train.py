@@ -309,8 +309,8 @@ class Run:
             state = dict(config=asdict(self.cfg), data=self.corpus.meta, step=self.step, model=self.model.state_dict(),
                          optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
                          scored_qk=self.scored_qk, losses=self.losses)
-            with runs.replacing(self.out / "ckpt.pt") as path:
-                torch.save(state, path)
+            with runs.replacing(self.out / "ckpt.pt") as path, open(path, "wb") as f:
+                torch.save(state, f)
 
     def begin(self):
         """Go on where ckpt.pt stands, or start a run in an out_dir that has none."""

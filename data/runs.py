@@ -33,6 +33,7 @@ def replacing(path):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)  # that of a killed run: nothing may be appended to it
     try:
         yield temporary
         os.replace(temporary, path)
@@ -54,7 +55,7 @@ def read(path, header):
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
     rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
-    if rows[:1] != [header]:
+    if rows[:1] not in ([], [header]):  # []: killed in its first line
         raise RunError(f"{path} is not a {Path(path).name} of train.py: it does not begin with {','.join(header)}")
     return [dict(zip(header, row)) for row in rows[1:]]
 
