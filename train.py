@@ -315,11 +315,13 @@ class Run:
     def begin(self):
         """Go on where ckpt.pt stands, or start a run in an out_dir that has none."""
         path = self.out / "ckpt.pt"
-        if path.exists() and self.cfg.init_from != "resume":
+        # torchrun starts a run that lost a process anew with the same command line
+        resume = self.cfg.init_from == "resume" or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if path.exists() and not resume:
             raise TrainError(f"{self.out} holds a run already: go on with --init_from=resume, or choose another --out_dir")
         if path.exists():
             self.resume(path)
-        elif self.cfg.init_from == "resume":
+        elif resume:
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
         if self.place.rank == 0:  # rows that a killed run wrote after its last checkpoint
             for name, header in ("log.csv", runs.LOG), ("scores.csv", runs.SCORES):
@@ -330,7 +332,8 @@ class Run:
             state = torch.load(path, map_location=self.place.device, weights_only=True)
             theirs, ours = (config | {f"{k} of data_dir": meta[k] for k in ("tokenizer", "tokens", "checksum")}
                             for config, meta in ((state["config"], state["data"]), (asdict(self.cfg), self.corpus.meta)))
-            for name in sorted(ours.keys() - (runs.FREE - {"seed"})):
+            free = runs.FREE - {"seed"} - ({"init_from"} if self.cfg.init_from != "resume" else set())
+            for name in sorted(ours.keys() - free):
                 if theirs[name] != ours[name]:
                     raise TrainError(f"{path} is of another run: {name} = {theirs[name]!r} there, {ours[name]!r} here")
             self.model.load_state_dict(state["model"])
@@ -415,6 +418,13 @@ def main(argv):
         sys.exit(128 + signal.SIGINT)
     except (ConfigError, TrainError, tokens.DataError, CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"train.py: {e}")
+    except RuntimeError as e:
+        if not isinstance(e, dist.DistError) and "gloo" not in str(e):  # Gloo raises no class of its own
+            raise
+        print(f"train.py: another process of this run is gone; --init_from=resume goes on from {cfg.out_dir}/ckpt.pt",
+              file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(1)  # sys.exit can wait for ever: the destructors of DDP and of Gloo's threads wait for each other
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

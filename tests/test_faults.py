@@ -1,16 +1,20 @@
 """What goes wrong during a run: kills, lost ranks, full disks, overflow, broken data. pytest tests/test_faults.py"""
 
+import os
 import random
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import train
 from config import TrainConfig
 from data import runs
-from tests.lives import begin, end
-from tests.test_train import SMALL, argv, data_dir, result
+from tests.lives import begin, begin_ranks, end
+from tests.test_train import SMALL, argv, data_dir, result, start
 
 
 @pytest.fixture
@@ -45,3 +49,43 @@ def test_a_run_that_is_killed_at_twenty_moments_ends_bit_for_bit_as_the_whole_on
     assert status == 0, said
     assert result(cfg.out_dir) == result(whole.out_dir)
     assert {p.name for p in out.iterdir()} == {p.name for p in Path(whole.out_dir).iterdir()}
+
+
+# ---- several processes -------------------------------------------------------------------------------------------
+
+
+def until_step(cfg, step, life):
+    """Wait until the log of a run has come so far."""
+    while not Path(cfg.out_dir, "log.csv").exists() or not losses(cfg) or losses(cfg)[-1][0] < step:
+        assert (life.exitcode if hasattr(life, "exitcode") else life.poll()) is None
+        time.sleep(0.02)
+
+
+def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number_of_them(cfg, tmp_path):
+    """Two processes until the second is killed, one, two until the first is killed, one, two."""
+    whole = replace(cfg, out_dir=cfg.out_dir + "_whole")
+    train.main(argv(whole))
+    for step, killed in (20, 1), (70, 0):
+        lives = begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rank")
+        until_step(cfg, step, lives[0])
+        lives[killed].kill()
+        status, said = end(lives[1 - killed])
+        assert status == 1 and "Traceback" not in said, said
+        assert said.splitlines()[-1] == ("train.py: another process of this run is gone; --init_from=resume goes on from "
+                                         f"{cfg.out_dir}/ckpt.pt")
+        alone = begin(argv(cfg, init_from="resume"), tmp_path / "alone", ("train.Run.train_step", 12, 0.001))
+        assert end(alone)[0] == -signal.SIGALRM
+    assert [end(life)[0] for life in begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rank")] == [0, 0]
+    np.testing.assert_allclose(losses(cfg), losses(whole), atol=2e-5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes of torchrun are found in /proc")
+def test_torchrun_goes_on_by_itself_after_losing_a_process(cfg):
+    """The command line says nothing of resuming, and the second start finds a checkpoint."""
+    torchrun = start(argv(cfg), torchrun=2, max_restarts=1)
+    until_step(cfg, 10, torchrun)
+    os.kill(int(Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()[-1]), signal.SIGKILL)
+    said, _ = torchrun.communicate(timeout=100)
+    assert torchrun.returncode == 0, said
+    assert said.count("step 0: validation loss") == said.count("step 150: validation loss") == 1
+    assert len(losses(cfg)) == 31

@@ -45,9 +45,11 @@ def argv(cfg, **changes):
     return [str(empty), *(f"--{name}={value}" for name, value in (vars(cfg) | changes).items())]
 
 
-def start(args, torchrun=0, **env):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={torchrun}"] \
-        if torchrun else [sys.executable]
+def start(args, torchrun=0, max_restarts=0, **env):
+    command = [sys.executable]
+    if torchrun:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={torchrun}",
+                    f"--max-restarts={max_restarts}"]
     return subprocess.Popen([*command, str(ROOT / "train.py"), *args], text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, env=dict(os.environ, OMP_NUM_THREADS="1", **env))
 
