@@ -1,7 +1,9 @@
 """What goes wrong during a run: kills, lost ranks, full disks, overflow, broken data. pytest tests/test_faults.py"""
 
+import json
 import os
 import random
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -12,7 +14,7 @@ import pytest
 
 import train
 from config import TrainConfig
-from data import runs
+from data import runs, tokens
 from tests.lives import begin, begin_ranks, end
 from tests.test_train import SMALL, argv, data_dir, result, start
 
@@ -89,3 +91,54 @@ def test_torchrun_goes_on_by_itself_after_losing_a_process(cfg):
     assert torchrun.returncode == 0, said
     assert said.count("step 0: validation loss") == said.count("step 150: validation loss") == 1
     assert len(losses(cfg)) == 31
+
+
+# ---- data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(cfg, tmp_path):
+    """A run of 12 steps and token files of its own."""
+    shutil.copytree(cfg.data_dir, tmp_path / "data")
+    return replace(cfg, data_dir=str(tmp_path / "data"), max_iters=12, eval_interval=4)
+
+
+@pytest.mark.parametrize("fault, words", [
+    (lambda path: os.truncate(path, path.stat().st_size // 2), "bytes of train.bin, not 379,834"),
+    (lambda path: path.unlink(), "0 bytes of train.bin, not 379,834"),
+    (lambda path: path.write_bytes(bytes(path.stat().st_size)), "another train.bin than a moment ago"),
+], ids=["cut", "gone", "replaced"])
+def test_token_files_that_change_under_a_run_end_it_in_one_line_and_nothing_is_lost(short, monkeypatch, fault, words):
+    whole, path = replace(short, out_dir=short.out_dir + "_whole"), Path(short.data_dir, "train.bin")
+    kept, whole_batch = path.read_bytes(), train.get_batch
+    train.main(argv(whole))
+
+    def get_batch(cfg, meta, stream, seed, step, rows):
+        if step == 6:
+            fault(path)
+        return whole_batch(cfg, meta, stream, seed, step, rows)
+    monkeypatch.setattr(train, "get_batch", get_batch)
+    with pytest.raises(SystemExit) as e:
+        train.main(argv(short))
+    monkeypatch.undo()
+    assert words in e.value.code and "delete it and run python" in e.value.code and "\n" not in e.value.code
+    path.write_bytes(kept)
+    train.main(argv(short, init_from="resume"))
+    assert result(short.out_dir) == result(whole.out_dir)
+
+
+def test_an_id_outside_the_vocabulary_ends_a_run_in_one_line(short):
+    path = Path(short.data_dir, "train.bin")
+    np.full(path.stat().st_size // 2, 300, "<u2").tofile(path)
+    with pytest.raises(SystemExit, match="has the id 300, which bytes has not") as e:
+        train.main(argv(short))
+    assert "\n" not in e.value.code
+
+
+def test_token_files_of_another_tokenizer_are_not_gone_on_with(short):
+    train.main(argv(short))
+    path = Path(short.data_dir, "meta.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2")))
+    with pytest.raises(SystemExit, match="tokenizer of data_dir = 'bytes' there, 'gpt2' here") as e:
+        train.main(argv(short, init_from="resume", max_iters=12))
+    assert "\n" not in e.value.code
