@@ -223,3 +223,13 @@ def from_hf(state):
     if HF_TOKEN_TYPES in state:
         ours["pos_emb.weight"] = ours["pos_emb.weight"] + state[HF_TOKEN_TYPES][0]
     return ours
+
+
+def load_hf(model, state):
+    """A Hugging Face BERT's state dict into a model of ours; KeyError and ValueError name a tensor that does not fit."""
+    state, want = from_hf(state), model.state_dict()
+    for name in sorted(want.keys() | state.keys()):
+        got, need = (tuple(s[name].shape) if name in s else "missing" for s in (state, want))
+        if got != need:
+            raise ValueError(f"{name} is {got} there and {need} here")
+    model.load_state_dict(state)

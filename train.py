@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
+from safetensors.torch import save as safetensors
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
@@ -36,7 +36,7 @@ from data import runs, tokens
 from data.batches import get_batch
 from data.checkpoint import CheckpointError, open_checkpoint
 from data.stdlib import prepare
-from model import ModelConfig, Transformer, from_hf, to_hf
+from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
 
@@ -124,19 +124,10 @@ def build_model(cfg, meta):
     with open_checkpoint(cfg.init_from) as checkpoint:
         (state,) = checkpoint.stream([list(checkpoint.tensors)], zeros=True)
     try:
-        load_state(model, from_hf(state))
+        load_hf(model, state)
     except (KeyError, ValueError) as e:
         raise CheckpointError(f"{cfg.init_from} is not the BERT that this configuration describes: {e.args[0]}")
     return model
-
-
-def load_state(model, state):
-    want = model.state_dict()
-    for name in sorted(want.keys() | state.keys()):
-        got, need = (tuple(s[name].shape) if name in s else "missing" for s in (state, want))
-        if got != need:
-            raise ValueError(f"{name} is {got} there and {need} here")
-    model.load_state_dict(state)
 
 
 def make_optimizer(cfg, model):
@@ -161,29 +152,6 @@ def constraint(cfg, model):
     """|M|^2 / |M_s|^2, Eq. (S147), or |M|^2 / |M_n|^2, Eq. (S148), mean over layers: 2 / (1 +- s), at least 1."""
     s, _ = analyze.scores(*stacked_qk(model))
     return (2 / (1 + s if cfg.constraint == "symmetric" else 1 - s)).mean()
-
-
-def score_rows(step, n_head, new, old):
-    """
-    Rows of scores.csv from stacked_qk now, `new`, and at the rows before, `old` (None at the start).
-
-    update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4:
-    W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T, factors again and nothing that cancels.
-    """
-    def heads(w):  # (L, C, C) -> (L, H, C, D)
-        return w.unflatten(-1, (n_head, -1)).movedim(-2, 1)
-
-    rows = []
-    for split in torch.clone, heads:
-        s, d = analyze.scores(*map(split, new))  # (L,), then (L, H)
-        u = torch.full_like(s, math.nan)
-        if old is not None:
-            a, b = (new[0] - old[0], old[0]), (new[1], new[1] - old[1])
-            u, _ = analyze.scores(*(torch.cat([*map(split, x)], -1) for x in (a, b)))
-        for place in np.ndindex(*s.shape):
-            layer, head = (*place, "")[:2]
-            rows.append([step, layer, head, *(f"{x[place].item():.6f}" for x in (s, d, u))])
-    return sorted(rows, key=lambda row: (row[1], row[2] != "", row[2]))
 
 
 class Run:
@@ -259,13 +227,18 @@ class Run:
         self.unread.append(total)
         self.step += 1
 
+    def fail(self, step, what):
+        raise TrainError(f"step {step}: {what}; lower learning_rate or use another dtype (what {self.out}/ckpt.pt holds, "
+                         "if there is one, is good)")
+
     def read_losses(self):
         """Bring the losses of the last steps to the host; the run ends here if one is not finite."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()
         for i, loss in enumerate(losses):
             if not math.isfinite(loss):
-                raise TrainError(f"step {self.step - len(losses) + i + 1}: the loss is {loss}; lower learning_rate or "
-                                 f"use another dtype (what {self.out}/ckpt.pt holds, if there is one, is good)")
+                self.fail(self.step - len(losses) + i + 1, f"the loss is {loss}")
+        if self.scaler.get_scale() < 1:  # gradients above float16's 65504, or nan: every step would be skipped from here on
+            self.fail(self.step, "float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
 
@@ -299,12 +272,14 @@ class Run:
     def write_scores(self):
         if self.place.rank == 0:
             now = stacked_qk(self.model)
-            rows = score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
+            rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
             runs.append(self.out / "scores.csv", runs.SCORES, rows)
             self.scored_qk = now
 
     def save(self):
         """ckpt.pt: all that resuming needs. There is no random state in it, because nothing random has one."""
+        if not all(x.isfinite().all() for x in self.model.parameters()):  # the losses that were read are of steps before
+            self.fail(self.step, "weights are no longer finite")
         if self.place.rank == 0:
             state = dict(config=asdict(self.cfg), data=self.corpus.meta, step=self.step, model=self.model.state_dict(),
                          optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
@@ -348,7 +323,7 @@ class Run:
         if self.place.rank == 0:
             config, state = to_hf(self.model)
             with runs.replacing(self.out / "model.safetensors") as path:
-                save_file({name: x.cpu().contiguous() for name, x in state.items()}, path, metadata={"format": "pt"})
+                path.write_bytes(safetensors({name: x.cpu().contiguous() for name, x in state.items()}, {"format": "pt"}))
             with runs.replacing(self.out / "config.json") as path:
                 path.write_text(json.dumps(config, indent=2) + "\n")
             print(analyze.report_run(self.out))

@@ -28,22 +28,35 @@ class RunError(Exception):
 
 
 @contextlib.contextmanager
+def writing(path):
+    """What the system has against a file, a full disk for example, as a RunError that names it."""
+    try:
+        yield
+    except Exception as e:
+        cause = e if isinstance(e, OSError) else e.__context__  # torch.save makes a RuntimeError of its file's OSError
+        if not isinstance(cause, OSError):
+            raise
+        raise RunError(f"{path} cannot be written ({cause.strerror}): mend that and go on; nothing before it is lost") from e
+
+
+@contextlib.contextmanager
 def replacing(path):
     """A temporary path beside `path`, which takes its place once the block is through: whole or not at all."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)  # that of a killed run: nothing may be appended to it
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)  # that of a killed run: nothing may be appended to it
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def append(path, header, rows):
     new = not Path(path).exists()
-    with open(path, "a", newline="") as f:
+    with writing(path), open(path, "a", newline="") as f:
         csv.writer(f).writerows([header, *rows] if new else rows)
 
 
@@ -55,14 +68,15 @@ def read(path, header):
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
     rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
-    if rows[:1] not in ([], [header]):  # []: killed in its first line
+    if rows[:1] != [header]:
         raise RunError(f"{path} is not a {Path(path).name} of train.py: it does not begin with {','.join(header)}")
     return [dict(zip(header, row)) for row in rows[1:]]
 
 
 def cut(path, header, step):
     """Drop the rows of steps after `step`."""
-    rows = [row for row in read(path, header) if int(row["step"]) <= step] if Path(path).exists() else []
+    begun = Path(path).exists() and "\n" in Path(path).read_text()  # not if it was killed in its first line
+    rows = [row for row in read(path, header) if int(row["step"]) <= step] if begun else []
     with replacing(path) as temporary:
         append(temporary, header, [row.values() for row in rows])
 

@@ -9,6 +9,7 @@ import importlib
 import itertools
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import threading
@@ -55,10 +56,11 @@ def live(argv, output, break_off, env):
     train.main(argv)
 
 
-def kill_in(name, n, share):
+def kill_in(name, n, share, full=False):
     """
     Have this process end in its n-th call of a function: one that writes a file is killed when it has written a share
     of the bytes, os.replace before or after it did its work, and any other so many seconds later, wherever it is then.
+    full: nothing is killed, but the file can grow by no more than `share` bytes.
     """
     module, *path, name = name.split(".")
     owner, calls = importlib.import_module(module), itertools.count(1)
@@ -71,6 +73,13 @@ def kill_in(name, n, share):
         before = file.stat().st_size if file and file.exists() else 0
         if next(calls) != n:
             return whole(*args)
+        if full:
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (before + share, most))
+            try:
+                return whole(*args)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         if file:
             whole(*args)
             os.truncate(file, before + int(share * (file.stat().st_size - before)))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import train
 from config import TrainConfig
@@ -22,6 +23,13 @@ from tests.test_train import SMALL, argv, data_dir, result, start
 @pytest.fixture
 def cfg(data_dir, tmp_path):
     return TrainConfig(**SMALL | dict(max_iters=150, eval_interval=5), data_dir=data_dir, out_dir=str(tmp_path / "run"))
+
+
+@pytest.fixture
+def short(cfg, tmp_path):
+    """A run of 12 steps and token files of its own."""
+    shutil.copytree(cfg.data_dir, tmp_path / "data")
+    return replace(cfg, data_dir=str(tmp_path / "data"), max_iters=12, eval_interval=4)
 
 
 def losses(cfg):
@@ -93,14 +101,68 @@ def test_torchrun_goes_on_by_itself_after_losing_a_process(cfg):
     assert len(losses(cfg)) == 31
 
 
+# ---- disk and numbers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, n, file", [("torch.save", 2, "ckpt.pt"), ("data.runs.append", 6, "log.csv"),
+                                           ("data.runs.append", 7, "scores.csv")])
+def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(short, tmp_path, name, n, file):
+    whole, out = replace(short, out_dir=short.out_dir + "_whole"), Path(short.out_dir)
+    train.main(argv(whole))
+    status, said = end(begin(argv(short), tmp_path / "life.txt", (name, n, 30, True)))
+    assert status == 1 and "Traceback" not in said, said
+    assert said.splitlines()[-1].startswith(f"train.py: {out}/{file} cannot be written (File too large): mend that")
+    assert not list(out.glob("*.tmp"))
+    assert torch.load(out / "ckpt.pt", weights_only=True)["step"] == (4 if file == "scores.csv" else 0)
+    train.main(argv(short, init_from="resume"))
+    assert result(short.out_dir) == result(whole.out_dir)
+
+
+def overflow(monkeypatch, steps, value=torch.inf):
+    """Gradients are not finite in the steps for which steps(step) holds -> the list of loss scales, one per step made."""
+    scales, train_step = [], train.Run.train_step
+
+    def step(run, batch):
+        hook = run.model.head.bias.register_hook(lambda g: g + value) if steps(run.step) else None
+        before = [x.clone() for x in run.model.parameters()]
+        train_step(run, batch)
+        scales.append(run.scaler.get_scale())
+        if hook:
+            hook.remove()
+            if run.scaler.is_enabled():  # the step is skipped
+                assert all(map(torch.equal, before, run.model.parameters()))
+    monkeypatch.setattr(train.Run, "train_step", step)
+    return scales
+
+
+def test_float16_backs_off_from_an_overflow_and_goes_on(short, monkeypatch):
+    scales = overflow(monkeypatch, lambda step: 4 <= step < 9)
+    train.main(argv(short, dtype="float16", max_iters=40))
+    assert scales[3] / scales[8] == 2**5 and scales[8:] == scales[8:9] * len(scales[8:])
+    log = losses(short)
+    assert [row[0] for row in log] == list(range(0, 41, 4)) and np.isfinite(log[1:]).all()
+    assert log[-1][2] < log[1][2] - 0.5
+
+
+def test_float16_that_overflows_at_every_scale_stops_the_run_and_leaves_a_good_checkpoint(short, monkeypatch):
+    scales = overflow(monkeypatch, lambda step: step >= 6)
+    with pytest.raises(SystemExit) as e:
+        train.main(argv(short, dtype="float16", max_iters=100, eval_interval=50))
+    first = next(step for step, scale in enumerate(scales, 1) if scale < 1)
+    assert len(scales) < first + train.READ_EVERY
+    assert e.value.code.startswith(f"train.py: step {len(scales)}: float16 gradients overflow")
+    assert f"what {short.out_dir}/ckpt.pt holds" in e.value.code
+    assert torch.load(short.out_dir + "/ckpt.pt", weights_only=True)["step"] == 0
+
+
+def test_weights_that_are_not_finite_are_never_saved(short, monkeypatch):
+    overflow(monkeypatch, lambda step: step == 7, torch.nan)  # the loss of step 8 is finite, its update is not
+    with pytest.raises(SystemExit, match="step 8: weights are no longer finite"):
+        train.main(argv(short))
+    assert torch.load(short.out_dir + "/ckpt.pt", weights_only=True)["step"] == 4
+
+
 # ---- data --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def short(cfg, tmp_path):
-    """A run of 12 steps and token files of its own."""
-    shutil.copytree(cfg.data_dir, tmp_path / "data")
-    return replace(cfg, data_dir=str(tmp_path / "data"), max_iters=12, eval_interval=4)
 
 
 @pytest.mark.parametrize("fault, words", [
