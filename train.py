@@ -341,7 +341,10 @@ def loop(run, stop):
             run.write_log()
             run.save()
         began = time.perf_counter()
-        for batch in run.batches():
+        batches = run.batches()
+        if cfg.profile and place.rank == 0:
+            batches = runs.traced(batches, run.out / "trace.json")
+        for batch in batches:
             run.train_step(batch)
             logs, scores = (run.step % n == 0 or run.step == cfg.max_iters
                             for n in (cfg.eval_interval, cfg.score_interval))

@@ -81,12 +81,26 @@ def cut(path, header, step):
         append(temporary, header, [row.values() for row in rows])
 
 
+def traced(batches, path):
+    """The same batches; the file at path, a Chrome trace, shows what a process does with five of them once it has seen ten."""
+    profiler = torch.profiler.profile()
+    for i, batch in enumerate(batches):
+        if i == 10:
+            profiler.start()
+        if i == 15:
+            profiler.stop()
+            with replacing(path) as temporary:
+                profiler.export_chrome_trace(str(temporary))
+        yield batch
+
+
 # ---- what runs say together --------------------------------------------------------------------------------------
 
 # log: column -> (evaluations,); layers, heads: score -> (steps, L), (steps, L, H); an empty cell is nan
 Run = namedtuple("Run", "name config log steps layers heads")
 SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
-FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "micro_batch_size", "data_dir"}
+FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size",
+        "data_dir"}
 T95 = [math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]  # Student's t, by n - 1
 
 

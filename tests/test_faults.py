@@ -162,6 +162,14 @@ def test_weights_that_are_not_finite_are_never_saved(short, monkeypatch):
     assert torch.load(short.out_dir + "/ckpt.pt", weights_only=True)["step"] == 4
 
 
+def test_profile_writes_a_trace_of_a_few_updates(short):
+    train.main(argv(short, max_iters=20, eval_interval=20, profile=True))
+    events = json.loads(Path(short.out_dir, "trace.json").read_text())["traceEvents"]
+    names = [event["name"] for event in events]
+    assert names.count("aten::scaled_dot_product_attention") == 5 * 2 * short.n_layer  # updates, micro-batches, layers
+    assert any(name.startswith("Optimizer.step") for name in names)
+
+
 # ---- data --------------------------------------------------------------------------------------------------------
 
 
