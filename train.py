@@ -228,16 +228,16 @@ class Run:
         self.step += 1
 
     def fail(self, step, what):
-        raise TrainError(f"step {step}: {what}; lower learning_rate or use another dtype (what {self.out}/ckpt.pt holds, "
-                         "if there is one, is good)")
+        raise TrainError(f"step {step}: {what}; lower learning_rate or use another dtype (what {self.out}/ckpt.pt "
+                         "holds, if there is one, is good)")
 
     def read_losses(self):
-        """Bring the losses of the last steps to the host; the run ends here if one is not finite."""
+        """Bring the losses of the last steps to the host; the run ends here if one, or every gradient, is not finite."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()
         for i, loss in enumerate(losses):
             if not math.isfinite(loss):
                 self.fail(self.step - len(losses) + i + 1, f"the loss is {loss}")
-        if self.scaler.get_scale() < 1:  # gradients above float16's 65504, or nan: every step would be skipped from here on
+        if self.scaler.get_scale() < 1:  # above float16's largest number, or nan: no lower scale would help
             self.fail(self.step, "float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
@@ -278,7 +278,7 @@ class Run:
 
     def save(self):
         """ckpt.pt: all that resuming needs. There is no random state in it, because nothing random has one."""
-        if not all(x.isfinite().all() for x in self.model.parameters()):  # the losses that were read are of steps before
+        if not all(x.isfinite().all() for x in self.model.parameters()):  # losses tell a step later
             self.fail(self.step, "weights are no longer finite")
         if self.place.rank == 0:
             state = dict(config=asdict(self.cfg), data=self.corpus.meta, step=self.step, model=self.model.state_dict(),
@@ -341,10 +341,7 @@ def loop(run, stop):
             run.write_log()
             run.save()
         began = time.perf_counter()
-        batches = run.batches()
-        if cfg.profile and place.rank == 0:
-            batches = runs.traced(batches, run.out / "trace.json")
-        for batch in batches:
+        for batch in runs.traced(run.batches(), run.out / "trace.json", cfg.profile and place.rank == 0):
             run.train_step(batch)
             logs, scores = (run.step % n == 0 or run.step == cfg.max_iters
                             for n in (cfg.eval_interval, cfg.score_interval))
@@ -399,8 +396,7 @@ def main(argv):
     except RuntimeError as e:
         if not isinstance(e, dist.DistError) and "gloo" not in str(e):  # Gloo raises no class of its own
             raise
-        print(f"train.py: another process of this run is gone; --init_from=resume goes on from {cfg.out_dir}/ckpt.pt",
-              file=sys.stderr)
+        print(f"train.py: a process of this run is gone; --init_from=resume goes on from {cfg.out_dir}/ckpt.pt", file=sys.stderr)
         sys.stdout.flush()
         os._exit(1)  # sys.exit can wait for ever: the destructors of DDP and of Gloo's threads wait for each other
     finally:

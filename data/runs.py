@@ -36,7 +36,7 @@ def writing(path):
         cause = e if isinstance(e, OSError) else e.__context__  # torch.save makes a RuntimeError of its file's OSError
         if not isinstance(cause, OSError):
             raise
-        raise RunError(f"{path} cannot be written ({cause.strerror}): mend that and go on; nothing before it is lost") from e
+        raise RunError(f"{path} cannot be written ({cause.strerror}): mend that and go on; nothing is lost") from e
 
 
 @contextlib.contextmanager
@@ -81,13 +81,13 @@ def cut(path, header, step):
         append(temporary, header, [row.values() for row in rows])
 
 
-def traced(batches, path):
-    """The same batches; the file at path, a Chrome trace, shows what a process does with five of them once it has seen ten."""
+def traced(batches, path, on=True):
+    """The same batches; if on, what is done with five of them, after the first ten, becomes a Chrome trace at path."""
     profiler = torch.profiler.profile()
     for i, batch in enumerate(batches):
-        if i == 10:
+        if on and i == 10:
             profiler.start()
-        if i == 15:
+        if on and i == 15:
             profiler.stop()
             with replacing(path) as temporary:
                 profiler.export_chrome_trace(str(temporary))

@@ -81,7 +81,7 @@ def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number
         lives[killed].kill()
         status, said = end(lives[1 - killed])
         assert status == 1 and "Traceback" not in said, said
-        assert said.splitlines()[-1] == ("train.py: another process of this run is gone; --init_from=resume goes on from "
+        assert said.splitlines()[-1] == ("train.py: a process of this run is gone; --init_from=resume goes on from "
                                          f"{cfg.out_dir}/ckpt.pt")
         alone = begin(argv(cfg, init_from="resume"), tmp_path / "alone", ("train.Run.train_step", 12, 0.001))
         assert end(alone)[0] == -signal.SIGALRM
@@ -119,7 +119,7 @@ def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(short, t
 
 
 def overflow(monkeypatch, steps, value=torch.inf):
-    """Gradients are not finite in the steps for which steps(step) holds -> the list of loss scales, one per step made."""
+    """Gradients are not finite in the steps for which steps(step) holds -> the loss scales, one for every step made."""
     scales, train_step = [], train.Run.train_step
 
     def step(run, batch):
@@ -168,6 +168,36 @@ def test_profile_writes_a_trace_of_a_few_updates(short):
     names = [event["name"] for event in events]
     assert names.count("aten::scaled_dot_product_attention") == 5 * 2 * short.n_layer  # updates, micro-batches, layers
     assert any(name.startswith("Optimizer.step") for name in names)
+
+
+# ---- what a step may cost ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read in /proc")
+def test_ten_thousand_steps_grow_memory_by_less_than_50_mb(short, monkeypatch):
+    """Evaluations, scores and checkpoints among them. 700 steps are measured, after 100 that fill all caches."""
+    resident, train_step = [], train.Run.train_step
+
+    def step(run, batch):
+        train_step(run, batch)
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20)
+    monkeypatch.setattr(train.Run, "train_step", step)
+    train.main(argv(short, n_layer=1, block_size=8, batch_size=4, max_iters=800, eval_interval=50, score_interval=50))
+    assert (resident[-1] - resident[100]) / 700 * 10_000 < 50
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(causal=True, dtype="bfloat16")])
+def test_a_compiled_model_is_one_graph_for_training_and_one_for_evaluation(short, monkeypatch, changes):
+    """Counted where graphs are made; what a backend does with them is not of interest here."""
+    compile, counts, train_step = torch.nn.Module.compile, torch._dynamo.utils.counters, train.Run.train_step
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **kwargs: compile(model, backend="eager", **kwargs))
+    torch._dynamo.reset()
+    counts.clear()
+    train.main(argv(short, compile="on", **changes))
+    assert counts["stats"]["unique_graphs"] == 2 and not counts["graph_break"]
+    whole = replace(short, out_dir=short.out_dir + "_eager", **changes)
+    train.main(argv(whole))
+    np.testing.assert_allclose(losses(short), losses(whole), rtol=1e-3)
 
 
 # ---- data --------------------------------------------------------------------------------------------------------
