@@ -11,7 +11,6 @@ model as a Hugging Face BERT (model.safetensors, config.json).
 """
 
 import contextlib
-import json
 import math
 import os
 import pickle
@@ -25,7 +24,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors.torch import save as safetensors
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
@@ -39,6 +37,7 @@ from data.stdlib import prepare
 from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
+RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # by torchrun, which repeats the command line as it was
 
 
 class TrainError(Exception):
@@ -81,7 +80,10 @@ def find_place(cfg):
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, rank, world = next(dist.rendezvous("env://"))
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(world):  # one node: torchrun's store still has the addresses of the dead
+        store = dist.PrefixStore(f"start {RESTARTS}", store)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=world)
     return Place(dist.get_rank(), dist.get_world_size(), device)
 
 
@@ -290,8 +292,8 @@ class Run:
     def begin(self):
         """Go on where ckpt.pt stands, or start a run in an out_dir that has none."""
         path = self.out / "ckpt.pt"
-        # torchrun starts a run that lost a process anew with the same command line
-        resume = self.cfg.init_from == "resume" or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        restarts = self.place.mean(torch.tensor(float(RESTARTS), device=self.place.device))  # nodes count each their own
+        resume = self.cfg.init_from == "resume" or restarts > 0
         if path.exists() and not resume:
             raise TrainError(f"{self.out} holds a run already: go on with --init_from=resume, or choose another --out_dir")
         if path.exists():
@@ -321,11 +323,7 @@ class Run:
     def export(self):
         """The model as a Hugging Face BERT, a picture of the run, and a table of its last scores."""
         if self.place.rank == 0:
-            config, state = to_hf(self.model)
-            with runs.replacing(self.out / "model.safetensors") as path:
-                path.write_bytes(safetensors({name: x.cpu().contiguous() for name, x in state.items()}, {"format": "pt"}))
-            with runs.replacing(self.out / "config.json") as path:
-                path.write_text(json.dumps(config, indent=2) + "\n")
+            runs.save_hf(self.out, *to_hf(self.model))
             print(analyze.report_run(self.out))
 
 
@@ -396,7 +394,8 @@ def main(argv):
     except RuntimeError as e:
         if not isinstance(e, dist.DistError) and "gloo" not in str(e):  # Gloo raises no class of its own
             raise
-        print(f"train.py: a process of this run is gone; --init_from=resume goes on from {cfg.out_dir}/ckpt.pt", file=sys.stderr)
+        print(f"train.py: a process of this run is gone; --init_from=resume goes on from {cfg.out_dir}/ckpt.pt",
+              file=sys.stderr)
         sys.stdout.flush()
         os._exit(1)  # sys.exit can wait for ever: the destructors of DDP and of Gloo's threads wait for each other
     finally:

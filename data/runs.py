@@ -10,6 +10,7 @@ past its last checkpoint: `cut` drops them on resuming, so that none is lost and
 
 import contextlib
 import csv
+import json
 import math
 import os
 import pickle
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save as safetensors
 
 LOG = ["step", "tokens", "train_loss", "val_loss", "learning_rate", "tokens_per_s"]
 SCORES = ["step", "layer", "head", "symmetry", "directionality", "update_symmetry"]
@@ -58,6 +60,14 @@ def append(path, header, rows):
     new = not Path(path).exists()
     with writing(path), open(path, "a", newline="") as f:
         csv.writer(f).writerows([header, *rows] if new else rows)
+
+
+def save_hf(folder, config, state):
+    """The files that from_pretrained of transformers reads: config (dict) and state dict as model.to_hf gives them."""
+    with replacing(folder / "model.safetensors") as path:
+        path.write_bytes(safetensors({name: x.cpu().contiguous() for name, x in state.items()}, {"format": "pt"}))
+    with replacing(folder / "config.json") as path:
+        path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def read(path, header):

@@ -43,7 +43,7 @@ def begin_ranks(argv, output, n=2):
 def end(life, timeout=60):
     """-> exit status (None: it still runs), what it said."""
     life.join(timeout)
-    return life.exitcode, life.output.read_text()
+    return life.exitcode, life.output.read_text(errors="replace")  # killed in the middle of a character
 
 
 def live(argv, output, break_off, env):
