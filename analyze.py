@@ -212,6 +212,29 @@ def read_csv(path):
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
+def score_rows(step, n_head, new, old):
+    """
+    Rows of scores.csv from W_q and W_k, each (L, C, C), now, `new`, and at the rows before, `old` (None at the start).
+
+    update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4:
+    W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T, factors again and nothing that cancels.
+    """
+    def heads(w):  # (L, C, C) -> (L, H, C, D)
+        return w.unflatten(-1, (n_head, -1)).movedim(-2, 1)
+
+    rows = []
+    for split in torch.clone, heads:
+        s, d = scores(*map(split, new))  # (L,), then (L, H)
+        u = torch.full_like(s, torch.nan)
+        if old is not None:
+            a, b = (new[0] - old[0], old[0]), (new[1], new[1] - old[1])
+            u, _ = scores(*(torch.cat([*map(split, x)], -1) for x in (a, b)))
+        for place in np.ndindex(*s.shape):
+            layer, head = (*place, "")[:2]
+            rows.append([step, layer, head, *(f"{x[place].item():.6f}" for x in (s, d, u))])
+    return sorted(rows, key=lambda row: (row[1], row[2] != "", row[2]))
+
+
 def report_run(folder):
     """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
     run = runs.read_run(folder)

@@ -87,6 +87,9 @@ class Head(nn.Module):
         return self.ln(F.gelu(self.dense(x)))
 
 
+LOSS_ROWS = 1024  # of logits at a time; torch.compile cannot read it from the class below
+
+
 class LinearCrossEntropy(torch.autograd.Function):
     """
     Mean cross-entropy of the logits x W^T + b, x (N, C), W (V, C), b (V), against targets (N).
@@ -95,14 +98,12 @@ class LinearCrossEntropy(torch.autograd.Function):
     backward pass. Here a chunk of rows at a time gives its loss and its gradient and is gone.
     """
 
-    CHUNK = 1024  # rows
-
     @staticmethod
     def forward(ctx, x, weight, bias, targets):
         if torch.is_autocast_enabled(x.device.type):
             x, weight, bias = (y.to(torch.get_autocast_dtype(x.device.type)) for y in (x, weight, bias))
         total, grad_x, grad_weight, grad_bias = 0.0, [], 0.0, 0.0
-        for rows, t in zip(x.split(LinearCrossEntropy.CHUNK), targets.split(LinearCrossEntropy.CHUNK)):
+        for rows, t in zip(x.split(LOSS_ROWS), targets.split(LOSS_ROWS)):
             logits = F.linear(rows, weight, bias)  # (chunk, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             logits = logits.sub_(logits.logsumexp(-1, keepdim=True))  # in place: memory is what this is about
@@ -223,3 +224,13 @@ def from_hf(state):
     if HF_TOKEN_TYPES in state:
         ours["pos_emb.weight"] = ours["pos_emb.weight"] + state[HF_TOKEN_TYPES][0]
     return ours
+
+
+def load_hf(model, state):
+    """A Hugging Face BERT's state dict into a model of ours; KeyError and ValueError name a tensor that does not fit."""
+    state, want = from_hf(state), model.state_dict()
+    for name in sorted(want.keys() | state.keys()):
+        got, need = (tuple(s[name].shape) if name in s else "missing" for s in (state, want))
+        if got != need:
+            raise ValueError(f"{name} is {got} there and {need} here")
+    model.load_state_dict(state)

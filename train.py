@@ -11,7 +11,6 @@ model as a Hugging Face BERT (model.safetensors, config.json).
 """
 
 import contextlib
-import json
 import math
 import os
 import pickle
@@ -25,7 +24,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
@@ -36,9 +34,10 @@ from data import runs, tokens
 from data.batches import get_batch
 from data.checkpoint import CheckpointError, open_checkpoint
 from data.stdlib import prepare
-from model import ModelConfig, Transformer, from_hf, to_hf
+from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
+RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # by torchrun, which repeats the command line as it was
 
 
 class TrainError(Exception):
@@ -81,7 +80,10 @@ def find_place(cfg):
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, rank, world = next(dist.rendezvous("env://"))
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(world):  # one node: torchrun's store still has the addresses of the dead
+        store = dist.PrefixStore(f"start {RESTARTS}", store)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=world)
     return Place(dist.get_rank(), dist.get_world_size(), device)
 
 
@@ -124,19 +126,10 @@ def build_model(cfg, meta):
     with open_checkpoint(cfg.init_from) as checkpoint:
         (state,) = checkpoint.stream([list(checkpoint.tensors)], zeros=True)
     try:
-        load_state(model, from_hf(state))
+        load_hf(model, state)
     except (KeyError, ValueError) as e:
         raise CheckpointError(f"{cfg.init_from} is not the BERT that this configuration describes: {e.args[0]}")
     return model
-
-
-def load_state(model, state):
-    want = model.state_dict()
-    for name in sorted(want.keys() | state.keys()):
-        got, need = (tuple(s[name].shape) if name in s else "missing" for s in (state, want))
-        if got != need:
-            raise ValueError(f"{name} is {got} there and {need} here")
-    model.load_state_dict(state)
 
 
 def make_optimizer(cfg, model):
@@ -161,29 +154,6 @@ def constraint(cfg, model):
     """|M|^2 / |M_s|^2, Eq. (S147), or |M|^2 / |M_n|^2, Eq. (S148), mean over layers: 2 / (1 +- s), at least 1."""
     s, _ = analyze.scores(*stacked_qk(model))
     return (2 / (1 + s if cfg.constraint == "symmetric" else 1 - s)).mean()
-
-
-def score_rows(step, n_head, new, old):
-    """
-    Rows of scores.csv from stacked_qk now, `new`, and at the rows before, `old` (None at the start).
-
-    update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4:
-    W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T, factors again and nothing that cancels.
-    """
-    def heads(w):  # (L, C, C) -> (L, H, C, D)
-        return w.unflatten(-1, (n_head, -1)).movedim(-2, 1)
-
-    rows = []
-    for split in torch.clone, heads:
-        s, d = analyze.scores(*map(split, new))  # (L,), then (L, H)
-        u = torch.full_like(s, math.nan)
-        if old is not None:
-            a, b = (new[0] - old[0], old[0]), (new[1], new[1] - old[1])
-            u, _ = analyze.scores(*(torch.cat([*map(split, x)], -1) for x in (a, b)))
-        for place in np.ndindex(*s.shape):
-            layer, head = (*place, "")[:2]
-            rows.append([step, layer, head, *(f"{x[place].item():.6f}" for x in (s, d, u))])
-    return sorted(rows, key=lambda row: (row[1], row[2] != "", row[2]))
 
 
 class Run:
@@ -259,13 +229,18 @@ class Run:
         self.unread.append(total)
         self.step += 1
 
+    def fail(self, step, what):
+        raise TrainError(f"step {step}: {what}; lower learning_rate or use another dtype (what {self.out}/ckpt.pt "
+                         "holds, if there is one, is good)")
+
     def read_losses(self):
-        """Bring the losses of the last steps to the host; the run ends here if one is not finite."""
+        """Bring the losses of the last steps to the host; the run ends here if one, or every gradient, is not finite."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()
         for i, loss in enumerate(losses):
             if not math.isfinite(loss):
-                raise TrainError(f"step {self.step - len(losses) + i + 1}: the loss is {loss}; lower learning_rate or "
-                                 f"use another dtype (what {self.out}/ckpt.pt holds, if there is one, is good)")
+                self.fail(self.step - len(losses) + i + 1, f"the loss is {loss}")
+        if self.scaler.get_scale() < 1:  # above float16's largest number, or nan: no lower scale would help
+            self.fail(self.step, "float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
 
@@ -299,27 +274,31 @@ class Run:
     def write_scores(self):
         if self.place.rank == 0:
             now = stacked_qk(self.model)
-            rows = score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
+            rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
             runs.append(self.out / "scores.csv", runs.SCORES, rows)
             self.scored_qk = now
 
     def save(self):
         """ckpt.pt: all that resuming needs. There is no random state in it, because nothing random has one."""
+        if not all(x.isfinite().all() for x in self.model.parameters()):  # losses tell a step later
+            self.fail(self.step, "weights are no longer finite")
         if self.place.rank == 0:
             state = dict(config=asdict(self.cfg), data=self.corpus.meta, step=self.step, model=self.model.state_dict(),
                          optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
                          scored_qk=self.scored_qk, losses=self.losses)
-            with runs.replacing(self.out / "ckpt.pt") as path:
-                torch.save(state, path)
+            with runs.replacing(self.out / "ckpt.pt") as path, open(path, "wb") as f:
+                torch.save(state, f)
 
     def begin(self):
         """Go on where ckpt.pt stands, or start a run in an out_dir that has none."""
         path = self.out / "ckpt.pt"
-        if path.exists() and self.cfg.init_from != "resume":
+        restarts = self.place.mean(torch.tensor(float(RESTARTS), device=self.place.device))  # nodes count each their own
+        resume = self.cfg.init_from == "resume" or restarts > 0
+        if path.exists() and not resume:
             raise TrainError(f"{self.out} holds a run already: go on with --init_from=resume, or choose another --out_dir")
         if path.exists():
             self.resume(path)
-        elif self.cfg.init_from == "resume":
+        elif resume:
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
         if self.place.rank == 0:  # rows that a killed run wrote after its last checkpoint
             for name, header in ("log.csv", runs.LOG), ("scores.csv", runs.SCORES):
@@ -330,7 +309,8 @@ class Run:
             state = torch.load(path, map_location=self.place.device, weights_only=True)
             theirs, ours = (config | {f"{k} of data_dir": meta[k] for k in ("tokenizer", "tokens", "checksum")}
                             for config, meta in ((state["config"], state["data"]), (asdict(self.cfg), self.corpus.meta)))
-            for name in sorted(ours.keys() - (runs.FREE - {"seed"})):
+            free = runs.FREE - {"seed"} - ({"init_from"} if self.cfg.init_from != "resume" else set())
+            for name in sorted(ours.keys() - free):
                 if theirs[name] != ours[name]:
                     raise TrainError(f"{path} is of another run: {name} = {theirs[name]!r} there, {ours[name]!r} here")
             self.model.load_state_dict(state["model"])
@@ -343,11 +323,7 @@ class Run:
     def export(self):
         """The model as a Hugging Face BERT, a picture of the run, and a table of its last scores."""
         if self.place.rank == 0:
-            config, state = to_hf(self.model)
-            with runs.replacing(self.out / "model.safetensors") as path:
-                save_file({name: x.cpu().contiguous() for name, x in state.items()}, path, metadata={"format": "pt"})
-            with runs.replacing(self.out / "config.json") as path:
-                path.write_text(json.dumps(config, indent=2) + "\n")
+            runs.save_hf(self.out, *to_hf(self.model))
             print(analyze.report_run(self.out))
 
 
@@ -363,7 +339,7 @@ def loop(run, stop):
             run.write_log()
             run.save()
         began = time.perf_counter()
-        for batch in run.batches():
+        for batch in runs.traced(run.batches(), run.out / "trace.json", cfg.profile and place.rank == 0):
             run.train_step(batch)
             logs, scores = (run.step % n == 0 or run.step == cfg.max_iters
                             for n in (cfg.eval_interval, cfg.score_interval))
@@ -415,6 +391,13 @@ def main(argv):
         sys.exit(128 + signal.SIGINT)
     except (ConfigError, TrainError, tokens.DataError, CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"train.py: {e}")
+    except RuntimeError as e:
+        if not isinstance(e, dist.DistError) and "gloo" not in str(e):  # Gloo raises no class of its own
+            raise
+        print(f"train.py: a process of this run is gone; --init_from=resume goes on from {cfg.out_dir}/ckpt.pt",
+              file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(1)  # sys.exit can wait for ever: the destructors of DDP and of Gloo's threads wait for each other
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

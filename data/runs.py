@@ -10,6 +10,7 @@ past its last checkpoint: `cut` drops them on resuming, so that none is lost and
 
 import contextlib
 import csv
+import json
 import math
 import os
 import pickle
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save as safetensors
 
 LOG = ["step", "tokens", "train_loss", "val_loss", "learning_rate", "tokens_per_s"]
 SCORES = ["step", "layer", "head", "symmetry", "directionality", "update_symmetry"]
@@ -28,22 +30,44 @@ class RunError(Exception):
 
 
 @contextlib.contextmanager
+def writing(path):
+    """What the system has against a file, a full disk for example, as a RunError that names it."""
+    try:
+        yield
+    except Exception as e:
+        cause = e if isinstance(e, OSError) else e.__context__  # torch.save makes a RuntimeError of its file's OSError
+        if not isinstance(cause, OSError):
+            raise
+        raise RunError(f"{path} cannot be written ({cause.strerror}): mend that and go on; nothing is lost") from e
+
+
+@contextlib.contextmanager
 def replacing(path):
     """A temporary path beside `path`, which takes its place once the block is through: whole or not at all."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)  # that of a killed run: nothing may be appended to it
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def append(path, header, rows):
     new = not Path(path).exists()
-    with open(path, "a", newline="") as f:
+    with writing(path), open(path, "a", newline="") as f:
         csv.writer(f).writerows([header, *rows] if new else rows)
+
+
+def save_hf(folder, config, state):
+    """The files that from_pretrained of transformers reads: config (dict) and state dict as model.to_hf gives them."""
+    with replacing(folder / "model.safetensors") as path:
+        path.write_bytes(safetensors({name: x.cpu().contiguous() for name, x in state.items()}, {"format": "pt"}))
+    with replacing(folder / "config.json") as path:
+        path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def read(path, header):
@@ -61,9 +85,23 @@ def read(path, header):
 
 def cut(path, header, step):
     """Drop the rows of steps after `step`."""
-    rows = [row for row in read(path, header) if int(row["step"]) <= step] if Path(path).exists() else []
+    begun = Path(path).exists() and "\n" in Path(path).read_text()  # not if it was killed in its first line
+    rows = [row for row in read(path, header) if int(row["step"]) <= step] if begun else []
     with replacing(path) as temporary:
         append(temporary, header, [row.values() for row in rows])
+
+
+def traced(batches, path, on=True):
+    """The same batches; if on, what is done with five of them, after the first ten, becomes a Chrome trace at path."""
+    profiler = torch.profiler.profile()
+    for i, batch in enumerate(batches):
+        if on and i == 10:
+            profiler.start()
+        if on and i == 15:
+            profiler.stop()
+            with replacing(path) as temporary:
+                profiler.export_chrome_trace(str(temporary))
+        yield batch
 
 
 # ---- what runs say together --------------------------------------------------------------------------------------
@@ -71,7 +109,8 @@ def cut(path, header, step):
 # log: column -> (evaluations,); layers, heads: score -> (steps, L), (steps, L, H); an empty cell is nan
 Run = namedtuple("Run", "name config log steps layers heads")
 SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
-FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "micro_batch_size", "data_dir"}
+FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size",
+        "data_dir"}
 T95 = [math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]  # Student's t, by n - 1
 
 

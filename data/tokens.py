@@ -43,6 +43,7 @@ class Stream:
     def __init__(self, folder, split, meta):
         self.meta, self.shards = meta, [shard for shard in shards(folder, split, meta) if shard[1]]
         self.ends = np.cumsum([count for _, count in self.shards])
+        self.times = [path.stat().st_mtime_ns for path, _ in self.shards]
 
     def __len__(self):
         return int(self.ends[-1])
@@ -50,18 +51,19 @@ class Stream:
     def rows(self, starts, length):
         """`length` tokens from each of `starts` (B,): (B, length) int64. DataError when the files have changed."""
         assert (starts >= 0).all() and (starts + length <= len(self)).all()
-        rows, maps = np.empty((len(starts), length), np.int64), {}
+        rows, dtype = np.empty((len(starts), length), np.int64), np.dtype(self.meta["dtype"])
         for row, start in zip(rows, starts.tolist()):
             i, filled = int(np.searchsorted(self.ends, start, side="right")), 0
             while filled < length:
                 path, count = self.shards[i]
-                if i not in maps:  # made anew in every call: the pages a memmap has touched stay in memory with it
-                    check(path, count, self.meta)
-                    maps[i] = np.memmap(path, self.meta["dtype"], "r")
                 offset = start + filled - (int(self.ends[i]) - count)
-                piece = maps[i][offset : offset + length - filled]
-                row[filled : filled + len(piece)] = piece
-                i, filled = i + 1, filled + len(piece)
+                n = min(length - filled, count - offset)
+                check(path, count, self.meta)
+                piece = np.fromfile(path, dtype, n, offset=offset * dtype.itemsize)  # a memmap of a cut file is SIGBUS
+                if len(piece) < n or path.stat().st_mtime_ns != self.times[i]:
+                    raise broken(path.parent, f"has another {path.name} than a moment ago", self.meta)
+                row[filled : filled + n] = piece
+                i, filled = i + 1, filled + n
         if rows.max(initial=0) > self.meta["eot_token"]:
             raise broken(path.parent, f"has the id {rows.max()}, which {self.meta['tokenizer']} has not", self.meta)
         return rows

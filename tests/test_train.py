@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import BertForMaskedLM, BertLMHeadModel
 
+import analyze
 import train
 from config import ConfigError, TrainConfig
 from data import batches, runs, tokens
@@ -45,9 +46,11 @@ def argv(cfg, **changes):
     return [str(empty), *(f"--{name}={value}" for name, value in (vars(cfg) | changes).items())]
 
 
-def start(args, torchrun=0, **env):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={torchrun}"] \
-        if torchrun else [sys.executable]
+def start(args, torchrun=0, max_restarts=0, **env):
+    command = [sys.executable]
+    if torchrun:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={torchrun}",
+                    f"--max-restarts={max_restarts}"]
     return subprocess.Popen([*command, str(ROOT / "train.py"), *args], text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, env=dict(os.environ, OMP_NUM_THREADS="1", **env))
 
@@ -151,7 +154,7 @@ def test_a_batch_that_does_not_divide_is_refused(cfg, world, micro):
 def test_score_rows_are_the_definitions_of_each_head_layer_and_update():
     torch.manual_seed(0)
     old, new = (tuple(torch.randn(2, 12, 12) for _ in "qk") for _ in "ab")  # (L, C, C)
-    rows = train.score_rows(5, 3, new, old)
+    rows = analyze.score_rows(5, 3, new, old)
     assert [tuple(row[:3]) for row in rows] == [(5, l, h) for l in range(2) for h in ("", 0, 1, 2)]
     for _, layer, head, s, d, u in rows:
         cols = slice(None) if head == "" else slice(4 * head, 4 * head + 4)
@@ -169,7 +172,7 @@ def test_a_small_update_is_scored_without_cancellation():
     old, new = (tuple(w.float() for w in ws) for ws in (old, new))  # what a run holds
     change = new[0][0].double() @ new[1][0].double().T - old[0][0].double() @ old[1][0].double().T
     expected = (change * change.T).sum() / change.square().sum()
-    assert float(train.score_rows(1, 1, new, old)[0][5]) == pytest.approx(expected.item(), abs=1e-4)
+    assert float(analyze.score_rows(1, 1, new, old)[0][5]) == pytest.approx(expected.item(), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind, sign", [("symmetric", 1), ("skew", -1)])
@@ -184,7 +187,7 @@ def test_constraint_is_the_ratio_of_norms_and_pulls_the_symmetry_to_its_end(cfg,
     torch.testing.assert_close(train.constraint(cfg, run.model).detach(), torch.stack(ratios).mean())
     for batch in run.batches():
         run.train_step(batch)
-    for row in train.score_rows(60, 2, train.stacked_qk(run.model), None):
+    for row in analyze.score_rows(60, 2, train.stacked_qk(run.model), None):
         assert sign * float(row[3]) > 0.5 or row[2] != ""
 
 

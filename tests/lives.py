@@ -1,0 +1,93 @@
+"""
+Runs that are killed, as often as a test likes: a process imports torch once, is never used, and forks every life.
+
+    life = begin(argv, output, break_off=("torch.save", 2, 0.5))  # SIGKILL in the middle of the second checkpoint
+    status, said = end(life)
+"""
+
+import importlib
+import itertools
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import threading
+from pathlib import Path
+
+from tqdm import tqdm
+
+import train
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
+
+
+def begin(argv, output, break_off=None, **env):
+    """train.main(argv) in a process of its own, its output in a file -> the process."""
+    life = FORKS.Process(target=live, args=(argv, Path(output), break_off, env))
+    life.output = Path(output)
+    life.start()
+    return life
+
+
+def begin_ranks(argv, output, n=2):
+    """The same on n processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [begin(argv, f"{output}.{rank}", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n),
+                  MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)) for rank in range(n)]
+
+
+def end(life, timeout=60):
+    """-> exit status (None: it still runs), what it said."""
+    life.join(timeout)
+    return life.exitcode, life.output.read_text(errors="replace")  # killed in the middle of a character
+
+
+def live(argv, output, break_off, env):
+    for fd in 1, 2:
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+    os.environ.update(env)
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
+    if break_off:
+        kill_in(*break_off)
+    train.main(argv)
+
+
+def kill_in(name, n, share, full=False):
+    """
+    Have this process end in its n-th call of a function: one that writes a file is killed when it has written a share
+    of the bytes, os.replace before or after it did its work, and any other so many seconds later, wherever it is then.
+    full: nothing is killed, but the file can grow by no more than `share` bytes.
+    """
+    module, *path, name = name.split(".")
+    owner, calls = importlib.import_module(module), itertools.count(1)
+    for part in path:
+        owner = getattr(owner, part)
+    whole = getattr(owner, name)
+
+    def until(*args):
+        file = {"save": lambda: Path(args[1].name), "append": lambda: Path(args[0])}.get(name, lambda: None)()
+        before = file.stat().st_size if file and file.exists() else 0
+        if next(calls) != n:
+            return whole(*args)
+        if full:
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (before + share, most))
+            try:
+                return whole(*args)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        if file:
+            whole(*args)
+            os.truncate(file, before + int(share * (file.stat().st_size - before)))
+        elif name != "replace":
+            signal.setitimer(signal.ITIMER_REAL, share)  # SIGALRM has no handler here: it ends a process like SIGKILL
+            return whole(*args)
+        elif share > 0.5:
+            whole(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, until)
