@@ -8,6 +8,7 @@ run that was stopped, however hard, goes on from there and ends with the same by
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -51,19 +52,23 @@ class Stream:
     def rows(self, starts, length):
         """`length` tokens from each of `starts` (B,): (B, length) int64. DataError when the files have changed."""
         assert (starts >= 0).all() and (starts + length <= len(self)).all()
-        rows, dtype = np.empty((len(starts), length), np.int64), np.dtype(self.meta["dtype"])
-        for row, start in zip(rows, starts.tolist()):
-            i, filled = int(np.searchsorted(self.ends, start, side="right")), 0
-            while filled < length:
-                path, count = self.shards[i]
-                offset = start + filled - (int(self.ends[i]) - count)
-                n = min(length - filled, count - offset)
-                check(path, count, self.meta)
-                piece = np.fromfile(path, dtype, n, offset=offset * dtype.itemsize)  # a memmap of a cut file is SIGBUS
-                if len(piece) < n or path.stat().st_mtime_ns != self.times[i]:
-                    raise broken(path.parent, f"has another {path.name} than a moment ago", self.meta)
-                row[filled : filled + n] = piece
-                i, filled = i + 1, filled + n
+        rows, dtype, files = np.empty((len(starts), length), np.int64), np.dtype(self.meta["dtype"]), {}
+        with contextlib.ExitStack() as stack:
+            for row, start in zip(rows, starts.tolist()):
+                i, filled = int(np.searchsorted(self.ends, start, side="right")), 0
+                while filled < length:
+                    path, count = self.shards[i]
+                    if i not in files:
+                        check(path, count, self.meta)
+                        files[i] = stack.enter_context(open(path, "rb", buffering=0))
+                    offset = start + filled - (int(self.ends[i]) - count)
+                    n = min(length - filled, count - offset)
+                    files[i].seek(offset * dtype.itemsize)
+                    piece = files[i].read(n * dtype.itemsize)  # not a memmap: one of a file that is cut ends in SIGBUS
+                    if len(piece) < n * dtype.itemsize or os.fstat(files[i].fileno()).st_mtime_ns != self.times[i]:
+                        raise broken(path.parent, f"has another {path.name} than a moment ago", self.meta)
+                    row[filled : filled + n] = np.frombuffer(piece, dtype)
+                    i, filled = i + 1, filled + n
         if rows.max(initial=0) > self.meta["eot_token"]:
             raise broken(path.parent, f"has the id {rows.max()}, which {self.meta['tokenizer']} has not", self.meta)
         return rows
