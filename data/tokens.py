@@ -65,10 +65,13 @@ class Stream:
                     n = min(length - filled, count - offset)
                     files[i].seek(offset * dtype.itemsize)
                     piece = files[i].read(n * dtype.itemsize)  # not a memmap: one of a file that is cut ends in SIGBUS
-                    if len(piece) < n * dtype.itemsize or os.fstat(files[i].fileno()).st_mtime_ns != self.times[i]:
-                        raise broken(path.parent, f"has another {path.name} than a moment ago", self.meta)
+                    if len(piece) < n * dtype.itemsize:
+                        check(path, count, self.meta)
                     row[filled : filled + n] = np.frombuffer(piece, dtype)
                     i, filled = i + 1, filled + n
+            for i, file in files.items():
+                if os.fstat(file.fileno()).st_mtime_ns != self.times[i]:
+                    raise broken(path.parent, f"has another {self.shards[i][0].name} than a moment ago", self.meta)
         if rows.max(initial=0) > self.meta["eot_token"]:
             raise broken(path.parent, f"has the id {rows.max()}, which {self.meta['tokenizer']} has not", self.meta)
         return rows

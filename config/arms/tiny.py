@@ -4,6 +4,7 @@ What is it that helps: symmetry, or the scale that came with it? Every arm diffe
     python -m config config/arms/tiny.py | xargs -P 2 -L 1 python train.py      # -P: runs at a time, one core each
 
 The published symmetric start changed the symmetry, and the scale of q, k and v to 1 / sqrt(3 C): "symmetric_qkv".
+"_qk", "_v", "_qkv" name what is at that scale and not at 0.02, "_2qkv" has q and k at twice of it.
 """
 base = "config/tiny.py"
 seeds = [1, 2, 3, 4, 5]
@@ -17,6 +18,8 @@ arms = {
     "random_qkv": dict(qk_std=_big, v_std=_big),
     "symmetric_qkv": dict(init="symmetric", qk_std=_big, v_std=_big),
     "random_v": dict(v_std=_big),
+    "random_2qkv": dict(qk_std=2 * _big, v_std=_big),
+    "symmetric_2qkv": dict(init="symmetric", qk_std=2 * _big, v_std=_big),
     "skew": dict(init="skew"),
     "skew_qk": dict(init="skew", qk_std=_big),
     "negative_qk": dict(init="negative", qk_std=_big),
