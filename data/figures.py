@@ -162,7 +162,7 @@ def plot_runs(arms, rows, curves, path):
         score_axis(updates, "symmetry of the change", "step")
         spread.set(ylabel="spread of symmetry over heads", xlabel="step")
         n = [len(seeds) for seeds in arms.values()]
-        loss.legend(frameon=False, fontsize=7, ncols=1 + len(arms) // 7, title_fontsize=7,
+        loss.legend(frameon=False, fontsize=7, ncols=1 + len(arms) // 10, title_fontsize=7,
                     title=f"seeds: {min(n)}{f' to {max(n)}' * (max(n) > min(n))}")
 
 
