@@ -109,8 +109,7 @@ def traced(batches, path, on=True):
 # log: column -> (evaluations,); layers, heads: score -> (steps, L), (steps, L, H); an empty cell is nan
 Run = namedtuple("Run", "name config log steps layers heads")
 SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
-FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size",
-        "data_dir"}
+FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size", "data_dir"}
 T95 = [math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]  # Student's t, by n - 1
 
 
