@@ -1,7 +1,7 @@
 """
 How fast, against what people would use instead, as ratios within one run:
 
-    python tests/bench.py                # or some of: score train memory data processes
+    python tests/bench.py                # or some of: score train memory data write processes
 
 A ratio above 1 means that ours is faster, or smaller. Both sides do the same work on the same machine with the same
 threads, in turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. About ten minutes on
@@ -240,6 +240,19 @@ def bench_data():
         row("config/tiny.py", *ratio(lambda: run.train_step(ready), lambda: run.batch(corpus.train, 1, next(step)), 40))
 
 
+def bench_write():
+    """data/stdlib/prepare.py --tokenizer=gpt2, files read and shards written, against tiktoken's batches of the same text."""
+    import tiktoken
+
+    gpt2, threads = tiktoken.get_encoding("gpt2"), torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [text for name in prepare.names() for text in prepare.read(name, None)]
+        out = itertools.count()
+        ours = lambda: prepare.main(["--tokenizer=gpt2", f"--num_proc={threads}", f"--out_dir={folder}/{next(out)}"])
+        print("\n| gpt2 tokens of the standard library | tiktoken / ours | tiktoken [s] | ours [s] |\n|---|---|---|---|")
+        row("encode_ordinary_batch", *ratio(lambda: gpt2.encode_ordinary_batch(texts, num_threads=threads), ours, 3, 1))
+
+
 def bench_processes():
     """Two processes of one thread against one process of two, tokens/s of the last row of log.csv, three runs of each."""
     rates = {}
@@ -259,5 +272,5 @@ def bench_processes():
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ("score", "train", "memory", "data", "processes"):
+    for name in sys.argv[1:] or ("score", "train", "memory", "data", "write", "processes"):
         globals()[f"bench_{name}"]()

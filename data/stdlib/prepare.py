@@ -15,16 +15,21 @@ import sysconfig
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import tokens
 
+ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
+
 
 def read(path, note):
-    yield (pathlib.Path(sysconfig.get_path("stdlib")) / path).read_bytes().decode("utf-8", "replace")
+    yield (ROOT / path).read_bytes().decode("utf-8", "replace")
+
+
+def names():
+    skip = {"site-packages", "dist-packages", "__pycache__"}
+    files = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.suffix in (".py", ".txt")]
+    return sorted(path.as_posix() for path in files if not skip & set(path.parts))
 
 
 def main(argv=None):
-    cli = tokens.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02)
-    root, skip = pathlib.Path(sysconfig.get_path("stdlib")), {"site-packages", "dist-packages", "__pycache__"}
-    files = [path.relative_to(root) for path in root.rglob("*") if path.suffix in (".py", ".txt")]
-    files = sorted(path.as_posix() for path in files if not skip & set(path.parts))
+    cli, files = tokens.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02), names()
     return tokens.write(cli.parse_args(argv), f"Python {platform.python_version()}", files, read, total=len(files))
 
 
