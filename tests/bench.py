@@ -241,16 +241,21 @@ def bench_data():
 
 
 def bench_write():
-    """data/stdlib/prepare.py --tokenizer=gpt2, files read and shards written, against tiktoken's batches of the same text."""
+    """The writer of all prepare scripts, shards on disk included, against tiktoken's batches of the same documents."""
     import tiktoken
 
-    gpt2, threads = tiktoken.get_encoding("gpt2"), torch.get_num_threads()
+    gpt2, threads, out = tiktoken.get_encoding("gpt2"), torch.get_num_threads(), itertools.count()
+    texts = [text for name in prepare.names() for text in prepare.read(name, None)]
     with tempfile.TemporaryDirectory() as folder:
-        texts = [text for name in prepare.names() for text in prepare.read(name, None)]
-        out = itertools.count()
-        ours = lambda: prepare.main(["--tokenizer=gpt2", f"--num_proc={threads}", f"--out_dir={folder}/{next(out)}"])
+        def ours(tokenizer):
+            argv = [f"--tokenizer={tokenizer}", f"--num_proc={threads}", f"--out_dir={folder}/{next(out)}"]
+            tokens.write(tokens.command_line("stdlib", "", argv).parse_args(argv), "memory", [0], lambda part, note: texts)
+
         print("\n| gpt2 tokens of the standard library | tiktoken / ours | tiktoken [s] | ours [s] |\n|---|---|---|---|")
-        row("encode_ordinary_batch", *ratio(lambda: gpt2.encode_ordinary_batch(texts, num_threads=threads), ours, 3, 1))
+        row("encode_ordinary_batch", *ratio(lambda: gpt2.encode_ordinary_batch(texts, num_threads=threads),
+                                            lambda: ours("gpt2"), 5, 1))
+        size = sum(len(text.encode()) for text in texts)
+        print(f"\nbytes: {size / median(seconds(lambda: ours('bytes')) for _ in range(5)) / 1e6:.0f} MB/s")
 
 
 def bench_processes():
