@@ -29,7 +29,7 @@ from data.layouts import LayoutError, find_stacks
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 COLUMNS = ["model", "stack", "layer", "head", "symmetry", "directionality"]  # head empty: the whole layer
 CROP = 128  # rows and columns of a W_qk that are drawn
-FUSED = {"blocks", "grouped", "multi_query", "codegen"}  # forms (data/layouts.py) of one (out, in) weight for q, k and v
+FUSED = {"blocks", "grouped", "multi_query", "codegen"}  # forms (data/layouts.py): q, k, v in one (out, in) weight
 
 
 # ---- the two scores ----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def layer_factors(w_q, w_k, tiled=False):
 
 def published_factors(layer, tensors, w_q, w_k):
     """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
-    if layer.layout[1] in FUSED:  # rows 0 to C and C to 2 C of the (out, in) weight, not transposed: W_q^T W_k if they were q and k
+    if layer.layout[1] in FUSED:  # rows 0 to C and C to 2 C, not transposed: W_q^T W_k where these are q and k
         weight = tensors[layer.names[0]]
         return weight.split(weight.shape[1])[:2]
     return layer_factors(w_q, w_k, tiled=True)
@@ -165,7 +165,7 @@ def find_source(name):
         return name
     if name not in ids:
         near = ", ".join(difflib.get_close_matches(name, ids, n=3, cutoff=0.0))
-        raise CheckpointError(f"no model or folder of this name; the nearest names are {near}, and a Hub id is org/name")
+        raise CheckpointError(f"no model or folder of this name; the nearest are {near}, and a Hub id is org/name")
     return ids[name]
 
 
@@ -189,12 +189,13 @@ def summarise(rows, facts):
 
 
 def table(summary):
-    """Median [q1, q3] over layers; * marks a published number that is not of W_qk (column matrix of data/models.csv)."""
+    """Median [q1, q3] over layers; * marks a published number that is not of W_qk (`matrix` in data/models.csv)."""
     widths = [max(len(s[key]) for s in [dict(model="model", stack="stack"), *summary]) for key in ("model", "stack")]
     lines = [f"{'model':{widths[0]}}  {'stack':{widths[1]}}  layers   params"
              + "".join(f"  {name + ' [quartiles]':26} {'published':>9} " for name in ("symmetry", "directionality"))]
     for s in summary:
-        line = f"{s['model']:{widths[0]}}  {s['stack']:{widths[1]}}  {s['n_layer']:6}  {tqdm.format_sizeof(s['n_params']):>7}"
+        params = tqdm.format_sizeof(s["n_params"])
+        line = f"{s['model']:{widths[0]}}  {s['stack']:{widths[1]}}  {s['n_layer']:6}  {params:>7}"
         star = "*" if s["published"].get("matrix", "wqk") != "wqk" else " "
         for name in "symmetry", "directionality":
             q1, median, q3 = s[name]
@@ -282,7 +283,7 @@ def runs_table(arms, rows, level):
                      "{:9.2f}{:9.2f}".format(*scores))
         behind = [run for run in seeds if run.log["step"][-1] < run.config["max_iters"]]
         if behind:
-            lines.append(f"  {len(behind)} of its runs have not finished, the first of them is at {behind[0].log['step'][-1]:.0f}")
+            lines.append(f"  {len(behind)} of its runs go on, the first is at {behind[0].log['step'][-1]:.0f}")
     if all(len(seeds) == 1 for seeds in arms.values()):
         lines.append("one seed each: there is no interval, and a difference may be chance")
     return "\n".join(lines)
@@ -297,7 +298,7 @@ def read_curves(path):
 
 
 def curves_table(curves):
-    """Table 1 of the paper from its training losses, by its rule (the first loss below the last, unsmoothed) and by ours."""
+    """Table 1 of the paper from its training losses, by its rule (first loss below the last, not smoothed) and ours."""
     lines = [f"{'published run':30} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
     for name, (steps, loss) in curves.items():
         if name + "--symmetric-init" in curves:

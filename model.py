@@ -76,7 +76,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Dense, GELU, LayerNorm: what is multiplied with the token embedding, plus a bias for every token, is the logits."""
+    """Dense, GELU, LayerNorm: the logits are its output times the token embedding, plus a bias for every token."""
 
     def __init__(self, cfg):
         super().__init__()
@@ -153,8 +153,8 @@ class Transformer(nn.Module):
         """
         idx (B, T) -> logits (B, T, V); with targets, the mean cross-entropy [nats/token] instead.
 
-        The encoder's targets (B, K) stand at positions (B, K), as many in every row, so that shapes are static: its last
-        block and its head are computed there alone. The decoder's targets are (B, T), the next token at every position.
+        The encoder's targets (B, K) stand at positions (B, K), as many in every row, so that shapes are static: its
+        last block and its head are computed there alone. The decoder's targets (B, T) are the next tokens.
         """
         x = self.head(self.hidden(idx, positions))  # (B, T or K, C)
         if targets is None:
@@ -227,7 +227,7 @@ def from_hf(state):
 
 
 def load_hf(model, state):
-    """A Hugging Face BERT's state dict into a model of ours; KeyError and ValueError name a tensor that does not fit."""
+    """A Hugging Face BERT's state dict into a model of ours; KeyError and ValueError name what does not fit."""
     state, want = from_hf(state), model.state_dict()
     for name in sorted(want.keys() | state.keys()):
         got, need = (tuple(s[name].shape) if name in s else "missing" for s in (state, want))

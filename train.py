@@ -70,6 +70,8 @@ def find_place(cfg):
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "cuda" and "RANK" in os.environ:  # before anything lies on a GPU: it would be the first
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -77,13 +79,14 @@ def find_place(cfg):
         raise ConfigError(f"device = {cfg.device!r} cannot be used: {str(e).splitlines()[0]}")
     if "RANK" not in os.environ:
         return Place(0, 1, device)
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
     store, rank, world = next(dist.rendezvous("env://"))
-    if os.environ.get("LOCAL_WORLD_SIZE") == str(world):  # one node: torchrun's store still has the addresses of the dead
+    if os.environ.get("LOCAL_WORLD_SIZE") == str(world):  # one node: the store still has the dead's addresses
         store = dist.PrefixStore(f"start {RESTARTS}", store)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=world)
+    gpu = device.type == "cuda"
+    if gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpu else "gloo", store=store, rank=rank, world_size=world,
+                            device_id=device if gpu else None)
     return Place(dist.get_rank(), dist.get_world_size(), device)
 
 
@@ -167,7 +170,7 @@ class Run:
         self.optimizer = make_optimizer(cfg, self.model)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
         self.step, self.scored_qk = 0, None
-        self.losses, self.unread, self.seconds = [], [], 0.0  # since the last row: losses read, losses still on the device
+        self.losses, self.unread, self.seconds = [], [], 0.0  # since the last row: losses read, and still on the device
         if cfg.compile == "on" or cfg.compile == "auto" and place.device.type == "cuda":
             self.compile()
         if place.world > 1:
@@ -234,7 +237,7 @@ class Run:
                          "holds, if there is one, is good)")
 
     def read_losses(self):
-        """Bring the losses of the last steps to the host; the run ends here if one, or every gradient, is not finite."""
+        """Bring the losses of the last steps to the host; the run ends if one, or every gradient, is not finite."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()
         for i, loss in enumerate(losses):
             if not math.isfinite(loss):
@@ -292,10 +295,10 @@ class Run:
     def begin(self):
         """Go on where ckpt.pt stands, or start a run in an out_dir that has none."""
         path = self.out / "ckpt.pt"
-        restarts = self.place.mean(torch.tensor(float(RESTARTS), device=self.place.device))  # nodes count each their own
+        restarts = self.place.mean(torch.tensor(float(RESTARTS), device=self.place.device))  # each node has its count
         resume = self.cfg.init_from == "resume" or restarts > 0
         if path.exists() and not resume:
-            raise TrainError(f"{self.out} holds a run already: go on with --init_from=resume, or choose another --out_dir")
+            raise TrainError(f"{self.out} holds a run already: go on with --init_from=resume, or set --out_dir")
         if path.exists():
             self.resume(path)
         elif resume:
@@ -307,8 +310,9 @@ class Run:
     def resume(self, path):
         try:
             state = torch.load(path, map_location=self.place.device, weights_only=True)
+            both = (state["config"], state["data"]), (asdict(self.cfg), self.corpus.meta)
             theirs, ours = (config | {f"{k} of data_dir": meta[k] for k in ("tokenizer", "tokens", "checksum")}
-                            for config, meta in ((state["config"], state["data"]), (asdict(self.cfg), self.corpus.meta)))
+                            for config, meta in both)
             free = runs.FREE - {"seed"} - ({"init_from"} if self.cfg.init_from != "resume" else set())
             for name in sorted(ours.keys() - free):
                 if theirs[name] != ours[name]:
@@ -364,8 +368,9 @@ def loop(run, stop):
 def train(cfg, place):
     run = Run(cfg, place, open_corpus(cfg, place))
     run.begin()
-    place.say(f"{run.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, "
-              f"{sum(p.numel() for p in run.model.parameters()) / 1e6:.2f} M parameters, on {place.device} ({cfg.dtype})\n"
+    n_params = sum(p.numel() for p in run.model.parameters())
+    place.say(f"{run.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M "
+              f"parameters, on {place.device} ({cfg.dtype})\n"
               f"batch of {cfg.batch_size} = {place.world} processes x {len(run.rows) // run.micro} micro-batches x "
               f"{run.micro} sequences of {cfg.block_size} tokens; {len(run.corpus.train):,} training tokens")
     stop = []

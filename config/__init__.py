@@ -83,7 +83,7 @@ class TrainConfig:
             near = max(1, round(self.n_embd / self.n_head)) * self.n_head
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}, such as {near}")
         if self.init in ("indefinite", "skew") and self.n_embd == self.n_head:
-            raise ConfigError(f"n_head = {self.n_head}, expected at most n_embd / 2: init = {self.init!r} needs 2 dimensions")
+            raise ConfigError(f"n_head = {self.n_head}, expected at most n_embd / 2 with init = {self.init!r}")
         if self.warmup_iters >= self.max_iters:
             raise ConfigError(f"warmup_iters = {self.warmup_iters}, expected less than max_iters = {self.max_iters}")
         if (self.constraint == "none") != (self.constraint_weight == 0):
@@ -121,7 +121,7 @@ def read_file(path):
     except (SyntaxError, NameError, ImportError, AttributeError, TypeError, ValueError, ArithmeticError) as e:
         raise ConfigError(f"{path} is not plain key = value Python: {e}")
     if "arms" in variables:
-        raise ConfigError(f"{path} is a comparison of several runs: python -m config {path} | xargs -P 2 -L 1 python train.py")
+        raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -P 2 -L 1 python train.py")
     return {k: v for k, v in variables.items() if not k.startswith("_") and not isinstance(v, ModuleType)}
 
 
@@ -139,7 +139,7 @@ def arms(path):
         raise ConfigError(f"{path} has no {e.args[0]}, expected base, arms and seeds, as in config/arms/tiny.py")
     for seed, (name, changes) in itertools.product(seeds, named.items()):  # stopped, it is a comparison of fewer seeds
         out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
-        flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # resume: what is finished is not repeated
+        flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # resume: none is repeated
         words = [base, *(f"--{key}={value}" for key, value in flags.items())]
         load(words)
         yield words

@@ -54,8 +54,9 @@ def plot_models(summary, path):
         for axis, name in (left, "symmetry"), (right, "directionality"):
             for s in summary:
                 q1, median, q3 = s[name]
+                marker = MARKERS[s["published"].get("modality", "language")]
                 axis.errorbar(s["n_params"], median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white",
-                              mew=0.5, fmt=MARKERS[s["published"].get("modality", "language")], color=kind(s["causal"])[1])
+                              mew=0.5, fmt=marker, color=kind(s["causal"])[1])
             score_axis(axis, name, "parameters")
             axis.set_xscale("log")
         for label, colour in map(kind, dict.fromkeys(s["causal"] for s in summary)):
@@ -141,8 +142,8 @@ def plot_runs(arms, rows, curves, path):
             loss.plot(seeds[0].log["step"][: curve.shape[1]], curve.mean(0), label=name, **style)
             tops.append(curve.mean(0)[:2].min())
             for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
-                values = np.concatenate([run.layers[score][: min(len(r.steps) for r in seeds)] for run in seeds], axis=1)
-                q1, median, q3 = np.percentile(values, [25, 50, 75], axis=1)  # over layers and seeds: (steps,)
+                values = together(seeds, lambda run: run.layers[score])  # (seeds, steps, L)
+                q1, median, q3 = np.percentile(values, [25, 50, 75], axis=(0, 2))  # (steps,)
                 axis.plot(seeds[0].steps[: len(median)], median, **style)
                 axis.fill_between(seeds[0].steps[: len(median)], q1, q3, color=style["color"], alpha=0.12, lw=0)
             update = together(seeds, lambda run: np.median(run.layers["update_symmetry"], axis=1)).mean(0)
@@ -156,7 +157,7 @@ def plot_runs(arms, rows, curves, path):
             ends.errorbar(mean, i, xerr=np.nan_to_num(half), fmt="o", ms=5, color=style["color"])
         ends.set(yticks=range(len(arms)), yticklabels=arms, ylim=(len(arms) - 0.5, -0.5),
                  xlabel="validation loss at the end [nats/token]")
-        loss.set(ylabel="validation loss [nats/token]", xlabel="step", ylim=(None, 1.05 * max(tops)))  # not that of step 0
+        loss.set(ylabel="validation loss [nats/token]", xlabel="step", ylim=(None, 1.05 * max(tops)))  # step 0 is above
         score_axis(symmetry, "symmetry", "step")
         score_axis(directionality, "directionality", "step")
         score_axis(updates, "symmetry of the change", "step")

@@ -237,10 +237,11 @@ def _pick(config, keys, stack="", default=None):
 
 
 def _parts(model_type, config):
-    """-> [(name, how its tensors start, model_type, config)] of the parts of a model, one without a name if it has none."""
+    """-> [(name, how its tensors start, model_type, config)] of a model's parts, one without a name if it has none."""
     if model_type == "swin":  # a stack for each stage, of its own width and number of heads
-        return [(f"stage {i}", rf"(.*\.)?layers\.{i}\.blocks\.", "swin", dict(num_hidden_layers=n, num_attention_heads=h))
-                for i, (n, h) in enumerate(zip(config.get("depths", [2, 2, 6, 2]), config.get("num_heads", [3, 6, 12, 24])))]
+        stages = zip(config.get("depths", [2, 2, 6, 2]), config.get("num_heads", [3, 6, 12, 24]))
+        return [(f"stage {i}", rf"(.*\.)?layers\.{i}\.blocks\.", "swin",
+                 dict(num_hidden_layers=n, num_attention_heads=h)) for i, (n, h) in enumerate(stages)]
     if model_type not in COMPOSITES.split():
         return [("", "", model_type, config)]
     parts = []

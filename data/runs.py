@@ -51,6 +51,8 @@ def replacing(path):
         temporary.unlink(missing_ok=True)  # that of a killed run: nothing may be appended to it
         try:
             yield temporary
+            with open(temporary, "rb+") as f:
+                os.fsync(f.fileno())  # or the name could outlive a power cut, and the bytes not
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -60,6 +62,8 @@ def append(path, header, rows):
     new = not Path(path).exists()
     with writing(path), open(path, "a", newline="") as f:
         csv.writer(f).writerows([header, *rows] if new else rows)
+        f.flush()
+        os.fsync(f.fileno())  # before the checkpoint of these rows
 
 
 def save_hf(folder, config, state):
@@ -146,7 +150,8 @@ def pool(folders):
         for other in arms.setdefault(run.name, []):
             for key in run.config.keys() - FREE:
                 if run.config[key] != other.config[key]:
-                    raise RunError(f"two runs called {run.name} differ in {key}: {run.config[key]}, {other.config[key]}")
+                    raise RunError(f"two runs called {run.name} differ in {key}: {run.config[key]}, "
+                                   f"{other.config[key]}")
             if run.config["seed"] == other.config["seed"]:
                 raise RunError(f"two runs called {run.name} have the seed {run.config['seed']}")
         arms[run.name].append(run)
@@ -185,8 +190,9 @@ def baseline(arms, causal):
 
 def compare(arms, level):
     """
-    One dict per run: final loss [nats/token], what it is above that of the baseline of the same seed, which saw the same
-    data, the speed-up over it, the first step below `level` [nats/token], and the scores at the end, median over layers.
+    One dict per run: final loss [nats/token], what it is above that of the baseline of the same seed, which saw the
+    same data, the speed-up over it, the first step below `level` [nats/token], and the scores at the end, median over
+    layers.
     """
     rows = []
     for name, runs in arms.items():

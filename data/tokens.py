@@ -52,29 +52,27 @@ class Stream:
     def rows(self, starts, length):
         """`length` tokens from each of `starts` (B,): (B, length) int64. DataError when the files have changed."""
         assert (starts >= 0).all() and (starts + length <= len(self)).all()
-        rows, dtype, files = np.empty((len(starts), length), np.int64), np.dtype(self.meta["dtype"]), {}
+        rows = np.empty((len(starts), length), self.meta["dtype"])
         with contextlib.ExitStack() as stack:
-            for row, start in zip(rows, starts.tolist()):
-                i, filled = int(np.searchsorted(self.ends, start, side="right")), 0
-                while filled < length:
+            files = {}
+            for row, start, i in zip(rows, starts.tolist(), np.searchsorted(self.ends, starts, side="right").tolist()):
+                while len(row):  # not a memmap: one of a file that is cut ends in SIGBUS
                     path, count = self.shards[i]
                     if i not in files:
                         check(path, count, self.meta)
                         files[i] = stack.enter_context(open(path, "rb", buffering=0))
-                    offset = start + filled - (int(self.ends[i]) - count)
-                    n = min(length - filled, count - offset)
-                    files[i].seek(offset * dtype.itemsize)
-                    piece = files[i].read(n * dtype.itemsize)  # not a memmap: one of a file that is cut ends in SIGBUS
-                    if len(piece) < n * dtype.itemsize:
+                    end = int(self.ends[i])
+                    piece, row = row[: end - start], row[end - start :]  # as far as the shard goes, and beyond it
+                    files[i].seek((start - end + count) * row.itemsize)
+                    if files[i].readinto(piece) < piece.nbytes:
                         check(path, count, self.meta)
-                    row[filled : filled + n] = np.frombuffer(piece, dtype)
-                    i, filled = i + 1, filled + n
+                    start, i = end, i + 1
             for i, file in files.items():
                 if os.fstat(file.fileno()).st_mtime_ns != self.times[i]:
                     raise broken(path.parent, f"has another {self.shards[i][0].name} than a moment ago", self.meta)
         if rows.max(initial=0) > self.meta["eot_token"]:
             raise broken(path.parent, f"has the id {rows.max()}, which {self.meta['tokenizer']} has not", self.meta)
-        return rows
+        return rows.astype(np.int64)
 
 
 Corpus = namedtuple("Corpus", "meta train val")  # dict, Stream, Stream

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import transformers
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 ROOT = Path(__file__).parents[1]
@@ -62,8 +63,12 @@ def peak_resident():
     return 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 
 
+def head(*cells):
+    print("\n| " + " | ".join(cells) + " |\n" + "|---" * len(cells) + "|")
+
+
 def row(name, *cells):
-    print(f"| {name} | " + " | ".join(f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells) + " |", flush=True)
+    print(f"| {name} | " + " | ".join(f"{c:.3g}" if isinstance(c, float) else str(c) for c in cells) + " |", flush=True)
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------
@@ -80,10 +85,11 @@ def plain_scores(w_q, w_k):
 
 
 def bench_score():
-    print("\n| scores of a layer of LLaMA-3-8B's shape, bfloat16 | plain / ours | plain [s] | ours [s] |\n|---|---|---|---|")
+    head("scores of a layer of LLaMA-3-8B's shape, bfloat16", "plain / ours", "plain [s]", "ours [s]")
     w_q, w_k = (torch.randn(n, 4096, 128, device=DEVICE).bfloat16() for n in (32, 8))
-    assert np.allclose(plain_scores(w_q, w_k), [float(x) for x in analyze.scores(*analyze.layer_factors(w_q, w_k))], atol=1e-4)
-    row("the layer", *ratio(lambda: plain_scores(w_q, w_k), lambda: analyze.scores(*analyze.layer_factors(w_q, w_k)), 5, 1))
+    plain, ours = lambda: plain_scores(w_q, w_k), lambda: analyze.scores(*analyze.layer_factors(w_q, w_k))
+    assert np.allclose(plain(), [*map(float, ours())], atol=1e-4)
+    row("the layer", *ratio(plain, ours, 5, 1))
     heads = [(w_q[h : h + 1], w_k[h // 4 : h // 4 + 1]) for h in range(32)]
     row("its 32 heads one by one", *ratio(lambda: [plain_scores(*head) for head in heads],
                                           lambda: [analyze.scores(q[0], k[0]) for q, k in heads], 3, 1))
@@ -99,15 +105,16 @@ def bench_score():
         fake_llama(folder)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     took = next(line for line in done.stderr.replace("\r", "\n").splitlines() if ": read" in line).split(": ")[1]
-    print(f"\nA checkpoint of LLaMA-3-8B's shape: {took}, largest resident size {float(done.stdout.split()[-1]):.2f} GB")
+    resident = float(done.stdout.split()[-1])
+    print(f"\nA checkpoint of LLaMA-3-8B's shape: {took}, largest resident size {resident:.2f} GB")
 
 
 def fake_llama(folder):
     """A sparse 16 GB model.safetensors in which only the queries and keys take room on the disk."""
-    config = dict(model_type="llama", num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
+    config = dict(model_type="llama", num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
     shapes = {"model.embed_tokens.weight": (128256, 4096), "lm_head.weight": (128256, 4096)}
     for i in range(32):
-        shapes |= {f"model.layers.{i}.self_attn.{n}_proj.weight": (rows, 4096) for n, rows in dict(q=4096, k=1024, v=1024, o=4096).items()}
+        shapes |= {f"model.layers.{i}.self_attn.{n}_proj.weight": (4096 if n in "qo" else 1024, 4096) for n in "qkvo"}
         shapes |= {f"model.layers.{i}.mlp.{n}_proj.weight": (14336, 4096) for n in ("gate", "up", "down")}
     header, end = {}, 0
     for name, shape in shapes.items():
@@ -163,9 +170,9 @@ def sides(vocab_size, causal, rows, sizes, dtype, compile, as_it_comes=False):
     """
     n_layer, n_head, n_embd = sizes
     dropout = 0.1 * as_it_comes
-    config = BertConfig(vocab_size=vocab_size, hidden_size=n_embd, num_hidden_layers=n_layer, num_attention_heads=n_head,
-                        intermediate_size=4 * n_embd, is_decoder=causal, use_cache=False, hidden_dropout_prob=dropout,
-                        attention_probs_dropout_prob=dropout)
+    config = BertConfig(vocab_size=vocab_size, hidden_size=n_embd, num_hidden_layers=n_layer,
+                        num_attention_heads=n_head, intermediate_size=4 * n_embd, is_decoder=causal, use_cache=False,
+                        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     hf = (BertLMHeadModel if causal else BertForMaskedLM)(config).to(DEVICE).train()
     ours = Transformer(ModelConfig(vocab_size, 512, n_layer, n_head, n_embd, 0.0, 0.0, causal)).to(DEVICE).train()
     idx, targets, positions = batch(vocab_size, causal, rows)
@@ -191,13 +198,24 @@ def cases():
         yield "decoder, 50,304 tokens, bfloat16, compiled", 50304, True, *mini, "bfloat16", True
 
 
+def matrix_rate(dtype, n=8192 if GPU else 2048):
+    """What one large matrix product gets here [operations/s]."""
+    x = torch.randn(n, n, device=DEVICE, dtype=getattr(torch, dtype))
+    x @ x
+    return 2 * n**3 / median(seconds(lambda: x @ x) for _ in range(9))
+
+
 def bench_train():
-    print("\n| training step against transformers | like for like | theirs [s] | ours [s] | as each comes |\n|---|---|---|---|---|")
+    head("training step against transformers", "like for like", "theirs [s]", "ours [s]", "as each comes",
+         "ours: share of the rate of matrix products")
     for name, *case in cases():
         torch._dynamo.reset()
+        with FlopCounterMode(display=False) as flops:
+            sides(*case[:-1], compile=False)[1]()
         alike = ratio(*sides(*case), 7)
         torch._dynamo.reset()
-        row(name, *alike, ratio(*sides(*case, as_it_comes=True), 4)[0])
+        share = flops.get_total_flops() / alike[2] / matrix_rate(case[-2])
+        row(name, *alike, ratio(*sides(*case, as_it_comes=True), 4)[0], share)
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, "
           f"{torch.cuda.get_device_name() if GPU else 'CPU'}")
 
@@ -219,7 +237,7 @@ def report_peak(side, case):
 
 
 def bench_memory():
-    print("\n| peak memory of training steps | theirs / ours | theirs [GB] | ours [GB] |\n|---|---|---|---|")
+    head("peak memory of training steps", "theirs / ours", "theirs [GB]", "ours [GB]")
     for name, *case in cases():
         theirs, ours = (peak(name, side, tuple(case)) for side in (0, 1))
         row(name, theirs / ours, theirs, ours)
@@ -236,7 +254,7 @@ def bench_data():
         corpus, cfg = corpus_and_config(folder)
         run, step = train.Run(cfg, train.Place(0, 1, torch.device("cpu")), corpus), itertools.count()
         ready = run.batch(corpus.train, 1, 0)
-        print("\n| data | step / batch | training step [s] | making its batch [s] |\n|---|---|---|---|")
+        head("data", "step / batch", "training step [s]", "making its batch [s]")
         row("config/tiny.py", *ratio(lambda: run.train_step(ready), lambda: run.batch(corpus.train, 1, next(step)), 40))
 
 
@@ -249,9 +267,10 @@ def bench_write():
     with tempfile.TemporaryDirectory() as folder:
         def ours(tokenizer):
             argv = [f"--tokenizer={tokenizer}", f"--num_proc={threads}", f"--out_dir={folder}/{next(out)}"]
-            tokens.write(tokens.command_line("stdlib", "", argv).parse_args(argv), "memory", [0], lambda part, note: texts)
+            args = tokens.command_line("stdlib", "", argv).parse_args(argv)
+            tokens.write(args, "memory", [0], lambda part, note: texts)
 
-        print("\n| gpt2 tokens of the standard library | tiktoken / ours | tiktoken [s] | ours [s] |\n|---|---|---|---|")
+        head("gpt2 tokens of the standard library", "tiktoken / ours", "tiktoken [s]", "ours [s]")
         row("encode_ordinary_batch", *ratio(lambda: gpt2.encode_ordinary_batch(texts, num_threads=threads),
                                             lambda: ours("gpt2"), 5, 1))
         size = sum(len(text.encode()) for text in texts)
@@ -259,20 +278,20 @@ def bench_write():
 
 
 def bench_processes():
-    """Two processes of one thread against one process of two, tokens/s of the last row of log.csv, three runs of each."""
-    rates = {}
+    """Two processes of one thread against one of two, tokens/s of the last row of log.csv, three runs of each."""
+    rates, torchrun = {}, ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    fixed = """--max_iters=60 --warmup_iters=10 --n_layer=4 --n_head=4 --n_embd=256 --block_size=128 --batch_size=32
+        --micro_batch_size=32 --eval_interval=30 --eval_iters=1 --score_interval=60""".split()
     with tempfile.TemporaryDirectory() as folder:
         corpus_and_config(folder)
         for i in range(3):
             for n, threads in (2, 1), (1, 2):
                 out = Path(folder, f"{n}-{i}")
-                flags = [f"--data_dir={folder}", f"--out_dir={out}", f"--threads={threads}", "--max_iters=60", "--warmup_iters=10",
-                         "--n_layer=4", "--n_head=4", "--n_embd=256", "--block_size=128", "--batch_size=32", "--micro_batch_size=32",
-                         "--eval_interval=30", "--eval_iters=1", "--score_interval=60"]
-                command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"] if n == 2 else []
-                subprocess.run([sys.executable, *command, str(ROOT / "train.py"), *flags], check=True, capture_output=True)
+                flags = [f"--data_dir={folder}", f"--out_dir={out}", f"--threads={threads}", *fixed]
+                command = [sys.executable, *(torchrun if n == 2 else []), str(ROOT / "train.py"), *flags]
+                subprocess.run(command, check=True, capture_output=True)
                 rates.setdefault(n, []).append(float((out / "log.csv").read_text().split(",")[-1]))
-    print("\n| processes | ratio | one process of two threads [tokens/s] | two of one thread [tokens/s] |\n|---|---|---|---|")
+    head("processes", "ratio", "one process of two threads [tokens/s]", "two of one thread [tokens/s]")
     row("BERT-mini, bytes, batch of 32 x 128", median(rates[2]) / median(rates[1]), median(rates[1]), median(rates[2]))
 
 

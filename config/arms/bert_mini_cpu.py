@@ -1,0 +1,12 @@
+"""The main arms of config/arms/tiny.py in a model of 26 times as many parameters: does what came out there hold in it?"""
+base = "config/bert_mini_cpu.py"
+seeds = [1, 2, 3]
+
+_big = (3 * 256) ** -0.5  # 1 / sqrt(3 C)
+arms = {
+    "random": dict(),
+    "symmetric_qkv": dict(init="symmetric", qk_std=_big, v_std=_big),
+    "random_qkv": dict(qk_std=_big, v_std=_big),
+    "symmetric": dict(init="symmetric"),
+    "decoder": dict(causal=True),
+}

@@ -1,0 +1,15 @@
+"""BERT-mini as far as two CPU cores get with it in minutes: bytes, short sequences, small batches, 1,000 updates."""
+from config.bert_mini import *
+
+data_dir = "data/stdlib/bytes"
+block_size = 128
+dropout = attn_dropout = 0.0  # as in config/tiny.py
+batch_size = 32
+max_iters = 1000
+warmup_iters = 100
+learning_rate = 1e-3
+eval_interval = score_interval = 50
+eval_iters = 8
+threads = 1
+dtype = "bfloat16"
+compile = "on"
