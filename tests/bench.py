@@ -206,6 +206,7 @@ def matrix_rate(dtype, n=8192 if GPU else 2048):
 
 
 def bench_train():
+    """The share counts every product that our step makes; torch's counter knows those of attention on GPUs only."""
     head("training step against transformers", "like for like", "theirs [s]", "ours [s]", "as each comes",
          "ours: share of the rate of matrix products")
     for name, *case in cases():
