@@ -115,3 +115,12 @@ def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, text, wor
     (tmp_path / "two.py").write_text(text)
     with pytest.raises(ConfigError, match=words):
         list(arms(str(tmp_path / "two.py")))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config" / "arms").glob("*.py")), ids=lambda path: path.stem)
+def test_the_arms_of_a_shipped_comparison_differ_in_start_mask_or_constraint_alone(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = [vars(load(words)) for words in arms(str(path))]
+    free = {"init", "qk_std", "v_std", "causal", "constraint", "constraint_weight", "seed", "out_dir"}
+    assert len({cfg["out_dir"] for cfg in found}) == len(found)
+    assert {key for cfg in found for key in cfg if cfg[key] != found[0][key]} <= free

@@ -8,5 +8,6 @@ arms = {
     "symmetric_qkv": dict(init="symmetric", qk_std=_big, v_std=_big),
     "random_qkv": dict(qk_std=_big, v_std=_big),
     "symmetric": dict(init="symmetric"),
+    "random_2qkv": dict(qk_std=2 * _big, v_std=_big),
     "decoder": dict(causal=True),
 }
