@@ -165,7 +165,7 @@ def find_source(name):
         return name
     if name not in ids:
         near = ", ".join(difflib.get_close_matches(name, ids, n=3, cutoff=0.0))
-        raise CheckpointError(f"no model or folder of this name; the nearest are {near}, and a Hub id is org/name")
+        raise CheckpointError(f"no model or folder of this name; the nearest names are {near}, a Hub id is org/name")
     return ids[name]
 
 
@@ -283,7 +283,8 @@ def runs_table(arms, rows, level):
                      "{:9.2f}{:9.2f}".format(*scores))
         behind = [run for run in seeds if run.log["step"][-1] < run.config["max_iters"]]
         if behind:
-            lines.append(f"  {len(behind)} of its runs go on, the first is at {behind[0].log['step'][-1]:.0f}")
+            at = behind[0].log["step"][-1]
+            lines.append(f"  {len(behind)} of its runs have not finished, the first of them is at {at:.0f}")
     if all(len(seeds) == 1 for seeds in arms.values()):
         lines.append("one seed each: there is no interval, and a difference may be chance")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""config/bert.py with a causal mask, predicting the next token: the paper's decoder."""
+"""config/bert.py with a causal mask, predicting the next token: a decoder."""
 from config.bert import *
 
 causal = True

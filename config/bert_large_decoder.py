@@ -1,4 +1,4 @@
-"""config/bert_large.py with a causal mask, predicting the next token: the paper's decoder."""
+"""config/bert_large.py with a causal mask, predicting the next token: a decoder."""
 from config.bert_large import *
 
 causal = True

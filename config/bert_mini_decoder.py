@@ -1,4 +1,4 @@
-"""config/bert_mini.py with a causal mask, predicting the next token: the paper's decoder."""
+"""config/bert_mini.py with a causal mask, predicting the next token: a decoder."""
 from config.bert_mini import *
 
 causal = True

@@ -74,7 +74,7 @@ def test_transposing_keeps_symmetry_and_turns_directionality_around(r):
 
 
 def test_deviations_are_those_of_the_population_at_the_very_threshold():
-    """Ten columns of norm 1 and one of norm x: with n it passes mean + gamma std at gamma < sqrt(10), with n - 1 below."""
+    """Ten columns of norm 1, one of norm x: with n it passes mean + gamma std at gamma < sqrt(10), with n - 1 below."""
     m = torch.diag(torch.tensor([1.0] * 10 + [5.0])).double()
     n = 11
     m = m @ torch.linalg.qr(torch.randn(n, n, dtype=torch.float64))[0].T  # rows keep their norms, columns mix
@@ -130,7 +130,7 @@ def test_tiled_keys_meet_the_wrong_queries():
 
 
 def test_rows_of_a_fused_weight_that_are_not_transposed_make_another_matrix():
-    """head_space: W_q = S, W_k = S R with S diagonal and R symmetric. W_qk = S R S is symmetric; W_q^T W_k = S S R is not."""
+    """head_space: W_q = S, W_k = S R, S diagonal, R symmetric. W_qk = S R S is symmetric; W_q^T W_k = S S R is not."""
     S, R = torch.linspace(1, 9, 24).diag(), torch.eye(24).flip(0)  # (C, C)
     fused = torch.cat([S, (S @ R).T, torch.randn(24, 24)])  # (3 C, C), [q; k; v] as a Linear stores them
     (stack,) = find_stacks(dict(model_type="mpt", n_layers=1, n_heads=1), {"blocks.0.attn.Wqkv.weight": (72, 24)})
@@ -260,7 +260,8 @@ def test_paper_goes_on_where_it_stopped(hub, tmp_path, monkeypatch, capsys):  # 
     hub.log.clear()
     assert run("--paper", *where) == 0
     assert not any(first in str(entry) for entry in hub.log)
-    assert [r["model"] for r in read(tmp_path / "p.csv")] == [r["name"] for r, n in zip(known, (3, 2)) for _ in range(n)]
+    expected = [r["name"] for r, n in zip(known, (3, 2)) for _ in range(n)]
+    assert [r["model"] for r in read(tmp_path / "p.csv")] == expected
     assert "* published: tiled_kv, not W_qk" in capsys.readouterr().out and (tmp_path / "p.png").stat().st_size > 1000
 
 

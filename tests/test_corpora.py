@@ -102,7 +102,8 @@ def documents(folder):
     return sorted(bytes(ids[start:end].tolist()).decode() for start, end in zip([0, *ends + 1], ends))
 
 
-@pytest.mark.parametrize("repo, folder, argv", [(PAPER, "data/20220301.en", ["--snapshot=20220301.en", "--max_docs=12"]),
+@pytest.mark.parametrize("repo, folder, argv", [
+    (PAPER, "data/20220301.en", ["--snapshot=20220301.en", "--max_docs=12"]),
                                                 (NEWER, "20231101.en", [])])
 def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, host, prepare, tmp_path):
     texts = [[f"article {i} of file {file}\n\nIts text." for i in range(5)] for file in range(41)]

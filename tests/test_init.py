@@ -96,7 +96,7 @@ def test_an_unknown_start_is_refused():
 
 @pytest.mark.parametrize("n_embd, n_head, std", [(64, 2, 0.02), (256, 4, 0.02), (256, 4, (3 * 256) ** -0.5)])
 def test_attention_starts_as_sharp_as_the_scale_says_and_on_the_token_itself_where_w_k_is_w_q(n_embd, n_head, std):
-    """Logits deviate by C std^2, a little more where W_k = W_q; there a token and itself have sqrt(D) times it, else 0."""
+    """Logits deviate by C std^2, or a little more where W_k = W_q; there a token and itself have sqrt(D) times it."""
     x = torch.nn.functional.layer_norm(torch.randn(128, n_embd, generator=torch.Generator().manual_seed(0)), (n_embd,))
     for kind, itself, spread in ("random", 0, 1), ("symmetric", (n_embd / n_head) ** 0.5, (1 + 1 / n_head) ** 0.5):
         torch.manual_seed(5)

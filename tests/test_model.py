@@ -1,4 +1,4 @@
-"""model.py against the modelling code of transformers, and against what a causal mask means. pytest tests/test_model.py"""
+"""model.py against transformers' modelling code, and against what a causal mask means. pytest tests/test_model.py"""
 
 import pytest
 import torch
@@ -88,7 +88,7 @@ def test_loss_of_the_decoder_is_that_of_the_next_token():
     ours = Transformer(ModelConfig(**CFG, causal=True)).eval()
     ours.load_state_dict(from_hf(hf.state_dict()))
     idx = torch.randint(61, (3, 16))
-    torch.testing.assert_close(ours(idx[:, :-1], idx[:, 1:]), hf(idx, labels=idx).loss)  # theirs shifts the labels itself
+    torch.testing.assert_close(ours(idx[:, :-1], idx[:, 1:]), hf(idx, labels=idx).loss)  # it shifts the labels itself
 
 
 @pytest.mark.parametrize("chunk", [3, 4, 8])  # of 8 rows: a rest, equal parts, one part

@@ -66,7 +66,8 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(causal):
     raw = (x @ wqk(attn.q.weight.T, attn.k.weight.T) @ x.mT)[0]  # (T, T), Eq. (2)
     for bias, same_order in (torch.zeros(C), True), (attn.k.bias, True), (attn.q.bias, False):
         bias.normal_()
-        rows = [(a[: i + 1], r[: i + 1]) if causal else (a, r) for i, (a, r) in enumerate(zip(attn(x, x)[0, :, :T], raw))]
+        rows = [(a[: i + 1], r[: i + 1]) if causal else (a, r)
+                for i, (a, r) in enumerate(zip(attn(x, x)[0, :, :T], raw))]
         assert all((alpha > 0).all() and exact(alpha.sum(), torch.tensor(1.0)) for alpha, _ in rows)
         assert all(torch.equal(alpha.argsort(), score.argsort()) for alpha, score in rows) == same_order
 
@@ -77,7 +78,8 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads():
     T, C, H, D = 6, 32, 4, 8
     attn, x = fresh(T, C, H).requires_grad_(False).blocks[0].attn, 30 * torch.randn(1, T, C)
     w_q, w_k, w_v = (f.weight.T.unflatten(1, (H, D)).transpose(0, 1) for f in (attn.q, attn.k, attn.v))  # (H, C, D)
-    heads, whole, before = wqk(w_q, w_k), wqk(attn.q.weight.T, attn.k.weight.T), attn(x, x)  # (H, C, C), (C, C), (1, T, C)
+    heads, whole = wqk(w_q, w_k), wqk(attn.q.weight.T, attn.k.weight.T)  # (H, C, C), (C, C)
+    before = attn(x, x)  # (1, T, C)
     assert exact(whole, heads.sum(0)) and (torch.linalg.matrix_rank(heads) == D).all()
     alpha = (x @ heads @ x.mT / D**0.5).softmax(-1)  # (H, T, T); model.py divides by D**0.5, the paper by d**0.5
     assert exact(before[0], (alpha @ x @ w_v @ attn.proj.weight.T.unflatten(0, (H, D))).sum(0))
