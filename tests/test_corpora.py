@@ -104,7 +104,8 @@ def documents(folder):
 
 @pytest.mark.parametrize("repo, folder, argv", [
     (PAPER, "data/20220301.en", ["--snapshot=20220301.en", "--max_docs=12"]),
-                                                (NEWER, "20231101.en", [])])
+    (NEWER, "20231101.en", []),
+])
 def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, host, prepare, tmp_path):
     texts = [[f"article {i} of file {file}\n\nIts text." for i in range(5)] for file in range(41)]
     host.files[repo] = {f"{folder}/train-{file:05d}-of-00041.parquet": parquet(
