@@ -102,9 +102,10 @@ def plot_run(run, path):
 def plot_layers(axis, seeds, score):
     """Every layer over steps, mean over the seeds of one arm."""
     n_layer = seeds[0].config["n_layer"]
+    values = together(seeds, lambda run: run.layers[score]).mean(0)  # (steps, L)
     for layer in range(n_layer):
-        axis.plot(seeds[0].steps, together(seeds, lambda run: run.layers[score][:, layer]).mean(0),
-                  color=layer_colour(layer, n_layer), label=f"layer {layer}")
+        axis.plot(seeds[0].steps[: len(values)], values[:, layer], color=layer_colour(layer, n_layer),
+                  label=f"layer {layer}")
     score_axis(axis, score, "step")
 
 

@@ -199,12 +199,12 @@ def compare(arms, level):
         base = arms[baseline(arms, runs[0].config["causal"])]
         for run in runs:
             other = next((r for r in base if r.config["seed"] == run.config["seed"]), base[0])
-            steps, loss = run.log["step"], run.log["val_loss"]
+            steps, loss, updates = run.log["step"], run.log["val_loss"], run.layers["update_symmetry"][1:]
             rows.append(dict(
                 arm=name, seed=run.config["seed"], steps=int(steps[-1]), val_loss=loss[-1],
                 difference=loss[-1] - other.log["val_loss"][-1],
                 speed_up=math.nan if runs is base else speed_up(steps, loss, other.log["val_loss"]),
                 first_step=first_step(steps, smooth(loss), level),
                 **{score: float(np.median(run.layers[score][-1])) for score in ("symmetry", "directionality")},
-                update_symmetry=float(np.nanmedian(run.layers["update_symmetry"][1:]))))
+                update_symmetry=float(np.nanmedian(updates)) if len(updates) else math.nan))
     return rows

@@ -124,6 +124,15 @@ def test_one_seed_says_so_and_a_run_in_progress_says_where_it_is(tmp_path, capsy
     assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_seeds_that_have_come_less_far_are_drawn_as_far_as_all_have(tmp_path, capsys, n):
+    folders = [write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:n], 2, STEPS[:n])]
+    assert not run(*folders, "--plot", str(tmp_path / "p.png"), "--csv", str(tmp_path / "t.csv"))
+    assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
+    assert "1 of its runs have not finished" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("changes, words", [
     (dict(max_iters=2000), "b has max_iters = 2000, a has 1000"), (dict(checksum="b"), "b has checksum = b, a has a"),
     (dict(block_size=32), "b has block_size = 32, a has 16")])
