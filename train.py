@@ -70,7 +70,7 @@ def find_place(cfg):
     name = cfg.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if name == "cuda" and "RANK" in os.environ:  # before anything lies on a GPU: it would be the first
+    if name == "cuda" and "RANK" in os.environ:  # else each rank puts something on the first GPU
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)

@@ -139,7 +139,7 @@ def arms(path):
         raise ConfigError(f"{path} has no {e.args[0]}, expected base, arms and seeds, as in config/arms/tiny.py")
     for seed, (name, changes) in itertools.product(seeds, named.items()):  # stopped, it is a comparison of fewer seeds
         out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
-        flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # resume: none is repeated
+        flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # a finished run is not repeated
         words = [base, *(f"--{key}={value}" for key, value in flags.items())]
         load(words)
         yield words
