@@ -2,7 +2,7 @@
 Symmetry and directionality of W_qk = W_q W_k^T: in pretrained models, from their query and key weights alone, and in
 runs of train.py.
 
-    python analyze.py --hf bert-base gpt2                     # names of data/models.csv, Hub ids, or local folders
+    python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or local folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data import figures, runs
-from data.checkpoint import CheckpointError, open_checkpoint
-from data.layouts import LayoutError, find_stacks
+from data.results import figures, runs
+from data.pretrained.checkpoint import CheckpointError, open_checkpoint
+from data.pretrained.layouts import LayoutError, find_stacks
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 COLUMNS = ["model", "stack", "layer", "head", "symmetry", "directionality"]  # head empty: the whole layer
 CROP = 128  # rows and columns of a W_qk that are drawn
-FUSED = {"blocks", "grouped", "multi_query", "codegen"}  # forms (data/layouts.py): q, k, v in one (out, in) weight
+FUSED = {"blocks", "grouped", "multi_query", "codegen"}  # forms (data/pretrained/layouts.py): q, k, v in one (out, in) weight
 
 
 # ---- the two scores ----------------------------------------------------------------------------------------------
@@ -154,12 +154,12 @@ def score_model(name, source, args):
 
 
 def known_models():
-    with open(Path(__file__).parent / "data" / "models.csv", newline="") as f:
+    with open(Path(__file__).parent / "data" / "pretrained" / "models.csv", newline="") as f:
         return list(csv.DictReader(f))
 
 
 def find_source(name):
-    """A name of data/models.csv, a local path, or a Hub id -> what open_checkpoint takes."""
+    """A name of data/pretrained/models.csv, a local path, or a Hub id -> what open_checkpoint takes."""
     ids = {row["name"]: row["hub_id"] for row in known_models()}
     if Path(name).exists() or "/" in name:
         return name
@@ -175,7 +175,7 @@ def find_source(name):
 def summarise(rows, facts):
     """
     One dict per model and stack: layers, quartiles over layers (q1, median, q3) of both scores, and what is known of
-    it: facts (model, stack) -> n_params, causal; and the row of data/models.csv that is about it, or {}.
+    it: facts (model, stack) -> n_params, causal; and the row of data/pretrained/models.csv that is about it, or {}.
     """
     published = {(row[key], row["stack"]): row for row in known_models() for key in ("hub_id", "name")}
     summary = []
@@ -189,7 +189,7 @@ def summarise(rows, facts):
 
 
 def table(summary):
-    """Median [q1, q3] over layers; * marks a published number that is not of W_qk (`matrix` in data/models.csv)."""
+    """Median [q1, q3] over layers; * marks a published number that is not of W_qk (`matrix` in data/pretrained/models.csv)."""
     widths = [max(len(s[key]) for s in [dict(model="model", stack="stack"), *summary]) for key in ("model", "stack")]
     lines = [f"{'model':{widths[0]}}  {'stack':{widths[1]}}  layers   params"
              + "".join(f"  {name + ' [quartiles]':26} {'published':>9} " for name in ("symmetry", "directionality"))]
@@ -332,9 +332,9 @@ def analyze_runs(args):
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", metavar="NAME", help="names of data/models.csv, Hub ids, or local folders")
-    what.add_argument("--paper", action="store_true", help="every model of data/models.csv; goes on where --csv stands")
-    what.add_argument("--runs", nargs="+", metavar="DIR", help="runs of train.py, and data/published/loss_curves.csv")
+    what.add_argument("--hf", nargs="+", metavar="NAME", help="names of data/pretrained/models.csv, Hub ids, or local folders")
+    what.add_argument("--paper", action="store_true", help="every model of data/pretrained/models.csv; goes on where --csv stands")
+    what.add_argument("--runs", nargs="+", metavar="DIR", help="runs of train.py, and data/results/published/loss_curves.csv")
     parser.add_argument("--level", type=float, default=2.5, help="loss that tells when a run has left the plateau "
                         "[nats/token] (%(default)s)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")

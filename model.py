@@ -5,7 +5,8 @@ modelling) or, the same network with a causal mask, as a decoder (causal=True, n
 Post-LN blocks, learned absolute positions, exact GELU, a head tied to the token embedding. Hidden states and logits
 equal those of transformers' BertForMaskedLM and BertLMHeadModel (tests/test_model.py), and weights travel both ways.
 
-Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H, V = vocab_size, K = predicted positions per row.
+Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H, V = vocab_size; Q queries of a row: all T of them,
+or, where only K positions of a row are predicted, these K.
 References: Devlin et al. 2019 (BERT); transformers/models/bert/modeling_bert.py for the names in `to_hf` and `from_hf`.
 """
 
@@ -26,25 +27,64 @@ class ModelConfig:
     dropout: float = 0.1  # on the embeddings and on both sublayers' outputs
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
+    qk_norm: bool = False  # queries and keys of a head at norm sqrt(D) each: their scale is gone. Not in BERT
+    diagonal: float = 0.0  # added to the logit of a token with itself, before the softmax. Not in BERT
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention with separate q, k, v: W_qk = W_q W_k^T of q and k is what the paper is about."""
+    """
+    Every token (query side, rows) compares itself with every token (key side, columns) and takes a mean of values:
+
+        softmax(x W_q,h W_k,h^T x^T / sqrt(D)) x W_v,h  for each head h                          Eq. (1), (S18)
+
+    The comparison is a bilinear form of x with itself, whose matrix is W_qk = W_q W_k^T: what the paper is about.
+    """
 
     def __init__(self, cfg):
         super().__init__()
-        self.q, self.k, self.v, self.proj = (nn.Linear(cfg.n_embd, cfg.n_embd) for _ in range(4))
-        self.n_head, self.causal, self.dropout = cfg.n_head, cfg.causal, cfg.attn_dropout
+        self.q = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.k = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.v = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.proj = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.n_head = cfg.n_head
+        self.causal = cfg.causal
+        self.dropout = cfg.attn_dropout
+        self.qk_norm = cfg.qk_norm
+        self.diagonal = cfg.diagonal
 
-    def forward(self, x, context):
-        """x (B, Q, C) attends to context (B, T, C) -> (B, Q, C); causal needs x to be context itself."""
-        q, k, v = (f(y).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
-                   for f, y in ((self.q, x), (self.k, context), (self.v, context)))  # (B, H, Q, D), (B, H, T, D) twice
-        # softmax(x W_q,h W_k,h^T x^T / sqrt(D)) V_h, Eq. (1) and (S18), which print sqrt(C). SDPA is told about eval()
+    def forward(self, x, positions=None):
+        """x (B, T, C) -> (B, T, C); or, with positions (B, K), only the rows at these: (B, K, C)."""
+        H = self.n_head
+        queries = x if positions is None else rows_at(x, positions)  # (B, Q, C)
+        q = self.q(queries).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, Q, D)
+        k = self.k(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
+        v = self.v(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
+        if self.qk_norm:
+            q = F.rms_norm(q, q.shape[-1:])  # |q| = sqrt(D), so logits are sqrt(D) cos(q, k) at most
+            k = F.rms_norm(k, k.shape[-1:])
+        mask = self.mask(q, k, positions)
+        # The softmax divides by sqrt(D), as BERT does; Eq. (1) and (S18) print sqrt(C).
         y = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=self.causal
+            q, k, v, attn_mask=mask, is_causal=self.causal and mask is None,
+            dropout_p=self.dropout if self.training else 0.0,  # a function, so it has to be told about eval()
         )  # (B, H, Q, D)
-        return self.proj(y.transpose(1, 2).flatten(2))  # (B, Q, C)
+        return self.proj(y.transpose(1, 2).flatten(2))  # heads side by side: (B, Q, C)
+
+    def mask(self, q, k, positions):
+        """What is added to the logits, (B or 1, 1, Q, T); None where nothing is, or only the usual causal mask."""
+        if self.diagonal == 0 and (positions is None or not self.causal):
+            return None
+        key = torch.arange(k.shape[2], device=q.device)  # (T,)
+        query = key[None] if positions is None else positions  # (B or 1, Q): where the queries stand
+        mask = self.diagonal * (query[..., None] == key)  # (B or 1, Q, T)
+        if self.causal:
+            mask = mask.masked_fill(query[..., None] < key, -torch.inf)  # no token sees a later one
+        return mask[:, None].to(q.dtype)
+
+
+def rows_at(x, positions):
+    """x (B, T, C), positions (B, K) -> (B, K, C)."""
+    return x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
 class MLP(nn.Module):
@@ -62,16 +102,18 @@ class Block(nn.Module):
 
     def __init__(self, cfg):
         super().__init__()
-        self.attn, self.mlp = SelfAttention(cfg), MLP(cfg)
-        self.ln_1, self.ln_2 = (nn.LayerNorm(cfg.n_embd, eps=1e-12) for _ in range(2))
+        self.attn = SelfAttention(cfg)
+        self.mlp = MLP(cfg)
+        self.ln_1 = nn.LayerNorm(cfg.n_embd, eps=1e-12)
+        self.ln_2 = nn.LayerNorm(cfg.n_embd, eps=1e-12)
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, x, positions=None):
-        """(B, T, C) -> (B, T, C), or only the rows at positions (B, K) of it: (B, K, C)."""
-        context = x
+        """x (B, T, C) -> (B, T, C); or, with positions (B, K), only the rows at these: (B, K, C)."""
+        update = self.attn(x, positions)  # (B, Q, C)
         if positions is not None:
-            x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))  # (B, K, C)
-        x = self.ln_1(x + self.drop(self.attn(x, context)))
+            x = rows_at(x, positions)  # (B, Q, C)
+        x = self.ln_1(x + self.drop(update))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 
@@ -80,47 +122,58 @@ class Head(nn.Module):
 
     def __init__(self, cfg):
         super().__init__()
-        self.dense, self.ln = nn.Linear(cfg.n_embd, cfg.n_embd), nn.LayerNorm(cfg.n_embd, eps=1e-12)
+        self.dense = nn.Linear(cfg.n_embd, cfg.n_embd)
+        self.ln = nn.LayerNorm(cfg.n_embd, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(cfg.vocab_size))
 
     def forward(self, x):
         return self.ln(F.gelu(self.dense(x)))
 
 
-LOSS_ROWS = 1024  # of logits at a time; torch.compile cannot read it from the class below
+LOSS_ROWS = 1024  # rows of logits at a time, at least ...
+LOSS_CHUNKS = 8  # ... and at most so many chunks: torch.compile unrolls their loop
 
 
 class LinearCrossEntropy(torch.autograd.Function):
     """
-    Mean cross-entropy of the logits x W^T + b, x (N, C), W (V, C), b (V), against targets (N).
+    Mean cross-entropy of the logits x W^T + b, x (N, C), W (V, C), b (V), against targets (N). In plain words:
+
+        logits = F.linear(x, weight, bias)
+        loss = F.cross_entropy(logits, targets)
 
     The logits are the largest tensor of a small model by far, and autograd would keep them, in float32, until the
     backward pass. Here a chunk of rows at a time gives its loss and its gradient and is gone.
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, targets):
+    def forward(ctx, x, weight, bias, targets, with_gradients):
         if torch.is_autocast_enabled(x.device.type):
-            x, weight, bias = (y.to(torch.get_autocast_dtype(x.device.type)) for y in (x, weight, bias))
-        total, grad_x, grad_weight, grad_bias = 0.0, [], 0.0, 0.0
-        for rows, t in zip(x.split(LOSS_ROWS), targets.split(LOSS_ROWS)):
-            logits = F.linear(rows, weight, bias)  # (chunk, V)
+            dtype = torch.get_autocast_dtype(x.device.type)
+            x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
+        chunk = max(LOSS_ROWS, -(-len(x) // LOSS_CHUNKS))  # rows
+        total = 0.0
+        grad_x, grad_weight, grad_bias = [], 0.0, 0.0
+        for rows, t in zip(x.split(chunk), targets.split(chunk)):
+            logits = F.linear(rows, weight, bias)  # (n, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            logits = logits.sub_(logits.logsumexp(-1, keepdim=True))  # in place: memory is what this is about
-            total = total - logits.gather(1, t[:, None]).sum()
-            if any(ctx.needs_input_grad):
-                error = logits.exp_()  # (chunk, V), softmax - one-hot: the gradient with respect to the logits
-                error = error.scatter_add_(1, t[:, None], -torch.ones_like(error[:, :1])).to(x.dtype)
-                grad_x.append(error @ weight)
-                grad_weight, grad_bias = grad_weight + error.T @ rows, grad_bias + error.sum(0, dtype=torch.float32)
-        if grad_x:
+            log_p = logits - logits.logsumexp(-1, keepdim=True)  # (n, V), log-probabilities
+            total = total - log_p.gather(1, t[:, None]).sum()
+            if with_gradients:
+                # d loss / d logits = softmax - one-hot; the rest is the chain rule of a linear layer
+                error = log_p.exp()  # (n, V)
+                error = error.scatter_add(1, t[:, None], -torch.ones_like(error[:, :1])).to(x.dtype)
+                grad_x.append(error @ weight)  # (n, C)
+                grad_weight = grad_weight + (error.T @ rows).to(log_p.dtype)  # (V, C), summed in float32
+                grad_bias = grad_bias + error.sum(0, dtype=log_p.dtype)  # (V,)
+        if with_gradients:
             ctx.save_for_backward(torch.cat(grad_x), grad_weight, grad_bias)
         return total / len(targets)
 
     @staticmethod
     def backward(ctx, grad):
-        scale = grad / len(ctx.saved_tensors[0])
-        return *(y * scale for y in ctx.saved_tensors), None
+        grad_x, grad_weight, grad_bias = ctx.saved_tensors
+        scale = grad / len(grad_x)  # of a mean
+        return grad_x * scale, grad_weight * scale, grad_bias * scale, None, None
 
 
 class Transformer(nn.Module):
@@ -129,7 +182,8 @@ class Transformer(nn.Module):
         self.cfg = cfg
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)
         self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)
-        self.ln_emb, self.drop = nn.LayerNorm(cfg.n_embd, eps=1e-12), nn.Dropout(cfg.dropout)
+        self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=1e-12)
+        self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
         self.head = Head(cfg)
         self.apply(self._init_weights)
@@ -144,7 +198,9 @@ class Transformer(nn.Module):
 
     def hidden(self, idx, positions=None):
         """idx (B, T) -> the last block's output (B, T, C), or its rows at positions (B, K): (B, K, C)."""
-        x = self.drop(self.ln_emb(self.tok_emb(idx) + self.pos_emb.weight[: idx.shape[1]]))  # (B, T, C)
+        T = idx.shape[1]
+        x = self.tok_emb(idx) + self.pos_emb.weight[:T]  # (B, T, C)
+        x = self.drop(self.ln_emb(x))
         for block in self.blocks[:-1]:
             x = block(x)
         return self.blocks[-1](x, positions)  # no other block reads the rows that are left out here
@@ -153,55 +209,94 @@ class Transformer(nn.Module):
         """
         idx (B, T) -> logits (B, T, V); with targets, the mean cross-entropy [nats/token] instead.
 
-        The encoder's targets (B, K) stand at positions (B, K), as many in every row, so that shapes are static: its
-        last block and its head are computed there alone. The decoder's targets (B, T) are the next tokens.
+        Masked tokens: targets (B, K) stand at positions (B, K), as many in every row, so that shapes are static; the
+        last block and the head are computed there alone. Next tokens: targets (B, T), and no positions.
         """
         x = self.head(self.hidden(idx, positions))  # (B, T or K, C)
+        weight, bias = self.tok_emb.weight, self.head.bias  # the output layer is the token embedding, transposed
         if targets is None:
-            return F.linear(x, self.tok_emb.weight, self.head.bias)
-        return LinearCrossEntropy.apply(x.flatten(0, 1), self.tok_emb.weight, self.head.bias, targets.flatten())
+            return F.linear(x, weight, bias)  # (B, T or K, V)
+        with_gradients = torch.is_grad_enabled()  # asked here: inside the function below it is always off
+        return LinearCrossEntropy.apply(x.flatten(0, 1), weight, bias, targets.flatten(), with_gradients)
 
 
 # ---- our names <-> those of a Hugging Face BERT ------------------------------------------------------------------
 
-HF_NAMES = {  # prefix of ours -> prefix of theirs, {} = layer
+HF_NAMES = {  # prefix of ours -> prefix of theirs
     "tok_emb.": "bert.embeddings.word_embeddings.",
     "pos_emb.": "bert.embeddings.position_embeddings.",
     "ln_emb.": "bert.embeddings.LayerNorm.",
-    "blocks.{}.attn.q.": "bert.encoder.layer.{}.attention.self.query.",
-    "blocks.{}.attn.k.": "bert.encoder.layer.{}.attention.self.key.",
-    "blocks.{}.attn.v.": "bert.encoder.layer.{}.attention.self.value.",
-    "blocks.{}.attn.proj.": "bert.encoder.layer.{}.attention.output.dense.",
-    "blocks.{}.ln_1.": "bert.encoder.layer.{}.attention.output.LayerNorm.",
-    "blocks.{}.mlp.fc.": "bert.encoder.layer.{}.intermediate.dense.",
-    "blocks.{}.mlp.proj.": "bert.encoder.layer.{}.output.dense.",
-    "blocks.{}.ln_2.": "bert.encoder.layer.{}.output.LayerNorm.",
     "head.dense.": "cls.predictions.transform.dense.",
     "head.ln.": "cls.predictions.transform.LayerNorm.",
     "head.bias": "cls.predictions.bias",
 }
+HF_LAYER_NAMES = {  # the same of one layer: blocks.0.attn.q.weight is bert.encoder.layer.0.attention.self.query.weight
+    "attn.q.": "attention.self.query.",
+    "attn.k.": "attention.self.key.",
+    "attn.v.": "attention.self.value.",
+    "attn.proj.": "attention.output.dense.",
+    "ln_1.": "attention.output.LayerNorm.",
+    "mlp.fc.": "intermediate.dense.",
+    "mlp.proj.": "output.dense.",
+    "ln_2.": "output.LayerNorm.",
+}
 HF_TOKEN_TYPES = "bert.embeddings.token_type_embeddings.weight"
 
 
-def hf_names(n_layer):
-    """Every (prefix of ours, prefix of theirs) of a model with n_layer blocks."""
-    layers = {True: range(n_layer), False: [0]}
-    return [(ours.format(i), hf.format(i)) for ours, hf in HF_NAMES.items() for i in layers["{}" in ours]]
+def hf_prefixes(n_layer):
+    """{prefix of ours: prefix of theirs} of a model with n_layer blocks."""
+    prefixes = dict(HF_NAMES)
+    for i in range(n_layer):
+        for ours, theirs in HF_LAYER_NAMES.items():
+            prefixes[f"blocks.{i}.{ours}"] = f"bert.encoder.layer.{i}.{theirs}"
+    return prefixes
+
+
+def renamed(state, prefixes):
+    """The tensors of a state dict whose names begin with one of `prefixes` {old: new}, under their new names."""
+    found = {}
+    for name, tensor in state.items():
+        for old, new in prefixes.items():
+            if name.startswith(old):
+                found[new + name.removeprefix(old)] = tensor
+    return found
 
 
 def to_hf(model):
-    """-> (config.json as a dict, state dict) of the same model as a transformers BertForMaskedLM / BertLMHeadModel."""
+    """
+    -> (config.json as a dict, state dict) of the same model as a transformers BertForMaskedLM / BertLMHeadModel.
+
+    ValueError: the model has a weight that their BERT has no name for, or attention that it does not know.
+    """
     cfg, ours = model.cfg, model.state_dict()
-    state = {hf + name.removeprefix(prefix): tensor
-             for prefix, hf in hf_names(cfg.n_layer) for name, tensor in ours.items() if name.startswith(prefix)}
+    prefixes = hf_prefixes(cfg.n_layer)
+    nameless = [name for name in ours if not name.startswith(tuple(prefixes))]
+    if nameless:
+        raise ValueError(f"a Hugging Face BERT has no name for {nameless[0]}: add it to HF_NAMES of model.py")
+    if cfg.qk_norm or cfg.diagonal:
+        raise ValueError(f"a Hugging Face BERT has no qk_norm = {cfg.qk_norm} or diagonal = {cfg.diagonal}")
+    state = renamed(ours, prefixes)
     state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # ours has none: one type, at zero
     config = dict(
-        model_type="bert", architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],
-        is_decoder=cfg.causal, use_cache=False, vocab_size=cfg.vocab_size, max_position_embeddings=cfg.block_size,
-        num_hidden_layers=cfg.n_layer, num_attention_heads=cfg.n_head, hidden_size=cfg.n_embd,
-        intermediate_size=4 * cfg.n_embd, hidden_act="gelu", hidden_dropout_prob=cfg.dropout,
-        attention_probs_dropout_prob=cfg.attn_dropout, layer_norm_eps=1e-12, initializer_range=0.02,
-        type_vocab_size=1, position_embedding_type="absolute", tie_word_embeddings=True, pad_token_id=None,
+        model_type="bert",
+        architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],
+        is_decoder=cfg.causal,
+        use_cache=False,
+        vocab_size=cfg.vocab_size,
+        max_position_embeddings=cfg.block_size,
+        num_hidden_layers=cfg.n_layer,
+        num_attention_heads=cfg.n_head,
+        hidden_size=cfg.n_embd,
+        intermediate_size=4 * cfg.n_embd,
+        hidden_act="gelu",
+        hidden_dropout_prob=cfg.dropout,
+        attention_probs_dropout_prob=cfg.attn_dropout,
+        layer_norm_eps=1e-12,
+        initializer_range=0.02,
+        type_vocab_size=1,
+        position_embedding_type="absolute",
+        tie_word_embeddings=True,
+        pad_token_id=None,
     )
     return config, state
 
@@ -214,13 +309,12 @@ def from_hf(state):
     bias gamma and beta. KeyError names what is missing.
     """
     state = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor for name, tensor in state.items()}
-    n_layer = 1 + max((int(name.split(".")[3]) for name in state if name.startswith("bert.encoder.layer.")), default=-1)
-    ours = {}
-    for prefix, hf in hf_names(n_layer):
-        found = {prefix + name.removeprefix(hf): tensor for name, tensor in state.items() if name.startswith(hf)}
-        if not found:
-            raise KeyError(hf)
-        ours |= found
+    layers = [int(name.split(".")[3]) for name in state if name.startswith("bert.encoder.layer.")]
+    prefixes = {theirs: ours for ours, theirs in hf_prefixes(max(layers, default=-1) + 1).items()}
+    for prefix in prefixes:
+        if not any(name.startswith(prefix) for name in state):
+            raise KeyError(prefix)
+    ours = renamed(state, prefixes)
     if HF_TOKEN_TYPES in state:
         ours["pos_emb.weight"] = ours["pos_emb.weight"] + state[HF_TOKEN_TYPES][0]
     return ours
@@ -228,9 +322,10 @@ def from_hf(state):
 
 def load_hf(model, state):
     """A Hugging Face BERT's state dict into a model of ours; KeyError and ValueError name what does not fit."""
-    state, want = from_hf(state), model.state_dict()
-    for name in sorted(want.keys() | state.keys()):
-        got, need = (tuple(s[name].shape) if name in s else "missing" for s in (state, want))
-        if got != need:
-            raise ValueError(f"{name} is {got} there and {need} here")
+    state, ours = from_hf(state), model.state_dict()
+    for name in sorted(ours.keys() | state.keys()):
+        there = tuple(state[name].shape) if name in state else "missing"
+        here = tuple(ours[name].shape) if name in ours else "missing"
+        if there != here:
+            raise ValueError(f"{name} is {there} there and {here} here")
     model.load_state_dict(state)

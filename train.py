@@ -30,9 +30,10 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from data import runs, tokens
+from data import tokens
+from data.results import runs
 from data.batches import get_batch
-from data.checkpoint import CheckpointError, open_checkpoint
+from data.pretrained.checkpoint import CheckpointError, open_checkpoint
 from data.stdlib import prepare
 from model import ModelConfig, Transformer, load_hf, to_hf
 
@@ -122,7 +123,7 @@ def build_model(cfg, meta):
     """The model at its start, seeded on the CPU, so that it is the same for every device."""
     torch.manual_seed(cfg.seed)
     model = Transformer(ModelConfig(meta["vocab_size"], cfg.block_size, cfg.n_layer, cfg.n_head, cfg.n_embd,
-                                    cfg.dropout, cfg.attn_dropout, cfg.causal))
+                                    cfg.dropout, cfg.attn_dropout, cfg.causal, cfg.qk_norm, cfg.diagonal))
     if cfg.init_from in ("scratch", "resume"):
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
         return model
@@ -327,7 +328,10 @@ class Run:
     def export(self):
         """The model as a Hugging Face BERT, a picture of the run, and a table of its last scores."""
         if self.place.rank == 0:
-            runs.save_hf(self.out, *to_hf(self.model))
+            try:
+                runs.save_hf(self.out, *to_hf(self.model))
+            except ValueError as e:
+                self.place.say(f"no model.safetensors: {e}")
             print(analyze.report_run(self.out))
 
 

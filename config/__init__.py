@@ -36,14 +36,18 @@ class TrainConfig:
     """
 
     data_dir: str = key("data/stdlib/bytes", "token files: the folder that a data/*/prepare.py wrote")
-    causal: bool = key(False, "False: encoder, masked-language modelling; True: decoder, next token")
+    causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one")
+    objective: Literal["auto", "masked", "next"] = key("auto", "tokens to predict; auto: next if causal, else masked")
     n_layer: int = key(4, "blocks")
     n_head: int = key(4, "attention heads")
     n_embd: int = key(256, "embedding size; the MLP is four times as wide")
     block_size: int = key(512, "tokens in a sequence")
     dropout: float = key(0.1, "on embeddings and sublayers")
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)")
-    init: Literal["random", "symmetric", "negative", "indefinite", "skew"] = key("random", "of W_q and W_k (init.py)")
+    qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone")
+    diagonal: float = key(0.0, "added to the attention logit of a token with itself; may be negative")
+    init: Literal["random", "symmetric", "tilted", "mimetic", "indefinite", "negative", "skew"] = key(
+        "random", "of W_q and W_k (init.py)")
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
     init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a Hugging Face BERT")
@@ -73,6 +77,8 @@ class TrainConfig:
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
         from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", *shares]
         for name, value in dataclasses.asdict(self).items():
+            if name == "diagonal":  # any number
+                continue
             if isinstance(value, (int, float)) and not 0 <= value < math.inf:
                 raise ConfigError(f"{name} = {value}, expected 0 or more")
             if isinstance(value, (int, float)) and value == 0 and not isinstance(value, bool) and name not in from_zero:
@@ -82,13 +88,20 @@ class TrainConfig:
         if self.n_embd % self.n_head:
             near = max(1, round(self.n_embd / self.n_head)) * self.n_head
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}, such as {near}")
-        if self.init in ("indefinite", "skew") and self.n_embd == self.n_head:
+        if self.init in ("indefinite", "skew", "tilted") and self.n_embd == self.n_head:
             raise ConfigError(f"n_head = {self.n_head}, expected at most n_embd / 2 with init = {self.init!r}")
+        if self.objective == "next" and not self.causal:
+            raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if self.warmup_iters >= self.max_iters:
             raise ConfigError(f"warmup_iters = {self.warmup_iters}, expected less than max_iters = {self.max_iters}")
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
+
+    @property
+    def predicts_next(self):
+        """The next token at every position, and not the masked ones."""
+        return self.objective == "next" or self.objective == "auto" and self.causal
 
 
 def load(argv):

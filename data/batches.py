@@ -4,8 +4,8 @@ Batches for training: which tokens stand in which row of which step, and which o
 A batch is a pure function of (seed, step, row of the global batch). Nothing here has a state, so runs that differ only
 in their start see the same data in the same order, and a resumed run, or one on more processes, goes on exactly.
 
-Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is train.py's: batch_size, block_size, causal,
-mlm_probability.
+Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is train.py's: batch_size, block_size,
+predicts_next, mlm_probability.
 """
 
 import math
@@ -28,7 +28,7 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     for e in np.unique(epoch):
         block[epoch == e] = shuffled(i[epoch == e], n_blocks, [seed, int(e)])
     idx = torch.from_numpy(stream.rows(block * T, T + 1))  # (B, T + 1)
-    if cfg.causal:
+    if cfg.predicts_next:
         return idx[:, :-1].contiguous(), idx[:, 1:].contiguous()
     K = max(1, round(cfg.mlm_probability * T))
     # every row of the batch is drawn, whoever asks for which: row r depends on (seed, step, r) and on nothing else

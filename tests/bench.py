@@ -144,7 +144,7 @@ class RandomTokens(int):
 
 
 def batch(vocab_size, causal, rows, block_size=512):
-    cfg = SimpleNamespace(block_size=block_size, batch_size=rows, causal=causal, mlm_probability=0.15)
+    cfg = SimpleNamespace(block_size=block_size, batch_size=rows, predicts_next=causal, mlm_probability=0.15)
     meta = dict(n_vocab=vocab_size, mask_token=vocab_size - 1)
     found = get_batch(cfg, meta, RandomTokens(vocab_size), 0, 0, np.arange(rows))
     return (*(x.to(DEVICE) for x in found), *([None] if causal else []))

@@ -11,8 +11,8 @@ from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, layer_factors, scores, symmetry, wqk
-from data import figures
-from data.layouts import find_stacks
+from data.results import figures
+from data.pretrained.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -1,4 +1,4 @@
-"""data/checkpoint.py and data/hub.py, with the real Hub client against the stand-in of tests/hub.py."""
+"""data/pretrained/checkpoint.py and data/pretrained/hub.py, with the real Hub client against the stand-in of tests/hub.py."""
 
 import contextlib
 import copy
@@ -18,9 +18,9 @@ from huggingface_hub import close_session, constants, hf_hub_download
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-import data.hub
-from data import checkpoint
-from data.checkpoint import CheckpointError, open_checkpoint
+import data.pretrained.hub
+from data.pretrained import checkpoint
+from data.pretrained.checkpoint import CheckpointError, open_checkpoint
 from tests.hub import hub  # noqa: F401 (a fixture)
 
 N_LAYER, N_EMBD = 4, 256
@@ -91,7 +91,7 @@ def cache(repo: str, hub) -> None:
 def waits(monkeypatch) -> list[float]:
     """Nothing waits between tries; the list holds how long it would have."""
     waited = []
-    monkeypatch.setattr(data.hub, "pause", waited.append)
+    monkeypatch.setattr(data.pretrained.hub, "pause", waited.append)
     return waited
 
 
@@ -209,7 +209,7 @@ def test_without_network_or_cache_one_line_says_so(hub, monkeypatch):
 
 @pytest.mark.parametrize("fault", [500, 503, 429, 403, "cut", "reset", "stall", "drip"])
 def test_a_fault_of_the_connection_is_survived(hub, monkeypatch, waits, fault):
-    monkeypatch.setattr(data.hub, *{"stall": ("TIMEOUT", 0.4), "drip": ("DEADLINE", 0.4)}.get(fault, ("TIMEOUT", 10)))
+    monkeypatch.setattr(data.pretrained.hub, *{"stall": ("TIMEOUT", 0.4), "drip": ("DEADLINE", 0.4)}.get(fault, ("TIMEOUT", 10)))
     hub.add("org/toy", SINGLE)
     hub.fail("model.safetensors", fault, times=2)
     opened = read("org/toy")
@@ -241,7 +241,7 @@ def test_five_tries_are_enough(hub, waits, fault, told):
     hub.add("org/toy", SINGLE)
     hub.fail("model.safetensors", fault, times=99)
     assert told in refusal("org/toy")
-    assert waits == list(data.hub.BACKOFF)
+    assert waits == list(data.pretrained.hub.BACKOFF)
 
 
 @pytest.mark.parametrize("fault", ["whole", "odd", "shifted", "unranged", "short", "gzip"])
@@ -564,7 +564,7 @@ def test_groups_come_in_order_and_little_is_read_ahead(hub, monkeypatch):
 MEMORY = """
 import resource, sys
 sys.path.insert(0, {root!r})
-from data import checkpoint
+from data.pretrained import checkpoint
 checkpoint.AHEAD = 1 << 24
 with checkpoint.open_checkpoint({toy!r}) as opened:
     names = list(opened.tensors)

@@ -15,7 +15,8 @@ import torch
 
 import train
 from config import TrainConfig
-from data import runs, tokens
+from data import tokens
+from data.results import runs
 from tests.lives import begin, begin_ranks, end
 from tests.test_train import SMALL, argv, data_dir, result, start
 
@@ -43,14 +44,14 @@ MOMENTS = [  # (the function in whose n-th call a process dies, n, the share of 
     (name, rng.randint(1, most), rng.uniform(0, longest))
     for rng in [random.Random(1)]
     for name, most, longest in 4 * [("train.Run.train_step", 9, 0.05), ("torch.save", 2, 1), ("os.replace", 4, 1),
-                                    ("train.Run.train_step", 9, 0.05), ("data.runs.append", 6, 1)]]
+                                    ("train.Run.train_step", 9, 0.05), ("data.results.runs.append", 6, 1)]]
 
 
 def test_a_run_that_is_killed_at_twenty_moments_ends_bit_for_bit_as_the_whole_one(cfg, tmp_path):
     whole = replace(cfg, out_dir=cfg.out_dir + "_whole")
     assert end(begin(argv(whole), tmp_path / "whole.txt"))[0] == 0
     out, stale = Path(cfg.out_dir), 0
-    for moment in [("data.runs.append", 1, 0.0), ("data.runs.append", 2, 0.1), *MOMENTS]:  # first: in its first rows
+    for moment in [("data.results.runs.append", 1, 0.0), ("data.results.runs.append", 2, 0.1), *MOMENTS]:  # first: in its first rows
         status, said = end(begin(argv(cfg, init_from="resume"), tmp_path / "life.txt", moment))
         assert status in (-signal.SIGKILL, -signal.SIGALRM) and "Traceback" not in said, (moment, said)
         stale += (out / "ckpt.pt.tmp").exists()
@@ -104,8 +105,8 @@ def test_torchrun_goes_on_by_itself_after_losing_a_process(cfg):
 # ---- disk and numbers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, n, file", [("torch.save", 2, "ckpt.pt"), ("data.runs.append", 6, "log.csv"),
-                                           ("data.runs.append", 7, "scores.csv")])
+@pytest.mark.parametrize("name, n, file", [("torch.save", 2, "ckpt.pt"), ("data.results.runs.append", 6, "log.csv"),
+                                           ("data.results.runs.append", 7, "scores.csv")])
 def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(short, tmp_path, name, n, file):
     whole, out = replace(short, out_dir=short.out_dir + "_whole"), Path(short.out_dir)
     train.main(argv(whole))

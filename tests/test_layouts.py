@@ -1,5 +1,5 @@
 """
-data/layouts.py against transformers: for a tiny random model of every family, saved and read back, W_q and W_k of
+data/pretrained/layouts.py against transformers: for a tiny random model of every family, saved and read back, W_q and W_k of
 find_stacks must give the products of queries and keys that the model's own attention computes from basis vectors.
 
     python -m pytest tests/test_layouts.py
@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data import layouts
-from data.layouts import LayoutError, find_stacks
+from data.pretrained import layouts
+from data.pretrained.layouts import LayoutError, find_stacks
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.auto import configuration_auto, modeling_auto  # noqa: E402

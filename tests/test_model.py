@@ -94,11 +94,12 @@ def test_loss_of_the_decoder_is_that_of_the_next_token():
 @pytest.mark.parametrize("chunk", [3, 4, 8])  # of 8 rows: a rest, equal parts, one part
 def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monkeypatch):
     monkeypatch.setattr("model.LOSS_ROWS", chunk)
+    monkeypatch.setattr("model.LOSS_CHUNKS", 8)
     x, weight, bias = (torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in [(8, 5), (7, 5), (7,)])
     targets = torch.randint(7, (8,))
-    loss = LinearCrossEntropy.apply(x, weight, bias, targets)
+    loss = LinearCrossEntropy.apply(x, weight, bias, targets, True)
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(x @ weight.T + bias, targets))
-    assert torch.autograd.gradcheck(lambda *a: 3 * LinearCrossEntropy.apply(*a, targets), (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda *a: 3 * LinearCrossEntropy.apply(*a, targets, True), (x, weight, bias))
 
 
 @pytest.mark.parametrize("causal", [False, True])

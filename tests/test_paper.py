@@ -120,7 +120,7 @@ def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(objective, sof
 class Watched(SelfAttention):
     """model.py's attention with its scores in sight: after backward(), x_i is self.x and beta_ij self.scores.grad."""
 
-    def forward(self, x, context):  # (B, T, C), and the same again
+    def forward(self, x, positions=None):  # (B, T, C)
         q, k, v = (f(x).unflatten(-1, (self.n_head, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
         self.x, self.scores = x.detach(), q @ k.mT  # (B, T, C), (B, H, T, T)
         self.scores.retain_grad()

@@ -1,4 +1,4 @@
-"""data/runs.py and analyze.py --runs: what runs say together, on hand-made curves. pytest tests/test_runs.py"""
+"""data/results/runs.py and analyze.py --runs: what runs say together, on hand-made curves. pytest tests/test_runs.py"""
 
 import math
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import analyze
-from data import figures, runs
+from data.results import figures, runs
 
 STEPS = np.arange(0, 1100, 100.0)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2
@@ -54,7 +54,7 @@ def test_one_value_has_no_interval():
 
 
 def test_table_1_of_the_paper_comes_out_of_its_curves():
-    curves = analyze.read_curves(Path(analyze.__file__).parent / "data/published/loss_curves.csv")
+    curves = analyze.read_curves(Path(analyze.__file__).parent / "data/results/published/loss_curves.csv")
     lines = {line.split()[0]: line.split() for line in analyze.curves_table(curves).splitlines()[1:]}
     published = {"bert_small--encoder--jigsaw": (2.782, 2.758, "26%"),
                  "bert_small--encoder--wikipedia": (0.984, 0.812, "73%"),

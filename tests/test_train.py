@@ -18,7 +18,8 @@ from transformers import BertForMaskedLM, BertLMHeadModel
 import analyze
 import train
 from config import ConfigError, TrainConfig
-from data import batches, runs, tokens
+from data import batches, tokens
+from data.results import runs
 from data.text import prepare
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, parse_ratelimit_headers
 
-from data.checkpoint import Checkpoint, CheckpointError, need
+from data.pretrained.checkpoint import Checkpoint, CheckpointError, need
 
 TIMEOUT = 10.0  # seconds without a byte
 DEADLINE = 600.0  # seconds for a range of 16 MiB

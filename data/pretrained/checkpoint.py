@@ -233,7 +233,7 @@ def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
         need(re.fullmatch(r"\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", repo, re.ASCII)
              and not re.search(r"--|\.\.|\.(safetensors|bin)$", repo),
              f"there is no file or folder {source!r}, and a Hub id looks like org/name or org/name@revision")
-        from data.hub import open_hub  # here, so that local files need no Hub client
+        from data.pretrained.hub import open_hub  # here, so that local files need no Hub client
         return open_hub(source, repo, revision or tail or None)
     need(not revision, f"{source} is local, where there is no revision {revision}")
     folder, only = (path, "") if os.path.isdir(path) else os.path.split(path)

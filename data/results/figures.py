@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import runs
+from data.results import runs
 
 ENCODER, DECODER, UNKNOWN = "#2166ac", "#8e3b9e", "0.5"
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#4d4d4d", "#c7a000", "#35978f", "#f768a1", "#8c510a"]
