@@ -12,7 +12,7 @@ symmetry are two things, and each start below fixes both:
     random       independent of W_q                 about 0    0         all alike
     symmetric    W_q                                +1         +         what is like it
     tilted       W_q (I + K)^T, K skew               0         +         what is like it, as in symmetric
-    mimetic      W_q W_k^T near a Z + b I           about 0.3  +         what is like it
+    mimetic      W_q W_k^T near a Z + b I           about 0.7  +         what is like it
     indefinite   W_q (A + A^T)                      +1         0         all alike
     negative     -W_q                               +1         -         what is unlike it
     skew         W_q (A - A^T)^T                    -1         0         all alike
@@ -67,7 +67,8 @@ def tilted(w_q, w_k, generator):
     W_qk = W_q (I + K) W_q^T = W_q W_q^T + W_q K W_q^T: the symmetric start plus a skew part of the same norm.
 
     The two parts are orthogonal and of one norm, so the symmetry is exactly 0; yet x^T W_qk x is that of `symmetric`
-    for every x. |W_k| is sqrt(2) |W_q|, about.
+    for every x. |W_k| is sqrt(2 + D / C) |W_q|, about. That is of heads: the symmetric parts of two heads overlap, and
+    the skew ones do not, so the sum of H heads has symmetry (H - 1) / (3 H + 1), about.
     """
     a = normal_squares(w_q, generator)  # (H, D, D)
     k = a - a.mT
