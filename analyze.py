@@ -14,7 +14,6 @@ Biases, rotary positions, scaling, and norms of queries and keys are outside of 
 
 import argparse
 import csv
-import difflib
 import sys
 from pathlib import Path
 
@@ -23,8 +22,8 @@ import torch
 from tqdm import tqdm
 
 from data.results import figures, runs
-from data.pretrained.checkpoint import CheckpointError, open_checkpoint
 from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.sources import CheckpointError, find_source, known_models, open_checkpoint
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 COLUMNS = ["model", "stack", "layer", "head", "symmetry", "directionality"]  # head empty: the whole layer
@@ -151,22 +150,6 @@ def score_model(name, source, args):
                 bar.update()
         return dict(name=name, n_params=checkpoint.n_params, causal={s.name: s.causal for s in stacks}, rows=rows,
                     crops=crops, read=", ".join(filter(None, [f"read {read}", checkpoint.note])))
-
-
-def known_models():
-    with open(Path(__file__).parent / "data" / "pretrained" / "models.csv", newline="") as f:
-        return list(csv.DictReader(f))
-
-
-def find_source(name):
-    """A name of data/pretrained/models.csv, a local path, or a Hub id -> what open_checkpoint takes."""
-    ids = {row["name"]: row["hub_id"] for row in known_models()}
-    if Path(name).exists() or "/" in name:
-        return name
-    if name not in ids:
-        near = ", ".join(difflib.get_close_matches(name, ids, n=3, cutoff=0.0))
-        raise CheckpointError(f"no model or folder of this name; the nearest names are {near}, a Hub id is org/name")
-    return ids[name]
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------
