@@ -40,13 +40,21 @@ def factors(C, r, seed=0):
 # ---- the scores --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16)])
+@pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16), (800, 300)])
 @pytest.mark.parametrize("gamma", [1.0, 2.0])
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
     w_q, w_k = factors(C, r)
     m = w_q.double() @ w_k.double().T
     assert [x.item() for x in scores(w_q, w_k, gamma)] == pytest.approx(defined(m, gamma), abs=1e-5)
     assert [symmetry(m).item(), directionality(m, gamma).item()] == pytest.approx(defined(m, gamma), abs=1e-12)
+
+
+@pytest.mark.parametrize("r", [1, 256, 257, 515, 1024])
+def test_norms_by_halves_of_the_gram_matrix_are_those_of_the_product(r):
+    x, y = torch.randn(2, 3, 70, r)
+    plain = (x @ (y.mT @ y) * x).sum(-1)
+    torch.testing.assert_close(analyze.squared_norms(x, y), plain, rtol=1e-4, atol=0)
+    torch.testing.assert_close(analyze.squared_norms(x, y), (x @ y.mT).norm(dim=-1) ** 2, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("r", [3, 40])
