@@ -16,8 +16,6 @@ W_q, W_k (C, r), which is D for one head and H D for a layer.
 """
 
 import argparse
-import csv
-import difflib
 import math
 import sys
 from pathlib import Path
@@ -28,8 +26,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from data.pretrained.checkpoint import CheckpointError, open_checkpoint
+from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.sources import find_source, known_models, open_checkpoint
 from data.results import compare, figures, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
@@ -238,22 +237,6 @@ def bytes_read(checkpoint):
     if checkpoint.bytes_read >= checkpoint.size:
         return f"read all of {size}"
     return f"read {tqdm.format_sizeof(checkpoint.bytes_read, 'B')} of {size}"
-
-
-def known_models():
-    with open(Path(__file__).parent / "data" / "pretrained" / "models.csv", newline="") as f:
-        return list(csv.DictReader(f))
-
-
-def find_source(name):
-    """A name of data/pretrained/models.csv, a local path, or a Hub id -> what open_checkpoint takes."""
-    ids = {row["name"]: row["hub_id"] for row in known_models()}
-    if Path(name).exists() or "/" in name:
-        return name
-    if name not in ids:
-        near = ", ".join(difflib.get_close_matches(name, ids, n=3, cutoff=0.0))
-        raise CheckpointError(f"no model or folder of this name; the nearest names are {near}, a Hub id is org/name")
-    return ids[name]
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from config import ConfigError, load
 from data import tokens
 from data.results import runs
 from data.batches import get_batch
-from data.pretrained.checkpoint import CheckpointError, open_checkpoint
+from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.stdlib import prepare
 from model import ModelConfig, Transformer, load_hf, to_hf
 

@@ -12,6 +12,7 @@ from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 import analyze
 from analyze import directionality, layer_factors, scores, symmetry, wqk
 from data.results import figures
+from data.pretrained import sources
 from data.pretrained.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
 
@@ -158,13 +159,13 @@ def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
                 (float(row["symmetry"]), float(row["directionality"])))
     found = {(kind[2], *np.round(np.percentile(values, [50, 25, 75], axis=0), 4).T.flatten()) for kind, values in
              by_model.items()}
-    for row in analyze.known_models():
+    for row in sources.known_models():
         numbers = [float(row[f"{score}{q}"]) for score in ("symmetry", "directionality") for q in ("", "_q1", "_q3")]
         assert (row["matrix"], *numbers) in found, row["name"]
 
 
 def test_models_csv_is_whole():
-    rows = analyze.known_models()
+    rows = sources.known_models()
     assert len({(row["name"], row["stack"]) for row in rows}) == len(rows) > 150
     for row in rows:
         assert "/" in row["hub_id"] and row["modality"] in figures.MARKERS and row["causal"] in "01"
@@ -249,15 +250,16 @@ def test_a_short_name_is_read_from_the_hub_and_stands_beside_its_published_numbe
     hub.add("google-bert/bert-base-uncased", {p.name: p.read_bytes() for p in folder.iterdir()})
     assert run("--hf", "bert-base") == 0
     out, err = capsys.readouterr()
-    row = next(r for r in analyze.known_models() if r["name"] == "bert-base")
+    row = next(r for r in sources.known_models() if r["name"] == "bert-base")
     assert out.splitlines()[-1].split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in out.splitlines()[-1]
     assert "bert-base: read " in err
 
 
 def test_paper_goes_on_where_it_stopped(hub, tmp_path, monkeypatch, capsys):  # noqa: F811
     """Two models, one of which cannot be had the first time; the second time, only that one is read."""
-    known = [row for row in analyze.known_models() if row["name"] in ("bert-base", "llama3-8b")]
+    known = [row for row in sources.known_models() if row["name"] in ("bert-base", "llama3-8b")]
     monkeypatch.setattr(analyze, "known_models", lambda: known)
+    monkeypatch.setattr(sources, "known_models", lambda: known)
     sources = {row["hub_id"]: Path(model(c, tmp_path / row["name"])) for row, c in zip(known, (BERT, LLAMA))}
     files = {hub_id: {p.name: p.read_bytes() for p in folder.iterdir()} for hub_id, folder in sources.items()}
     first, second = files
