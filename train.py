@@ -19,13 +19,11 @@ its last checkpoint by itself.
 """
 
 import math
-import os
 import signal
 import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,79 +35,23 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, TrainConfig, load
+from config._place import RESTARTS, find_place, first_line, is_lost_process, is_out_of_memory
 from data import tokens
 from data.batches import get_batch
-from data.pretrained.checkpoint import CheckpointError, open_checkpoint
+from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.results import runs
 from data.stdlib import prepare
 from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
 AHEAD = 2  # batches that are made while the one before is trained on
-RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # torchrun repeats the command line as it was
 
 
 class TrainError(Exception):
     """What stopped a run, in one line."""
 
 
-# ---- where it runs: this process, alone or one of torchrun's -----------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Place:
-    rank: int
-    world: int  # number of processes
-    device: torch.device
-
-    def mean(self, x):
-        """The mean over processes of a tensor of this one."""
-        if self.world > 1:
-            dist.all_reduce(x)
-        return x / self.world
-
-    def say(self, text):
-        if self.rank == 0:
-            tqdm.write(text)
-
-
-def find_device(cfg):
-    name = cfg.device
-    if name == "auto":
-        if torch.cuda.is_available():
-            name = "cuda"
-        elif torch.backends.mps.is_available():
-            name = "mps"
-        else:
-            name = "cpu"
-    if name == "cuda" and "LOCAL_RANK" in os.environ:
-        name = f"cuda:{os.environ['LOCAL_RANK']}"  # without a number every process would use the first GPU as well
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()  # a device can have a name and no memory
-    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
-        raise ConfigError(f"device = {cfg.device!r} cannot be used: {str(e).splitlines()[0]}")
-    return device
-
-
-def find_place(cfg):
-    """Where this process runs, joined to the others if torchrun started it."""
-    if cfg.threads:
-        torch.set_num_threads(cfg.threads)
-    device = find_device(cfg)
-    if "RANK" not in os.environ:
-        return Place(0, 1, device)
-    store, rank, world = next(dist.rendezvous("env://"))
-    # The store of one node outlives a restart, and with it the addresses of the processes that were there before: each
-    # start keeps its own under a name of its own. Several nodes count restarts separately, and get a new store.
-    if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
-        store = dist.PrefixStore(f"start {RESTARTS}", store)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", store=store, rank=rank, world_size=world, device_id=device)
-    else:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    return Place(rank, world, device)
+# ---- the data and the batch --------------------------------------------------------------------------------------
 
 
 def split_batch(cfg, world):
@@ -120,9 +62,6 @@ def split_batch(cfg, world):
         raise ConfigError(f"batch_size = {cfg.batch_size}, expected a multiple of {world} processes x micro_batch_size "
                           f"= {cfg.micro_batch_size}")
     return per_process, micro
-
-
-# ---- the data ----------------------------------------------------------------------------------------------------
 
 
 def open_corpus(cfg, place):
@@ -205,7 +144,7 @@ def constraint(cfg, model):
     What the loss adds to pull W_qk = M towards its symmetric part M_s or its skew part M_n: the mean over layers of
     |M|^2 / |M_s|^2, Eq. (S147), or |M|^2 / |M_n|^2, Eq. (S148), which is at least 1.
     """
-    s, _ = analyze.scores(*stacked_qk(model))  # (L,), s = (|M_s|^2 - |M_n|^2) / |M|^2, and the two parts sum to |M|^2
+    s = analyze.scores(*stacked_qk(model)).symmetry  # (L,), (|M_s|^2 - |M_n|^2) / |M|^2, and the parts sum to |M|^2
     if cfg.constraint == "symmetric":
         return (2 / (1 + s)).mean()
     return (2 / (1 - s)).mean()
@@ -331,9 +270,8 @@ class Trainer:
 
     def begin(self):
         """Go on where ckpt.pt of out_dir stands, or begin a run in an out_dir that has none."""
-        restarts = torch.tensor(float(RESTARTS), device=self.place.device)
-        restarted = self.place.mean(restarts) > 0  # of any process: every node counts its own
-        resume = bool(self.cfg.init_from == "resume" or restarted)
+        restarted = self.place.any(RESTARTS > 0)  # by torchrun, after a process was lost; every node counts its own
+        resume = restarted or self.cfg.init_from == "resume"
         state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
         if state is not None:
             self.model.load_state_dict(state["model"])
@@ -445,7 +383,7 @@ def loop(trainer, stop):
                 continue
             trainer.read_losses()  # waits for the device
             trainer.seconds += time.perf_counter() - began
-            told_to_stop = place.mean(torch.tensor(float(len(stop)), device=place.device)) > 0
+            told_to_stop = place.any(len(stop) > 0)
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}, {trainer.tokens_per_s():,.0f} tokens/s", refresh=False)
             bar.update(trainer.step - bar.n)
             if time_to_score:
