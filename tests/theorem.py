@@ -106,7 +106,7 @@ def measure(path, seed, every):
     """Train as train.py does, and look on -> rows."""
     cfg = config.load([path, f"--seed={seed}", "--compile=off"])
     place = train.find_place(cfg)
-    run = train.Run(cfg, place, train.open_corpus(cfg, place))
+    run = train.Trainer(cfg, place, train.open_corpus(cfg, place))
     probe = run.batch(run.corpus.val, 0, 0)
     rows = []
     for batch in tqdm(run.batches(), total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
