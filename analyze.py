@@ -5,6 +5,8 @@ runs of train.py.
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
+    python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
+    python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
@@ -26,10 +28,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from data.pretrained import suites
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import LayoutError, find_stacks
-from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import compare, figures, runs, tables
+from data.pretrained.sources import known_models, open_checkpoint
+from data.results import compare, figures, figures_training, runs, tables, training
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -190,18 +193,19 @@ class ScoredModel(NamedTuple):
     note: str  # what was read
 
 
-def score_model(name, source, args):
+def score_model(target, args):
     """One layer after the other; those to come are being read meanwhile."""
     rows, crops = [], []
-    with open_checkpoint(source, args.revision) as checkpoint:
+    with open_checkpoint(target.source) as checkpoint:
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
         stacks = find_stacks(checkpoint.config, shapes)
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         stream = checkpoint.stream([layer.names for _, layer in layers])
-        with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
+        label = f"{target.model} {target.revision}".strip()
+        with tqdm(total=len(layers), desc=label, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
             for (stack, layer), tensors in zip(layers, stream):
                 tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
-                new_rows, crop = score_layer(name, stack.name, layer, tensors, args)
+                new_rows, crop = score_layer(target, stack.name, layer, tensors, args)
                 rows += new_rows
                 crops.append(crop)
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
@@ -211,7 +215,7 @@ def score_model(name, source, args):
         return ScoredModel(checkpoint.n_params, causal, rows, crops, note)
 
 
-def score_layer(name, stack, layer, tensors, args):
+def score_layer(target, stack, layer, tensors, args):
     """-> the row of one layer, those of its heads if asked for, and the corner of its W_qk that is drawn."""
     w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D)
     if args.published:
@@ -221,13 +225,14 @@ def score_layer(name, stack, layer, tensors, args):
     found = scores(q, k, args.gamma, args.published)
     if not math.isfinite(found.symmetry):
         raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero, or too large for float32")
-    rows = [tables.ModelScore(name, stack, layer.index, None, float(found.symmetry), float(found.directionality))]
+    rows = [tables.ModelScore(target.model, target.revision, stack, layer.index, None, float(found.symmetry),
+                              float(found.directionality))]
     if args.per_head:
         keys = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): to each query head its key head
         found = scores(w_q, keys, args.gamma, args.published)  # (H,)
         for head in range(len(w_q)):
-            rows.append(tables.ModelScore(name, stack, layer.index, head, float(found.symmetry[head]),
-                                          float(found.directionality[head])))
+            rows.append(tables.ModelScore(target.model, target.revision, stack, layer.index, head,
+                                          float(found.symmetry[head]), float(found.directionality[head])))
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
 
@@ -298,6 +303,9 @@ def parse_args(argv):
                       help="names of data/pretrained/models.csv, Hub ids, or local folders")
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
+    what.add_argument("--suite", metavar="NAME",
+                      help="the members of a suite of data/pretrained/suites.csv, or of a file of its form; goes on where "
+                      "--csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
                       help="runs of train.py, and data/results/published/loss_curves.csv")
     parser.add_argument("--level", type=float, default=2.5,
@@ -313,11 +321,24 @@ def parse_args(argv):
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
+    parser.add_argument("--revisions", metavar="GLOB", help="of every NAME, the branches and tags, or the folders "
+                        "in it, that match, in the order of their steps; goes on where --csv stands, as does a NAME that "
+                        "is a glob")
+    parser.add_argument("--stride", type=positive, default=1, metavar="N", help="of these, every N-th")
+    parser.add_argument("--limit", type=positive, metavar="N", help="of these, N at most, evenly spread")
     args = parser.parse_args(argv)
+    if args.revision and args.revisions:
+        parser.error("--revision names one, --revisions those that match: give one of the two")
     if args.paper:
         args.hf = list(dict.fromkeys(row["name"] for row in known_models()))
         args.csv = args.csv or "data/results/paper.csv"
     return args
+
+
+def positive(text):
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number from 1 on")
+    return int(text)
 
 
 def analyze_models(args):
@@ -326,28 +347,63 @@ def analyze_models(args):
     facts = {}  # (model, stack) -> n_params, causal
     for row in known:
         facts[row["name"], row["stack"]] = float(row["params"]), row["causal"] == "1"
+    members = suites.find_suite(args.suite) if args.suite else []
+    targets, errors = suites.find_all(members or args.hf, args.revision, args.revisions, args.stride, args.limit)
+    for name, error in errors.items():
+        print(f"analyze.py: {name}: {error}", file=sys.stderr)
+    status = 1 if errors else 0
+    takes_long = args.paper or args.suite or any(target.step is not None for target in targets)
     rows = []
-    if args.paper and Path(args.csv).exists():
+    if takes_long and args.csv and Path(args.csv).exists():
         rows = tables.read_scores(args.csv)
-    done = {row.model for row in rows}
-    status, result = 0, None
-    for name in args.hf:
-        if name in done:
+    done = {(row.model, row.revision) for row in rows}
+    surveys = suites.survey(targets, done)
+    for seen in surveys:
+        size = tqdm.format_sizeof(seen.n_bytes, "B")
+        print(f"{seen.model}: {seen.n_checkpoints} checkpoints, {seen.n_left} to read: {size} of queries and keys",
+              file=sys.stderr)
+    result = None
+    for target in targets:
+        if (target.model, target.revision) in done:
             continue
+        label = f"{target.model} {target.revision}".strip()
         try:
-            result = score_model(name, find_source(name), args)
+            result = score_model(target, args)
         except (CheckpointError, LayoutError) as e:
-            print(f"analyze.py: {name}: {e}", file=sys.stderr)
+            print(f"analyze.py: {label}: {e}", file=sys.stderr)
             status = 1
             continue
-        print(f"{name}: {result.note}", file=sys.stderr)
+        print(f"{label}: {result.note}", file=sys.stderr)
         rows += result.rows
-        for stack, causal in result.causal.items():
-            facts[name, stack] = result.n_params, causal
+        for stack in result.causal:
+            facts[target.model, stack] = result.n_params, result.causal[stack]
         if args.csv:
-            tables.write_scores(args.csv, rows)  # after each model: --paper takes hours and goes on from here
+            tables.write_scores(args.csv, rows)  # after each: what takes hours goes on from here
     if not rows:
         return status
+    trainings = training.find_trainings(targets, rows, surveys)
+    if args.suite:
+        report_suite(members, rows, trainings, args)
+    elif trainings:
+        print(training.training_table(trainings))
+        if args.plot:
+            figures_training.plot_training(trainings, args.plot)
+    else:
+        report_models(rows, facts, known, result, args)
+    return status
+
+
+def report_suite(members, rows, trainings, args):
+    scored = training.find_scored(members, rows)
+    print(training.suite_table(scored))
+    if trainings:
+        print(training.training_table(trainings))
+    if args.plot:
+        figures_training.plot_suite(scored, trainings, args.plot)
+
+
+def report_models(rows, facts, known, result, args):
+    """Tables and a picture of the models; result: what score_model found of the last of them."""
     if len(args.hf) == 1 or args.per_head and not args.csv:
         print(tables.layer_table(rows))
     summary = tables.summarise(rows, facts, known)
@@ -356,7 +412,6 @@ def analyze_models(args):
         figures.plot_model(args.hf[0], rows, result.causal, result.crops, args.plot)
     elif args.plot:
         figures.plot_models(summary, args.plot)
-    return status
 
 
 def analyze_runs(args):
@@ -388,7 +443,7 @@ def main(argv):
             analyze_runs(args)
         else:
             sys.exit(analyze_models(args))
-    except (runs.RunError, OSError) as e:
+    except (runs.RunError, CheckpointError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
 
 

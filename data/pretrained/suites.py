@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data.pretrained.files import CheckpointError, require
-from data.pretrained.sources import find_source
+from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.sources import find_source, open_checkpoint
 
 SUITES = Path(__file__).parent / "suites.csv"
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
@@ -43,14 +44,15 @@ def read_step(name: str) -> tuple[str, float] | None:
     """
     The phase of a training that a name is of, and the step in it: 'stage1-step900-tokens4B' -> 'stage1-step', 900.
 
-    The step is the number after 'step', else the last number. None without a number.
+    The step is the number after 'step', else the last number; what stands before a / does not count. None without one.
     """
-    numbers = list(re.finditer(r"step[-_]?" + NUMBER, name)) or list(re.finditer(NUMBER, name))
+    last = name.rfind("/") + 1
+    numbers = list(re.finditer(r"step[-_]?" + NUMBER, name[last:])) or list(re.finditer(NUMBER, name[last:]))
     if not numbers:
         return None
     number = numbers[-1]
     digits, unit = number.groups()
-    return name[: number.start(1)], float(digits) * UNITS[unit]
+    return name[: last + number.start(1)], float(digits) * UNITS[unit]
 
 
 def in_order(names: list[str]) -> list[tuple[str, float]]:
@@ -102,9 +104,12 @@ def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit
     """
     if is_glob(name):
         matches = find_matches(name)
-        trainings = {}  # the name with * for its step -> names
+        trainings = {}  # what stands before the steps, and a * for them -> names
         for match in matches:
-            trainings.setdefault(pattern_of(match), []).append(match)
+            found = read_step(match)
+            if found:
+                phase, _ = found
+                trainings.setdefault(f"{phase}*", []).append(match)
         sources = {match: match for match in matches}
     elif revisions:
         sources = find_revisions(name, revisions)
@@ -122,15 +127,6 @@ def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit
 
 def is_glob(name: str) -> bool:
     return bool(re.search(r"[*?[]", name))
-
-
-def pattern_of(name: str) -> str:
-    """'google/multiberts-seed_0-step_20k' -> 'google/multiberts-seed_0-step_*k'"""
-    found = read_step(name)
-    if not found:
-        return name
-    phase, _ = found
-    return phase + "*" + re.sub(r"^\d+(\.\d+)?", "", name[len(phase) :])
 
 
 def find_matches(pattern: str) -> list[str]:
@@ -182,9 +178,9 @@ class Member(NamedTuple):
     stack: str  # encoder, decoder, ...: which stack of the model is meant; "" where it has one
     kind: str  # pair: an encoder or decoder of a size; dose; switch: began as its partner; trajectory: a training
     causal: bool | None  # None: trained both ways
-    objective: str  # what it was trained for; of a dose, what is counted
+    objective: str  # what it was trained for; of a dose, what is counted, with its unit
     size: str
-    dose: float | None  # [%]
+    dose: float | None
     partner: str  # of a switch: the name of the member that its training began from
     source: str  # where it was seen to exist
 
@@ -224,3 +220,63 @@ def suite_targets(member: Member, stride: int = 1, limit: int | None = None) -> 
     if member.revision:
         target = at_revision(target, member.revision)
     return [target]
+
+
+# ---- all that is asked for ---------------------------------------------------------------------------------------
+
+
+def find_all(entries, revision: str | None = None, revisions: str | None = None, stride: int = 1,
+             limit: int | None = None) -> tuple[list[Target], dict[str, CheckpointError]]:
+    """What names, or members of a suite, stand for, each once; and of those that stand for nothing: {name: why}."""
+    targets, errors = [], {}
+    for entry in entries:
+        is_member = isinstance(entry, Member)
+        try:
+            if is_member:
+                found = suite_targets(entry, stride, limit)
+            else:
+                found = find_targets(entry, revisions, stride, limit)
+            if revision:
+                found = [at_revision(target, revision) for target in found]
+            targets += found
+        except CheckpointError as e:
+            errors[entry.name if is_member else entry] = e
+    return list(dict.fromkeys(targets)), errors
+
+
+class Survey(NamedTuple):
+    """What the first checkpoint of a training tells of all of them."""
+
+    model: str
+    n_checkpoints: int
+    n_left: int
+    n_bytes: int  # of the queries and keys that are left to read
+    causal: dict[str, bool | None]  # stack -> causal
+
+
+def survey(targets: list[Target], done: set[tuple[str, str]]) -> list[Survey]:
+    """
+    One Survey for each training in targets, from headers alone. done: the (model, revision) that were read before.
+    A training whose first checkpoint cannot be opened is left out: why, is said when it is its turn.
+    """
+    surveys = []
+    for model in dict.fromkeys(target.model for target in targets if target.step is not None):
+        checkpoints = [target for target in targets if target.model == model]
+        left = [target for target in checkpoints if (target.model, target.revision) not in done]
+        first = left[0] if left else checkpoints[0]
+        try:
+            n_bytes, causal = read_headers(first.source)
+        except (CheckpointError, LayoutError):
+            continue
+        surveys.append(Survey(model, len(checkpoints), len(left), n_bytes * len(left), causal))
+    return surveys
+
+
+def read_headers(source: str) -> tuple[int, dict[str, bool | None]]:
+    """Bytes of the queries and keys of one checkpoint, and which of its stacks are causal."""
+    with open_checkpoint(source) as checkpoint:
+        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+        stacks = find_stacks(checkpoint.config, shapes)
+        names = {name for stack in stacks for layer in stack.layers for name in layer.names}
+        n_bytes = sum(checkpoint.tensors[name].end - checkpoint.tensors[name].start for name in names)
+        return n_bytes, {stack.name: stack.causal for stack in stacks}

@@ -174,6 +174,6 @@ def draw_dose(axis, counted, sizes, score):
         for one, dose, (q1, median, q3) in zip(members, doses, bars):
             axis.errorbar(dose, median, [[median - q1], [q3 - median]], fmt="o", ms=4, lw=1,
                           color=kind(one.member.causal)[1])
-    score_axis(axis, score, f"{counted} [%]")
+    score_axis(axis, score, counted)
     axis.set_title("dose", fontsize=8)
     axis.legend(frameon=False, fontsize=7)

@@ -16,6 +16,7 @@ class ModelScore(NamedTuple):
     """A row of the CSV of pretrained models: the scores of one layer, or of one of its heads."""
 
     model: str
+    revision: str  # which of its checkpoints; "" where it is the one that its name stands for
     stack: str  # encoder, decoder, ...; "" where the model has one
     layer: int
     head: int | None  # None: the whole layer; an empty cell
@@ -53,7 +54,7 @@ def read_scores(path):
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["stack"], int(row["layer"]), head,
+            rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head,
                                    float(row["symmetry"]), float(row["directionality"])))
     return rows
 

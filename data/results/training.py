@@ -24,11 +24,12 @@ class Training(NamedTuple):
     directionality: np.ndarray  # (P, L)
 
 
-def find_trainings(targets, rows, causal):
+def find_trainings(targets, rows, surveys):
     """
     The trainings that have rows. targets: what was scored, with model, revision and step; rows: of tables.ModelScore;
-    causal: (model, stack) -> True, False or None.
+    surveys: of data/pretrained/suites.py, which know what is causal.
     """
+    causal = {(seen.model, stack): seen.causal[stack] for seen in surveys for stack in seen.causal}
     steps = {(target.model, target.revision): target.step for target in targets if target.step is not None}
     found = {}  # (model, stack) -> (step, revision) -> layer -> row
     for row in rows:
