@@ -31,6 +31,8 @@ from urllib.parse import unquote
 
 import pytest
 
+import data.pretrained.hub
+
 WEIGHTS = (".safetensors", ".bin")
 
 
@@ -184,6 +186,7 @@ class Server(ThreadingHTTPServer):
 class Hub:
     repos: dict[str, Repo] = field(default_factory=dict)
     log: list[Request] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)  # seconds that the client would have waited between its tries
 
     def __post_init__(self):
         self.faults, self.lock, self.stopped = [], threading.Lock(), threading.Event()
@@ -232,6 +235,7 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(data.pretrained.hub, "pause", hub.waits.append)
     close_session()  # its connections lead to the server of another test
     yield hub
     close_session()

@@ -4,7 +4,7 @@ Chosen tensors of a checkpoint and nothing else: a file tells where each of its 
     with open_checkpoint("openai-community/gpt2") as checkpoint:  # of sources.py
         for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
-A pytorch_model.bin tells so only inside a pickle: it is opened whole.
+safetensors_header.py and torch_zip.py read where the tensors lie.
 """
 
 import math
@@ -18,7 +18,7 @@ import torch
 
 from data.pretrained.files import DTYPES, CheckpointError, Folder, read_json, require
 from data.pretrained.safetensors_header import read_header
-from data.pretrained.torch_zip import load_whole
+from data.pretrained.torch_zip import read_torch
 
 N_READERS = 8  # ranges in flight
 PIECE = 1 << 24  # bytes of a range at most: one big tensor keeps every reader busy, and a retry loses little
@@ -29,8 +29,9 @@ class Checkpoint(AbstractContextManager):
     """
     An open checkpoint in a folder, or in what looks like one: a repository of the Hub.
 
-    config: its config.json. tensors: a TensorInfo by name. n_params: elements of the floating-point tensors. size:
-    bytes of the weight files. source, revision, note and bytes_read are those of the folder.
+    source: as the user wrote it. revision: the commit it is pinned to, None if local. config: its config.json.
+    tensors: a TensorInfo by name. n_params: elements of the floating-point tensors. size, bytes_read: bytes of the
+    weight files, all and read so far. note: what the user should know, or "".
     """
 
     def __init__(self, folder: Folder, only: str = ""):
@@ -58,7 +59,7 @@ class Checkpoint(AbstractContextManager):
 
     @property
     def bytes_read(self) -> int:
-        return self._folder.bytes_read
+        return sum(self._folder.bytes_read_of.values())
 
     def _find_tensors(self, only: str):
         """-> bytes of the weight files, {name: TensorInfo}."""
@@ -76,7 +77,7 @@ class Checkpoint(AbstractContextManager):
 
     def _read_table(self, file: str):
         if file.endswith(".bin"):
-            return load_whole(self._folder, file)
+            return read_torch(self._folder, file)
         return read_header(self._folder, file)
 
     def stream(self, groups: Sequence[Sequence[str]], zeros: bool = False) -> Iterator[dict[str, torch.Tensor]]:
@@ -119,7 +120,10 @@ class Checkpoint(AbstractContextManager):
         for first in range(0, len(view), PIECE):
             piece = view[first : first + PIECE]
             futures.append(self._pool.submit(self._folder.read_exactly, info.file, info.start + first, piece))
-        return data.view(DTYPES[info.dtype]).reshape(info.shape), futures
+        tensor = data.view(DTYPES[info.dtype])
+        if info.stride is not None:  # transposed, or some columns of a wider one: between them lie bytes of others
+            return tensor.as_strided(info.shape, info.stride), futures
+        return tensor.reshape(info.shape), futures
 
     def _check_values(self, name: str, tensor: torch.Tensor, zeros: bool):
         if not tensor.numel():

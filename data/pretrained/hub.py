@@ -131,7 +131,7 @@ class Repository(Folder):
                     raise httpx2.ReadTimeout("stalled", request=r.request)
                 view[done:end] = chunk
                 done = end
-                self.count(len(chunk))
+                self.count(name, len(chunk))
             if done < n_bytes:
                 raise httpx2.ReadError("cut short", request=r.request)
             return size
