@@ -238,6 +238,50 @@ def test_the_formats_that_were_found_are_named(hub, tmp_path):
     assert "notes.txt" in refusal(tmp_path / "notes.txt")
 
 
+# What there is on the Hub
+
+
+def test_branches_and_tags_of_a_repository_are_listed_and_each_has_its_own_weights(hub):
+    hub.add("org/toy", SINGLE)
+    for step in (0, 1000):
+        weights = {n: tensor + step for n, tensor in WEIGHTS.items()}
+        hub.add("org/toy", SINGLE | {"model.safetensors": save(weights)}, branch=f"step{step}")
+        read("org/toy", weights=weights, revision=f"step{step}")
+    hub.add("org/toy", SINGLE, tag="v1.0")
+    hub.fail("api", 503)
+    assert sorted(data.pretrained.hub.list_revisions("org/toy")) == ["main", "step0", "step1000", "v1.0"]
+    read("org/toy@v1.0")
+    assert len(hub.waits) == 1
+
+
+def test_repositories_are_listed_by_a_pattern_over_all_pages(hub):
+    steps = [f"google/multiberts-seed_0-step_{k}k" for k in (0, 20, 100, 2000)]
+    others = ["google/multiberts-seed_0", "google/multiberts-seed_1-step_0k", "googles/multiberts-seed_0-step_7k"]
+    for repo in steps + others:
+        hub.add(repo, SINGLE)
+    assert sorted(data.pretrained.hub.list_repos("google/multiberts-seed_0-step_*k")) == sorted(steps)
+    assert len(data.pretrained.hub.list_repos("google/multiberts-seed_?-step_0k")) == 2
+    assert sum("author=google" in r.path and "search=multiberts-seed_" in r.path for r in hub.log) >= 2
+
+
+def test_what_cannot_be_listed_is_one_line(hub, monkeypatch):
+    def told(call, name):
+        with pytest.raises(CheckpointError) as error:
+            call(name)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    list_revisions, list_repos = data.pretrained.hub.list_revisions, data.pretrained.hub.list_repos
+    assert "org/none" in told(list_revisions, "org/none") and "HF_TOKEN" in told(list_revisions, "org/none")
+    assert "org/none*" in told(list_repos, "org/none*")
+    assert "name before" in told(list_repos, "*/bert-*") and "name before" in told(list_repos, "bert-*")
+    hub.add("org/toy", SINGLE)
+    hub.fail("api", 200)
+    assert hub.url in told(list_revisions, "org/toy")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in told(list_revisions, "org/toy") and "HF_HUB_OFFLINE" in told(list_repos, "org/t*")
+
+
 # Files that lie
 
 

@@ -61,5 +61,7 @@ def folder(path: Path, files: dict[str, bytes], config: bytes | None = CONFIG) -
 
 
 def cache(repo: str, hub) -> None:
-    for file in hub.repos[repo].files:
+    """The files of its main branch are in the local cache."""
+    held = hub.repos[repo]
+    for file in held.files[held.branches["main"]]:
         hf_hub_download(repo, file)

@@ -142,7 +142,8 @@ def find_weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]
     wanted += ["pytorch_model.bin", "pytorch_model.bin.index.json"]
     name = next((n for n in wanted if n in folder.names), None)
     if name is None:
-        weights = [n for n in folder.names if re.search(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b", n)]
+        formats = r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b"
+        weights = [n for n in folder.names if re.search(formats, n)]
         where = f"{folder.source} ({folder.note})" if folder.note else folder.source
         raise CheckpointError(f"{where} has no model.safetensors or pytorch_model.bin (found "
                               f"{', '.join(weights[:5]) or 'no'} weights): convert it with save_pretrained, or give the "
