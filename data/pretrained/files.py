@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+          "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}  # the last two only together: fp8.py
 
 
 class CheckpointError(Exception):
@@ -32,6 +33,13 @@ class TensorInfo:
     end: int
     stride: tuple[int, ...] | None = None  # in elements; None: those of a contiguous tensor
     loaded: torch.Tensor | None = None  # the tensor itself, if the whole file has been read
+    scale: "TensorInfo | None" = None  # by which an F8_E4M3 tensor is to be multiplied
+
+    @property
+    def n_bytes(self) -> int:
+        """What reading it takes, with its scale."""
+        own = self.end - self.start
+        return own if self.scale is None else own + self.scale.n_bytes
 
 
 def read_json(path: Path) -> dict:
