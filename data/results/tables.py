@@ -19,8 +19,11 @@ class ModelScore(NamedTuple):
     stack: str  # encoder, decoder, ...; "" where the model has one
     layer: int
     head: int | None  # None: the whole layer; an empty cell
+    n: int  # W_qk is n x n, the product of factors (n, r)
+    r: int
     symmetry: float
     directionality: float
+    directionality_eq17: float
 
 
 class Summary(NamedTuple):
@@ -34,6 +37,7 @@ class Summary(NamedTuple):
     published: dict  # the row of data/pretrained/models.csv that is about it, or {}
     symmetry: tuple
     directionality: tuple
+    directionality_eq17: tuple
 
     def matrix(self):
         """Of which matrix the published numbers are: wqk, or what models.csv says instead."""
@@ -53,8 +57,8 @@ def read_scores(path):
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["stack"], int(row["layer"]), head,
-                                   float(row["symmetry"]), float(row["directionality"])))
+            rows.append(ModelScore(row["model"], row["stack"], int(row["layer"]), head, int(row["n"]), int(row["r"]),
+                                   *(float(row[name]) for name in ModelScore._fields[6:])))
     return rows
 
 
@@ -75,10 +79,9 @@ def summarise(rows, facts, known):
     summary = []
     for (model, stack), layers in by_stack.items():
         n_params, causal = facts[model, stack]
-        symmetry = np.percentile([row.symmetry for row in layers], [25, 50, 75])
-        directionality = np.percentile([row.directionality for row in layers], [25, 50, 75])
+        quartiles = np.percentile([row[6:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
         summary.append(Summary(model, stack, len(layers), n_params, causal, published.get((model, stack), {}),
-                               symmetry, directionality))
+                               *quartiles.T))
     return summary
 
 
