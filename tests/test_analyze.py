@@ -11,7 +11,7 @@ from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
-from data.results import figures
+from data.results import figures, null, tables
 from data.pretrained import sources
 from data.pretrained.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
@@ -271,7 +271,8 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
 def test_an_encoder_decoder_gives_a_row_for_each_stack(tmp_path, capsys):
     assert run("--hf", model(T5, tmp_path / "m"), model(BERT, tmp_path / "b"), "--csv", str(tmp_path / "s.csv")) == 0
     out = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:3] for line in out[1:3]] == [["encoder", "2"], ["decoder", "3"]] and len(out) == 4
+    assert [line.split()[1:3] for line in out[1:3]] == [["encoder", "2"], ["decoder", "3"]]
+    assert [line.split()[1] for line in out[3:4]] == ["3"]  # BERT's: one stack, without a name
     assert [(r["stack"], r["layer"]) for r in read(tmp_path / "s.csv")][:5] == \
         [("encoder", "0"), ("encoder", "1"), ("decoder", "0"), ("decoder", "1"), ("decoder", "2")]
 
@@ -280,7 +281,7 @@ def test_the_table_has_median_and_quartiles_over_layers(tmp_path, capsys):
     run("--hf", model(BERT, tmp_path / "m"), "--csv", str(tmp_path / "s.csv"))
     layers = [float(r["symmetry"]) for r in read(tmp_path / "s.csv")]
     q1, median, q3 = np.percentile(layers, [25, 50, 75])
-    assert f"{median:.2f} [{q1:.2f}, {q3:.2f}]" in capsys.readouterr().out.splitlines()[-1]
+    assert f"{median:.2f} [{q1:.2f}, {q3:.2f}]" in capsys.readouterr().out.splitlines()[-3]
 
 
 def test_one_failure_does_not_stop_the_others_and_the_status_tells(tmp_path, capsys):
@@ -289,7 +290,7 @@ def test_one_failure_does_not_stop_the_others_and_the_status_tells(tmp_path, cap
     out, err = capsys.readouterr()
     assert "lama3-8b: no model or folder of this name; the nearest names are llama3-8b" in err
     assert "empty has no config.json" in err and "Traceback" not in err
-    assert len(out.splitlines()) == 2
+    assert " 3 " in out.splitlines()[1] and len(out.splitlines()) == 4  # a head, one model, two lines that explain
 
 
 def test_a_layer_whose_product_is_zero_is_refused(tmp_path, capsys):
@@ -309,7 +310,8 @@ def test_a_short_name_is_read_from_the_hub_and_stands_beside_its_published_numbe
     assert run("--hf", "bert-base") == 0
     out, err = capsys.readouterr()
     row = next(r for r in sources.known_models() if r["name"] == "bert-base")
-    assert out.splitlines()[-1].split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in out.splitlines()[-1]
+    line = out.splitlines()[-3]
+    assert line.split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in line
     assert "bert-base: read " in err
 
 
@@ -373,3 +375,15 @@ def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, mon
 def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model(tmp_path):
     assert run("--hf", str(SHARED / "weights" / "bert-tiny-sst2-qk"), "--csv", str(tmp_path / "s.csv")) == 0
     assert [float(r["symmetry"]) for r in read(tmp_path / "s.csv")] == pytest.approx([0.620, 0.917], abs=0.01)
+
+
+def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_size(tmp_path, monkeypatch):
+    (tmp_path / "null.csv").write_text("n,r,directionality_q025,directionality_q975\n32,32,-0.5,0.5\n32,4,-0.9,0.9\n"
+                                       "4096,128,-0.1,0.1\n")
+    monkeypatch.setattr(null, "NULL", tmp_path / "null.csv")
+    assert null.band("directionality", 64, 64) == (-0.5, 0.5) and null.band("directionality", 3000, 99) == (-0.1, 0.1)
+    layers = [tables.ModelScore("m", "", i, None, 64, 64, 0.1, d, 0.3) for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
+    (summary,) = tables.summarise(layers, {("m", ""): (1e6, None)}, [])
+    assert summary.outside == 2 and "2/4    0.30" in tables.summary_table([summary])
+    monkeypatch.setattr(null, "NULL", tmp_path / "none.csv")
+    assert tables.summarise(layers, {("m", ""): (1e6, None)}, [])[0].outside is None
