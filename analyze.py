@@ -347,12 +347,14 @@ def parse_args(argv):
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
-                      help="runs of train.py, and data/results/published/loss_curves.csv")
+                      help="folders of runs, a comparison that --csv wrote, or the authors' loss_curves.csv")
     parser.add_argument("--level", type=float, default=2.5,
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
+    parser.add_argument("--baseline", metavar="ARM",
+                        help="what other runs are measured against (the plain random start, or the first arm)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
     parser.add_argument("--csv", metavar="FILE",
-                        help=f"write {','.join(tables.ModelScore._fields)}, in full precision")
+                        help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, and, "
                         "with _layers in its name, every layer")
@@ -408,24 +410,25 @@ def analyze_models(args):
 
 
 def analyze_runs(args):
-    curves, folders = {}, []
+    """Compare runs, from their folders or from what an earlier --csv has kept of them."""
+    curves, paths = {}, []
     for path in args.runs:
-        if path.endswith(".csv"):
-            curves |= compare.read_curves(path)
+        if Path(path).is_file() and not compare.is_comparison(path):
+            curves |= compare.read_curves(path)  # of the authors
         else:
-            folders.append(path)
+            paths.append(path)
     if curves:
         print(tables.curves_table(curves))
-    if not folders:
+    if not paths:
         return
-    arms = compare.pool(folders)
-    rows = compare.compare(arms, args.level)
-    print(tables.runs_table(arms, rows, args.level))
+    arms = compare.pool(paths)
+    lines = compare.compare(arms, args.level, args.baseline)
+    print(tables.comparison_table(lines, arms, args.level))
     if args.csv:
-        tables.write_comparison(args.csv, rows)
+        compare.write_comparison(args.csv, arms)
     if args.plot:
         path = Path(args.plot)
-        figures.plot_runs(arms, rows, curves, path)
+        figures.plot_runs(arms, lines, args.level, curves, path)
         figures.plot_arms(arms, path.with_stem(path.stem + "_layers"))
 
 
