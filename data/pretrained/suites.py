@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from tqdm import tqdm
+
 from data.pretrained.files import CheckpointError, require
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import find_source, open_checkpoint
@@ -134,15 +136,14 @@ def find_matches(pattern: str) -> list[str]:
     folders = [path for path in glob.glob(os.path.expanduser(pattern)) if os.path.isdir(path)]
     if folders:
         return folders
+    require(re.fullmatch(r"[^/.~]+/[^/]+", pattern), f"no folder matches {pattern}")
     from data.pretrained.hub import list_repos  # here, so that local files need no Hub client
 
-    names = list_repos(pattern)
-    require(names, f"no folder and no repository of the Hub matches {pattern}")
-    return names
+    return list_repos(pattern)
 
 
 def find_revisions(name: str, pattern: str) -> dict[str, str]:
-    """{revision: what open_checkpoint takes} of the branches and tags of a repository, or of the folders in a folder."""
+    """{revision: what open_checkpoint takes} of the branches and tags of a repository, or the folders in a folder."""
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         found = {path.name: str(path) for path in folder.glob(pattern) if path.is_dir()}
@@ -252,6 +253,10 @@ class Survey(NamedTuple):
     n_left: int
     n_bytes: int  # of the queries and keys that are left to read
     causal: dict[str, bool | None]  # stack -> causal
+
+    def line(self) -> str:
+        size = tqdm.format_sizeof(self.n_bytes, "B")
+        return f"{self.model}: {self.n_checkpoints} checkpoints, {self.n_left} to read: {size} of queries and keys"
 
 
 def survey(targets: list[Target], done: set[tuple[str, str]]) -> list[Survey]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.results import compare
-from data.results.runs import append, replacing
+from data.results import compare, null
+from data.results.runs import RunError, replacing
 
 
 class ModelScore(NamedTuple):
@@ -20,8 +20,11 @@ class ModelScore(NamedTuple):
     stack: str  # encoder, decoder, ...; "" where the model has one
     layer: int
     head: int | None  # None: the whole layer; an empty cell
+    n: int  # W_qk is n x n, the product of factors (n, r)
+    r: int
     symmetry: float
     directionality: float
+    directionality_eq17: float
 
 
 class Summary(NamedTuple):
@@ -33,8 +36,12 @@ class Summary(NamedTuple):
     n_params: float
     causal: bool | None
     published: dict  # the row of data/pretrained/models.csv that is about it, or {}
+    outside: int | None  # layers with a directionality that random factors seldom have, or None: not known
+    n: int  # of its layers, as in ModelScore
+    r: int
     symmetry: tuple
     directionality: tuple
+    directionality_eq17: tuple
 
     def matrix(self):
         """Of which matrix the published numbers are: wqk, or what models.csv says instead."""
@@ -52,10 +59,14 @@ def write_scores(path, rows):
 def read_scores(path):
     rows = []
     with open(path, newline="") as f:
-        for row in csv.DictReader(f):
+        table = csv.DictReader(f)
+        if table.fieldnames != list(ModelScore._fields):
+            raise RunError(f"{path} is no table of models: it does not begin with {','.join(ModelScore._fields)}; "
+                           "name another file, or move it away")
+        for row in table:
             head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head,
-                                   float(row["symmetry"]), float(row["directionality"])))
+            rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head, int(row["n"]),
+                                   int(row["r"]), *(float(row[name]) for name in ModelScore._fields[7:])))
     return rows
 
 
@@ -76,11 +87,22 @@ def summarise(rows, facts, known):
     summary = []
     for (model, stack), layers in by_stack.items():
         n_params, causal = facts[model, stack]
-        symmetry = np.percentile([row.symmetry for row in layers], [25, 50, 75])
-        directionality = np.percentile([row.directionality for row in layers], [25, 50, 75])
+        quartiles = np.percentile([row[7:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
         summary.append(Summary(model, stack, len(layers), n_params, causal, published.get((model, stack), {}),
-                               symmetry, directionality))
+                               count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
     return summary
+
+
+def count_outside(layers):
+    """How many of them have a directionality outside of what 95 of 100 random matrices of their size have."""
+    outside = 0
+    for row in layers:
+        band = null.band("directionality", row.n, row.r)
+        if band is None:
+            return None
+        if not band[0] <= row.directionality <= band[1]:
+            outside += 1
+    return outside
 
 
 def summary_table(summary):
@@ -89,8 +111,8 @@ def summary_table(summary):
     model_width = max(model_width, len("model"))
     stack_width = max(len(s.stack) for s in summary)
     stack_width = max(stack_width, len("stack"))
-    lines = [f"{'model':{model_width}}  {'stack':{stack_width}}  layers   params"
-             f"  {'symmetry [quartiles]':26} published   {'directionality [quartiles]':26} published"]
+    lines = [f"{'model':{model_width}}  {'stack':{stack_width}}  layers   params  {'symmetry':20} {'published':>9}   "
+             f"{'directionality':20} {'published':>9}  outside  Eq. 17"]
     for s in summary:
         params = tqdm.format_sizeof(s.n_params)
         line = f"{s.model:{model_width}}  {s.stack:{stack_width}}  {s.n_layer:6}  {params:>7}"
@@ -99,18 +121,22 @@ def summary_table(summary):
             q1, median, q3 = getattr(s, name)
             ours = f"{median:5.2f} [{q1:.2f}, {q3:.2f}]"
             theirs = f"{float(s.published[name]):.2f}" if s.published else "-"
-            line += f"  {ours:26} {theirs:>9}{star}"
-        lines.append(line.rstrip())
+            line += f"  {ours:20} {theirs:>9}{star}"
+        outside = "-" if s.outside is None else f"{s.outside}/{s.n_layer}"
+        lines.append(f"{line} {outside:>8} {s.directionality_eq17[1]:7.2f}")
     for matrix in sorted({s.matrix() for s in summary} - {"wqk"}):
         lines.append(f"* published: {matrix}, not W_qk")
+    lines.append("median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices "
+                 "do not have;\nEq. 17: directionality as printed, whose sign can be wrong")
     return "\n".join(lines)
 
 
 def layer_table(rows):
-    lines = ["stack    layer  head  symmetry  directionality"]
+    lines = ["stack    layer  head  symmetry  directionality  as printed, Eq. 17"]
     for row in rows:
         head = "" if row.head is None else row.head
-        lines.append(f"{row.stack:8} {row.layer:5} {head:>5} {row.symmetry:9.3f} {row.directionality:15.3f}")
+        lines.append(f"{row.stack:8} {row.layer:5} {head:>5} {row.symmetry:9.3f} {row.directionality:15.3f}"
+                     f" {row.directionality_eq17:19.3f}")
     return "\n".join(lines)
 
 
@@ -128,48 +154,89 @@ def run_table(run):
     return "\n".join(lines)
 
 
-def with_interval(values, form):
-    mean, half = compare.interval(values)
-    return format(mean, form) + ("" if np.isnan(half) else f" +- {half:{form.lstrip('+')}}")
+def comparison_table(lines, arms, level):
+    """lines: of compare.compare. How many seeds left the plateau and when, and what they end at; p after Holm."""
+    width = max(12, *(len(line.name) for line in lines))
+    left_title, loss_title = f"left {level:g}: of, at step", "loss [min, max]"
+    table = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>7} {'p':>6} {'speed-up':>11}"
+             f" {'symm.':>6} {'direct.':>7} {'change':>6}"]
+    for line in lines:
+        left = f"{np.isfinite(line.first_steps).sum()} of {len(line.first_steps)}"
+        loss = f"{line.losses.mean():.3f} [{line.losses.min():.2f}, {line.losses.max():.2f}]"
+        if line.name == line.baseline:
+            beside = ["", "baseline", "", ""]
+        else:
+            beside = [p_text(line.p_step), signed(line.difference), p_text(line.p_loss), share(line.speed_up)]
+        p_step, difference, p_loss, speed_up = beside
+        table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6}  {loss:>20}"
+                     f" {difference:>7.7} {p_loss:>6} {speed_up:>11} {line.symmetry:6.2f} {line.directionality:7.2f}"
+                     f" {line.update_symmetry:6.2f}")
+    return "\n".join(table + comparison_notes(lines, arms))
 
 
-def runs_table(arms, rows, level):
-    """Table 1: mean over seeds +- half of its 95 % interval; what some seeds do not reach is not averaged."""
-    lines = [f"{'arm':20} seeds  loss [nats/token]  less baseline's    {'speed-up':21}  {f'step below {level:g}':21}"
-             " symmetry  direct."]
-    for name, seeds in arms.items():
-        mine = [row for row in rows if row["arm"] == name]
-        base = compare.baseline(arms, seeds[0].config["causal"]) == name
-        cells = [with_interval([row["val_loss"] for row in mine], ".3f")]
-        for key, form in ("difference", "+.3f"), ("speed_up", ".0%"), ("first_step", ".0f"):
-            values = np.array([row[key] for row in mine])
-            missed = f"not reached by {np.isnan(values).sum()} of {len(values)}"
-            cells.append("baseline" if base and key != "first_step" else
-                         missed if np.isnan(values).any() else with_interval(values, form))
-        scores = (np.mean([row[key] for row in mine]) for key in ("symmetry", "directionality"))
-        lines.append(f"{name:20} {len(seeds):5}  {cells[0]:17}  {cells[1]:17}  {cells[2]:21}  {cells[3]:21}"
-                     "{:9.2f}{:9.2f}".format(*scores))
-        behind = [run for run in seeds if run.log["step"][-1] < run.config["max_iters"]]
-        if behind:
-            at = behind[0].log["step"][-1]
-            lines.append(f"  {len(behind)} of its runs have not finished, the first of them is at {at:.0f}")
-    if all(len(seeds) == 1 for seeds in arms.values()):
-        lines.append("one seed each: there is no interval, and a difference may be chance")
-    return "\n".join(lines)
+def step_text(steps):
+    """Median over seeds, with "not left" as a value, later than any."""
+    median = np.median(steps)
+    return f"{median:.0f}" if np.isfinite(median) else "not left"
+
+
+def p_text(p):
+    if np.isnan(p):
+        return "-"
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+def signed(x):
+    return "-" if np.isnan(x) else f"{x:+.3f}"
+
+
+def share(x):
+    if np.isnan(x):
+        return "-"
+    return f"{x:.0%}" if np.isfinite(x) else "not reached"
+
+
+def comparison_notes(lines, arms):
+    """What the columns are, and what a reader of this table must know of these runs."""
+    notes = ["left: seeds whose loss (mean of three evaluations) came to the level, and their median step, \"not left\" "
+             "being later than any;",
+             "less: loss at the end [nats/token] above the baseline's; p: exact sign flips of pairs of one seed, of the "
+             "steps by ranks, each",
+             "column after Holm over all its arms; speed-up: share of the steps not needed to come to the baseline's last "
+             "loss, median;",
+             "symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over "
+             "the run"]
+    for line in lines:
+        if line.name == line.baseline and len(line.losses) > 1:
+            gains = np.array(compare.chance_speed_ups(arms[line.name]))
+            reached = gains[np.isfinite(gains)]
+            note = f"{line.name}, one seed against another: speed-up {share(np.median(gains))}"
+            if len(reached):
+                note += f", from {reached.min():.0%} to {reached.max():.0%}"
+            notes.append(note + f", not reached by {len(gains) - len(reached)} of {len(gains)}")
+        elif line.name != line.baseline and line.n_pairs < len(line.losses):
+            notes.append(f"{line.name}: {line.n_pairs} of its seeds are seeds of {line.baseline}, and only these are "
+                         "compared")
+    most = max(line.n_pairs for line in lines)
+    n_tests = sum(line.n_pairs > 0 for line in lines)
+    if most and min(1, n_tests * 2 / 2**most) > 0.05:
+        notes.append(f"with {most} pairs and {n_tests} tests no p can come below 0.05: nothing can be told from chance")
+    for line in lines:
+        if line.unfinished:
+            behind = [record.steps[-1] for record in arms[line.name] if record.steps[-1] < record.config["max_iters"]]
+            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished, the first of them is at "
+                         f"{min(behind)}")
+    return notes
 
 
 def curves_table(curves):
     """Table 1 of the paper from its training losses, by its rule (first loss below the last, not smoothed) and ours."""
     lines = [f"{'published run':30} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
     for name, (steps, loss) in curves.items():
-        if name + "--symmetric-init" in curves:
-            other = curves[name + "--symmetric-init"][1]
-            rules = [1 - compare.first_step(steps, other, loss[-1]) / steps[-1], compare.speed_up(steps, other, loss)]
-            rules = ["not reached" if np.isnan(x) else f"{x:.0%}" for x in rules]
-            lines.append(f"{name:30} {loss[-1]:9.3f} {other[-1]:21.3f} {rules[0]:>30} {rules[1]:>8}")
+        if name + "--symmetric-init" not in curves:
+            continue
+        _, other = curves[name + "--symmetric-init"]
+        theirs = 1 - compare.first_step(steps, other, loss[-1]) / steps[-1]
+        ours = compare.speed_up(steps, other, loss)
+        lines.append(f"{name:30} {loss[-1]:9.3f} {other[-1]:21.3f} {share(theirs):>30} {share(ours):>11}")
     return "\n".join(lines)
-
-
-def write_comparison(path, rows):
-    with replacing(path) as temporary:
-        append(temporary, list(rows[0]), [row.values() for row in rows])

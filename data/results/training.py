@@ -131,8 +131,10 @@ def difference(pair, score):
     return encoder - decoder
 
 
-def suite_table(scored):
-    """Median [q1, q3] over layers of each member, and below it encoder less decoder, mean over depth, of each size."""
+def suite_table(scored, trainings):
+    """
+    Median [q1, q3] over layers of each member; encoder less decoder of each size, mean over depth; the trainings.
+    """
     width = max([len(one.member.name) for one in scored], default=0)
     aims = max([len(one.member.objective) for one in scored], default=0)
     lines = [f"{'member':{width}}  {'objective':{aims}}  size  layers  {'symmetry [quartiles]':24}"
@@ -144,4 +146,6 @@ def suite_table(scored):
     for pair in find_pairs(scored):
         means = [difference(pair, score).mean() for score in SCORES]
         lines.append(f"encoder less decoder, {pair.size}: symmetry {means[0]:+.2f}, directionality {means[1]:+.2f}")
+    if trainings:
+        lines.append(training_table(trainings))
     return "\n".join(lines)
