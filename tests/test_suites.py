@@ -10,18 +10,18 @@ from transformers import BertConfig, BertModel, logging
 
 import analyze
 from data.pretrained import suites
-from data.pretrained.files import CheckpointError
 from data.results import figures, training
+from tests.hub import hub  # noqa: F401, a fixture
 
 logging.disable_progress_bar()
 BERT = BertConfig(vocab_size=10, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8,
                   max_position_embeddings=8)
 
 
-def bert(folder, mix, n_layer=3, causal=False):
+def bert(folder, mix, n_layer=3, causal=False, vocab_size=10):
     """A BERT in which the symmetric part of W_qk has the share `mix`: symmetry is that share of W_q itself."""
     torch.manual_seed(0)
-    config = BertConfig(**(BERT.to_dict() | dict(num_hidden_layers=n_layer, is_decoder=causal)))
+    config = BertConfig(**(BERT.to_dict() | dict(num_hidden_layers=n_layer, is_decoder=causal, vocab_size=vocab_size)))
     model = BertModel(config)
     for block in model.encoder.layer:
         attention = block.attention.self
@@ -159,7 +159,7 @@ def test_a_finished_training_is_drawn_again_from_its_csv_alone(run_folder, tmp_p
     before = (tmp_path / "s.csv").read_bytes()
     assert run(*argv, "--plot", str(tmp_path / "s.png")) == 0
     assert (tmp_path / "s.csv").read_bytes() == before and drawn
-    assert "0 to read" in capsys.readouterr().err
+    assert "3 checkpoints, all of which were read before" in capsys.readouterr().err
 
 
 def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tmp_path, drawn):
@@ -182,9 +182,9 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tm
     assert medians.get_xscale() == "log" and layers.get_xscale() == "log"
 
 
-@pytest.mark.parametrize("steps, scale", [([100, 200, 900], "linear"), ([1, 100], "log"), ([0, 1, 100], "symlog"),
+@pytest.mark.parametrize("steps, scale", [([100, 200, 900], "linear"), ([10, 300], "log"), ([0, 10, 300], "symlog"),
                                           ([0], "linear")])
-def test_the_axis_of_steps_is_logarithmic_where_they_span_two_decades(steps, scale, tmp_path, drawn):
+def test_the_axis_of_steps_is_logarithmic_where_they_span_decades(steps, scale, tmp_path, drawn):
     from data.results import figures_training
 
     values = np.zeros((len(steps), 2))
@@ -209,6 +209,74 @@ def test_what_cannot_be_found_is_one_line(argv, wanted, run_folder, capsys):
 @pytest.mark.parametrize("option", [["--stride", "0"], ["--limit", "-1"], ["--stride", "two"], ["--revision", "x"]])
 def test_options_that_make_no_sense_are_refused(option, run_folder, capsys):
     assert run("--hf", str(run_folder), "--revisions", "checkpoint-*", *option) == 2
+
+
+# ---- on the Hub --------------------------------------------------------------------------------------------------
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def test_branches_and_tags_are_read_in_order_by_the_bytes_of_their_queries_and_keys(hub, tmp_path, capsys):  # noqa: F811
+    folders = [bert(tmp_path / str(i), mix, vocab_size=30_000) for i, mix in enumerate((0.0, 0.4, 0.9))]
+    hub.add("org/model", files_of(folders[2]), branch="step300")
+    hub.add("org/model", files_of(folders[1]), branch="step10")
+    hub.add("org/model", files_of(folders[0]), tag="step2")
+    hub.add("org/model", {"README.md": b"no model here"})
+    assert run("--hf", "org/model", "--revisions", "step*", "--csv", str(tmp_path / "s.csv")) == 0
+    rows = read(tmp_path / "s.csv")
+    assert [row["revision"] for row in rows[::3]] == ["step2", "step10", "step300"]
+    for row, wanted in zip(rows, [s for folder in folders for s in symmetry_of(folder)]):
+        assert row["model"] == "org/model" and float(row["symmetry"]) == pytest.approx(wanted, abs=1e-5)
+    assert "org/model: 3 checkpoints, 3 to read" in capsys.readouterr().err
+    whole = (tmp_path / "0" / "model.safetensors").stat().st_size
+    q_and_k = 3 * 2 * 16 * 16 * 4  # layers, q and k, float32
+    first_read = 1 << 15  # of each file, for its header; three checkpoints, and the first of them once more beforehand
+    assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * q_and_k + 4 * first_read < whole
+
+
+def test_steps_in_the_names_of_repositories(hub, run_folder, tmp_path):  # noqa: F811
+    for seed in 0, 1:
+        for step in 2, 10, 300:
+            hub.add(f"org/bert-seed_{seed}-step_{step}k", files_of(run_folder / f"checkpoint-{step}"))
+    hub.add("org/bert-seed_0", files_of(run_folder / "checkpoint-2"))
+    assert run("--hf", "org/bert-seed_*-step_*k", "--stride", "2", "--csv", str(tmp_path / "s.csv")) == 0
+    rows = read(tmp_path / "s.csv")
+    assert [(row["model"], row["revision"]) for row in rows[::3]] == [
+        (f"org/bert-seed_{seed}-step_*", f"org/bert-seed_{seed}-step_{step}k") for seed in (0, 1) for step in (2, 300)]
+
+
+def test_a_suite_on_the_hub(hub, run_folder, tmp_path):  # noqa: F811
+    hub.add("org/enc", files_of(run_folder / "checkpoint-300"))
+    hub.add("org/enc", files_of(run_folder / "checkpoint-10"), branch="step10")
+    hub.add("org/dec", files_of(run_folder / "checkpoint-2"), branch="v1")
+    path = suite_file(tmp_path, [
+        dict(suite="toy", name="enc", hub_id="org/enc", kind="pair", causal=0, size="S"),
+        dict(suite="toy", name="dec", hub_id="org/dec", revision="v1", kind="pair", causal=1, size="S"),
+        dict(suite="toy", name="enc trained", hub_id="org/enc", revision="step*", kind="trajectory", causal=0)])
+    assert run("--suite", path, "--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "s.png")) == 0
+    rows = read(tmp_path / "s.csv")
+    assert [(row["model"], row["revision"]) for row in rows[::3]] == [("enc", ""), ("dec", "v1"),
+                                                                      ("enc trained", "step10")]
+    assert [float(row["symmetry"]) for row in rows[3:6]] == pytest.approx(symmetry_of(run_folder / "checkpoint-2"),
+                                                                          abs=1e-5)
+
+
+@pytest.mark.parametrize("argv, wanted", [
+    (["org/model", "--revisions", "stage*"], "no branch or tag of org/model matches stage*; the first of its 2 are"),
+    (["org/none", "--revisions", "*"], "there is no http"),
+    (["org/none-*"], "matches org/none-*"),
+    (["a/b/none-*"], "no folder matches a/b/none-*")])
+def test_what_the_hub_does_not_have_is_one_line_and_the_others_are_scored(hub, run_folder, tmp_path, capsys,  # noqa: F811
+                                                                          argv, wanted):
+    for name in "org/model", "org/next":
+        for branch in "main", "step1":
+            hub.add(name, files_of(run_folder / "checkpoint-2"), branch=branch)
+    assert run("--hf", "org/next", *argv) == 1
+    out, err = capsys.readouterr()
+    assert f"analyze.py: {argv[0]}: " in err and wanted in err and "Traceback" not in err
+    assert ("org/next" in out) == (argv[-1] != "stage*")
 
 
 # ---- a suite -----------------------------------------------------------------------------------------------------

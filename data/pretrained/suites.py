@@ -255,6 +255,8 @@ class Survey(NamedTuple):
     causal: dict[str, bool | None]  # stack -> causal
 
     def line(self) -> str:
+        if self.n_left == 0:
+            return f"{self.model}: {self.n_checkpoints} checkpoints, all of which were read before"
         size = tqdm.format_sizeof(self.n_bytes, "B")
         return f"{self.model}: {self.n_checkpoints} checkpoints, {self.n_left} to read: {size} of queries and keys"
 

@@ -27,14 +27,19 @@ def shades(causal):
 
 
 def step_axis(axis, trainings):
-    """Logarithmic where the steps span two decades; a step 0 then stands left of the first."""
+    """Logarithmic where the last step is 30 times the first; a step 0 then stands left of it."""
     steps = np.concatenate([training.steps for training in trainings])
     positive = steps[steps > 0]
-    if len(positive) and positive.max() >= 100 * positive.min():
+    if len(positive) and positive.max() >= 30 * positive.min():
         if len(positive) < len(steps):
             axis.set_xscale("symlog", linthresh=positive.min(), linscale=0.4)
         else:
             axis.set_xscale("log")
+
+
+def short(name):
+    """The end of a long name, which fits above a panel."""
+    return name if len(name) <= 28 else f"...{name[-25:]}"
 
 
 # ---- over training -----------------------------------------------------------------------------------------------
@@ -57,7 +62,7 @@ def draw_medians(axis, trainings, score):
     colours = shades([training.causal for training in trainings])
     for training, colour in zip(trainings, colours):
         q1, median, q3 = quartiles(getattr(training, score))  # (P,) each
-        axis.plot(training.steps, median, ".-", color=colour, label=training.name)
+        axis.plot(training.steps, median, ".-", color=colour, label=short(training.name))
         axis.fill_between(training.steps, q1, q3, color=colour, alpha=0.15, lw=0)
     score_axis(axis, score, "step")
     step_axis(axis, trainings)
@@ -69,8 +74,9 @@ def draw_layers(axis, training, score):
     for layer in range(n_layer):
         axis.plot(training.steps, values[:, layer], color=layer_colour(layer, n_layer), lw=1)
     score_axis(axis, score, "step")
-    axis.set(ylabel="", title=f"{training.name}, {n_layer} layers" if score == SCORES[0] else "")
-    axis.title.set_fontsize(8)
+    axis.set_ylabel("")
+    if score == SCORES[0]:
+        axis.set_title(f"{short(training.name)}\nlayers 0 (dark) to {n_layer - 1} (light)", fontsize=8)
     step_axis(axis, [training])
 
 
@@ -104,13 +110,17 @@ def plot_suite(scored, trainings, path):
                 axis = next(columns)
                 draw_medians(axis, trainings, score)
                 axis.set_title("over training", fontsize=8)
-                axis.legend(frameon=False, fontsize=6)
         for axis in axes[:, 1:].flat:
             axis.set_ylabel("")
-        for axis in axes[0]:
-            axis.set_xlabel("")
-        for axis in axes[1]:
-            axis.set_title("")
+        for above, below in axes.T:
+            above.set_xlabel("")
+            below.set_title("")
+            if above.get_legend_handles_labels()[1]:
+                above.legend(frameon=False, fontsize=7)
+        for axis in axes[:, 1 : len(pairs)].flat:
+            axis.tick_params(labelleft=False)
+            if axis.get_legend():
+                axis.get_legend().remove()
 
 
 def draw_pair(axis, pair, score):
@@ -119,7 +129,6 @@ def draw_pair(axis, pair, score):
         axis.plot(one.depth(), getattr(one, score), ".-", color=colour, label=label)
     score_axis(axis, score, "relative depth")
     axis.set_title(pair.size, fontsize=8)
-    axis.legend(frameon=False, fontsize=7)
 
 
 def draw_difference(axis, pairs, score):
@@ -129,10 +138,13 @@ def draw_difference(axis, pairs, score):
         axis.plot(GRID, values, color="0.75", lw=0.8)
     mean = differences.mean(0)
     axis.plot(GRID, mean, color="black")
+    score_axis(axis, score, "relative depth")
     if len(pairs) > 1:
         spread = differences.std(0, ddof=1)
         axis.fill_between(GRID, mean - spread, mean + spread, color="black", alpha=0.12, lw=0)
-    score_axis(axis, score, "relative depth")
+        highest = np.abs([mean - spread, mean + spread]).max()
+        if highest > 1:  # scores end at 1, their difference at 2
+            axis.set_ylim(-1.05 * highest, 1.05 * highest)
     axis.set_title(f"encoder less decoder, sizes: {len(pairs)}", fontsize=8)
 
 
@@ -176,4 +188,3 @@ def draw_dose(axis, counted, sizes, score):
                           color=kind(one.member.causal)[1])
     score_axis(axis, score, counted)
     axis.set_title("dose", fontsize=8)
-    axis.legend(frameon=False, fontsize=7)
