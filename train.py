@@ -33,7 +33,7 @@ from config import ConfigError, load
 from data import tokens
 from data.results import runs
 from data.batches import get_batch
-from data.pretrained.checkpoint import CheckpointError, open_checkpoint
+from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.stdlib import prepare
 from model import ModelConfig, Transformer, load_hf, to_hf
 
@@ -156,7 +156,7 @@ def stacked_qk(model):
 
 def constraint(cfg, model):
     """|M|^2 / |M_s|^2, Eq. (S147), or |M|^2 / |M_n|^2, Eq. (S148), mean over layers: 2 / (1 +- s), at least 1."""
-    s, _ = analyze.scores(*stacked_qk(model))
+    s = analyze.scores(*stacked_qk(model)).symmetry
     return (2 / (1 + s if cfg.constraint == "symmetric" else 1 - s)).mean()
 
 

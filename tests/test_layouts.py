@@ -1,6 +1,7 @@
 """
-data/pretrained/layouts.py against transformers: for a tiny random model of every family, saved and read back, W_q and W_k of
-find_stacks must give the products of queries and keys that the model's own attention computes from basis vectors.
+data/pretrained/layouts.py against transformers: for a tiny random model of every family, saved and read back, W_q and
+W_k of find_stacks must give the products of queries and keys that the model's own attention computes from basis
+vectors.
 
     python -m pytest tests/test_layouts.py
 """
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data.pretrained import layouts
+from data.pretrained import layout_table
 from data.pretrained.layouts import LayoutError, find_stacks
 
 transformers = pytest.importorskip("transformers")
@@ -154,8 +155,8 @@ def encoder(*numbers, name=""):
 TWO = encoder(0, 1, name="encoder") | decoder(0, 1, 2, name="decoder")
 # Separate Linears: LLaMA and those after it.
 case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text olmo olmo2 olmo3 starcoder2 cohere "
-     "cohere2 granite smollm3 glm glm4 arcee apertus ernie4_5 exaone4 seed_oss hunyuan_v1_dense nemotron vaultgemma phi "
-     "qwen3_vl_text", WIDE, decoder(0, 1))
+     "cohere2 granite smollm3 glm glm4 arcee apertus ernie4_5 exaone4 seed_oss hunyuan_v1_dense nemotron vaultgemma "
+     "phi qwen3_vl_text", WIDE, decoder(0, 1))
 case("mixtral qwen2_moe qwen3_moe phimoe olmoe flex_olmo granitemoe granitemoeshared glm4_moe gpt_oss ernie4_5_moe "
      "hunyuan_v1_moe dots1 minimax_m2 llama4_text qwen3_vl_moe_text", MOE, decoder(0, 1))
 case("llama stablelm helium", GQA, decoder(0, 1), head_dim=8)
@@ -469,17 +470,21 @@ def test_every_model_type_of_the_table_is_proven():
     proven = {"git_text"}  # the text of git, whose config it shares
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
-    unproven = (layouts.KNOWN | {*layouts.COMPOSITES.split()}) - proven
+    unproven = (layout_table.KNOWN | layout_table.COMPOSITES) - proven
     assert unproven == {"mobilellm"}  # not in transformers
 
 
-@pytest.mark.parametrize("kind, sizes", [(kind, sizes) for sizes, kinds in layouts.DEFAULTS.items()
-                                         for kind in kinds.split()])
-def test_defaults_are_those_of_the_class(kind, sizes):
+ROWS_WITH_DEFAULTS = [pytest.param(kind, row, id=f"{kind} {row.stack}") for row in layout_table.ROWS
+                      for kind in row.types.split() if row.n_layer or row.n_head]
+
+
+@pytest.mark.parametrize("kind, row", ROWS_WITH_DEFAULTS)
+def test_defaults_are_those_of_the_class(kind, row):
     config = configuration_auto.CONFIG_MAPPING[kind]()
     n_head = next(getattr(config, key) for key in ("num_attention_heads", "attention_heads") if hasattr(config, key))
     head_dim = getattr(config, "d_kv", getattr(config, "head_dim", None)) or config.hidden_size // n_head
-    assert (config.num_hidden_layers, n_head, head_dim) == (*sizes, config.hidden_size // n_head)[:3]
+    assert (config.num_hidden_layers, n_head) == (row.n_layer, row.n_head)
+    assert head_dim == (row.head_dim or config.hidden_size // n_head)
 
 
 # ---- old names ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, 
 x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
 """
 
+import copy
 import itertools
 import os
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 
 from analyze import directionality, symmetry, wqk
 from data.batches import mask_tokens
-from init import mixed_
+import init
 from model import MLP, ModelConfig, SelfAttention, Transformer
 
 MODULES = "argparse.py", "ast.py", "difflib.py"  # of Python's library: real text
@@ -67,7 +68,7 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(causal):
     for bias, same_order in (torch.zeros(C), True), (attn.k.bias, True), (attn.q.bias, False):
         bias.normal_()
         rows = [(a[: i + 1], r[: i + 1]) if causal else (a, r)
-                for i, (a, r) in enumerate(zip(attn(x, x)[0, :, :T], raw))]
+                for i, (a, r) in enumerate(zip(attn(x)[0, :, :T], raw))]
         assert all((alpha > 0).all() and exact(alpha.sum(), torch.tensor(1.0)) for alpha, _ in rows)
         assert all(torch.equal(alpha.argsort(), score.argsort()) for alpha, score in rows) == same_order
 
@@ -79,13 +80,13 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads():
     attn, x = fresh(T, C, H).requires_grad_(False).blocks[0].attn, 30 * torch.randn(1, T, C)
     w_q, w_k, w_v = (f.weight.T.unflatten(1, (H, D)).transpose(0, 1) for f in (attn.q, attn.k, attn.v))  # (H, C, D)
     heads, whole = wqk(w_q, w_k), wqk(attn.q.weight.T, attn.k.weight.T)  # (H, C, C), (C, C)
-    before = attn(x, x)  # (1, T, C)
+    before = attn(x)  # (1, T, C)
     assert exact(whole, heads.sum(0)) and (torch.linalg.matrix_rank(heads) == D).all()
     alpha = (x @ heads @ x.mT / D**0.5).softmax(-1)  # (H, T, T); model.py divides by D**0.5, the paper by d**0.5
     assert exact(before[0], (alpha @ x @ w_v @ attn.proj.weight.T.unflatten(0, (H, D))).sum(0))
     rotation = torch.linalg.qr(torch.randn(C, C))[0]  # (C, C)
     attn.q.weight.copy_(rotation @ attn.q.weight), attn.k.weight.copy_(rotation @ attn.k.weight)
-    assert exact(wqk(attn.q.weight.T, attn.k.weight.T), whole) and (attn(x, x) - before).norm() > 0.1 * before.norm()
+    assert exact(wqk(attn.q.weight.T, attn.k.weight.T), whole) and (attn(x) - before).norm() > 0.1 * before.norm()
 
 
 @pytest.mark.parametrize("softmax", [False, True], ids=["linear", "softmax"])
@@ -130,8 +131,8 @@ class Watched(SelfAttention):
 
 
 def watch(model, batch):
-    """The backward pass of the model's own loss -> its attention layers, watched."""
-    expected = model(*batch)
+    """The backward pass of the model's own loss -> the attention layers of a copy of it, watched."""
+    expected, model = model(*batch), copy.deepcopy(model)
     for block in model.blocks:
         block.attn.__class__ = Watched  # the same weights, another forward
     idx, targets, positions = batch
@@ -367,7 +368,7 @@ STARTS = {  # symmetry of W_qk, mean over its heads; |W_k| / |W_q|; tokens a que
 @pytest.mark.parametrize("start", STARTS)
 def test_S2_1_the_skew_and_the_symmetric_start(start):
     """W_k = W_q S^T, S = A - A^T makes W_q W_k^T skew. Holds for the whole; a head needs an S of its own, and with A ~
-    N(0, 1) W_k is sqrt(2 C) times W_q and attention starts on one or two tokens. init.mixed_ has neither flaw. W_k = W_q
+    N(0, 1) W_k is sqrt(2 C) times W_q and attention starts on one or two tokens. init.skew has neither flaw. W_k = W_q
     makes it symmetric: holds; and positive, so that a token attends to itself before all others."""
     B, T, C, H, D = 8, 64, 768, 12, 64
     x, attn = F.layer_norm(torch.randn(B, 1, T, C), (C,)), fresh(T, C, H).blocks[0].attn.requires_grad_(False)
@@ -377,7 +378,9 @@ def test_S2_1_the_skew_and_the_symmetric_start(start):
     else:
         attn.k.weight.copy_(attn.q.weight)
         if start == "skew":
-            mixed_(attn.q, attn.k, H, -1, torch.Generator().manual_seed(0))
+            w_q = attn.q.weight.T.unflatten(1, (H, D)).transpose(0, 1)  # (H, C, D)
+            _, w_k = init.skew(w_q, None, torch.Generator().manual_seed(0))
+            attn.k.weight.copy_(w_k.mT.flatten(0, 1))
     w_q, w_k = (f.weight.T.unflatten(1, (H, D)).transpose(0, 1) for f in (attn.q, attn.k))  # (H, C, D)
     heads = wqk(w_q, w_k)  # (H, C, C)
     alpha = (x @ w_q @ (x @ w_k).mT / D**0.5).softmax(-1)  # (B, H, T, T)
