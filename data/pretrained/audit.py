@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).parent
+from data.pretrained.sources import known_models
 
 
 class PublishedModel(NamedTuple):
@@ -49,21 +49,20 @@ class PrintedRow(NamedTuple):
 
 def read_models():
     models = []
-    with open(HERE / "models.csv", newline="") as f:
-        for row in csv.DictReader(f):
-            row["causal"] = row["causal"] == "1"
-            for key in "params", "layers", "of_layers":
-                row[key] = int(row[key])
-            for score in "symmetry", "directionality":
-                q1, q3 = row.pop(f"{score}_q1"), row.pop(f"{score}_q3")
-                row[score] = (float(q1), float(row[score]), float(q3))
-            models.append(PublishedModel(**row))
+    for row in known_models():
+        row["causal"] = row["causal"] == "1"
+        for key in "params", "layers", "of_layers":
+            row[key] = int(row[key])
+        for score in "symmetry", "directionality":
+            q1, q3 = row.pop(f"{score}_q1"), row.pop(f"{score}_q3")
+            row[score] = (float(q1), float(row[score]), float(q3))
+        models.append(PublishedModel(**row))
     return models
 
 
 def read_printed_tables():
     rows = []
-    with open(HERE / "printed_tables.csv", newline="") as f:
+    with open(Path(__file__).parent / "printed_tables.csv", newline="") as f:
         for row in csv.DictReader(f):
             row["row"] = int(row["row"])
             row["repeats"] = int(row["repeats"]) if row["repeats"] else None
@@ -99,37 +98,40 @@ def remark(model):
 
 def printed_table(rows, ours):
     """
-    Tables S2 and S3 as printed, with what each row is of. ours: {name in models.csv: (symmetry, directionality)},
-    medians of our own scores, which stand beside the printed ones; may be empty.
+    Tables S2 and S3 as printed, with what each row is of. ours: {(name, stack): (symmetry, directionality)}, each
+    (q1, median, q3), as far as we have scored the models; where there are any, our medians stand beside the printed ones.
     """
-    head = "row  printed as       symmetry"
+    columns = ["row", "printed as", "symmetry", "directionality", "what it is"]
     if ours:
-        head += "   ours"
-    head += "  directionality"
-    if ours:
-        head += "   ours"
-    lines = [head + "  what it is"]
+        columns = ["row", "printed as", "symmetry", "ours", "directionality", "ours", "what it is"]
+    lines = [columns]
     for row in rows:
-        line = f"{row.row:3}  {row.printed_as:15}  {row.symmetry:8.2f}"
-        symmetry, directionality = ours.get(row.model, (None, None))
+        cells = [str(row.row), row.printed_as, number(row.symmetry), number(row.directionality), what_it_is(row)]
         if ours:
-            line += f"  {number(symmetry)}"
-        line += f"  {number(row.directionality):>14}"
-        if ours:
-            line += f"  {number(directionality)}"
-        remarks = []
-        if not is_of_wqk(row):
-            remarks.append(row.matrix)
-        if row.remark:
-            remarks.append(row.remark)
-        if row.repeats:
-            remarks.append(f"again row {row.repeats}")
-        lines.append(f"{line}  {'; '.join(remarks)}".rstrip())
-    return "\n".join(lines)
+            symmetry, directionality = ours.get((row.model, ""), (NONE, NONE))
+            cells.insert(3, number(symmetry[1]))
+            cells.insert(5, number(directionality[1]))
+        lines.append(cells)
+    widths = [max(len(cells[i]) for cells in lines) for i in range(len(columns))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in lines)
+
+
+NONE = (None, None, None)  # the quartiles of a model that we have not scored
 
 
 def number(value):
-    return "    -" if value is None else f"{value:5.2f}"
+    return "-" if value is None else f"{value:5.2f}"
+
+
+def what_it_is(row):
+    remarks = []
+    if not is_of_wqk(row):
+        remarks.append(row.matrix)
+    if row.remark:
+        remarks.append(row.remark)
+    if row.repeats:
+        remarks.append(f"row {row.repeats} again")
+    return "; ".join(remarks)
 
 
 def tally(rows):

@@ -5,6 +5,7 @@ The pictures of what the authors published: of pretrained models, put right, and
 import numpy as np
 
 from data.pretrained import audit
+from data.results import compare
 from data.results.figures import DECODER, ENCODER, MARKERS, figure, layer_colour, styles, together
 
 SCORES = ["symmetry", "directionality"]
@@ -160,22 +161,39 @@ def draw_median(axis, steps, values, style):
     axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
 
 
-def plot_trajectory_layers(trajectories, path):
-    """Figures 3 c and d, S4: both scores of every layer; a row for encoders and one for decoders."""
+def plot_trajectory_layers(trajectories, arms, path):
+    """
+    Figures 3 c and d, S4: both scores of every layer; a row for encoders and one for decoders. arms as above: the plain
+    one of each kind in a last column, mean over seeds.
+    """
     columns = columns_of(trajectories)
+    n_columns = len(columns) + bool(arms)
     rows = [(score, causal) for score in SCORES for causal in (False, True)]
-    with figure(path, [1] * len(columns), rows=len(rows)) as axes:
+    with figure(path, [1] * n_columns, rows=len(rows)) as axes:
         for row, (score, causal) in enumerate(rows):
             for column, (n_layer, corpus) in enumerate(columns):
                 axis = axes[row, column]
                 for run in trajectories:
                     if (run.n_layer, run.corpus, run.causal) == (n_layer, corpus, causal):
                         draw_layers(axis, run.steps, getattr(run, score))
-                put_title(axis, row * len(columns) + column, f"{kind(causal)}, {n_layer} layers, {CORPORA[corpus]}")
+                put_title(axis, row * n_columns + column, f"{kind(causal)}, {n_layer} layers, {CORPORA[corpus]}")
+            if arms:
+                name = plain_arm(arms, causal)
+                if name:
+                    values = together(arms[name], lambda run: run.layers[score]).mean(0)  # (S, L)
+                    draw_layers(axes[row, -1], arms[name][0].steps[: len(values)], values)
+                put_title(axes[row, -1], row * n_columns + n_columns - 1, f"ours: {name or 'no ' + kind(causal)}")
             share_axes(axes[row], score)
-        handles, _ = axes[0, 0].get_legend_handles_labels()  # layers of one with 12, bottom to top
+        handles, _ = axes[0, 0].get_legend_handles_labels()  # bottom to top
         axes[0, 0].figure.legend([handles[0], handles[-1]], ["first layer", "last layer"], ncols=2, frameon=False,
                                  loc="outside upper center", fontsize=8)
+
+
+def plain_arm(arms, causal):
+    """The name of the plain arm of this kind; None if there is none of this kind."""
+    if not any(seeds[0].config["causal"] == causal for seeds in arms.values()):
+        return None
+    return compare.baseline(arms, causal)
 
 
 def draw_layers(axis, steps, values):

@@ -1,8 +1,8 @@
 """
 The authors' own training runs, as they published them; published/README.md says where the files are from.
 
-    loss_curves.csv, loss_curves_decoders.csv   training losses [nats/token], a column per run: Table 1
-    trajectories.csv                            symmetry and directionality of every layer: Figures 3, S3, S4
+    loss_curves.csv    training losses [nats/token], a column per run: Table 1
+    trajectories.csv   symmetry and directionality of every layer: Figures 3, S3, S4
 """
 
 import csv
@@ -73,14 +73,14 @@ def curves_table(curves):
     Table 1 of the paper from its training losses. Speed-up is (T - t) / T: by the paper's rule t is the first step whose
     loss is below the plain run's last one, by ours the losses are smoothed first (compare.speed_up).
     """
-    lines = [f"{'published run':30} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
+    lines = [f"{'published run':31} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
     for name, (steps, loss) in curves.items():
         if name + SYMMETRIC not in curves:
             continue
         _, symmetric_loss = curves[name + SYMMETRIC]
         theirs = (steps[-1] - compare.first_step(steps, symmetric_loss, loss[-1])) / steps[-1]
         ours = compare.speed_up(steps, symmetric_loss, loss)
-        lines.append(f"{name:30} {loss[-1]:9.3f} {symmetric_loss[-1]:21.3f} {share(theirs):>30} {share(ours):>8}")
+        lines.append(f"{name:31} {loss[-1]:9.3f} {symmetric_loss[-1]:21.3f} {share(theirs):>30}  {share(ours)}")
     return "\n".join(lines)
 
 
@@ -88,11 +88,21 @@ def share(x):
     return "not reached" if np.isnan(x) else f"{x:.1%}"
 
 
-def ends_table(trajectories):
-    """Scores at the last step of every published run: median over layers."""
-    lines = [f"{'published run':30} layers  symmetry  directionality"]
+def ends_table(trajectories, arms):
+    """Scores at the last step, median over layers: of every published run, and of arms (mean over seeds)."""
+    lines = [f"{'published run':31} layers  symmetry  directionality"]
     for run in trajectories:
         symmetry = np.median(run.symmetry[-1])
         directionality = np.median(run.directionality[-1])
-        lines.append(f"{run.name:30} {run.n_layer:6}  {symmetry:8.2f}  {directionality:14.2f}")
+        lines.append(end_line(run.name, run.n_layer, symmetry, directionality))
+    if arms:
+        lines.append("ours")
+    for name, seeds in arms.items():
+        symmetry = np.mean([np.median(run.layers["symmetry"][-1]) for run in seeds])
+        directionality = np.mean([np.median(run.layers["directionality"][-1]) for run in seeds])
+        lines.append(end_line(name, seeds[0].config["n_layer"], symmetry, directionality))
     return "\n".join(lines)
+
+
+def end_line(name, n_layer, symmetry, directionality):
+    return f"{name:31} {n_layer:6}  {symmetry:8.2f}  {directionality:14.2f}"
