@@ -10,7 +10,6 @@ from data.results.figures import DECODER, ENCODER, MARKERS, figure, layer_colour
 
 SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 N_LAYERS = [12, 4]  # the paper draws the runs with 12
 CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
 
@@ -23,8 +22,9 @@ def kind(causal):
     return "decoder" if causal else "encoder"
 
 
-def put_title(axis, i, text):
-    axis.set_title(f"({LETTERS[i]}) {text}", fontsize=9, loc="left")
+def put_title(axis, row, column, text):
+    """(a1) text: a letter for the row of panels, a number for the column."""
+    axis.set_title(f"({'abcd'[row]}{column + 1}) {text}", fontsize=8, loc="left")
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def plot_pretrained(models, ours, path):
                     draw_model(axis, model, column, ours.get((model.name, model.stack)))
                 axis.axhline(0, color="0.8", lw=0.8, zorder=0)
                 axis.set(xscale="log", xlabel="parameters of the model", ylabel=score)
-                put_title(axis, 2 * row + column, f"Figure {name}, {FIGURES[name]}: {score}")
+                put_title(axis, row, column, f"Figure {name}, {FIGURES[name]}: {score}")
                 write_numbers(axis, drawn, numbered, score)
             list_numbered(axes[row, 2], numbered)
         write_key(axes[-1, 2], ours)
@@ -136,10 +136,10 @@ def plot_trajectories(trajectories, arms, path):
                 for run in trajectories:
                     if (run.n_layer, run.corpus) == (n_layer, corpus):
                         draw_median(axis, run.steps, getattr(run, score), dict(color=colour(run.causal)))
-                put_title(axis, row * n_columns + column, f"{n_layer} layers, {CORPORA[corpus]}")
+                put_title(axis, row, column, f"{n_layer} layers, {CORPORA[corpus]}")
             if arms:
                 draw_arms(axes[row, -1], arms, score)
-                put_title(axes[row, -1], row * n_columns + n_columns - 1, "ours")
+                put_title(axes[row, -1], row, len(columns), "ours")
             share_axes(axes[row], score)
         handles = [axes[0, 0].plot([], [], color=colour(causal), label=f"{kind(causal)} of the authors")[0]
                    for causal in (False, True)]
@@ -176,13 +176,13 @@ def plot_trajectory_layers(trajectories, arms, path):
                 for run in trajectories:
                     if (run.n_layer, run.corpus, run.causal) == (n_layer, corpus, causal):
                         draw_layers(axis, run.steps, getattr(run, score))
-                put_title(axis, row * n_columns + column, f"{kind(causal)}, {n_layer} layers, {CORPORA[corpus]}")
+                put_title(axis, row, column, f"{kind(causal)}, {n_layer} layers, {CORPORA[corpus]}")
             if arms:
                 name = plain_arm(arms, causal)
                 if name:
                     values = together(arms[name], lambda run: run.layers[score]).mean(0)  # (S, L)
                     draw_layers(axes[row, -1], arms[name][0].steps[: len(values)], values)
-                put_title(axes[row, -1], row * n_columns + n_columns - 1, f"ours: {name or 'no ' + kind(causal)}")
+                put_title(axes[row, -1], row, len(columns), f"ours: {name or 'no ' + kind(causal)}")
             share_axes(axes[row], score)
         handles, _ = axes[0, 0].get_legend_handles_labels()  # bottom to top
         axes[0, 0].figure.legend([handles[0], handles[-1]], ["first layer", "last layer"], ncols=2, frameon=False,
