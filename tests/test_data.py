@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from data import tokens
+from data import batches, tokens, writer
 from data.stdlib import prepare as stdlib
 from data.text import prepare as text
 
@@ -32,8 +32,8 @@ def gpt2(monkeypatch):
 
 def write(folder, documents, *argv, read=None):
     """`documents` is a list of parts, each a list of str."""
-    args = tokens.command_line("test", "", argv).parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
-    tokens.write(args, "memory", range(len(documents)), read or (lambda part, note: iter(documents[part])))
+    args = writer.command_line("test", "", argv).parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
+    writer.write(args, "memory", range(len(documents)), read or (lambda part, note: iter(documents[part])))
     return folder
 
 
@@ -212,8 +212,8 @@ def test_going_on_neither_tokenises_nor_reads_again_what_is_done(tmp_path, monke
     argv = tmp_path / "out", texts, "--shard_size=100"
     with pytest.raises(tokens.DataError, match="network is gone.*will go on"):
         write(*argv, read=read)
-    encoder = tokens.encoder("bytes")
-    monkeypatch.setattr(tokens, "encoder", lambda name: lambda text: [encoded.append(text), encoder(text)][1])
+    encoder = writer.encoder("bytes")
+    monkeypatch.setattr(writer, "encoder", lambda name: lambda text: [encoded.append(text), encoder(text)][1])
     done = json.loads((tmp_path / "out" / "progress.json").read_text())["n_docs"]
     write(*argv, read=read)
     assert done > 200 and len(encoded) == 400 - done and len(seen) <= 6 + 4

@@ -8,13 +8,15 @@ otherwise. A new model is a new word in a row, or a new row, and its proof in te
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from data.pretrained.layout_config import pick_count, pick_counts, pick_word
+
 # ---- layers without queries and keys of their own -----------------------------------------------------------------
 # Each takes the config and the number of layers, and returns the numbers of the layers that have their own.
 
 
 def first_of_each_group(config: dict, n_layer: int) -> Iterable[int]:
     """ALBERT: the layers of a group share one set of weights."""
-    return range(config.get("num_hidden_groups", 1))
+    return range(pick_count(config, "num_hidden_groups", 1))
 
 
 def all_but_one(config: dict, n_layer: int) -> Iterable[int]:
@@ -23,30 +25,31 @@ def all_but_one(config: dict, n_layer: int) -> Iterable[int]:
 
 
 def without_cross_attention(config: dict, n_layer: int) -> Iterable[int]:
-    crossed = config.get("cross_attention_layers", range(3, 39, 5))
+    crossed = pick_counts(config, "cross_attention_layers", default=range(3, 39, 5))
     return [i for i in range(n_layer) if i not in crossed]
 
 
 def one_in_a_period(config: dict, n_layer: int) -> Iterable[int]:
-    return range(config.get("attn_layer_offset", 4), n_layer, config.get("attn_layer_period", 8))
+    first = pick_count(config, "attn_layer_offset", 4, least=0)
+    return range(first, n_layer, pick_count(config, "attn_layer_period", 8))
 
 
 def last_of_each_interval(config: dict, n_layer: int) -> Iterable[int]:
-    interval = config.get("full_attention_interval", 4)
+    interval = pick_count(config, "full_attention_interval", 4)
     return range(interval - 1, n_layer, interval)
 
 
 def those_listed(config: dict, n_layer: int) -> Iterable[int]:
-    return config.get("attn_layer_indices") or []
+    return pick_counts(config, "attn_layer_indices")
 
 
 def those_listed_or_all(config: dict, n_layer: int) -> Iterable[int]:
-    return config.get("full_attn_idxs") or range(n_layer)
+    return pick_counts(config, "full_attn_idxs") or range(n_layer)
 
 
 def stars_of_the_pattern(config: dict, n_layer: int) -> Iterable[int]:
     """Nemotron-H: "M*-*" is Mamba, attention, MLP, attention."""
-    pattern = config.get("hybrid_override_pattern", "")
+    pattern = pick_word(config, "hybrid_override_pattern", "")
     return [i for i, letter in enumerate(pattern) if letter == "*"]
 
 
@@ -58,8 +61,8 @@ class Row(NamedTuple):
     One way of storing q and k, for the model_types (words) that have it. A model_type in two rows has two stacks.
 
     path: of a layer, a regular expression but for "." and {i}, the number of the layer; any prefix may come before it.
-    weights: the tensors in that layer (words), with or without ".weight". form: how they hold q and k, a key of FORMS
-    in layouts.py. causal: whether the mask is; None where it cannot be told. stack: its name if the model has several.
+    weights: the tensors in that layer (words), with or without ".weight". form: how they hold q and k, a function of
+    layout_forms.py. causal: whether the mask is; None where it cannot be told. stack: its name if there are several.
     n_layer, n_head, head_dim: defaults of the class, which a nested config may leave out. own: which layers have
     queries and keys of their own, unless layer_types says it; None if all have.
     """
@@ -145,6 +148,8 @@ ROWS = [
         causal=False, own=first_of_each_group),
     Row("modernbert nomic_bert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False),
     Row("eurobert", **CLIP),
+    Row("neobert", path="transformer_encoder.{i}", weights="qkv", form="grouped", causal=False),  # its own model.py:
+    # qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1), in huggingface.co/chandar-lab/NeoBERT
     Row("git_text", **(BERT | dict(causal=True))),  # git
     Row("blip_text_model", **(BERT | dict(causal=None)), n_layer=12, n_head=8),  # blip_text: encoder or decoder
     Row("siglip_text_model siglip2_text_model", **CLIP, n_layer=12, n_head=12),  # siglip, siglip2
@@ -208,3 +213,5 @@ PARTS = {
     "decoder": r"decoder\.",
     "text": "",
 }
+# Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
+CONFIG_DICT = {"clip"}

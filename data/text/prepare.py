@@ -12,26 +12,35 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import tokens
+from data import writer
+from data.tokens import DataError
 
-SPLIT = 16_384
+SPLIT = 16_384  # characters
+BINARY = 500  # bytes, one of which is 0
 
 
-def files(path):
-    found = [path] if path.is_file() else sorted(path.rglob("*"))
-    found = [str(file) for file in found if file.is_file() and
-             not any(part.startswith(".") for part in file.relative_to(path).parts)]
+def files_in(path):
+    """The file itself, or all that is in and below a folder and not hidden."""
+    if path.is_file():
+        return [str(path)]
+    found = []
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.is_file() and not hidden:
+            found.append(str(file))
     if not found:
-        raise tokens.DataError(f"{path} is no file, nor a folder with files in it")
+        raise DataError(f"{path} is no file, nor a folder with files in it")
     return found
 
 
 def read(path, note):
-    replaced, lines, size = 0, [], 0
     with open(path, "rb") as file:
         start = file.read(65_536)
-    if start.count(0) > 4 + len(start) / 500:
-        return note("binary files left out", 1)
+    if start.count(0) > 4 + len(start) / BINARY:
+        note("binary files left out", 1)
+        return
+    replaced = 0
+    lines, size = [], 0  # of the document to come
     with open(path, encoding="utf-8", errors="replace", newline="") as file:  # newline="": ends of lines stay
         while line := file.readline(16 * SPLIT):
             lines.append(line)
@@ -39,18 +48,20 @@ def read(path, note):
             if "\ufffd" in line:
                 replaced += line.count("\ufffd")
                 note("U+FFFD where bytes are not UTF-8", replaced)
-            if size >= (16 * SPLIT if line.strip() else SPLIT):
+            blank = not line.strip()
+            if (blank and size >= SPLIT) or size >= 16 * SPLIT:
                 yield "".join(lines)
                 lines, size = [], 0
         yield "".join(lines)
 
 
 def main(argv=None):
-    cli = tokens.command_line("text", __doc__, argv, tokenizer="bytes", val_fraction=0.05)
+    cli = writer.command_line("text", __doc__, argv, tokenizer="bytes", val_fraction=0.05)
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     args = cli.parse_args(argv)
-    return tokens.write(args, " ".join(map(str, args.paths)), sum(map(files, args.paths), []), read)
+    files = [file for path in args.paths for file in files_in(path)]
+    return writer.write(args, " ".join(map(str, args.paths)), files, read)
 
 
 if __name__ == "__main__":
-    tokens.run(main)
+    writer.run_script(main)
