@@ -135,12 +135,13 @@ def what_it_is(row):
 
 
 def tally(rows):
-    """One sentence: how many of the printed rows are what they say."""
+    """How many of the printed rows are what they say."""
     others = [row for row in rows if not is_of_wqk(row)]
     remarked = [row for row in rows if is_of_wqk(row) and row.remark]
     sound = [row for row in rows if is_of_wqk(row) and not row.remark]
     again = [row for row in sound if row.repeats]
     kinds = ", ".join(f"{count} {matrix}" for matrix, count in Counter(row.matrix for row in others).most_common())
-    return (f"Of {len(rows)} rows {len(others)} are not of W_qk ({kinds}); {len(remarked)} are of W_qk, but of images, "
-            f"of other weights or of part of the layers; {len(sound)} are as they say, {len(again)} of these an earlier "
-            "row again.")
+    return (f"of {len(rows)} rows\n"
+            f"  {len(others)} are not of W_qk: {kinds}\n"
+            f"  {len(remarked)} are of W_qk, but of images, of other weights or of part of the layers\n"
+            f"  {len(sound)} are as they say, {len(again)} of these an earlier row again")
