@@ -1,4 +1,4 @@
-"""What the authors published, read again: rows of their tables, training curves, trajectories, and our pictures of them.
+"""What the authors published, read again: rows of tables, training curves, trajectories, and our pictures of them.
 pytest tests/test_published.py"""
 
 import csv
@@ -253,8 +253,7 @@ def test_the_ends_of_the_trajectories_are_what_the_readme_says(capsys):
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-def test_paper_offline_draws_every_published_point_once_and_crosses_out_what_is_not_of_wqk(tmp_path, monkeypatch, capsys,
-                                                                                          drawn):
+def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(tmp_path, monkeypatch, capsys, drawn):
     monkeypatch.setattr(analyze, "open_checkpoint", None)  # nothing may be opened
     assert run("--paper", "--offline", "--csv", str(tmp_path / "none.csv"), "--plot", str(tmp_path / "f.png")) == 0
     out = capsys.readouterr().out

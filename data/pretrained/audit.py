@@ -1,5 +1,5 @@
 """
-What the paper prints and draws of pretrained models, and what each number is of. README.md in this folder tells the story.
+What the paper prints and draws of pretrained models, and what each number is of: README.md in this folder.
 
     models.csv           a row per model and stack: its published scores, and the matrix that was scored
     printed_tables.csv   a row per row of the paper's Tables S2 and S3: the two numbers, and which model they are of
@@ -99,7 +99,7 @@ def remark(model):
 def printed_table(rows, ours):
     """
     Tables S2 and S3 as printed, with what each row is of. ours: {(name, stack): (symmetry, directionality)}, each
-    (q1, median, q3), as far as we have scored the models; where there are any, our medians stand beside the printed ones.
+    (q1, median, q3), of the models that we have scored: our medians stand beside the printed ones. May be empty.
     """
     columns = ["row", "printed as", "symmetry", "directionality", "what it is"]
     if ours:

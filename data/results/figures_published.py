@@ -34,8 +34,8 @@ def plot_pretrained(models, ours, path):
     """
     Figures 2, S1 and S2 from models (of audit.read_models): dot = median over layers, bar = quartiles, against
     parameters, in the colour of what the stack is. Crossed out: not of W_qk. Numbered: listed beside the figure, with
-    what is to be known. Repeats are not drawn. ours: {(name, stack): (symmetry, directionality)}, each (q1, median, q3);
-    where a model has one it is the full dot, and the published one a hollow dot joined to it.
+    what is to be known. Repeats are not drawn. ours: {(name, stack): (symmetry, directionality)}, each (q1, median,
+    q3): where a model has one it is the full dot, and the published one a hollow dot joined to it.
     """
     with figure(path, [1, 1, 0.55], rows=len(FIGURES)) as axes:
         for row, name in enumerate(FIGURES):
@@ -124,8 +124,8 @@ def columns_of(trajectories):
 
 def plot_trajectories(trajectories, arms, path):
     """
-    Figures 3 a and b, S3: both scores over the steps of training, median and quartiles over layers. arms: {name: runs of
-    train.py, one per seed}, in a last column with quartiles over layers and seeds; may be empty.
+    Figures 3 a and b, S3: both scores over the steps of training, median and quartiles over layers. arms: {name: its
+    runs, one per seed}, in a last column with quartiles over layers and seeds; may be empty.
     """
     columns = columns_of(trajectories)
     n_columns = len(columns) + bool(arms)

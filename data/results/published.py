@@ -70,8 +70,8 @@ def read_curves(path):
 
 def curves_table(curves):
     """
-    Table 1 of the paper from its training losses. Speed-up is (T - t) / T: by the paper's rule t is the first step whose
-    loss is below the plain run's last one, by ours the losses are smoothed first (compare.speed_up).
+    Table 1 of the paper from its training losses. Speed-up is (T - t) / T: by the paper's rule t is the first step
+    whose loss is below the plain run's last one, by ours the losses are smoothed first (compare.speed_up).
     """
     lines = [f"{'published run':31} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
     for name, (steps, loss) in curves.items():
