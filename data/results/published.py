@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.results import compare
+from data.results.runs import RunError
 
 LOGGED_EVERY = 200  # updates; a row of losses is the mean over those since the row before
 TRAJECTORIES = ["run", "step", "layer", "symmetry", "directionality"]  # how trajectories.csv begins
@@ -58,13 +59,16 @@ def read_trajectories(path):
 
 def read_curves(path):
     """Training losses, a column per run and a row every LOGGED_EVERY updates -> {name: (steps, loss)}."""
-    with open(path, newline="") as f:
-        names, *rows = csv.reader(f)
     curves = {}
-    for name, column in zip(names, zip(*rows)):
-        loss = np.array([float(cell or "nan") for cell in column])
-        steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
-        curves[name] = (steps, loss)
+    try:
+        with open(path, newline="") as f:
+            names, *rows = csv.reader(f)
+        for name, column in zip(names, zip(*rows)):
+            loss = np.array([float(cell or "nan") for cell in column])
+            steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
+            curves[name] = (steps, loss)
+    except ValueError as e:
+        raise RunError(f"{path} is neither a comparison that --csv wrote nor a table of losses ({e})") from e
     return curves
 
 
