@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 import analyze
 import train
+from config._place import Place
 from config import load
 from data import tokens, writer
 from data.batches import get_batch
@@ -253,7 +254,7 @@ def bench_data():
     """The loader alone against training, both of config/tiny.py."""
     with tempfile.TemporaryDirectory() as folder:
         corpus, cfg = corpus_and_config(folder)
-        run, step = train.Run(cfg, train.Place(0, 1, torch.device("cpu")), corpus), itertools.count()
+        run, step = train.Trainer(cfg, Place(0, 1, torch.device("cpu")), corpus), itertools.count()
         ready = run.batch(corpus.train, 1, 0)
         head("data", "step / batch", "training step [s]", "making its batch [s]")
         row("config/tiny.py", *ratio(lambda: run.train_step(ready), lambda: run.batch(corpus.train, 1, next(step)), 40))

@@ -12,6 +12,7 @@ from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 import analyze
 from analyze import directionality, layer_factors, scores, symmetry, wqk
 from data.results import figures
+from data.pretrained import sources
 from data.pretrained.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
 
@@ -40,13 +41,21 @@ def factors(C, r, seed=0):
 # ---- the scores --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16)])
+@pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16), (800, 300)])
 @pytest.mark.parametrize("gamma", [1.0, 2.0])
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
     w_q, w_k = factors(C, r)
     m = w_q.double() @ w_k.double().T
     assert [x.item() for x in scores(w_q, w_k, gamma)] == pytest.approx(defined(m, gamma), abs=1e-5)
     assert [symmetry(m).item(), directionality(m, gamma).item()] == pytest.approx(defined(m, gamma), abs=1e-12)
+
+
+@pytest.mark.parametrize("r", [1, 256, 257, 515, 1024])
+def test_norms_by_halves_of_the_gram_matrix_are_those_of_the_product(r):
+    x, y = torch.randn(2, 3, 70, r)
+    plain = (x @ (y.mT @ y) * x).sum(-1)
+    torch.testing.assert_close(analyze.squared_norms(x, y), plain, rtol=1e-4, atol=0)
+    torch.testing.assert_close(analyze.squared_norms(x, y), (x @ y.mT).norm(dim=-1) ** 2, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("r", [3, 40])
@@ -150,13 +159,13 @@ def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
                 (float(row["symmetry"]), float(row["directionality"])))
     found = {(kind[2], *np.round(np.percentile(values, [50, 25, 75], axis=0), 4).T.flatten()) for kind, values in
              by_model.items()}
-    for row in analyze.known_models():
+    for row in sources.known_models():
         numbers = [float(row[f"{score}{q}"]) for score in ("symmetry", "directionality") for q in ("", "_q1", "_q3")]
         assert (row["matrix"], *numbers) in found, row["name"]
 
 
 def test_models_csv_is_whole():
-    rows = analyze.known_models()
+    rows = sources.known_models()
     assert len({(row["name"], row["stack"]) for row in rows}) == len(rows) > 150
     for row in rows:
         assert "/" in row["hub_id"] and row["modality"] in figures.MARKERS and row["causal"] in "01"
@@ -241,15 +250,16 @@ def test_a_short_name_is_read_from_the_hub_and_stands_beside_its_published_numbe
     hub.add("google-bert/bert-base-uncased", {p.name: p.read_bytes() for p in folder.iterdir()})
     assert run("--hf", "bert-base") == 0
     out, err = capsys.readouterr()
-    row = next(r for r in analyze.known_models() if r["name"] == "bert-base")
+    row = next(r for r in sources.known_models() if r["name"] == "bert-base")
     assert out.splitlines()[-1].split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in out.splitlines()[-1]
     assert "bert-base: read " in err
 
 
 def test_paper_goes_on_where_it_stopped(hub, tmp_path, monkeypatch, capsys):  # noqa: F811
     """Two models, one of which cannot be had the first time; the second time, only that one is read."""
-    known = [row for row in analyze.known_models() if row["name"] in ("bert-base", "llama3-8b")]
+    known = [row for row in sources.known_models() if row["name"] in ("bert-base", "llama3-8b")]
     monkeypatch.setattr(analyze, "known_models", lambda: known)
+    monkeypatch.setattr(sources, "known_models", lambda: known)
     sources = {row["hub_id"]: Path(model(c, tmp_path / row["name"])) for row, c in zip(known, (BERT, LLAMA))}
     files = {hub_id: {p.name: p.read_bytes() for p in folder.iterdir()} for hub_id, folder in sources.items()}
     first, second = files

@@ -1,4 +1,4 @@
-"""data/pretrained/checkpoint.py and data/pretrained/hub.py, with the real Hub client against the stand-in of tests/hub.py."""
+"""The checkpoint reader of data/pretrained, with the real Hub client against the stand-in of tests/hub.py."""
 
 import contextlib
 import copy
@@ -20,7 +20,9 @@ from safetensors.torch import load, save
 
 import data.pretrained.hub
 from data.pretrained import checkpoint
-from data.pretrained.checkpoint import CheckpointError, open_checkpoint
+from data.pretrained.files import DTYPES
+from data.pretrained.safetensors_header import HEAD
+from data.pretrained.sources import CheckpointError, open_checkpoint
 from tests.hub import hub  # noqa: F401 (a fixture)
 
 N_LAYER, N_EMBD = 4, 256
@@ -113,11 +115,11 @@ def test_shards_are_read_by_their_index(hub):
     hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
     opened = read("org/toy")
     needed = WANTED + sum(header_size(SHARDED[file]) for file in SHARDS)
-    assert sum(map(hub.sent, SHARDS)) <= 1.02 * needed + checkpoint.HEAD  # the second header's first read
+    assert sum(map(hub.sent, SHARDS)) <= 1.02 * needed + HEAD  # the second header's first read
     assert opened.size == sum(len(SHARDED[file]) for file in SHARDS) and set(opened.tensors) == set(WEIGHTS)
 
 
-@pytest.mark.parametrize("length", [checkpoint.HEAD + d for d in (-9, -8, -7, -1, 0, 1, 5000)])
+@pytest.mark.parametrize("length", [HEAD + d for d in (-9, -8, -7, -1, 0, 1, 5000)])
 def test_headers_around_the_size_of_the_first_read_are_whole(hub, length):
     header, data = FILE[8 : header_size(FILE)], FILE[header_size(FILE) :]
     header = b"{" + header[1:].rjust(length - 1)  # spaces inside, so that every byte counts
@@ -135,7 +137,7 @@ def test_tensors_keep_their_dtype(tmp_path, dtype):
 def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path):
     single = folder(tmp_path / "single", {"model.safetensors": FILE})
     opened = read(single)
-    assert opened.revision is None and WANTED <= opened.bytes_read <= WANTED + checkpoint.HEAD
+    assert opened.revision is None and WANTED <= opened.bytes_read <= WANTED + HEAD
     read(single / "model.safetensors")
     assert "revision" in refusal(single, revision="main")
     read(folder(tmp_path / "sharded", SHARDED))
@@ -145,7 +147,7 @@ def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path):
 def test_ranges_are_cut_in_pieces_and_put_together(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "PIECE", 1000)
     opened = read(folder(tmp_path / "toy", {"model.safetensors": FILE}))
-    assert opened.bytes_read == WANTED + checkpoint.HEAD
+    assert opened.bytes_read == WANTED + HEAD
 
 
 def test_the_commit_is_pinned_once_and_revisions_are_honoured(hub):
@@ -525,7 +527,7 @@ def test_three_thousand_damaged_files_are_refused_or_read_as_the_library_reads_t
         try:
             with open_checkpoint(str(toy)) as opened:
                 for n in weights.keys() & opened.tensors.keys():
-                    if opened.tensors[n].dtype in checkpoint.DTYPES:
+                    if opened.tensors[n].dtype in DTYPES:
                         with contextlib.suppress(CheckpointError):  # as other floats its bytes may be NaN
                             got = next(opened.stream([[n]]))[n]
                             n_read += 1
@@ -564,9 +566,9 @@ def test_groups_come_in_order_and_little_is_read_ahead(hub, monkeypatch):
 MEMORY = """
 import resource, sys
 sys.path.insert(0, {root!r})
-from data.pretrained import checkpoint
+from data.pretrained import checkpoint, sources
 checkpoint.AHEAD = 1 << 24
-with checkpoint.open_checkpoint({toy!r}) as opened:
+with sources.open_checkpoint({toy!r}) as opened:
     names = list(opened.tensors)
     for groups, limit in (([[names[-1]]], 30), ([[n] for n in names], 100)):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -588,6 +590,6 @@ def test_memory_holds_the_ranges_and_a_local_folder_needs_no_hub_client(tmp_path
         for i in range(n):
             f.seek(start + i * 8 * side**2)
             f.write(struct.pack("<d", 1.0))
-    script = MEMORY.format(root=str(Path(checkpoint.__file__).parents[1]), toy=str(toy))
+    script = MEMORY.format(root=str(Path(checkpoint.__file__).parents[2]), toy=str(toy))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

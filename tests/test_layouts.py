@@ -1,6 +1,7 @@
 """
-data/pretrained/layouts.py against transformers: for a tiny random model of every family, saved and read back, W_q and W_k of
-find_stacks must give the products of queries and keys that the model's own attention computes from basis vectors.
+data/pretrained/layouts.py against transformers: for a tiny random model of every family, saved and read back, W_q and
+W_k of find_stacks must give the products of queries and keys that the model's own attention computes from basis
+vectors.
 
     python -m pytest tests/test_layouts.py
 """
@@ -14,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data.pretrained import layouts
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained import layout_table, layouts
+from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.auto import configuration_auto, modeling_auto  # noqa: E402
@@ -154,8 +155,8 @@ def encoder(*numbers, name=""):
 TWO = encoder(0, 1, name="encoder") | decoder(0, 1, 2, name="decoder")
 # Separate Linears: LLaMA and those after it.
 case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text olmo olmo2 olmo3 starcoder2 cohere "
-     "cohere2 granite smollm3 glm glm4 arcee apertus ernie4_5 exaone4 seed_oss hunyuan_v1_dense nemotron vaultgemma phi "
-     "qwen3_vl_text", WIDE, decoder(0, 1))
+     "cohere2 granite smollm3 glm glm4 arcee apertus ernie4_5 exaone4 seed_oss hunyuan_v1_dense nemotron vaultgemma "
+     "phi qwen3_vl_text", WIDE, decoder(0, 1))
 case("mixtral qwen2_moe qwen3_moe phimoe olmoe flex_olmo granitemoe granitemoeshared glm4_moe gpt_oss ernie4_5_moe "
      "hunyuan_v1_moe dots1 minimax_m2 llama4_text qwen3_vl_moe_text", MOE, decoder(0, 1))
 case("llama stablelm helium", GQA, decoder(0, 1), head_dim=8)
@@ -469,17 +470,21 @@ def test_every_model_type_of_the_table_is_proven():
     proven = {"git_text"}  # the text of git, whose config it shares
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
-    unproven = (layouts.KNOWN | {*layouts.COMPOSITES.split()}) - proven
-    assert unproven == {"mobilellm"}  # not in transformers
+    proven |= {param.values[0]["model_type"] for param in OWN_CODE}
+    assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
 
-@pytest.mark.parametrize("kind, sizes", [(kind, sizes) for sizes, kinds in layouts.DEFAULTS.items()
-                                         for kind in kinds.split()])
-def test_defaults_are_those_of_the_class(kind, sizes):
+ROWS_WITH_DEFAULTS = [pytest.param(kind, row, id=f"{kind} {row.stack}") for row in layout_table.ROWS
+                      for kind in row.types.split() if row.n_layer or row.n_head]
+
+
+@pytest.mark.parametrize("kind, row", ROWS_WITH_DEFAULTS)
+def test_defaults_are_those_of_the_class(kind, row):
     config = configuration_auto.CONFIG_MAPPING[kind]()
     n_head = next(getattr(config, key) for key in ("num_attention_heads", "attention_heads") if hasattr(config, key))
     head_dim = getattr(config, "d_kv", getattr(config, "head_dim", None)) or config.hidden_size // n_head
-    assert (config.num_hidden_layers, n_head, head_dim) == (*sizes, config.hidden_size // n_head)[:3]
+    assert (config.num_hidden_layers, n_head) == (row.n_layer, row.n_head)
+    assert head_dim == (row.head_dim or config.hidden_size // n_head)
 
 
 # ---- old names ----------------------------------------------------------------------------------------------------
@@ -521,6 +526,37 @@ def llama(layers=2, q=(32, 32), k=(32, 32), prefix="model."):
 def heads(config, tensors):
     [stack] = find_stacks(config, shapes(tensors))
     return stack.layers[0].heads(tensors)
+
+
+def chunked(qkv, n_head, n_block):
+    """NeoBERT: (T, n_head, 3 D) in three."""
+    q, k, _ = qkv.unflatten(-1, (n_head, -1)).chunk(3, -1)
+    return q, k
+
+
+def in_blocks(qvk, n_head, n_block):
+    """CodeGen2: (T, n_block, [q; v; k])."""
+    q, _, k = qvk.unflatten(-1, (n_block, -1)).chunk(3, -1)
+    return q.flatten(1).unflatten(-1, (n_head, -1)), k.flatten(1).unflatten(-1, (n_head, -1))
+
+
+# Models with code of their own: their projection of x (T, C) to queries and keys (T, H, D), as that code has it.
+OWN_CODE = [
+    pytest.param(dict(model_type="neobert"), ["model.transformer_encoder.0.qkv.weight"], [96], chunked, 3, id="neobert"),
+    pytest.param(dict(model_type="codegen", auto_map={}, head_dim=4), ["transformer.h.0.attn.qkv_proj.weight"], [96],
+                 in_blocks, 8, id="codegen2"),
+    pytest.param(dict(model_type="codegen"), ["transformer.h.0.attn.qkv_proj.weight"], [96], in_blocks, 4, id="codegen"),
+]
+
+
+@pytest.mark.parametrize("config, names, rows, project, n_block", OWN_CODE)
+def test_heads_are_those_of_a_models_own_code(config, names, rows, project, n_block):
+    torch.manual_seed(0)
+    config = config | dict(num_hidden_layers=1, num_attention_heads=8)
+    tensors = {name: torch.randn(n, 32) for name, n in zip(names, rows)}
+    q, k = project(*[weight.T for weight in tensors.values()], 8, n_block)  # x = 1: basis vectors
+    w_q, w_k = heads(config, tensors)
+    assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))
 
 
 @pytest.mark.parametrize("config, name, order", [  # order: of rows of the Linear in blocks of D, as query or key heads
@@ -584,6 +620,29 @@ def test_a_file_may_hold_one_tower_only():
     assert [(stack.name, len(stack.layers)) for stack in find_stacks(config, names)] == [("encoder", 2)]
 
 
+@pytest.mark.parametrize("config, names, missing", [
+    (dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6), {
+        f"encoder.block.{i}.layer.0.SelfAttention.{w}.weight": (24, 32) for i in range(2) for w in "qkv"}, ["decoder"]),
+    (dict(model_type="clip", text_config={}, vision_config=dict(num_hidden_layers=1)), {
+        f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}, ["text"]),
+    (LLAMA, llama(), []),
+])
+def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
+    assert missing_stacks(config, find_stacks(config, names)) == missing
+
+
+@pytest.mark.parametrize("kind", sorted(layouts.CONFIG_DICT))
+def test_text_config_dict_counts_as_transformers_counts_it(kind):
+    config = dict(model_type=kind, vision_config={}, vision_config_dict={"num_hidden_layers": 1},
+                  text_config={"num_attention_heads": 4, "num_hidden_layers": 3}, text_config_dict={
+                      "num_hidden_layers": 1, "hidden_size": 512})
+    truth = configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))).text_config
+    names = {f"text_model.encoder.layers.0.self_attn.{w}_proj.weight": (512, 512) for w in "qk"}
+    [stack] = find_stacks(config, names)
+    n_heads = [len(stack.layers), len(stack.layers[0].heads({n: torch.empty(s) for n, s in names.items()})[0])]
+    assert n_heads == [truth.num_hidden_layers, truth.num_attention_heads] == [1, 8]
+
+
 def test_layers_that_predict_further_tokens_are_left_out():
     [stack] = find_stacks(LLAMA | {"num_nextn_predict_layers": 1}, llama(3) | llama(1, prefix="mtp."))
     assert [layer.index for layer in stack.layers] == [0, 1]
@@ -607,7 +666,7 @@ FP8 = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
 
 
 @pytest.mark.parametrize("config, names, message", [
-    ({}, llama(), "model_type None is not known"),
+    ({}, llama(), "model_type None is not known .config.json names none; write"),
     (dict(LLAMA, model_type="mamba"), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config=dict(LLAMA, model_type="mamba")), llama(), "'mamba' is not known"),
     (LLAMA, {"lm_head.weight": (50, 32)}, "no q and k weights"),
@@ -640,6 +699,74 @@ def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(LayoutError, match=message) as error:
         find_stacks(config, names)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [
+    "model.layers.1.self_attn.q_proj.lora_A.weight", "model.layers.1.self_attn.k_proj.lora_B.default.weight",
+    "model.layers.1.self_attn.k_proj.lora_A", "base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
+    "model.layers.0.self_attn.q_proj.lora_magnitude_vector.default.weight", "model.layers.0.self_attn.k_proj.ia3_l",
+    "model.layers.0.self_attn.q_proj.oft_r.default", "model.layers.0.self_attn.q_proj.oft_blocks.weight",
+    "h.0.attn.c_attn.lora_A.weight", "encoder.layer.0.attention.self.query.lora_B.weight",
+    "model.layers.0.self_attn.q_proj_lora.down.weight", "layer.0.attention.self.in_proj.lora_A",
+    "model.layers.0.self_attn.kv_b_proj.lora_A.weight",
+])
+def test_an_adapter_beside_a_query_or_key_is_refused_with_how_to_merge_it(name):
+    with pytest.raises(LayoutError, match=f"{re.escape(name)} .*merge_and_unload") as error:
+        find_stacks(LLAMA, llama() | {name: (8, 32)})
+    assert "\n" not in str(error.value)
+
+
+def test_an_adapter_elsewhere_changes_no_query_or_key():
+    find_stacks(LLAMA, llama() | {"model.layers.0.mlp.down_proj.lora_A.weight": (8, 32),
+                                  "model.layers.0.self_attn.v_proj.lora_A.weight": (8, 32)})
+
+
+ODD = ["2", 2.0, [2], {"a": 2}, True, 0, -1, 10**8, 10**30, [[1], None], "\x1b[31m", float("nan")]
+CONFIGS = [  # and the names of tensors that they fit
+    (dict(LLAMA, num_key_value_heads=4, head_dim=8, layer_types=["full_attention"] * 2, num_nextn_predict_layers=1,
+          use_bidirectional_attention=False, is_causal=True, quantization_config={}, attn_config={"kv_n_heads": 4}),
+     llama()),
+    (dict(LLAMA, model_type="clip", text_config=dict(LLAMA, model_type="clip_text_model"), vision_config=dict(LLAMA)),
+     {f"{part}_model.encoder.layers.{i}.self_attn.{w}_proj.weight": (32, 32) for i in range(2) for w in "qk"
+      for part in ("text", "vision")}),
+    (dict(LLAMA, model_type="falcon", num_kv_heads=2, new_decoder_architecture=True, multi_query=True),
+     {f"h.{i}.self_attention.query_key_value.weight": (64, 32) for i in range(2)}),
+    (dict(LLAMA, model_type="bert", is_decoder=True),
+     {f"encoder.layer.{i}.attention.self.{w}.weight": (32, 32) for i in range(2) for w in ("query", "key")}),
+    (dict(LLAMA, model_type="deepseek_v3", q_lora_rank=6, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2,
+          v_head_dim=3),
+     {f"layers.{i}.self_attn.{w}.weight": shape for i in range(2) for w, shape in dict(
+         q_a_proj=(6, 32), q_b_proj=(24, 6), kv_a_proj_with_mqa=(7, 32), kv_b_proj=(28, 5)).items()}),
+    (dict(model_type="swin", depths=[1], num_heads=[4]),
+     {f"encoder.layers.0.blocks.0.attention.self.{w}.weight": (32, 32) for w in ("query", "key")}),
+    (dict(LLAMA, model_type="jamba", attn_layer_offset=0, attn_layer_period=1), llama()),
+    (dict(LLAMA, model_type="bamba", attn_layer_indices=[0, 1]), llama()),
+    (dict(LLAMA, model_type="lfm2", full_attn_idxs=[0, 1]), llama()),
+    (dict(LLAMA, model_type="mllama_text_model", cross_attention_layers=[7]), llama()),
+]
+
+
+@pytest.mark.parametrize("config, names", CONFIGS, ids=lambda x: x.get("model_type", ""))
+def test_what_makes_no_sense_in_a_config_ends_in_one_line(config, names):
+    assert find_stacks(config, names)
+    for key, value in config.items():
+        for odd in ODD:
+            mutants = [config | {key: odd}]
+            if isinstance(value, dict):
+                mutants += [config | {key: value | {inner: odd}} for inner in value]
+            if isinstance(value, list):
+                mutants += [config | {key: [odd, *value[1:]]}]
+            for mutant in mutants:
+                try:
+                    find_stacks(mutant, names)
+                except LayoutError as error:
+                    assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 1), (2**40, 2**40, 0), (2**40, 2**40), (0, 32), (32, -1), (2**70, 2)])
+def test_shapes_of_no_matrix_are_refused(shape):
+    with pytest.raises(LayoutError, match="layers.0.self_attn.q_proj.*(do not fit|no shapes)"):
+        find_stacks(LLAMA, llama(q=shape))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])

@@ -17,6 +17,7 @@ from transformers import BertForMaskedLM, BertLMHeadModel
 
 import analyze
 import train
+from config._place import Place
 from config import ConfigError, TrainConfig
 from data import batches, tokens
 from data.results import runs
@@ -125,10 +126,10 @@ def test_masking_is_berts_80_10_10_of_a_fixed_count_and_touches_nothing_else():
 
 
 def test_evaluation_batches_do_not_depend_on_the_seed(cfg):
-    place = train.Place(0, 1, torch.device("cpu"))
-    a, b = (train.Run(replace(cfg, seed=s), place, tokens.load(cfg.data_dir)) for s in (1, 2))
+    place = Place(0, 1, torch.device("cpu"))
+    a, b = (train.Trainer(replace(cfg, seed=s), place, tokens.load(cfg.data_dir)) for s in (1, 2))
     b.model.load_state_dict(a.model.state_dict())
-    assert a.evaluate() == b.evaluate() != train.Run(replace(cfg, seed=2), place, a.corpus).evaluate()
+    assert a.evaluate() == b.evaluate() != train.Trainer(replace(cfg, seed=2), place, a.corpus).evaluate()
 
 
 def test_learning_rate_rises_for_the_warm_up_and_falls_to_zero():
@@ -179,7 +180,7 @@ def test_a_small_update_is_scored_without_cancellation():
 @pytest.mark.parametrize("kind, sign", [("symmetric", 1), ("skew", -1)])
 def test_constraint_is_the_ratio_of_norms_and_pulls_the_symmetry_to_its_end(cfg, kind, sign):
     cfg = replace(cfg, constraint=kind, constraint_weight=1.0, max_iters=60)
-    run = train.Run(cfg, train.Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
+    run = train.Trainer(cfg, Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
     ratios = []
     for block in run.model.blocks:
         m = (block.attn.q.weight.T @ block.attn.k.weight).detach()
@@ -205,7 +206,7 @@ def finished(data_dir, tmp_path_factory):
 
 def test_a_run_leaves_what_the_contract_says(finished):
     out = Path(finished.out_dir)
-    files = {"log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
+    files = {"run.json", "log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
     assert {p.name for p in out.iterdir()} == files
     log, scores = runs.read(out / "log.csv", runs.LOG), runs.read(out / "scores.csv", runs.SCORES)
     assert [row["step"] for row in log] == ["0", "4", "8", "12"]
@@ -218,7 +219,7 @@ def test_a_run_leaves_what_the_contract_says(finished):
 
 
 def test_the_first_rows_are_the_mean_training_loss_of_their_steps(finished):
-    run = train.Run(finished, train.Place(0, 1, torch.device("cpu")), tokens.load(finished.data_dir))
+    run = train.Trainer(finished, Place(0, 1, torch.device("cpu")), tokens.load(finished.data_dir))
     losses = []
     for batch in run.batches():
         run.train_step(batch)
@@ -267,13 +268,13 @@ def test_a_run_that_was_killed_and_resumed_ends_bit_for_bit_as_the_whole_one(fin
         pass
 
     def killed_at(name, step):
-        whole = getattr(train.Run, name)
+        whole = getattr(train.Trainer, name)
 
         def until(run, *args):
             if run.step == step:
                 raise Killed
             return whole(run, *args)
-        monkeypatch.setattr(train.Run, name, until)
+        monkeypatch.setattr(train.Trainer, name, until)
 
     for name, step in ("train_step", steps), ("save", 8):
         killed_at(name, step)

@@ -1,5 +1,5 @@
 """
-Where pretrained Transformers keep the query and key weights of their self-attention layers.
+The query and key weights of the self-attention layers in a pretrained Transformer.
 
 find_stacks takes a checkpoint's config.json and the names and shapes of its tensors, Layer.heads the tensors of one
 layer. What is not certain is refused: a fused tensor cut in the wrong order has the right shape and the wrong score.
@@ -8,161 +8,32 @@ nn.Linear stores (out, in), so W_q,h is D rows of the query weight, transposed; 
 h // (n_head // n_kv_head). These are the raw projections: biases, RoPE, scaling and the norms of queries, keys and
 latents stay outside, nothing is folded in.
 
-Layouts and class defaults were read off transformers 5.23, models/NAME/modeling_NAME.py with NAME the first model_type
-of a row if no comment says otherwise, and are proven against it in tests/test_layouts.py.
+Which model keeps them where is in layout_table.py, how a tensor holds them in layout_forms.py; both are proven against
+transformers in tests/test_layouts.py.
 """
 
 import re
-from collections import defaultdict, namedtuple
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from data.pretrained.layout_config import (LayoutError, pick_count, pick_counts, pick_flag, pick_section, pick_word,
+                                           pick_words, require)
+from data.pretrained.layout_forms import FORMS, Sizes
+from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, Row
 
-class LayoutError(ValueError):
-    """The query and key weights cannot be told with certainty. One line: the model_type and what was found."""
-
-
-def split(form, sizes, config, *w):
-    """The tensors of a layer -> q (H, D, C), k (Hkv, D, C). RuntimeError if they do not have the shapes of the form."""
-    n, kv, dim = sizes  # Hkv may be None: as the shape of k says, or H in a fused tensor; D too: C / H
-    dim = dim or w[0].shape[1] // n
-    if form in ("separate", "gated"):  # q (H D, C), or (q, gate) of each head (2 H D, C); k (Hkv D, C)
-        return w[0].unflatten(0, (n, 1 + (form == "gated"), dim))[:, 0], w[1].unflatten(0, (kv or -1, dim))
-    if form == "conv1d":  # [q, k, v] (C, 3 H D): Conv1D stores (in, out)
-        return split("blocks", sizes, config, w[0].mT)
-    if form == "blocks":  # [q; k; v] ((H + 2 Hkv) D, C)
-        return w[0].unflatten(0, (n + 2 * (kv or n), dim)).split([n, kv or n, kv or n])[:2]
-    if form == "grouped":  # [q_1; ...; q_G; k; v] of each key head (Hkv (G + 2) D, C), G = H / Hkv
-        x = w[0].unflatten(0, (kv or n, n // (kv or n) + 2, dim))
-        return x[:, :-2].flatten(0, 1), x[:, -2]
-    if form == "codegen":  # 4 blocks of [q; v; k] (3 H D, C)
-        x = w[0].unflatten(0, (4, 3, n // 4, dim))
-        return x[:, 0].flatten(0, 1), x[:, 2].flatten(0, 1)
-    if form == "multi_query":  # num_kv_heads counts in the new architecture only: falcon-7b says 71 and has one
-        new = config.get("new_decoder_architecture", False)
-        one = config.get("multi_query", True) and not new
-        kv = 1 if one else config.get("num_kv_heads") if new else n
-        return split("blocks" if one else "grouped", (n, kv, dim), config, *w)
-    if form == "xlnet":  # (C, H, D) both
-        return w[0].permute(1, 2, 0), w[1].permute(1, 2, 0)
-    # Latent attention: W_q,h = Q_b,h Q_a (or Q_h), rows [nope; rope]; W_k,h = [K_b,h A; R], R of all heads. In float32.
-    *q, a, b = (x.float() for x in w)  # [(r_q, C)], (H (nope + rope), r_q or C), (r + rope, C), (H (nope + v), r)
-    nope, rope, v = (config[f"{key}_head_dim"] for key in ("qk_nope", "qk_rope", "v"))
-    a, r = a.split([config["kv_lora_rank"], rope])
-    k = b.unflatten(0, (n, nope + v))[:, :nope] @ a  # (H, nope, C)
-    q = (q[-1] @ q[0] if len(q) == 2 else q[0]).unflatten(0, (n, nope + rope))
-    return q, torch.cat([k, r.expand(n, -1, -1)], 1)
+# ---- what is found --------------------------------------------------------------------------------------------------
 
 
-# One row per way of storing q and k. path: of a layer, a regular expression but for "." and {i}, after any prefix.
-# weights: in that layer, with or without ".weight". types: model_types; one that is in two rows has two stacks.
-Row = namedtuple("Row", "path weights form causal types stack", defaults=[""])
-BART = "bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text speecht5 "
-T5, MAE, DETR = "t5 mt5 umt5 switch_transformers", "vit_mae videomae", "detr table-transformer "
-Q_K, MLA = "q_proj k_proj", "q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj"
-ROWS = [
-    Row("layers.{i}.self_attn", Q_K, "separate", True,
-        """llama mistral ministral ministral3 mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 gemma3_text phi
-        phimoe olmo olmo2 olmo3 olmoe flex_olmo starcoder2 stablelm cohere cohere2 granite granitemoe granitemoeshared
-        smollm3 glm glm4 glm4_moe gpt_oss helium arcee apertus ernie4_5 ernie4_5_moe exaone4 seed_oss hunyuan_v1_dense
-        hunyuan_v1_moe dots1 minimax_m2 nemotron vaultgemma xglm biogpt opt musicgen_decoder clip_text_model
-        qwen2_vl_text qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text glm4v_text mllama_text_model llama4_text
-        jamba bamba falcon_h1 lfm2 lfm2_moe granitemoehybrid minimax olmo_hybrid
-        mobilellm"""),  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
-    Row("layers?.{i}.(self_attn|attention)", Q_K, "separate", False,  # as in clip, wav2vec2, dinov3_vit
-        """clip_vision_model siglip_text_model siglip_vision_model siglip2_text_model siglip2_vision_model pixtral
-        git_vision_model idefics2_vision idefics3_vision smolvlm_vision internvl_vision llama4_vision_model dinov3_vit
-        qwen2_audio_encoder voxtral_encoder wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew
-        eurobert"""),
-    Row("layer.{i}.attention.(self|attention)", "query key", "separate", False,  # as in bert, vit
-        """bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
-        rembert roformer big_bird splinter layoutlm layoutlmv3 markuplm data2vec-text esm bert-generation dpr longformer
-        vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos audio-spectrogram-transformer
-        blip_2_qformer instructblip_qformer"""),
-    Row("layer.{i}.attention.self", "query key", "separate", True, "git_text"),  # git
-    Row("layer.{i}.attention.self", "query key", "separate", None, "blip_text_model"),  # blip_text: encoder or decoder
-    Row("layer.{i}.attention.self", "query_proj key_proj", "separate", False, "deberta-v2"),
-    Row("layer.{i}.attention.self", "in_proj", "grouped", False, "deberta"),
-    Row("layer.{i}.attention", "q_lin k_lin", "separate", False, "distilbert"),
-    Row("layer.{i}.attention.attn", "q k", "separate", False, "mpnet"),
-    Row("layer.{i}.rel_attn", "q k", "xlnet", None, "xlnet"),  # causal in a random order of the positions
-    Row("blocks.{i}.attention.self", "query key", "separate", False, "swin"),
-    Row("attentions.{i}", "q_lin k_lin", "separate", False, "xlm flaubert"),
-    Row("albert_layer_groups.{i}.albert_layers.0.attention", "query key", "separate", False, "albert"),  # shared layers
-    Row("layers.{i}.self_attn", Q_K, "gated", True, "qwen3_next qwen3_5_text qwen3_5_moe_text"),
-    Row("layers.{i}.self_attn", "linear_q linear_k", "separate", False, "wav2vec2-bert wav2vec2-conformer"),
-    Row("(h|layers).{i}.(attn|attn.attention|mixer)", Q_K, "separate", True,
-        "gptj gpt_neo modernbert-decoder nemotron_h"),
-    Row("h.{i}.attn", "c_attn", "conv1d", True, "gpt2 openai-gpt imagegpt"),
-    Row("h.{i}.attn", "c_attn", "multi_query", True, "gpt_bigcode"),  # GPT-2's name, but a Linear
-    Row("h.{i}.attn", "qkv_proj", "codegen", True, "codegen"),
-    Row("h.{i}.self_attention", "query_key_value", "multi_query", True, "falcon"),
-    Row("(h|layers).{i}.(self_attn|self_attention|attention)", "query_key_value", "grouped", True,
-        "gpt_neox gpt_neox_japanese persimmon bloom"),
-    Row("layers.{i}.self_attn", "qkv_proj", "blocks", True, "phi3"),
-    Row("blocks.{i}.(norm_attn_norm.)?attn", "Wqkv", "blocks", True, "mpt dbrx"),
-    Row("layers.{i}.attn", "Wqkv", "blocks", False, "modernbert nomic_bert"),
-    Row("(blocks|layers).{i}.(self_)?attn", "qkv", "blocks", False,  # in qwen2_vl, blip, sam
-        """qwen2_vl_vision qwen2_5_vl_vision qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision
-        glm4v_vision blip_vision_model blip_2_vision_model instructblip_vision_model sam_vision_model"""),
-    Row("layers.{i}.self_attn", MLA, "latent", True, "deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite youtu"),
-    Row("encoder.(wrapped_encoder.)?layers.{i}.(self_attn|attention)", Q_K, "separate", False, BART + DETR, "encoder"),
-    Row("encoder.layers.{i}.self_attn.longformer_self_attn", "query key", "separate", False, "led", "encoder"),
-    Row("decoder.(wrapped_decoder.)?layers.{i}.self_attn", Q_K, "separate", True, BART + "led trocr", "decoder"),
-    Row("decoder.layers.{i}.self_attn", Q_K, "separate", False, DETR + "mask2former", "decoder"),  # queries see all
-    Row("encoder.block.{i}.layer.0.SelfAttention", "q k", "separate", False, T5, "encoder"),
-    Row("decoder.block.{i}.layer.0.SelfAttention", "q k", "separate", True, T5, "decoder"),
-    Row("encoder.layer.{i}.attention.attention", "query key", "separate", False, MAE, "encoder"),
-    Row("decoder.decoder_(layers|encoder.layer).{i}.attention.attention", "query key", "separate", False, MAE,
-        "decoder"),
-    Row("transformer.layers.{i}.self_attn", Q_K, "separate", False, "mllama_vision_model"),  # mllama
-    Row("global_transformer.layers.{i}.self_attn", Q_K, "separate", False, "mllama_vision_model", "global"),
-]
-KNOWN = {kind for row in ROWS for kind in row.types.split()}
-# Models made of parts, each with a nested config, and how the names of a part's tensors start: text has what is left.
-COMPOSITES = """llava llava_next llava_onevision vipllava paligemma gemma3 mistral3 internvl idefics2 idefics3 smolvlm
-    mllama llama4 clip siglip siglip2 blip blip-2 instructblip git qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5
-    qwen3_5_moe glm4v qwen2_audio voxtral musicgen sam encoder-decoder vision-encoder-decoder speech-encoder-decoder
-    vision-text-dual-encoder"""
-PARTS = {"vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual)\.",
-         "audio": r"(.*\.)?audio_tower\.", "qformer": r"(.*\.)?qformer\.", "text_encoder": r"text_encoder\.",
-         "encoder": r"encoder\.", "decoder": r"decoder\.", "text": ""}
-# Nested configs leave out what their class defaults to: (number of layers, of heads, head_dim).
-DEFAULTS = {
-    (12, 12): """opt clip_vision_model siglip_text_model siglip_vision_model siglip2_text_model siglip2_vision_model
-        git_vision_model blip_vision_model idefics2_vision blip_2_qformer instructblip_qformer sam_vision_model""",
-    (12, 8): "clip_text_model blip_text_model", (12, 16): "idefics3_vision smolvlm_vision", (6, 8, 64): "t5",
-    (24, 16): "pixtral internvl_vision musicgen_decoder", (39, 16): "blip_2_vision_model instructblip_vision_model",
-    (27, 16): "qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision", (40, 32): "mllama_text_model",
-    (32, 16): "mllama_vision_model qwen2_vl_vision qwen2_5_vl_vision", (32, 20): "qwen2_audio_encoder voxtral_encoder",
-    (32, 32): "llama mistral qwen2", (32, 32, 128): "qwen3", (28, 16, 256): "gemma", (26, 8, 256): "gemma2 gemma3_text",
-}
-# Where not every layer has queries and keys of its own for a softmax: which of the n have, unless layer_types says it.
-LAYERS = {
-    "albert": lambda c, n: range(c.get("num_hidden_groups", 1)),
-    "mask2former": lambda c, n: range(n - 1),
-    "mllama_text_model": lambda c, n: sorted({*range(n)} - {*c.get("cross_attention_layers", range(3, 39, 5))}),
-    "jamba": lambda c, n: range(c.get("attn_layer_offset", 4), n, c.get("attn_layer_period", 8)),
-    "bamba": lambda c, n: c.get("attn_layer_indices") or [],
-    "lfm2": lambda c, n: c.get("full_attn_idxs") or range(n),
-    "nemotron_h": lambda c, n: [i for i, kind in enumerate(c.get("hybrid_override_pattern", "")) if kind == "*"],
-    "qwen3_next": lambda c, n: [i for i in range(n) if (i + 1) % c.get("full_attention_interval", 4) == 0],
-}
-SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "hybrid"}  # of those in layer_types
-# Not layers: cross-attention, pooling, backbones, prediction of further tokens. Position projections have other names.
-UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|mask_decoder|pixel_level|\bmtp\.")
-QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|att_proj|(q|k|qkv|query|key)_(proj|lin)|"
-      r"(linear|to)_(q|k|qkv)|q_[ab]_proj)")
-LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
-QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
-# Keys of config.json, tried in this order; {0} is the name of the stack.
-N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
-    encoder_layers"""
-N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_attention_heads n_head n_heads num_heads attention_heads
-    encoder_attention_heads"""
+class Layout(NamedTuple):
+    model_type: str
+    form: str  # key of FORMS
+    sizes: Sizes
+    config: dict
 
 
 @dataclass(frozen=True)
@@ -171,7 +42,7 @@ class Layer:
 
     index: int
     names: tuple[str, ...]
-    layout: tuple = field(repr=False, compare=False)  # model_type, form, (n_head, n_kv_head, head_dim), config
+    layout: Layout = field(repr=False, compare=False)
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
@@ -179,15 +50,22 @@ class Layer:
 
         LayoutError if the shapes do not fit the config, or the dtype is not a float of 16 bits or more.
         """
-        (kind, form, sizes, config), w = self.layout, [tensors[name] for name in self.names]
-        try:
-            q, k = split(form, sizes, config, *w)
-            fits = len(q) == sizes[0] and len(q) % len(k) == 0 and q.shape[1:] == k.shape[1:]
-        except (RuntimeError, KeyError):
-            fits = False
-        if not fits or not all(x.is_floating_point() and x.itemsize > 1 for x in w):
-            found = ", ".join(f"{name} {tuple(x.shape)} {x.dtype}" for name, x in zip(self.names, w))
-            raise LayoutError(f"{kind}: {found} do not fit n_head, n_kv_head, head_dim = {sizes}")
+        weights = [tensors[name] for name in self.names]
+        n_head = self.layout.sizes.n_head
+        n_axes = 3 if self.layout.form == "xlnet" else 2
+        fits = all(weight.is_floating_point() and weight.itemsize > 1 and weight.ndim == n_axes and weight.numel() > 0
+                   for weight in weights)
+        if fits:
+            try:
+                q, k = FORMS[self.layout.form](weights, self.layout.sizes, self.layout.config)
+                fits = len(q) == n_head and n_head % len(k) == 0 and q.shape[1:] == k.shape[1:]
+            except RuntimeError:
+                fits = False
+        if not fits:
+            found = ", ".join(f"{name} {tuple(weight.shape)} {weight.dtype}"
+                              for name, weight in zip(self.names, weights))
+            raise LayoutError(f"{self.layout.model_type}: {found} do not fit n_head, n_kv_head, head_dim = "
+                              f"{tuple(self.layout.sizes)}")
         return q.mT, k.mT
 
 
@@ -200,106 +78,263 @@ class Stack:
     layers: tuple[Layer, ...]
 
 
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+# Not layers: cross-attention, pooling, backbones, prediction of further tokens. Position projections have other names.
+UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|mask_decoder|pixel_level|\bmtp\.")
+QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|att_proj|(q|k|qkv|query|key)_(proj|lin)|"
+      r"(linear|to)_(q|k|qkv)|q_[ab]_proj|kv_a_proj_with_mqa|kv_b_proj)")
+LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
+QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
+ADAPTED = re.compile(rf"({QK}|\.in_proj)(\.|_)(\w+\.)*(base_layer|lora|dora|ia3|oft|boft|hada|lokr|vera|hra|fourierft)")
+
+
+def refuse_adapters(model_type: str, names: Iterable[str]):
+    """LayoutError if a query or key has a part of its own beside it, as LoRA, DoRA, IA3 and OFT leave it."""
+    for name in names:
+        require(not ADAPTED.search(name), f"{model_type}: {name} is an adapter (LoRA or the like) beside its weight: "
+                "merge the two, with PEFT by model.merge_and_unload(), and save the model again")
+
+
+def refuse_quantised(config: dict, names: Iterable[str]):
+    """LayoutError if queries or keys are stored in fewer bits, by their names or by the config."""
+    for name in names:
+        require(not QUANTISED.search(name), f"{config.get('model_type')}: quantised weights ({name})")
+    how = pick_section(config, "quantization_config compression_config quantization", default={})
+    spared = pick_words(how, "modules_to_not_convert ignore")
+    attention_is_spared = any("attn" in pattern for pattern in spared)  # as in gpt-oss
+    require(not how or attention_is_spared,
+            f"{config.get('model_type')}: quantised weights ({how.get('quant_method', how)!s:.60})")
+
+
+def refuse_unplaced(model_type: str, names: Iterable[str]):
+    """LayoutError if one of the names, of tensors that belong to no layer, may be a query or a key."""
+    for name in sorted(names):
+        require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
+
+
+# ---- from names to stacks -------------------------------------------------------------------------------------------
+
+
 def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
     """
     The stacks of self-attention layers in a checkpoint, from its config.json and the shapes of its tensors by name.
 
     LayoutError: an unknown model_type, missing layers, tensors that look like q or k and have no known place, shapes
-    that do not fit the config, quantised weights.
+    that do not fit the config, quantised weights, adapters beside the weights, a config that makes no sense.
     """
-    model_type = config.get("model_type")
-    how = _pick(config, "quantization_config compression_config quantization", default={})
-    spared = _pick(how, "modules_to_not_convert ignore", default=[])  # in gpt-oss, the attention
-    marks = [name for name in shapes if QUANTISED.search(name)]
-    if marks or how and not any("attn" in pattern for pattern in spared):
-        raise LayoutError(f"{model_type}: quantised weights ({marks[0] if marks else how.get('quant_method', how)})")
-    left = {name for name in shapes if len(shapes[name]) > 1 and not UNSCORED.search(name)}
-    stacks, unknown = [], set()
-    for part, pattern, kind, sub in _parts(model_type, config):
-        inside = {name for name in left if re.match(pattern, name)}
-        left -= inside
-        if inside and kind not in KNOWN:
-            raise LayoutError(f"{model_type}: model_type {kind!r} is not known")
-        rows = [row for row in ROWS if kind in row.types.split()]
-        found = [(row, layers) for row in rows if (layers := _layers(row, kind, sub, inside, shapes))]
-        for row, layers in found:  # "vision"; "vision.global" if the part has several; "encoder" if there are no parts
-            name = part if part and len(found) == 1 else ".".join(filter(None, [part, row.stack]))
-            stacks.append(Stack(name.removeprefix("text_"), _causal(row, sub), layers))  # MusicGen's text_encoder
-        unknown |= inside
-    unknown = sorted(filter(LOOKS_LIKE_QK.search, unknown | left))
-    if unknown or not stacks:
-        raise LayoutError(f"{model_type}: " + (f"no known place for {unknown[0]}" if unknown else "no q and k weights"))
+    model_type = pick_word(config, "model_type")
+    refuse_adapters(model_type, shapes)
+    refuse_quantised(config, shapes)
+    candidates = {name for name, shape in shapes.items() if len(shape) > 1 and not UNSCORED.search(name)}
+
+    stacks, accounted_for = [], set()
+    for part in find_parts(model_type, config, candidates):
+        if part.names:
+            refuse_unknown(model_type, part.model_type)
+        found = []
+        for row in rows_of(part.model_type):
+            matches = match_layers(row, part)
+            if matches:
+                found.append((row, find_layers(row, part, matches)))
+                accounted_for |= unscored_names(row, part)
+        for row, layers in found:
+            for layer in layers:
+                check_shapes(layer, shapes)
+                accounted_for.update(layer.names)
+            name = stack_name(part, row, alone=len(found) == 1)
+            stacks.append(Stack(name, is_causal(row, part.config), layers))
+
+    refuse_unplaced(model_type, candidates - accounted_for)
+    require(stacks, f"{model_type}: no q and k weights")
     return stacks
 
 
-def _pick(config, keys, stack="", default=None):
-    return next((config[key] for key in keys.format(stack).split() if config.get(key) is not None), default)
+def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
+    """The stacks that config.json tells of and the file does not hold, such as the decoder of an encoder-decoder."""
+    names = [stack.name for stack in stacks]
+    missing = []
+    for part in find_parts(pick_word(config, "model_type"), config, set()):
+        if part.name and part.model_type in KNOWN:
+            is_there = any(name.split(".")[0] == part.name.removeprefix("text_") for name in names)
+            missing += [] if is_there else [part.name]
+        elif not part.name:
+            missing += [row.stack for row in rows_of(part.model_type) if row.stack not in names]
+    return missing
 
 
-def _parts(model_type, config):
-    """-> [(name, how its tensors start, model_type, config)] of a model's parts, one without a name if it has none."""
-    if model_type == "swin":  # a stack for each stage, of its own width and number of heads
-        stages = zip(config.get("depths", [2, 2, 6, 2]), config.get("num_heads", [3, 6, 12, 24]))
-        return [(f"stage {i}", rf"(.*\.)?layers\.{i}\.blocks\.", "swin",
-                 dict(num_hidden_layers=n, num_attention_heads=h)) for i, (n, h) in enumerate(stages)]
-    if model_type not in COMPOSITES.split():
-        return [("", "", model_type, config)]
-    parts = []
-    for part in PARTS:
-        sub = _pick(config, f"{part}_config {part} {part}_config_dict")
-        if sub is None and part == "text" and _pick(config, N_HEAD):
-            sub = config  # GIT, and Qwen2-VL's first files
-        if sub is not None:
-            kind, own = sub.get("model_type", model_type), f"{model_type}_{part}".replace("-", "_")
-            if kind == model_type:  # also where the part names no type, as in CLIP's files
-                kind = own if own in KNOWN else f"{own}_model"
-            if model_type == "paligemma" and part == "text":  # the image and the prompt see each other
-                sub = {"use_bidirectional_attention": True, **sub}
-            parts.append((part, PARTS[part], kind, sub))
+def rows_of(model_type: str) -> list[Row]:
+    return [row for row in ROWS if model_type in row.types.split()]
+
+
+def refuse_unknown(model_type: str, part_type: str):
+    hint = "data/pretrained/layout_table.py lists those that are"
+    if part_type is None:
+        hint = "config.json names none; write the one that the weights are of into it, such as \"model_type\": \"bert\""
+    require(part_type in KNOWN, f"{model_type}: model_type {part_type!r} is not known ({hint})")
+
+
+def check_shapes(layer: Layer, shapes: Mapping[str, tuple[int, ...]]):
+    """LayoutError if tensors of these shapes do not hold heads of the sizes that the config tells."""
+    try:
+        tensors = {name: torch.empty(shapes[name], device="meta") for name in layer.names}
+    except (RuntimeError, TypeError):  # too many numbers, or a size that is none
+        found = ", ".join(f"{name} {shapes[name]}" for name in layer.names)
+        raise LayoutError(f"{layer.layout.model_type}: {found:.200} are no shapes of weights") from None
+    layer.heads(tensors)
+
+
+class Part(NamedTuple):
+    """A model inside of a model. name: "" where there is one; names: of its tensors."""
+
+    name: str
+    model_type: str
+    config: dict
+    names: set[str]
+
+
+def find_parts(model_type: str, config: dict, names: set[str]) -> list[Part]:
+    """The parts of a composite model, each with its config and its tensors; any other model is one part."""
+    if model_type == "swin":
+        return find_stages(config, names)
+    if model_type not in COMPOSITES:
+        return [Part("", model_type, config, names)]
+    parts, left = [], names
+    for name, start in PARTS.items():
+        part_config = pick_section(config, f"{name}_config {name}")
+        if model_type in CONFIG_DICT:
+            part_config = pick_section(config, f"{name}_config_dict", default=part_config)
+        if part_config is None and name == "text" and pick_count(config, N_HEAD.format("")):
+            part_config = config  # GIT, and Qwen2-VL's first files
+        if part_config is None:
+            continue
+        inside = {tensor for tensor in left if re.match(start, tensor)}
+        left = left - inside
+        if model_type == "paligemma" and name == "text":  # the image and the prompt see each other
+            part_config = {"use_bidirectional_attention": True, **part_config}
+        parts.append(Part(name, part_type(model_type, name, part_config), part_config, inside))
     return parts
 
 
-def _causal(row, config):
+def find_stages(config: dict, names: set[str]) -> list[Part]:
+    """Swin has a stack for each stage, of its own width and number of heads."""
+    depths = pick_counts(config, "depths", default=[2, 2, 6, 2])
+    n_heads = pick_counts(config, "num_heads", default=[3, 6, 12, 24])
+    parts = []
+    for i, (n_layer, n_head) in enumerate(zip(depths, n_heads)):
+        inside = {name for name in names if re.match(rf"(.*\.)?layers\.{i}\.blocks\.", name)}
+        parts.append(Part(f"stage {i}", "swin", dict(num_hidden_layers=n_layer, num_attention_heads=n_head), inside))
+    return parts
+
+
+def part_type(model_type: str, part: str, config: dict) -> str:
+    """The model_type of a part; where its config names none, as in CLIP's files, that of the model with the part's."""
+    own = pick_word(config, "model_type", default=model_type)
+    if own != model_type:
+        return own
+    guess = f"{model_type}_{part}".replace("-", "_")
+    return guess if guess in KNOWN else f"{guess}_model"
+
+
+# Keys of config.json, tried in this order; {0} is the name of the stack.
+N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
+    encoder_layers"""
+N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_attention_heads n_head n_heads num_heads attention_heads
+    encoder_attention_heads"""
+SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "hybrid"}  # of those in layer_types
+
+
+def match_layers(row: Row, part: Part) -> list[re.Match]:
+    """A match, with groups prefix, i and weight, for every tensor of the part that is in a layer of the row."""
+    path = row.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
+    weights = "|".join(weights_of(row, part.config))
+    pattern = re.compile(rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weights})(\.weight)?")
+    matches = [pattern.fullmatch(name) for name in part.names]
+    return [match for match in matches if match]
+
+
+def weights_of(row: Row, config: dict) -> list[str]:
+    weights = row.weights.split()
+    if row.form == "latent" and not pick_count(config, "q_lora_rank", least=0):  # no latent for the queries
+        return ["q_proj", *weights[2:]]
+    return weights
+
+
+def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
+    """-> the number of layers and the sizes of the heads, from the config or the defaults of the class."""
+    config = part.config
+    layer_types = pick_words(config, "layer_types layers_block_type")
+    n_layer = pick_count(config, N_LAYER.format(row.stack), default=row.n_layer or len(layer_types))
+    n_head = pick_count(config, N_HEAD.format(row.stack), default=row.n_head)
+    require(n_layer and n_head, f"{part.model_type}: config.json has no number of layers or of heads")
+    attn_config = pick_section(config, "attn_config", default={})  # DBRX
+    n_kv_head = pick_count(config, "num_key_value_heads", default=pick_count(attn_config, "kv_n_heads"))
+    head_dim = pick_count(config, "head_dim d_kv d_head attention_head_size", default=row.head_dim)
+    return n_layer, Sizes(n_head, n_kv_head, head_dim)
+
+
+def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
+    """The numbers of the layers with queries and keys of their own for a softmax."""
+    layer_types = pick_words(config, "layer_types layers_block_type")
+    if layer_types:
+        return [i for i, layer_type in enumerate(layer_types[:n_layer]) if layer_type in SOFTMAX]
+    if row.own:
+        return list(row.own(config, n_layer))
+    return list(range(n_layer))
+
+
+def further_layers(config: dict, n_layer: int) -> range:
+    """Those that predict further tokens, in DeepSeek-V3 and others: after the last, and no part of the stack."""
+    return range(n_layer, n_layer + pick_count(config, "num_nextn_predict_layers", default=0, least=0))
+
+
+def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, ...]:
+    """The layers of one stack. LayoutError if they are not exactly those that the config tells of."""
+    n_layer, sizes = read_sizes(row, part)
+    scored = scored_layers(row, part.config, n_layer)
+    further = further_layers(part.config, n_layer)
+    names = defaultdict(dict)  # layer -> weight -> name of the tensor
+    for match in matches:
+        if int(match["i"]) not in further:
+            names[int(match["i"])][match["weight"]] = match[0]
+
+    told = f"{part.model_type}: {len(scored)} attention layers in config.json"
+    weights = weights_of(row, part.config)
+    for i in scored:
+        for weight in weights:
+            require(weight in names[i], f"{told}, {row.path.replace('{i}', str(i))}.{weight} missing")
+    prefixes = {match["prefix"] for match in matches}
+    require(len(names) == len(scored) and len(prefixes) == 1,
+            f"{told}, {len(names)} found under {' and '.join(sorted(prefixes))!r}")
+    layout = Layout(part.model_type, row.form, sizes, part.config)
+    return tuple(Layer(i, tuple(names[i][weight] for weight in weights), layout) for i in scored)
+
+
+def unscored_names(row: Row, part: Part) -> set[str]:
+    """The tensors of layers without a softmax attention of their own, or that predict further tokens."""
+    n_layer, _ = read_sizes(row, part)
+    scored = scored_layers(row, part.config, n_layer)
+    unscored = {*range(n_layer), *further_layers(part.config, n_layer)} - {*scored}
+    found = set()
+    for name in part.names:
+        layer = re.search(r"(^|\.)layers\.(\d+)\.", name)
+        if layer and int(layer[2]) in unscored:
+            found.add(name)
+    return found
+
+
+def stack_name(part: Part, row: Row, alone: bool) -> str:
+    """"vision"; "vision.global" if the part has several stacks; "encoder" if there are no parts."""
+    if part.name and alone:
+        name = part.name
+    else:
+        name = ".".join(filter(None, [part.name, row.stack]))
+    return name.removeprefix("text_")  # MusicGen's text_encoder
+
+
+def is_causal(row: Row, config: dict) -> bool | None:
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
-        return bool(config.get("is_decoder") or config.get("causal"))
-    if row.causal and (config.get("use_bidirectional_attention") or config.get("is_causal") is False):
+        return pick_flag(config, "is_decoder") or pick_flag(config, "causal")
+    if row.causal and (pick_flag(config, "use_bidirectional_attention") or not pick_flag(config, "is_causal", True)):
         return None  # by its first training, and not by its last
     return row.causal
-
-
-def _layers(row, kind, config, left, shapes):
-    """The layers of one stack, () if there are none; takes their tensors out of left."""
-    weights = row.weights.split()
-    if row.form == "latent" and not config.get("q_lora_rank"):
-        weights = ["q_proj", *weights[2:]]
-    pattern = row.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
-    pattern = re.compile(rf"(?P<prefix>(.*\.)?){pattern}\.(?P<weight>{'|'.join(weights)})(\.weight)?")
-    found, prefixes = defaultdict(dict), set()
-    for match in filter(None, map(pattern.fullmatch, left)):
-        found[int(match["i"])][match["weight"]] = match[0]
-        prefixes.add(match["prefix"])
-    if not found:
-        return ()
-    default = (*next((sizes for sizes, kinds in DEFAULTS.items() if kind in kinds.split()), ()), None, None, None)
-    kinds = _pick(config, "layer_types layers_block_type", default=[])
-    n_layer = _pick(config, N_LAYER, row.stack, default[0] or len(kinds))
-    sizes = (_pick(config, N_HEAD, row.stack, default[1]),
-             _pick(config, "num_key_value_heads", default=(config.get("attn_config") or {}).get("kv_n_heads")),
-             _pick(config, "head_dim d_kv d_head attention_head_size", default=default[2]))
-    if not n_layer or not sizes[0]:
-        raise LayoutError(f"{kind}: config.json has no number of layers or of heads")
-    own = ([i for i, layer_type in enumerate(kinds[:n_layer]) if layer_type in SOFTMAX] if kinds
-           else [*LAYERS.get(kind, lambda c, n: range(n))(config, n_layer)])
-    further = range(n_layer, n_layer + (config.get("num_nextn_predict_layers") or 0))
-    found = {i: names for i, names in found.items() if i not in further}
-    missing = [f"{row.path.replace('{i}', str(i))}.{w}" for i in own for w in weights if w not in found.get(i, {})]
-    if missing or len(found) > len(own) or len(prefixes) > 1:
-        what = f"{missing[0]} missing" if missing else f"{len(found)} found under {' and '.join(sorted(prefixes))!r}"
-        raise LayoutError(f"{kind}: {len(own)} attention layers in config.json, {what}")
-    layers = tuple(Layer(i, tuple(found[i][w] for w in weights), (kind, row.form, sizes, config)) for i in own)
-    for layer in layers:
-        layer.heads({name: torch.empty(shapes[name], device="meta") for name in layer.names})
-        left.difference_update(layer.names)
-    others = {*range(n_layer), *further} - {*own}  # without softmax attention, or to predict further tokens
-    left -= {name for name in left if (i := re.search(r"(^|\.)layers\.(\d+)\.", name)) and int(i[2]) in others}
-    return layers

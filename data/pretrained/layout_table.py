@@ -1,0 +1,217 @@
+"""
+Where each model_type keeps the queries and keys of its self-attention: the table that layouts.py reads.
+
+Read off transformers 5.23, models/NAME/modeling_NAME.py with NAME the first model_type of a row if no comment says
+otherwise. A new model is a new word in a row, or a new row, and its proof in tests/test_layouts.py.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from data.pretrained.layout_config import pick_count, pick_counts, pick_word
+
+# ---- layers without queries and keys of their own -----------------------------------------------------------------
+# Each takes the config and the number of layers, and returns the numbers of the layers that have their own.
+
+
+def first_of_each_group(config: dict, n_layer: int) -> Iterable[int]:
+    """ALBERT: the layers of a group share one set of weights."""
+    return range(pick_count(config, "num_hidden_groups", 1))
+
+
+def all_but_one(config: dict, n_layer: int) -> Iterable[int]:
+    """Mask2Former counts the prediction before its first layer."""
+    return range(n_layer - 1)
+
+
+def without_cross_attention(config: dict, n_layer: int) -> Iterable[int]:
+    crossed = pick_counts(config, "cross_attention_layers", default=range(3, 39, 5))
+    return [i for i in range(n_layer) if i not in crossed]
+
+
+def one_in_a_period(config: dict, n_layer: int) -> Iterable[int]:
+    first = pick_count(config, "attn_layer_offset", 4, least=0)
+    return range(first, n_layer, pick_count(config, "attn_layer_period", 8))
+
+
+def last_of_each_interval(config: dict, n_layer: int) -> Iterable[int]:
+    interval = pick_count(config, "full_attention_interval", 4)
+    return range(interval - 1, n_layer, interval)
+
+
+def those_listed(config: dict, n_layer: int) -> Iterable[int]:
+    return pick_counts(config, "attn_layer_indices")
+
+
+def those_listed_or_all(config: dict, n_layer: int) -> Iterable[int]:
+    return pick_counts(config, "full_attn_idxs") or range(n_layer)
+
+
+def stars_of_the_pattern(config: dict, n_layer: int) -> Iterable[int]:
+    """Nemotron-H: "M*-*" is Mamba, attention, MLP, attention."""
+    pattern = pick_word(config, "hybrid_override_pattern", "")
+    return [i for i, letter in enumerate(pattern) if letter == "*"]
+
+
+# ---- the rows -----------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """
+    One way of storing q and k, for the model_types (words) that have it. A model_type in two rows has two stacks.
+
+    path: of a layer, a regular expression but for "." and {i}, the number of the layer; any prefix may come before it.
+    weights: the tensors in that layer (words), with or without ".weight". form: how they hold q and k, a function of
+    layout_forms.py. causal: whether the mask is; None where it cannot be told. stack: its name if there are several.
+    n_layer, n_head, head_dim: defaults of the class, which a nested config may leave out. own: which layers have
+    queries and keys of their own, unless layer_types says it; None if all have.
+    """
+
+    types: str
+    path: str
+    weights: str
+    form: str
+    causal: bool | None
+    stack: str = ""
+    n_layer: int | None = None
+    n_head: int | None = None
+    head_dim: int | None = None
+    own: Callable[[dict, int], Iterable[int]] | None = None
+
+
+# What several rows share. In the decoders since LLaMA:
+LLAMA = dict(path="layers.{i}.self_attn", weights="q_proj k_proj", form="separate", causal=True)
+# Attention to both sides: in BERT and ViT; in CLIP, wav2vec2 and DINOv3; one Linear for all three in SAM and Qwen2-VL.
+BERT = dict(path="layer.{i}.attention.(self|attention)", weights="query key", form="separate", causal=False)
+CLIP = dict(path="layers?.{i}.(self_attn|attention)", weights="q_proj k_proj", form="separate", causal=False)
+VISION_QKV = dict(path="(blocks|layers).{i}.(self_)?attn", weights="qkv", form="blocks", causal=False)
+# Encoders and decoders of one model.
+BART_ENCODER = dict(path="encoder.(wrapped_encoder.)?layers.{i}.(self_attn|attention)", weights="q_proj k_proj",
+                    form="separate", causal=False, stack="encoder")
+BART_DECODER = dict(path="decoder.(wrapped_decoder.)?layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
+                    stack="decoder")
+T5_ENCODER = dict(path="encoder.block.{i}.layer.0.SelfAttention", weights="q k", form="separate", causal=False,
+                  stack="encoder")
+T5_DECODER = dict(path="decoder.block.{i}.layer.0.SelfAttention", weights="q k", form="separate", causal=True,
+                  stack="decoder")
+
+ROWS = [
+    # Decoders with separate Linears.
+    Row("""ministral ministral3 mixtral qwen2_moe qwen3_moe phi phimoe olmo olmo2 olmo3 olmoe flex_olmo starcoder2
+        stablelm cohere cohere2 granite granitemoe granitemoeshared smollm3 glm glm4 glm4_moe gpt_oss helium arcee
+        apertus ernie4_5 ernie4_5_moe exaone4 seed_oss hunyuan_v1_dense hunyuan_v1_moe dots1 minimax_m2 nemotron
+        vaultgemma xglm biogpt qwen2_vl_text qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text glm4v_text llama4_text
+        falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid
+        mobilellm""",  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
+        **LLAMA),
+    Row("llama mistral qwen2", **LLAMA, n_layer=32, n_head=32),
+    Row("qwen3", **LLAMA, n_layer=32, n_head=32, head_dim=128),
+    Row("gemma", **LLAMA, n_layer=28, n_head=16, head_dim=256),
+    Row("gemma2 gemma3_text", **LLAMA, n_layer=26, n_head=8, head_dim=256),
+    Row("opt", **LLAMA, n_layer=12, n_head=12),
+    Row("musicgen_decoder", **LLAMA, n_layer=24, n_head=16),  # musicgen
+    Row("clip_text_model", **LLAMA, n_layer=12, n_head=8),  # clip
+    Row("mllama_text_model", **LLAMA, n_layer=40, n_head=32, own=without_cross_attention),  # mllama
+    Row("jamba", **LLAMA, own=one_in_a_period),
+    Row("bamba", **LLAMA, own=those_listed),
+    Row("lfm2", **LLAMA, own=those_listed_or_all),
+    Row("gptj gpt_neo modernbert-decoder", path="(h|layers).{i}.(attn|attn.attention)", weights="q_proj k_proj",
+        form="separate", causal=True),
+    Row("nemotron_h", path="layers.{i}.mixer", weights="q_proj k_proj", form="separate", causal=True,
+        own=stars_of_the_pattern),
+    Row("qwen3_next", **(LLAMA | dict(form="gated")), own=last_of_each_interval),
+    Row("qwen3_5_text qwen3_5_moe_text", **(LLAMA | dict(form="gated"))),
+
+    # Decoders with q, k and v in one tensor, or in a product of two.
+    Row("gpt2 openai-gpt imagegpt", path="h.{i}.attn", weights="c_attn", form="conv1d", causal=True),
+    Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
+    Row("codegen", path="h.{i}.attn", weights="qkv_proj", form="codegen", causal=True),
+    Row("falcon", path="h.{i}.self_attention", weights="query_key_value", form="multi_query", causal=True),
+    Row("gpt_neox gpt_neox_japanese persimmon bloom", path="(h|layers).{i}.(self_attn|self_attention|attention)",
+        weights="query_key_value", form="grouped", causal=True),
+    Row("phi3", path="layers.{i}.self_attn", weights="qkv_proj", form="blocks", causal=True),
+    Row("mpt dbrx", path="blocks.{i}.(norm_attn_norm.)?attn", weights="Wqkv", form="blocks", causal=True),
+    Row("deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite youtu", path="layers.{i}.self_attn",
+        weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj", form="latent", causal=True),
+
+    # Encoders of text.
+    Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
+        rembert roformer big_bird splinter layoutlm layoutlmv3 markuplm data2vec-text esm bert-generation dpr
+        longformer""", **BERT),
+    Row("deberta-v2", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate", causal=False),
+    Row("deberta", path="layer.{i}.attention.self", weights="in_proj", form="grouped", causal=False),
+    Row("distilbert", path="layer.{i}.attention", weights="q_lin k_lin", form="separate", causal=False),
+    Row("mpnet", path="layer.{i}.attention.attn", weights="q k", form="separate", causal=False),
+    Row("xlnet", path="layer.{i}.rel_attn", weights="q k", form="xlnet", causal=None),  # in a random order of positions
+    Row("xlm flaubert", path="attentions.{i}", weights="q_lin k_lin", form="separate", causal=False),
+    Row("albert", path="albert_layer_groups.{i}.albert_layers.0.attention", weights="query key", form="separate",
+        causal=False, own=first_of_each_group),
+    Row("modernbert nomic_bert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False),
+    Row("eurobert", **CLIP),
+    Row("neobert", path="transformer_encoder.{i}", weights="qkv", form="grouped", causal=False),  # its own model.py:
+    # qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1), in huggingface.co/chandar-lab/NeoBERT
+    Row("git_text", **(BERT | dict(causal=True))),  # git
+    Row("blip_text_model", **(BERT | dict(causal=None)), n_layer=12, n_head=8),  # blip_text: encoder or decoder
+    Row("siglip_text_model siglip2_text_model", **CLIP, n_layer=12, n_head=12),  # siglip, siglip2
+    Row("blip_2_qformer instructblip_qformer", **BERT, n_layer=12, n_head=12),  # blip_2, instructblip
+
+    # Images and sound.
+    Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
+        audio-spectrogram-transformer""", **BERT),
+    Row("swin", path="blocks.{i}.attention.self", weights="query key", form="separate", causal=False),
+    Row("""dinov3_vit llama4_vision_model wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew""", **CLIP),
+    Row("""clip_vision_model siglip_vision_model siglip2_vision_model git_vision_model idefics2_vision""", **CLIP,
+        n_layer=12, n_head=12),  # in the file of the model around it, as those that follow
+    Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
+    Row("pixtral internvl_vision", **CLIP, n_layer=24, n_head=16),
+    Row("qwen2_audio_encoder voxtral_encoder", **CLIP, n_layer=32, n_head=20),
+    Row("wav2vec2-bert wav2vec2-conformer", path="layers.{i}.self_attn", weights="linear_q linear_k", form="separate",
+        causal=False),
+    Row("glm4v_vision", **VISION_QKV),
+    Row("blip_vision_model sam_vision_model", **VISION_QKV, n_layer=12, n_head=12),
+    Row("blip_2_vision_model instructblip_vision_model", **VISION_QKV, n_layer=39, n_head=16),
+    Row("qwen2_vl_vision qwen2_5_vl_vision", **VISION_QKV, n_layer=32, n_head=16),
+    Row("qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision", **VISION_QKV, n_layer=27, n_head=16),
+    Row("mllama_vision_model", path="transformer.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
+        causal=False, n_layer=32, n_head=16),  # mllama
+    Row("mllama_vision_model", path="global_transformer.layers.{i}.self_attn", weights="q_proj k_proj",
+        form="separate", causal=False, stack="global", n_layer=32, n_head=16),
+
+    # Two stacks.
+    Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
+        speecht5 detr table-transformer""", **BART_ENCODER),
+    Row("led", path="encoder.layers.{i}.self_attn.longformer_self_attn", weights="query key", form="separate",
+        causal=False, stack="encoder"),
+    Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
+        speecht5 led trocr""", **BART_DECODER, causal=True),
+    Row("detr table-transformer", **BART_DECODER, causal=False),  # every query sees all queries
+    Row("mask2former", **BART_DECODER, causal=False, own=all_but_one),
+    Row("t5", **T5_ENCODER, n_layer=6, n_head=8, head_dim=64),
+    Row("t5", **T5_DECODER, n_layer=6, n_head=8, head_dim=64),
+    Row("mt5 umt5 switch_transformers", **T5_ENCODER),
+    Row("mt5 umt5 switch_transformers", **T5_DECODER),
+    Row("vit_mae videomae", path="encoder.layer.{i}.attention.attention", weights="query key", form="separate",
+        causal=False, stack="encoder"),
+    Row("vit_mae videomae", path="decoder.decoder_(layers|encoder.layer).{i}.attention.attention", weights="query key",
+        form="separate", causal=False, stack="decoder"),
+]
+KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
+
+# ---- models made of parts, each with a config of its own inside of config.json ---------------------------------------
+
+COMPOSITES = set("""llava llava_next llava_onevision vipllava paligemma gemma3 mistral3 internvl idefics2 idefics3
+    smolvlm mllama llama4 clip siglip siglip2 blip blip-2 instructblip git qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe
+    qwen3_5 qwen3_5_moe glm4v qwen2_audio voxtral musicgen sam encoder-decoder vision-encoder-decoder
+    speech-encoder-decoder vision-text-dual-encoder""".split())
+# How the names of a part's tensors start. Tried in this order: the text has what is left.
+PARTS = {
+    "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual)\.",
+    "audio": r"(.*\.)?audio_tower\.",
+    "qformer": r"(.*\.)?qformer\.",
+    "text_encoder": r"text_encoder\.",
+    "encoder": r"encoder\.",
+    "decoder": r"decoder\.",
+    "text": "",
+}
+# Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
+CONFIG_DICT = {"clip"}
