@@ -81,7 +81,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, **cha
     torch.save(dict(config=config, data=data), folder / "ckpt.pt")
     runs.append(folder / "log.csv", runs.LOG, [[int(s), 0, "", x, "", ""] for s, x in zip(steps, loss)])
     runs.append(folder / "scores.csv", runs.SCORES, [
-        [int(s), layer, head, (i + layer) / 20, -i / 20, "nan" if i == 0 else 0.1 * layer]
+        [int(s), layer, head, (i + layer) / 20, -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
         for i, s in enumerate(steps) for layer in range(n_layer) for head in ("", *range(n_head))])
     return str(folder)
 
