@@ -5,7 +5,9 @@ runs of train.py.
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
+    python analyze.py --paper --offline --plot paper.png      # what it published alone, put right, and no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
+    python analyze.py --runs data/results/published/*.csv out/tiny --plot trajectories.png  # beside the authors' runs
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
@@ -26,10 +28,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from data.pretrained import audit
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import compare, figures, runs, tables
+from data.results import compare, figures, figures_published, published, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -347,7 +350,7 @@ def parse_args(argv):
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
-                      help="runs of train.py, and data/results/published/loss_curves.csv")
+                      help="runs of train.py, and the CSV files in data/results/published")
     parser.add_argument("--level", type=float, default=2.5,
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
@@ -355,13 +358,16 @@ def parse_args(argv):
                         help=f"write {','.join(tables.ModelScore._fields)}, in full precision")
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, and, "
-                        "with _layers in its name, every layer")
+                        "with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+    parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
     args = parser.parse_args(argv)
+    if args.offline and not args.paper:
+        parser.error("--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
     if args.paper:
         args.hf = list(dict.fromkeys(row["name"] for row in known_models()))
         args.csv = args.csv or "data/results/paper.csv"
@@ -380,7 +386,7 @@ def analyze_models(args):
     done = {row.model for row in rows}
     status, result = 0, None
     for name in args.hf:
-        if name in done:
+        if name in done or args.offline:
             continue
         try:
             result = score_model(name, find_source(name), args)
@@ -394,6 +400,9 @@ def analyze_models(args):
             facts[name, stack] = result.n_params, causal
         if args.csv:
             tables.write_scores(args.csv, rows)  # after each model: --paper takes hours and goes on from here
+    if args.paper:
+        report_paper(tables.summarise(rows, facts, known), args)
+        return status
     if not rows:
         return status
     if len(args.hf) == 1 or args.per_head and not args.csv:
@@ -407,26 +416,51 @@ def analyze_models(args):
     return status
 
 
+def report_paper(summary, args):
+    """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
+    ours = {}
+    for s in summary:
+        ours[s.model, s.stack] = s.symmetry, s.directionality
+    if summary:
+        print(tables.summary_table(summary))
+    rows = audit.read_printed_tables()
+    print(audit.printed_table(rows, ours))
+    print(audit.tally(rows))
+    if args.plot:
+        figures_published.plot_pretrained(audit.read_models(), ours, args.plot)
+
+
 def analyze_runs(args):
-    curves, folders = {}, []
+    curves, trajectories, folders = {}, [], []
     for path in args.runs:
-        if path.endswith(".csv"):
-            curves |= compare.read_curves(path)
-        else:
+        if not path.endswith(".csv"):
             folders.append(path)
-    if curves:
-        print(tables.curves_table(curves))
-    if not folders:
-        return
+        elif published.holds_trajectories(path):
+            trajectories += published.read_trajectories(path)
+        else:
+            curves |= published.read_curves(path)
     arms = compare.pool(folders)
     rows = compare.compare(arms, args.level)
-    print(tables.runs_table(arms, rows, args.level))
-    if args.csv:
+    if curves:
+        print(published.curves_table(curves))
+    if arms:
+        print(tables.runs_table(arms, rows, args.level))
+    if trajectories:
+        print(published.ends_table(trajectories, arms))
+    if args.csv and arms:
         tables.write_comparison(args.csv, rows)
-    if args.plot:
-        path = Path(args.plot)
+    if not args.plot:
+        return
+    path = Path(args.plot)
+    path_of_layers = path.with_stem(path.stem + "_layers")
+    if trajectories:
+        figures_published.plot_trajectories(trajectories, arms, path)
+        figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
+    elif arms:
         figures.plot_runs(arms, rows, curves, path)
-        figures.plot_arms(arms, path.with_stem(path.stem + "_layers"))
+        figures.plot_arms(arms, path_of_layers)
+    else:
+        raise runs.RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")
 
 
 def main(argv):

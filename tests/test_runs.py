@@ -2,7 +2,6 @@
 
 import csv
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,19 +51,6 @@ def test_the_interval_covers_the_mean_in_95_of_100_samples(n):
 def test_one_value_has_no_interval():
     mean, half = compare.interval([2.5])
     assert mean == 2.5 and math.isnan(half)
-
-
-def test_table_1_of_the_paper_comes_out_of_its_curves():
-    curves = compare.read_curves(Path(analyze.__file__).parent / "data/results/published/loss_curves.csv")
-    lines = {line.split()[0]: line.split() for line in tables.curves_table(curves).splitlines()[1:]}
-    published = {"bert_small--encoder--jigsaw": (2.782, 2.758, "26%"),
-                 "bert_small--encoder--wikipedia": (0.984, 0.812, "73%"),
-                 "bert_small--encoder--red_pajama": (1.106, 0.907, "69%"),
-                 "bert--encoder--wikipedia": (0.256, 0.247, "20%"),
-                 "bert--encoder--red_pajama": (0.297, 0.274, "35%"), "bert--encoder--jigsaw": (1.419, 1.430, "not")}
-    for name, (plain, symmetric, speed) in published.items():  # Table 1; there 0 % where it was not reached
-        assert [float(x) for x in lines[name][1:3]] == pytest.approx([plain, symmetric], abs=0.0011)
-        assert lines[name][3] == speed
 
 
 # ---- folders of runs ---------------------------------------------------------------------------------------------

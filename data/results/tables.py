@@ -179,18 +179,6 @@ def runs_table(arms, rows, level):
     return "\n".join(lines)
 
 
-def curves_table(curves):
-    """Table 1 of the paper from its training losses, by its rule (first loss below the last, not smoothed) and ours."""
-    lines = [f"{'published run':30} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
-    for name, (steps, loss) in curves.items():
-        if name + "--symmetric-init" in curves:
-            other = curves[name + "--symmetric-init"][1]
-            rules = [1 - compare.first_step(steps, other, loss[-1]) / steps[-1], compare.speed_up(steps, other, loss)]
-            rules = ["not reached" if np.isnan(x) else f"{x:.0%}" for x in rules]
-            lines.append(f"{name:30} {loss[-1]:9.3f} {other[-1]:21.3f} {rules[0]:>30} {rules[1]:>8}")
-    return "\n".join(lines)
-
-
 def write_comparison(path, rows):
     with replacing(path) as temporary:
         append(temporary, list(rows[0]), [row.values() for row in rows])
