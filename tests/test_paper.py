@@ -716,9 +716,8 @@ def test_prop_S1_18_the_two_forms_of_directionality_worked_out_with_single_numbe
 @pytest.mark.parametrize("C, k, f, printed", [(256, 1, 4, 0.39), (768, 1, 4, 0.61), (768, 8, 4, -0.07)])
 def test_eq_17_has_the_wrong_sign_where_one_column_is_heavy(C, k, f, printed):
     """
-    Columns dominate, so d < 0 (Section 3): does not hold of Eq. (17) as printed. The heavy column lifts the threshold
-    of columns beyond all others, and counts as its own norm, f; a dozen rows that chance brings over their threshold
-    count as 1 each. By the excess chance counts for little.
+    Columns dominate, so d < 0 (Section 3): does not hold of Eq. (17) as printed. By the excess it does: how far a norm
+    stands out counts, and what chance brings over a threshold is little.
     """
     torch.set_default_dtype(torch.float32)
     w_q, w_k = torch.randn(40, C, 64), torch.randn(40, C, 64)
@@ -726,6 +725,19 @@ def test_eq_17_has_the_wrong_sign_where_one_column_is_heavy(C, k, f, printed):
     m = wqk(w_q, w_k)
     assert directionality_eq17(m).mean().item() == pytest.approx(printed, abs=0.15)
     assert directionality(m).mean() < -0.4
+
+
+def test_eq_17_counts_one_heavy_column_and_all_the_rows_that_chance_lets_pass():
+    """Why: the heavy column lifts the threshold of the columns beyond nearly all others. Rows pass as before."""
+    def outliers(norms):  # (S, C) -> how many
+        return (norms > norms.mean(1, keepdim=True) + 2 * norms.std(1, keepdim=True)).sum(1).double().mean()
+
+    w_q, w_k = torch.randn(40, 768, 64), torch.randn(40, 768, 64)
+    before = wqk(w_q, w_k)
+    w_k[:, 0] *= 4
+    after = wqk(w_q, w_k)
+    assert outliers(before.norm(dim=1)) > 15 and outliers(before.norm(dim=2)) > 15
+    assert outliers(after.norm(dim=1)) < 4 and outliers(after.norm(dim=2)) > 15
 
 
 @BOTH
