@@ -18,7 +18,7 @@ def colour(causal):
     return DECODER if causal else ENCODER
 
 
-def kind(causal):
+def encoder_or_decoder(causal):
     return "decoder" if causal else "encoder"
 
 
@@ -141,7 +141,7 @@ def plot_trajectories(trajectories, arms, path):
                 draw_arms(axes[row, -1], arms, score)
                 put_title(axes[row, -1], row, len(columns), "ours")
             share_axes(axes[row], score)
-        handles = [axes[0, 0].plot([], [], color=colour(causal), label=f"{kind(causal)} of the authors")[0]
+        handles = [axes[0, 0].plot([], [], color=colour(causal), label=f"{encoder_or_decoder(causal)} of the authors")[0]
                    for causal in (False, True)]
         handles += axes[0, -1].get_legend_handles_labels()[0] if arms else []
         axes[0, 0].figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False, fontsize=8)
@@ -176,13 +176,13 @@ def plot_trajectory_layers(trajectories, arms, path):
                 for run in trajectories:
                     if (run.n_layer, run.corpus, run.causal) == (n_layer, corpus, causal):
                         draw_layers(axis, run.steps, getattr(run, score))
-                put_title(axis, row, column, f"{kind(causal)}, {n_layer} layers, {CORPORA[corpus]}")
+                put_title(axis, row, column, f"{encoder_or_decoder(causal)}, {n_layer} layers, {CORPORA[corpus]}")
             if arms:
                 name = plain_arm(arms, causal)
                 if name:
                     values = together(arms[name], lambda run: run.layers[score]).mean(0)  # (S, L)
                     draw_layers(axes[row, -1], arms[name][0].steps[: len(values)], values)
-                put_title(axes[row, -1], row, len(columns), f"ours: {name or 'no ' + kind(causal)}")
+                put_title(axes[row, -1], row, len(columns), f"ours: {name or 'no ' + encoder_or_decoder(causal)}")
             share_axes(axes[row], score)
         handles, _ = axes[0, 0].get_legend_handles_labels()  # bottom to top
         axes[0, 0].figure.legend([handles[0], handles[-1]], ["first layer", "last layer"], ncols=2, frameon=False,
