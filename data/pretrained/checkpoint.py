@@ -4,7 +4,7 @@ Chosen tensors of a checkpoint and nothing else: a file tells where each of its 
     with open_checkpoint("openai-community/gpt2") as checkpoint:  # of sources.py
         for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
-A pytorch_model.bin tells so only inside a pickle: it is opened whole.
+safetensors_header.py and torch_zip.py read where the tensors lie.
 """
 
 import math
@@ -13,24 +13,36 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import DTYPES, CheckpointError, Folder, read_json, require
+from data.pretrained.files import DTYPES, CheckpointError, Folder, TensorInfo, read_json, require
+from data.pretrained.fp8 import BLOCK, SCALE_DTYPES, attach_scales, dequantise
 from data.pretrained.safetensors_header import read_header
-from data.pretrained.torch_zip import load_whole
+from data.pretrained.torch_zip import read_torch
 
 N_READERS = 8  # ranges in flight
 PIECE = 1 << 24  # bytes of a range at most: one big tensor keeps every reader busy, and a retry loses little
+SCORED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that are read as they are
 AHEAD = 1 << 27  # bytes read ahead of the arithmetic (one group at least)
+
+
+class Reading(NamedTuple):
+    """A tensor that has its values when the futures are done."""
+
+    tensor: torch.Tensor
+    futures: list[Future]
+    scale: "Reading | None"
 
 
 class Checkpoint(AbstractContextManager):
     """
     An open checkpoint in a folder, or in what looks like one: a repository of the Hub.
 
-    config: its config.json. tensors: a TensorInfo by name. n_params: elements of the floating-point tensors. size:
-    bytes of the weight files. source, revision, note and bytes_read are those of the folder.
+    source: as the user wrote it. revision: the commit it is pinned to, None if local. config: its config.json.
+    tensors: a TensorInfo by name. n_params: elements of the floating-point tensors. size, bytes_read: bytes of the
+    weight files, all and read so far. note: what the user should know, or "".
     """
 
     def __init__(self, folder: Folder, only: str = ""):
@@ -42,7 +54,8 @@ class Checkpoint(AbstractContextManager):
             require("config.json" in folder.names,
                     f"{self.source} has no config.json, the layout of its weights: put it there")
             self.config = read_json(folder.fetch("config.json"))
-            self.size, self.tensors = self._find_tensors(only)
+            self.size, tensors = self._find_tensors(only)
+            self.tensors = attach_scales(tensors)
         except BaseException:
             self.__exit__()
             raise
@@ -58,7 +71,7 @@ class Checkpoint(AbstractContextManager):
 
     @property
     def bytes_read(self) -> int:
-        return self._folder.bytes_read
+        return sum(self._folder.bytes_read_of.values())
 
     def _find_tensors(self, only: str):
         """-> bytes of the weight files, {name: TensorInfo}."""
@@ -76,50 +89,75 @@ class Checkpoint(AbstractContextManager):
 
     def _read_table(self, file: str):
         if file.endswith(".bin"):
-            return load_whole(self._folder, file)
+            return read_torch(self._folder, file)
         return read_header(self._folder, file)
 
     def stream(self, groups: Sequence[Sequence[str]], zeros: bool = False) -> Iterator[dict[str, torch.Tensor]]:
         """
-        The tensors of each group, in order and in their own dtype, while the next groups are being read. One that holds
-        NaN or infinity is refused; so is one of zeros alone, which has no score, unless `zeros` (biases may be such).
+        The tensors of each group, in order, while the next groups are being read: in their own dtype, those in FP8 in
+        float32. One that holds NaN or infinity is refused; so is one of zeros alone, which has no score, unless `zeros`
+        (biases may be such).
         """
         sizes = []  # bytes of each group
         for group in groups:
             for name in group:
                 self._check_readable(name)
-            sizes.append(sum(self.tensors[name].end - self.tensors[name].start for name in group))
-        reading = deque()  # {name: (tensor, what fills it)} of each group that is under way
+            sizes.append(sum(self.tensors[name].n_bytes for name in group))
+        reading = deque()  # {name: Reading} of each group that is under way
         begun = 0  # groups whose reading has begun
         for i in range(len(groups)):
             while begun < len(groups) and (begun < i + 2 or sum(sizes[i : begun + 1]) <= AHEAD):
-                reading.append({name: self._start(name) for name in groups[begun]})
+                reading.append({name: self._start(self.tensors[name]) for name in groups[begun]})
                 begun += 1
             group = {}
-            for name, (tensor, futures) in reading.popleft().items():
-                for future in futures:
-                    future.result()  # waits, and raises what went wrong in the thread
-                self._check_values(name, tensor, zeros)
-                group[name] = tensor
+            for name, started in reading.popleft().items():
+                group[name] = self._finish(name, started)
+                self._check_values(name, group[name], zeros)
             yield group
 
     def _check_readable(self, name: str):
         require(name in self.tensors, f"{self.source} has no tensor {name!r}")
-        dtype = self.tensors[name].dtype
-        require(dtype in DTYPES, f"{self.source}: {name!r} is {dtype}, use a checkpoint in {', '.join(DTYPES)}")
-
-    def _start(self, name: str) -> tuple[torch.Tensor, list[Future]]:
-        """-> a tensor without its values yet, and the reading of its pieces, after which it has them."""
         info = self.tensors[name]
+        if info.scale is None:
+            require(info.dtype in SCORED, f"{self.source}: {name!r} is {info.dtype}, use a checkpoint in "
+                    f"{', '.join(SCORED)}, or F8_E4M3 with a scale")
+        else:
+            require(info.scale.dtype in SCALE_DTYPES, f"{self.source}: the scale of {name!r} is {info.scale.dtype}, "
+                    f"expected one of {', '.join(SCALE_DTYPES)}")
+
+    def _start(self, info: TensorInfo) -> Reading:
+        scale = None if info.scale is None else self._start(info.scale)
         if info.loaded is not None:
-            return info.loaded, []
+            return Reading(info.loaded, [], scale)
         data = torch.empty(info.end - info.start, dtype=torch.uint8)
         view = memoryview(data.numpy())
         futures = []
         for first in range(0, len(view), PIECE):
             piece = view[first : first + PIECE]
             futures.append(self._pool.submit(self._folder.read_exactly, info.file, info.start + first, piece))
-        return data.view(DTYPES[info.dtype]).reshape(info.shape), futures
+        tensor = data.view(DTYPES[info.dtype])
+        if info.stride is None:
+            tensor = tensor.reshape(info.shape)
+        else:  # transposed, or some columns of a wider one: between them lie bytes of others
+            tensor = tensor.as_strided(info.shape, info.stride)
+        return Reading(tensor, futures, scale)
+
+    def _finish(self, name: str, reading: Reading) -> torch.Tensor:
+        for future in reading.futures:
+            future.result()  # waits, and raises what went wrong in the thread
+        if reading.scale is None:
+            return reading.tensor
+        return dequantise(reading.tensor, self._finish(name, reading.scale), self._fp8_block(), name)
+
+    def _fp8_block(self) -> list[int]:
+        """Rows and columns of a block of an FP8 weight that have one scale."""
+        how = self.config.get("quantization_config")
+        block = how.get("weight_block_size") if isinstance(how, dict) else None
+        if block is None:
+            return BLOCK
+        require(isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block),
+                f"{self.source}: weight_block_size is {block!r:.60} in config.json, expected two numbers")
+        return block
 
     def _check_values(self, name: str, tensor: torch.Tensor, zeros: bool):
         if not tensor.numel():
@@ -138,11 +176,12 @@ def find_weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]
     wanted += ["pytorch_model.bin", "pytorch_model.bin.index.json"]
     name = next((n for n in wanted if n in folder.names), None)
     if name is None:
-        weights = [n for n in folder.names if re.search(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b", n)]
+        formats = r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b"
+        weights = [n for n in folder.names if re.search(formats, n)]
         where = f"{folder.source} ({folder.note})" if folder.note else folder.source
-        raise CheckpointError(f"{where} has no model.safetensors or pytorch_model.bin (found "
-                              f"{', '.join(weights[:5]) or 'no'} weights): convert it with save_pretrained, or give the "
-                              "path of one file")
+        raise CheckpointError(f"{where} has no model.safetensors or pytorch_model.bin "
+                              f"(found {', '.join(weights[:5]) or 'no'} weights): "
+                              "convert it with save_pretrained, or give the path of one file")
     if not name.endswith(".json"):
         return [name], None
     index = read_json(folder.fetch(name)).get("weight_map")

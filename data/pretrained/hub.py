@@ -3,7 +3,9 @@
 Honours HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE, as huggingface_hub does.
 """
 
+import fnmatch
 import os
+import re
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +77,10 @@ def explain(e: Exception, repo: str, asked: str | None) -> str:
     return f"cannot read {repo} from {where} ({reason:.150}): check the network or HF_ENDPOINT"
 
 
+def no_hub() -> str:
+    return f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT"
+
+
 class Repository(Folder):
     """A repository of the Hub at the commit info.sha. asked: the branch, tag or commit that the user named."""
 
@@ -131,7 +137,7 @@ class Repository(Folder):
                     raise httpx2.ReadTimeout("stalled", request=r.request)
                 view[done:end] = chunk
                 done = end
-                self.count(len(chunk))
+                self.count(name, len(chunk))
             if done < n_bytes:
                 raise httpx2.ReadError("cut short", request=r.request)
             return size
@@ -157,7 +163,7 @@ def open_repository(source: str, repo: str, asked: str | None) -> Folder:
             info = retry(lambda: HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"]))
             return Repository(source, repo, asked, info)
         except (KeyError, TypeError) as e:
-            raise CheckpointError(f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT") from e
+            raise CheckpointError(no_hub()) from e
         except (httpx2.HTTPError, errors.OfflineModeIsEnabled) as e:
             cached = try_to_load_from_cache(repo, "config.json", revision=asked)
             answer = getattr(e, "response", None)
@@ -167,3 +173,29 @@ def open_repository(source: str, repo: str, asked: str | None) -> Folder:
             path = Path(cached).parent
             note = "read from the local cache, the Hub being out of reach"
             return Folder(source, path, sorted(os.listdir(path)), path.name, note)
+
+
+def list_revisions(repo: str) -> list[str]:
+    """The names of the branches and tags of a repository, as the Hub orders them."""
+    with one_line(repo, None):
+        try:
+            refs = retry(lambda: HfApi().list_repo_refs(repo))
+        except (KeyError, TypeError) as e:
+            raise CheckpointError(no_hub()) from e
+    return [ref.name for ref in refs.branches + refs.tags]
+
+
+def list_repos(pattern: str) -> list[str]:
+    """The repositories of one organisation that match a pattern, org/name-step_*k, as the Hub orders them."""
+    author, _, name = pattern.partition("/")
+    literal = re.split(r"[*?[]", name)[0]  # the Hub looks for a part of the name, and knows no patterns
+    require(name and not re.search(r"[*?[]", author),
+            f"{pattern} needs an organisation's name before the pattern: org/name-*")
+    with one_line(pattern, None):
+        try:
+            found = retry(lambda: [info.id for info in HfApi().list_models(author=author, search=literal)])
+        except (KeyError, TypeError, AttributeError) as e:
+            raise CheckpointError(no_hub()) from e
+    matching = [repo for repo in found if fnmatch.fnmatchcase(repo, pattern)]
+    require(matching, f"no repository that can be seen from here matches {pattern}")
+    return matching
