@@ -9,6 +9,7 @@ x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j
 """
 
 import copy
+import csv
 import itertools
 import math
 import os
@@ -20,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 import init
-from analyze import symmetry, wqk
+from analyze import scores, symmetry, wqk
 from data.batches import mask_tokens
 from model import MLP, ModelConfig, SelfAttention, Transformer
 
@@ -504,7 +505,7 @@ UNEQUAL = torch.where(torch.arange(C) < 3, 5.0, 1.0)  # deviations of the entrie
 
 
 def updates(x, beta, causal):
-    """sum_ij beta_ij x_i x_j^T, over all pairs or those with j <= i (Eq. S37): x (S, T, C), beta (S, T, T) -> (S, C, C)."""
+    """Eq. (S37), sum_ij beta_ij x_i x_j^T, of x (S, T, C) and beta (S, T, T) -> (S, C, C); causal: over j <= i."""
     if causal:
         beta = beta.tril()
     return x.mT @ beta @ x
@@ -776,7 +777,7 @@ def first_attention(x, w_q, w_k):
 
 def test_S2_1_the_skew_start_as_printed_is_skew_as_a_whole_only_and_starts_sharp():
     """W_k = W_q S^T with S = A - A^T makes W_qk skew: holds for the layer, not for its heads, which are cut across S.
-    With A ~ N(0, 1), which the paper does not give, W_k is sqrt(2 C) times W_q and attention starts on 1 or 2 tokens."""
+    If A ~ N(0, 1), which the paper does not say, W_k is sqrt(2 C) times W_q and attention starts on 1 or 2 tokens."""
     x, w_q, _ = base_size()
     H, C, D = w_q.shape
     A = torch.randn(C, C)
@@ -810,3 +811,34 @@ def test_S2_1_the_symmetric_start_is_positive_so_that_a_token_attends_to_itself(
     assert torch.linalg.eigvalsh(heads[0]).min() > -1e-10
     attended, itself = first_attention(x, w_q, w_k)
     assert attended < 55 and itself == pytest.approx(10, rel=0.2)
+
+
+# ---- the table and the null --------------------------------------------------------------------------------------
+
+
+def test_every_statement_in_the_table_has_tests_and_every_test_a_statement():
+    lines = (Path(__file__).parent / "README.md").read_text().split("## The paper, line by line")[1].splitlines()
+    selectors = [line.split("|")[2].strip() for line in lines if line.startswith("|")][2:]  # without its two heads
+    selectors = [selector for selector in selectors if selector != "–"]
+    tests = [name for name in globals() if name.startswith("test_")]
+    statements = [name for name in tests if name not in ABOUT_FILES]
+    for selector in selectors:
+        assert any(selector in name for name in statements), f"{selector} selects no test"
+    for name in statements:
+        assert any(selector in name for selector in selectors), f"{name} belongs to no row"
+
+
+@pytest.mark.parametrize("n, r", [(64, 32), (64, 64), (256, 64)])
+def test_the_committed_null_holds_95_of_100_scores_of_random_weights(n, r):
+    with open(Path(__file__).parents[1] / "data" / "results" / "null.csv", newline="") as f:
+        row = next(row for row in csv.DictReader(f) if int(row["n"]) == n and int(row["r"]) == r)
+    found = scores(torch.randn(400, n, r), torch.randn(400, n, r))
+    for name in ["symmetry", "directionality", "directionality_eq17"]:
+        values = getattr(found, name)
+        inside = (values >= float(row[f"{name}_q025"])) & (values <= float(row[f"{name}_q975"]))
+        assert 0.91 < inside.double().mean() < 0.985
+        assert_mean(values, float(row[f"{name}_mean"]))
+
+
+ABOUT_FILES = ["test_every_statement_in_the_table_has_tests_and_every_test_a_statement",
+               "test_the_committed_null_holds_95_of_100_scores_of_random_weights"]

@@ -14,6 +14,7 @@ import sysconfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
+from data.tokens import TOKENIZERS, DataError
 
 ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
@@ -35,8 +36,23 @@ def read(name, note):
 
 def main(argv=None):
     args = writer.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02).parse_args(argv)
-    files = names()
-    return writer.write(args, f"Python {platform.python_version()}", files, read, total=len(files))
+    parts = names()
+    files = writer.look_at([ROOT / name for name in parts])
+    return writer.write(args, f"Python {platform.python_version()}", parts, read, total=len(parts), files=files)
+
+
+def make(folder):
+    """
+    Prepare a folder data/stdlib/TOKENIZER that is not there yet, as train.py does by itself. All other folders are left
+    to their own scripts. DataError when this script makes no folder of that name.
+    """
+    folder = pathlib.Path(folder)
+    name = folder.absolute().name
+    if folder.absolute().parent.name != "stdlib" or (folder / "meta.json").exists():
+        return
+    if name not in TOKENIZERS:
+        raise DataError(f"{folder}: data/stdlib/prepare.py makes {' and '.join(TOKENIZERS)}, not {name}")
+    main([f"--tokenizer={name}", f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":
