@@ -126,9 +126,9 @@ def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_s
     assert not run(*run_arms(tmp_path), "--level", "2.35")
     random, fast, slow = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
     assert random == ["random", "6", "of", "6", "800", "2.035", "[2.01,", "2.06]", "baseline", "0.53", "-0.50", "0.05"]
-    # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 600
-    assert fast == ["fast", "6", "of", "6", "600", "0.062", "1.835", "[1.81,", "1.86]", "-0.200", "0.062", "20%", "0.53",
-                    "-0.50", "0.05"]
+    # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
+    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "[1.81,", "1.86]", "-0.200", "0.062", "20%",
+                    "0.53", "-0.50", "0.05"]
     assert slow == ["slow", "0", "of", "6", "not", "left", "0.062", "2.800", "[2.80,", "2.80]", "+0.765", "0.062",
                     "not", "reached", "0.53", "-0.50", "0.05"]
 
@@ -197,13 +197,14 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
-        arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750", directionality="-0.0500",
-        directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000", symmetry_0="0.0500",
+        arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
+        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000", symmetry_0="0.0500",
         symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
 def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path, capsys):
-    old, new = write_run(tmp_path / "old-1", without=["qk_norm", "diagonal", "objective"]), write_run(tmp_path / "new-1")
+    old = write_run(tmp_path / "old-1", without=["qk_norm", "diagonal", "objective"])
+    new = write_run(tmp_path / "new-1")
     assert not run(old, new, "--csv", str(tmp_path / "c.csv"))
     text = (tmp_path / "c.csv").read_text()
     assert '"diagonal": 0.0, ' in text
@@ -216,7 +217,8 @@ def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equati
     folder = write_run(tmp_path / "a-1")
     rows = runs.read(tmp_path / "a-1" / "scores.csv", runs.SCORES)
     (tmp_path / "a-1" / "scores.csv").unlink()
-    runs.append(tmp_path / "a-1" / "scores.csv", runs.OLDER_SCORES, [[row[k] for k in runs.OLDER_SCORES] for row in rows])
+    older = [[row[name] for name in runs.OLDER_SCORES] for row in rows]
+    runs.append(tmp_path / "a-1" / "scores.csv", runs.OLDER_SCORES, older)
     layers = runs.read_run(folder).layers
     np.testing.assert_allclose(layers["directionality_eq17"][:, 0], -np.arange(11) / 20)
     assert np.isnan(layers["directionality"]).all()
@@ -307,7 +309,7 @@ def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, monke
     drawn = []
     monkeypatch.setattr(plt, "close", drawn.append)
     folders = [write_run(tmp_path / "far-1", FALL), write_run(tmp_path / "far-2", FALL + 0.5, 2)]
-    folders += [write_run(tmp_path / "near-1", FALL, init="skew"), write_run(tmp_path / "near-2", FALL + 0.01, 2, init="skew")]
+    folders += [write_run(tmp_path / f"near-{seed}", FALL + seed / 100, seed, init="skew") for seed in (1, 2)]
     run(*folders, "--plot", str(tmp_path / "p.png"))
     thin = [line for line in drawn[0].axes[0].lines if line.get_linewidth() == 0.5]
     assert [line.get_ydata()[-1] for line in thin] == pytest.approx([2.0, 2.5])
