@@ -82,8 +82,8 @@ def directionality_eq17(m, gamma=GAMMA):
     """
     As printed, Eq. (17)-(19): the norms that stand out are summed whole, and deviations divide by n.
 
-    Its sign can be wrong. One heavy column raises the threshold of the columns, so that no other passes it, and with
-    its entries it makes some rows outliers, whose norms then outweigh its own.
+    Its sign can be wrong. One heavy column raises the threshold of the columns, so that hardly any other passes it, and
+    counts once; of the rows as many pass theirs as chance lets through, 2 in 100, and each of them counts as well.
     """
     r = outliers(m.norm(dim=-1), gamma)
     c = outliers(m.norm(dim=-2), gamma)
