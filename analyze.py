@@ -19,6 +19,7 @@ W_q, W_k (C, r), which is D for one head and H D for a layer.
 
 import argparse
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -28,11 +29,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from data.pretrained import audit
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import compare, figures, figures_published, published, runs, tables
+from data.results import compare, figures, report, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -331,14 +331,6 @@ def score_step(new, old):
     return [x.cpu() for x in (*now, change)]
 
 
-def report_run(folder):
-    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
-    run = runs.read_run(folder)
-    figures.plot_run(run, Path(folder) / "run.png")
-    loss = run.log["val_loss"][-1]
-    return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
-
-
 # ---- the command line --------------------------------------------------------------------------------------------
 
 
@@ -364,16 +356,37 @@ def parse_args(argv):
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
-    parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu",
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
-    args = parser.parse_args(argv)
-    if args.offline and not args.paper:
-        parser.error("--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
-    if args.paper:
-        args.hf = list(dict.fromkeys(row["name"] for row in known_models()))
-        args.csv = args.csv or "data/results/paper.csv"
-    return args
+    return parser.parse_args(argv)
+
+
+def check_args(args):
+    """Everything that would end in an error after the work, before it."""
+    require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
+    try:
+        torch.empty(1, device=args.device)
+    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+        raise UsageError(f"--device={args.device} cannot be used: {str(e).splitlines()[0]}") from e
+    require(not args.offline or args.paper,
+            "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
+    if args.plot:
+        formats = figures.formats()
+        require(Path(args.plot).suffix[1:] in formats, f"--plot={args.plot}: the name tells the format, expected one of "
+                                                       f".{', .'.join(formats)}")
+    if args.csv and Path(args.csv).exists():
+        mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
+        require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
+
+
+def require(condition, message):
+    if not condition:
+        raise UsageError(message)
+
+
+class UsageError(Exception):
+    """An argument that cannot be used, in one line."""
 
 
 def analyze_models(args):
@@ -382,12 +395,15 @@ def analyze_models(args):
     facts = {}  # (model, stack) -> n_params, causal
     for row in known:
         facts[row["name"], row["stack"]] = float(row["params"]), row["causal"] == "1"
-    rows = []
-    if args.paper and Path(args.csv).exists():
-        rows = tables.read_scores(args.csv)
+    names = list(dict.fromkeys(args.hf or [row["name"] for row in known]))  # each once
+    path, rows = args.csv, []
+    if args.paper:
+        path = path or "data/results/paper.csv"
+        if Path(path).exists():
+            rows = tables.read_scores(path)
     done = {row.model for row in rows}
     status, result = 0, None
-    for name in args.hf:
+    for name in names:
         if name in done or args.offline:
             continue
         try:
@@ -400,81 +416,37 @@ def analyze_models(args):
         rows += result.rows
         for stack, causal in result.causal.items():
             facts[name, stack] = result.n_params, causal
-        if args.csv:
-            tables.write_scores(args.csv, rows)  # after each model: --paper takes hours and goes on from here
+        if path:
+            tables.write_scores(path, rows)  # after each model: --paper takes hours and goes on from here
     if args.paper:
-        report_paper(tables.summarise(rows, facts, known), args)
+        report.report_paper(tables.summarise(rows, facts, known), args.plot)
         return status
     if not rows:
         return status
-    if len(args.hf) == 1 or args.per_head and not args.csv:
+    if len(names) == 1 or args.per_head and not args.csv:
         print(tables.layer_table(rows))
     summary = tables.summarise(rows, facts, known)
     print(tables.summary_table(summary))
-    if args.plot and len(args.hf) == 1:
-        figures.plot_model(args.hf[0], rows, result.causal, result.crops, args.plot)
+    if args.plot and len(names) == 1:
+        figures.plot_model(names[0], rows, result.causal, result.crops, args.plot)
     elif args.plot:
         figures.plot_models(summary, args.plot)
     return status
 
 
-def report_paper(summary, args):
-    """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
-    ours = {}
-    for s in summary:
-        ours[s.model, s.stack] = s.symmetry, s.directionality
-    if summary:
-        print(tables.summary_table(summary))
-    rows = audit.read_printed_tables()
-    print(audit.printed_table(rows, ours))
-    print(audit.tally(rows))
-    if args.plot:
-        figures_published.plot_pretrained(audit.read_models(), ours, args.plot)
-
-
-def analyze_runs(args):
-    """Compare runs, from their folders or from what an earlier --csv has kept of them; and the authors' runs."""
-    curves, trajectories, paths = {}, [], []
-    for path in args.runs:
-        if not path.endswith(".csv") or compare.is_comparison(path):
-            paths.append(path)
-        elif published.holds_trajectories(path):
-            trajectories += published.read_trajectories(path)
-        else:
-            curves |= published.read_curves(path)
-    arms = compare.arrange(compare.pool(paths), args.baseline)
-    lines = compare.compare(arms, args.level, args.baseline)
-    if curves:
-        print(published.curves_table(curves))
-    if arms:
-        print(tables.comparison_table(lines, arms, args.level))
-    if trajectories:
-        print(published.ends_table(trajectories, arms))
-    if args.csv and arms:
-        compare.write_comparison(args.csv, arms)
-    if not args.plot:
-        return
-    path = Path(args.plot)
-    path_of_layers = path.with_stem(path.stem + "_layers")
-    if trajectories:
-        figures_published.plot_trajectories(trajectories, arms, path)
-        figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
-    elif arms:
-        figures.plot_runs(arms, lines, args.level, curves, path)
-        figures.plot_arms(arms, path_of_layers)
-    else:
-        raise runs.RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")
-
-
 def main(argv):
     args = parse_args(argv)
     try:
+        check_args(args)
         if args.runs:
-            analyze_runs(args)
+            report.report_runs(args.runs, args.level, args.baseline, args.csv, args.plot)
         else:
             sys.exit(analyze_models(args))
-    except (runs.RunError, OSError) as e:
+    except (UsageError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
+    except KeyboardInterrupt:
+        print("analyze.py: stopped", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from data import tokens
 from data.batches import get_batch
 from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.results import runs
+from data.results.report import report_run
 from data.stdlib import prepare
 from model import ModelConfig, Transformer, load_hf, to_hf
 
@@ -348,7 +349,7 @@ class Trainer:
                 runs.save_hf(self.out, *to_hf(self.model))
             except ValueError as e:
                 self.place.say(f"no model.safetensors: {e}")
-            print(analyze.report_run(self.out))
+            print(report_run(self.out))
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,13 @@ def kind(causal):
     return {True: ("decoder", DECODER), False: ("encoder", ENCODER), None: ("causal unknown", UNKNOWN)}[causal]
 
 
+def formats():
+    """What a picture can be, by the end of its name: png, pdf, svg, ..."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    return sorted(FigureCanvasBase.get_supported_filetypes())
+
+
 @contextlib.contextmanager
 def figure(path, widths, rows=1, inches=2.4):
     """Axes (rows, len(widths)), of so many inches each; saved whole, in the format that the name of the file says."""

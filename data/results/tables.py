@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.results import compare, null
-from data.results.runs import replacing
+from data.results.runs import replacing, require
 
 
 class ModelScore(NamedTuple):
@@ -55,7 +55,13 @@ def write_scores(path, rows):
         csv.writer(f).writerows([ModelScore._fields, *rows])
 
 
+def holds_scores(path):
+    with open(path, newline="") as f:
+        return next(csv.reader(f), []) == list(ModelScore._fields)
+
+
 def read_scores(path):
+    require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
     rows = []
     with open(path, newline="") as f:
         for row in csv.DictReader(f):

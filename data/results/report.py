@@ -1,0 +1,67 @@
+"""
+What analyze.py prints and draws of the paper's models and of runs, once the scores are there.
+"""
+
+from pathlib import Path
+
+from data.pretrained import audit
+from data.results import compare, figures, figures_published, published, tables
+from data.results.runs import RunError, read_run
+
+
+def report_paper(summary, plot):
+    """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
+    ours = {}
+    for s in summary:
+        ours[s.model, s.stack] = s.symmetry, s.directionality
+    if summary:
+        print(tables.summary_table(summary))
+    rows = audit.read_printed_tables()
+    print(audit.printed_table(rows, ours))
+    print(audit.tally(rows))
+    if plot:
+        figures_published.plot_pretrained(audit.read_models(), ours, plot)
+
+
+def report_run(folder):
+    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
+    run = read_run(folder)
+    figures.plot_run(run, Path(folder) / "run.png")
+    loss = run.log["val_loss"][-1]
+    return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
+
+
+def report_runs(paths, level, baseline, csv, plot):
+    """Compare runs, from their folders or from what an earlier --csv has kept of them, and the authors' runs."""
+    ours, theirs = [], []
+    for path in paths:
+        if path.endswith(".csv") and not compare.is_comparison(path):
+            theirs.append(path)
+        else:
+            ours.append(path)
+    curves, trajectories = published.read_csv_files(theirs)
+    arms = compare.arrange(compare.pool(ours), baseline)
+    lines = compare.compare(arms, level, baseline)
+    if curves:
+        print(published.curves_table(curves))
+    if arms:
+        print(tables.comparison_table(lines, arms, level))
+    if trajectories:
+        print(published.ends_table(trajectories, arms))
+    if csv and arms:
+        compare.write_comparison(csv, arms)
+    if plot:
+        draw_runs(arms, lines, level, curves, trajectories, Path(plot))
+
+
+def draw_runs(arms, lines, level, curves, trajectories, path):
+    """The comparison, and, with _layers in its name, every layer; beside the authors' trajectories if there are any."""
+    path_of_layers = path.with_stem(path.stem + "_layers")
+    if trajectories:
+        figures_published.plot_trajectories(trajectories, arms, path)
+        figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
+    elif arms:
+        figures.plot_runs(arms, lines, level, curves, path)
+        figures.plot_arms(arms, path_of_layers)
+    else:
+        raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")
