@@ -7,7 +7,9 @@ runs of train.py.
     python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
     python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
     python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
+    python analyze.py --paper --offline --plot paper.png      # what it published alone, put right, and no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
+    python analyze.py --runs data/results/published/*.csv out/tiny --plot trajectories.png  # beside the authors' runs
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
@@ -19,6 +21,7 @@ W_q, W_k (C, r), which is D for one head and H D for a layer.
 
 import argparse
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +35,7 @@ from data.pretrained import suites
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import known_models, open_checkpoint
-from data.results import compare, figures, figures_training, runs, tables, training
+from data.results import compare, figures, report, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -82,8 +85,8 @@ def directionality_eq17(m, gamma=GAMMA):
     """
     As printed, Eq. (17)-(19): the norms that stand out are summed whole, and deviations divide by n.
 
-    Its sign can be wrong. One heavy column raises the threshold of the columns, so that no other passes it, and with
-    its entries it makes some rows outliers, whose norms then outweigh its own.
+    Its sign can be wrong. One heavy column raises the threshold of the columns, so that hardly any other passes it, and
+    counts once; of the rows as many pass theirs as chance lets through, 2 in 100, and each of them counts as well.
     """
     r = outliers(m.norm(dim=-1), gamma)
     c = outliers(m.norm(dim=-2), gamma)
@@ -250,8 +253,8 @@ def score_model(target, args):
         stacks = find_stacks(checkpoint.config, shapes)
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         stream = checkpoint.stream([layer.names for _, layer in layers])
-        label = f"{target.model} {target.revision}".strip()
-        with tqdm(total=len(layers), desc=label, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
+        name = target.label()
+        with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
             for (stack, layer), tensors in zip(layers, stream):
                 tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
                 new_rows, crop = score_layer(target, stack.name, layer, tensors, args)
@@ -334,14 +337,6 @@ def score_step(new, old):
     return [x.cpu() for x in (*now, change)]
 
 
-def report_run(folder):
-    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
-    run = runs.read_run(folder)
-    figures.plot_run(run, Path(folder) / "run.png")
-    loss = run.log["val_loss"][-1]
-    return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
-
-
 # ---- the command line --------------------------------------------------------------------------------------------
 
 
@@ -353,9 +348,9 @@ def parse_args(argv):
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
     what.add_argument("--suite", metavar="NAME",
-                      help="a suite of data/pretrained/suites.csv, or of a file of its form; goes on where --csv stands")
+                      help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
-                      help="folders of runs, a comparison that --csv wrote, or the authors' loss_curves.csv")
+                      help="folders of runs, comparisons that --csv wrote, and the files in data/results/published")
     parser.add_argument("--level", type=float, default=2.5,
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     parser.add_argument("--baseline", metavar="ARM",
@@ -365,120 +360,108 @@ def parse_args(argv):
                         help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, and, "
-                        "with _layers in its name, every layer")
+                        "with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+    parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
-    parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu",
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
     parser.add_argument("--revisions", metavar="GLOB", help="the branches and tags of each NAME, or the folders in it, "
                         "that match, in the order of their steps; goes on where --csv stands")
     parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th of these")
     parser.add_argument("--limit", type=int, metavar="N", help="N of these at most, evenly spread")
-    args = parser.parse_args(argv)
-    if args.revision and args.revisions:
-        parser.error("--revision names one, --revisions those that match: give one of the two")
-    if args.stride < 1 or args.limit is not None and args.limit < 1:
-        parser.error("--stride and --limit are whole numbers from 1 on")
-    if args.paper:
-        args.hf = list(dict.fromkeys(row["name"] for row in known_models()))
-        args.csv = args.csv or "data/results/paper.csv"
-    return args
+    return parser.parse_args(argv)
+
+
+def check_args(args):
+    """Everything that would end in an error after the work, before it."""
+    require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
+    try:
+        torch.empty(1, device=args.device)
+    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+        raise UsageError(f"--device={args.device} cannot be used: {str(e).splitlines()[0]}") from e
+    require(not args.offline or args.paper,
+            "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
+    require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
+    require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
+    if args.plot:
+        formats = figures.formats()
+        require(Path(args.plot).suffix[1:] in formats, f"--plot={args.plot}: the name tells the format, expected one of "
+                                                       f".{', .'.join(formats)}")
+    if args.csv and Path(args.csv).exists():
+        mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
+        require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
+
+
+def require(condition, message):
+    if not condition:
+        raise UsageError(message)
+
+
+class UsageError(Exception):
+    """An argument that cannot be used, in one line."""
 
 
 def analyze_models(args):
-    """Score every model that is asked for -> exit status, 1 if one of them could not be scored."""
+    """Score every checkpoint that is asked for -> exit status, 1 if one of them could not be scored."""
+    names = args.hf or [row["name"] for row in known_models()]
     members = suites.find_suite(args.suite) if args.suite else []
-    targets, errors = suites.find_all(members or args.hf, args.revision, args.revisions, args.stride, args.limit)
+    targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
     for name, error in errors.items():
         print(f"analyze.py: {name}: {error}", file=sys.stderr)
-    is_long = args.paper or args.suite or any(target.step is not None for target in targets)
-    rows = []
-    if is_long and args.csv and Path(args.csv).exists():
-        rows = tables.read_scores(args.csv)
+    path, rows = args.csv, []
+    if args.paper:
+        path = path or "data/results/paper.csv"
+    takes_long = args.paper or args.suite or any(target.step is not None for target in targets)
+    if takes_long and path and Path(path).exists():
+        rows = tables.read_scores(path)
     done = {(row.model, row.revision) for row in rows}
-    surveys = suites.survey(targets, done)
+    left = [target for target in targets if (target.model, target.revision) not in done]
+    surveys = suites.survey(targets, left)
     for seen in surveys:
         print(seen.line(), file=sys.stderr)
     facts, result = {}, None  # facts: (model, stack) -> n_params, causal
-    for target in targets:
-        if (target.model, target.revision) in done:
-            continue
-        label = f"{target.model} {target.revision}".strip()
+    if args.offline:
+        left = []
+    for target in left:
         try:
             result = score_model(target, args)
         except (CheckpointError, LayoutError) as e:
-            errors[label] = e
-            print(f"analyze.py: {label}: {e}", file=sys.stderr)
+            errors[target.label()] = e
+            print(f"analyze.py: {target.label()}: {e}", file=sys.stderr)
             continue
-        print(f"{label}: {result.note}", file=sys.stderr)
+        print(f"{target.label()}: {result.note}", file=sys.stderr)
         rows += result.rows
         for stack in result.causal:
             facts[target.model, stack] = result.n_params, result.causal[stack]
-        if args.csv:
-            tables.write_scores(args.csv, rows)  # after each: what takes hours goes on from here
-    trainings = training.find_trainings(targets, rows, surveys)
-    if args.suite:
-        scored = training.find_scored(members, rows)
-        print(training.suite_table(scored, trainings))
-        if args.plot:
-            figures_training.plot_suite(scored, trainings, args.plot)
-    elif trainings:
-        print(training.training_table(trainings))
-        if args.plot:
-            figures_training.plot_training(trainings, args.plot)
+        if path:
+            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
+    if args.paper:
+        report.report_paper(rows, facts, args.plot)
+    elif args.suite:
+        report.report_suite(members, rows, targets, surveys, args.plot)
+    elif surveys:
+        report.report_trainings(rows, targets, surveys, args.plot)
     elif rows:
-        report_models(rows, facts, result, args)
+        with_layers = len(targets) == 1 or args.per_head and not args.csv
+        report.report_models(rows, facts, with_layers, args.plot, result.crops if len(targets) == 1 else None)
     return 1 if errors else 0
-
-
-def report_models(rows, facts, result, args):
-    """Tables and a picture. facts: of the models that were just read; result: what score_model found of the last."""
-    known = known_models()
-    for row in known:
-        facts.setdefault((row["name"], row["stack"]), (float(row["params"]), row["causal"] == "1"))
-    if len(args.hf) == 1 or args.per_head and not args.csv:
-        print(tables.layer_table(rows))
-    summary = tables.summarise(rows, facts, known)
-    print(tables.summary_table(summary))
-    if args.plot and len(args.hf) == 1:
-        figures.plot_model(args.hf[0], rows, result.causal, result.crops, args.plot)
-    elif args.plot:
-        figures.plot_models(summary, args.plot)
-
-
-def analyze_runs(args):
-    """Compare runs, from their folders or from what an earlier --csv has kept of them."""
-    curves, paths = {}, []
-    for path in args.runs:
-        if Path(path).is_file() and not compare.is_comparison(path):
-            curves |= compare.read_curves(path)  # of the authors
-        else:
-            paths.append(path)
-    if curves:
-        print(tables.curves_table(curves))
-    if not paths:
-        return
-    arms = compare.pool(paths)
-    lines = compare.compare(arms, args.level, args.baseline)
-    print(tables.comparison_table(lines, arms, args.level))
-    if args.csv:
-        compare.write_comparison(args.csv, arms)
-    if args.plot:
-        path = Path(args.plot)
-        figures.plot_runs(arms, lines, args.level, curves, path)
-        figures.plot_arms(arms, path.with_stem(path.stem + "_layers"))
 
 
 def main(argv):
     args = parse_args(argv)
     try:
+        check_args(args)
         if args.runs:
-            analyze_runs(args)
+            report.report_runs(args.runs, args.level, args.baseline, args.csv, args.plot)
         else:
             sys.exit(analyze_models(args))
-    except (runs.RunError, CheckpointError, OSError) as e:
+    except (UsageError, CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
+    except KeyboardInterrupt:
+        print("analyze.py: stopped", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ meta.json says what they are and comes last, so a folder that has it is whole. U
 
 import json
 import os
+import resource
+import zlib
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
@@ -33,113 +35,197 @@ class DataError(Exception):
 class Shard(NamedTuple):
     path: Path
     n_tokens: int
+    crc32: int | None  # of its bytes; None in folders that are older than this field
 
 
 class Corpus(NamedTuple):
-    meta: dict
+    meta: dict  # meta.json
     train: "Stream"
     val: "Stream"
+
+    def check(self):
+        """DataError when a token file has changed since it was loaded. Cheap enough for every evaluation."""
+        self.train.check()
+        self.val.check()
 
 
 def load(folder):
     """The Corpus in a folder, meta.json checked against the sizes of the files: no file is read, however large."""
     folder = Path(folder)
-    try:
-        meta = json.loads((folder / "meta.json").read_text())
-        for key, value in TOKENIZERS[meta["tokenizer"]].items():
-            if meta[key] != value:
-                raise broken(folder, f"has {key} = {meta[key]}, but {meta['tokenizer']} has {value}", meta)
-        for shard in shards(folder, "train", meta) + shards(folder, "val", meta):
-            check_size(shard, meta)
-        return Corpus(meta, Stream(folder, "train", meta), Stream(folder, "val", meta))
-    except FileNotFoundError:
+    if not (folder / "meta.json").exists():
         begun = folder / "progress.json"
-        meta = json.loads(begun.read_text()) if begun.exists() else {}
-        raise DataError(f"{folder} has no finished token files: run {command(folder, meta)}") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise broken(folder, f"has a meta.json that cannot be understood ({error!r})", {}) from None
+        meta = read_meta(begun) if begun.exists() else {}
+        raise DataError(f"{folder} has no finished token files: run {command(folder, meta)}")
+    meta = read_meta(folder / "meta.json")
+    for split in "train", "val":
+        if sum(meta["tokens"][split]) == 0:
+            raise broken(folder, f"has no token in split {split!r}", meta)
+    return Corpus(meta, Stream(folder, "train", meta), Stream(folder, "val", meta))
+
+
+def read_meta(path):
+    """meta.json or progress.json as a dict; DataError when it is damaged, whatever the damage."""
+    folder = path.parent
+    try:
+        meta = json.loads(path.read_bytes())
+        tokenizer = TOKENIZERS[meta["tokenizer"]]
+        counts = meta["tokens"]["train"] + meta["tokens"]["val"]
+        if not all(type(n) is int and 0 <= n < 2**63 for n in counts):
+            raise ValueError("tokens are not counted in whole numbers")
+        for key in "checksum", "command":
+            if len(meta[key].splitlines()) != 1:
+                raise ValueError(f"{key} is not a line of text")
+        found = {key: meta[key] for key in tokenizer}
+        for split in "train", "val":
+            shards(folder, split, meta)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise damaged(path) from error
+    for key, value in tokenizer.items():
+        if found[key] != value:
+            raise broken(folder, f"has {key} = {found[key]!r}, but {meta['tokenizer']} has {value!r}", meta)
+    return meta
+
+
+def most_open_files():
+    """That the system lets this process have: often 1024."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4096 if soft == resource.RLIM_INFINITY else soft
 
 
 class Stream:
-    """The shards of a split as one sequence of tokens."""
+    """
+    The shards of a split as one sequence of tokens.
+
+    A shard is opened when it is first read from, and stays open. What becomes of its file meanwhile is looked at by
+    check(), not by every read: a batch of 256 rows is 256 reads and nothing else.
+    """
+
+    KEEP_OPEN = most_open_files() // 4  # train and val each; of more shards, some are opened for every read
 
     def __init__(self, folder, split, meta):
         self.meta = meta
         self.shards = [shard for shard in shards(folder, split, meta) if shard.n_tokens > 0]
+        for shard in self.shards:
+            check_size(shard, size_of(shard.path), meta)
         self.ends = list(accumulate(shard.n_tokens for shard in self.shards))  # where each shard ends in the sequence
-        self.times = [shard.path.stat().st_mtime_ns for shard in self.shards]
+        self.stamps = [stamp(shard.path) for shard in self.shards]
+        self.files = {}  # number of the shard -> its open file
 
     def __len__(self):
         return self.ends[-1]
 
     def rows(self, starts, length):
-        """`length` tokens from each of `starts` (B,): (B, length) int64. DataError when the files have changed."""
+        """`length` tokens from each of `starts` (B,): (B, length) int64. DataError when a file was cut."""
         assert (starts >= 0).all() and (starts + length <= len(self)).all()
         rows = np.empty((len(starts), length), self.meta["dtype"])
-        files = {}  # those of this batch: shard number -> open file
-        try:
-            for row, start in zip(rows, starts.tolist()):
-                self.fill(row, start, files)
-            for i, file in files.items():
-                self.check_time(i, file)
-        finally:
-            for file in files.values():
-                file.close()
+        for row, start in zip(rows, starts.tolist()):
+            self.fill(row, start)
         if rows.max(initial=0) > self.meta["eot_token"]:
             folder = self.shards[0].path.parent
             raise broken(folder, f"has the id {rows.max()}, which {self.meta['tokenizer']} has not", self.meta)
         return rows.astype(np.int64)
 
-    def fill(self, row, start, files):
+    def fill(self, row, start):
         """Fill row (T,) with the tokens from `start` on, which may lie in several shards."""
         i = bisect_right(self.ends, start)  # the shard that holds the first of them
         while len(row) > 0:
             shard = self.shards[i]
             left = self.ends[i] - start  # tokens from `start` to the end of the shard
             piece = row[:left]
-            if i not in files:
-                check_size(shard, self.meta)
-                files[i] = open(shard.path, "rb", buffering=0)
             # Not a memmap: a process that reads beyond the end of a file that was cut would die of SIGBUS.
-            files[i].seek((shard.n_tokens - left) * row.itemsize)
-            if files[i].readinto(piece) < piece.nbytes:
-                check_size(shard, self.meta)
+            offset = (shard.n_tokens - left) * row.itemsize
+            file = self.file(i)
+            read = os.pread(file.fileno(), piece.nbytes, offset)
+            if len(read) < piece.nbytes:
+                check_size(shard, os.fstat(file.fileno()).st_size, self.meta)
+            piece[:] = np.frombuffer(read, row.dtype)
             row = row[left:]
             start = self.ends[i]
             i += 1
 
-    def check_time(self, i, file):
-        path = self.shards[i].path
-        if os.fstat(file.fileno()).st_mtime_ns != self.times[i]:
-            raise broken(path.parent, f"has another {path.name} than a moment ago", self.meta)
+    def file(self, i):
+        if i in self.files:
+            return self.files[i]
+        shard = self.shards[i]
+        check_size(shard, size_of(shard.path), self.meta)
+        file = open(shard.path, "rb", buffering=0)
+        if len(self.files) < self.KEEP_OPEN:
+            self.files[i] = file
+        return file
+
+    def check(self):
+        """
+        DataError when a file has changed since it was loaded. Only one with another time or inode is read, as a whole:
+        one that was copied, or touched, and holds the same bytes has not changed.
+        """
+        for i, shard in enumerate(self.shards):
+            check_size(shard, size_of(shard.path), self.meta)
+            now = stamp(shard.path)
+            if now != self.stamps[i]:
+                if crc32(shard.path) != shard.crc32:
+                    raise broken(shard.path.parent, f"has another {shard.path.name} than a moment ago", self.meta)
+                self.stamps[i] = now
+
+
+def stamp(path):
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ino
+
+
+def crc32(path):
+    found = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            found = zlib.crc32(chunk, found)
+    return found
 
 
 def shards(folder, split, meta):
     """The shards of a split, as meta has them."""
+    counts = meta["tokens"][split]
+    checksums = meta.get("crc32", {}).get(split, [None] * len(counts))
     found = []
-    for i, n_tokens in enumerate(meta["tokens"][split]):
+    for i, n_tokens in enumerate(counts):
         name = f"{split}.{i}.bin" if i > 0 else f"{split}.bin"
-        found.append(Shard(folder / name, n_tokens))
+        found.append(Shard(folder / name, n_tokens, checksums[i]))
     return found
 
 
-def check_size(shard, meta):
-    """DataError when the file of a shard does not have the size that its tokens need."""
+def size_of(path):
+    """In bytes; 0 of a file that is not there."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def check_size(shard, size, meta):
+    """DataError when a file of so many bytes is not the one of this shard."""
     expected = shard.n_tokens * np.dtype(meta["dtype"]).itemsize
-    found = shard.path.stat().st_size if shard.path.exists() else 0
-    if found != expected:
-        raise broken(shard.path.parent, f"has {found:,} bytes of {shard.path.name}, not {expected:,}", meta)
+    if size != expected:
+        raise broken(shard.path.parent, f"has {size:,} bytes of {shard.path.name}, not {expected:,}", meta)
 
 
 def broken(folder, what, meta):
     return DataError(f"{folder} {what}: delete it and run {command(folder, meta)}")
 
 
+def damaged(path):
+    return broken(path.parent, f"has a {path.name} that cannot be understood", {})
+
+
 def command(folder, meta):
     """The command that makes the files of a folder: as meta has it, else as the path tells."""
     if "command" in meta:
         return f"{meta['command']} --out_dir={folder}"
-    name, tokenizer = folder.absolute().parts[-2:]
-    if tokenizer in TOKENIZERS and (Path(__file__).parent / name / "prepare.py").exists():
-        return f"python data/{name}/prepare.py --tokenizer={tokenizer} --out_dir={folder}"
-    return f"python data/NAME/prepare.py --out_dir={folder}"
+    dataset, name = folder.absolute().parts[-2:]
+    if not (Path(__file__).parent / dataset / "prepare.py").exists():
+        dataset = "NAME"
+    return " ".join([f"python data/{dataset}/prepare.py", *options(name), f"--out_dir={folder}"])
+
+
+def options(name):
+    """With which options a prepare script makes a folder of this name by itself; none if it would not."""
+    tokenizer = name.removesuffix("_spaced")
+    if tokenizer not in TOKENIZERS:
+        return []
+    if name.endswith("_spaced"):
+        return [f"--tokenizer={tokenizer}", "--spaced"]
+    return [f"--tokenizer={tokenizer}"]

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.tokens import TOKENIZERS, DataError, check_size, shards
+from data.tokens import TOKENIZERS, DataError, check_size, damaged, read_meta, shards, size_of
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -53,35 +54,45 @@ def command_line(dataset, doc, argv, **defaults):
 
 
 def check_options(args):
-    if args.seed < 0 or args.shard_size < 1 or args.num_proc < 1 or not 0 <= args.val_fraction < 1:
-        raise DataError("--seed must be at least 0, --shard_size and --num_proc 1, --val_fraction in [0, 1)")
+    for name, smallest in ("seed", 0), ("max_docs", 0), ("max_tokens", 0), ("shard_size", 1), ("num_proc", 1):
+        value = getattr(args, name)
+        if value < smallest:
+            raise DataError(f"--{name}={value}, expected at least {smallest}")
+    if not 0 <= args.val_fraction < 1:
+        raise DataError(f"--val_fraction={args.val_fraction}, expected 0 or more, and less than 1")
 
 
 def default_folder(args):
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
-    return Path(__file__).parent / args.dataset / name
+    return Path(os.path.relpath(Path(__file__).parent / args.dataset / name))
 
 
 # ---- a whole corpus ----------------------------------------------------------------------------------------------
 
 
-def write(args, source, parts, read, total=inf):
+def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     """
     Tokenise a corpus into args.out_dir, going on where an interrupted run stopped, and return the folder.
 
     read(part, note) yields the documents (str) of a part, always the same; empty ones are left out. note(kind, n) sets
-    a count of that part for the summary. total: documents, where known.
+    a count of that part for the summary. total: documents, where known. files: a LocalFile for each part, where parts
+    are files of this machine, so that it is noticed when one was edited. whole_files: all documents of a file go to
+    the same split.
     """
     check_options(args)
     folder = Path(args.out_dir or default_folder(args))
-    state = resume(folder, args, source, len(parts))
+    new = new_state(args, source, len(parts), files)
+    state = resume(folder, new)
     finished = (folder / "meta.json").exists()
     if not finished:
-        state = write_shards(folder, state, parts, read, args.num_proc, total)
+        order = np.random.default_rng(args.seed).permutation(len(parts))
+        parts = [parts[i] for i in order]
+        validates = None  # or, for each part, whether all of it does
+        if whole_files:
+            validates = choose_files(files, new)[order]
+        state = write_shards(folder, state, parts, read, validates, args.num_proc, total)
     for kind, counts in state["notes"].items():
-        some = ", ".join(list(counts)[:5])
-        more = ", ..." if len(counts) > 5 else ""
-        print(f"{sum(counts.values()):,} {kind}: {some}{more}")
+        print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
     if not finished:
         finish(folder, state)
     docs, tokens = state["n_docs"], state["n_tokens"]
@@ -91,26 +102,69 @@ def write(args, source, parts, read, total=inf):
     return folder
 
 
-def resume(folder, args, source, n_parts):
-    """The state in which an earlier run with the same options left the folder, or that of a new one."""
-    options = dict(dataset=args.dataset, tokenizer=args.tokenizer, spaced=args.spaced, seed=args.seed,
-                   val_fraction=args.val_fraction, max_docs=args.max_docs, max_tokens=args.max_tokens,
-                   shard_size=args.shard_size, source=source, parts=n_parts)
+def some(names):
+    """The first five, for a line that may not grow with their number."""
+    names = list(names)
+    more = ", ..." if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+OPTIONS = ("dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size",
+           "source", "parts", "contents")  # of a state: what has to be the same when a run goes on
+
+
+def new_state(args, source, n_parts, files):
+    """Of a corpus of which nothing has been written: what progress.json, and in the end meta.json, holds."""
+    return dict(
+        dataset=args.dataset, tokenizer=args.tokenizer, spaced=args.spaced, seed=args.seed,
+        val_fraction=args.val_fraction, max_docs=args.max_docs, max_tokens=args.max_tokens, shard_size=args.shard_size,
+        source=source, parts=n_parts, contents=checksum_of(files), command=args.command, **TOKENIZERS[args.tokenizer],
+        docs=dict(train=0, val=0), tokens=dict(train=[], val=[]), crc32=dict(train=[], val=[]), n_docs=0, n_tokens=0,
+        checksum="0",  # of the documents, whatever their order
+        part=0, row=0,  # of the last document that a shard holds
+        lowest=1.0,  # the draw that validates in any case; no draw is as high as 1
+        notes={})
+
+
+def resume(folder, new):
+    """The state in which an earlier run with the same options left the folder, or else the new one."""
     for path in folder / "meta.json", folder / "progress.json":
         if path.exists():
-            state = json.loads(path.read_text())
-            for key, value in options.items():
-                if state[key] != value:
-                    raise DataError(f"{folder} was begun with {key} = {state[key]!r}, not {value!r}: delete it, or "
+            state = read_state(path, new)
+            if state["contents"] != new["contents"]:
+                raise DataError(f"{folder} was begun with other text than {new['source']} holds now: delete it, or "
+                                "choose another --out_dir")
+            for key in OPTIONS:
+                if state[key] != new[key]:
+                    raise DataError(f"{folder} was begun with {key} = {state[key]!r}, not {new[key]!r}: delete it, or "
                                     "choose another --out_dir")
             for shard in shards(folder, "train", state) + shards(folder, "val", state):
-                check_size(shard, state)
+                check_size(shard, size_of(shard.path), state)
             return state
-    return dict(options, command=args.command, **TOKENIZERS[args.tokenizer], docs=dict(train=0, val=0),
-                tokens=dict(train=[], val=[]), n_docs=0, n_tokens=0, checksum="0", part=0, row=0, notes={})
+    return new
 
 
-def write_shards(folder, state, parts, read, n_threads, total):
+def read_state(path, new):
+    """read_meta, and what the writer needs as well: all that a new state has, in numbers that agree."""
+    state = read_meta(path)
+    try:
+        wrong = [key for key in new if type(state[key]) is not type(new[key])]
+        if wrong:
+            raise ValueError(f"{wrong[0]} = {state[wrong[0]]!r}")
+        for total, counts in ("n_docs", state["docs"].values()), ("n_tokens", sum(state["tokens"].values(), [])):
+            if sum(counts) != state[total]:
+                raise ValueError(f"{total} is not the sum of what it counts")
+        if not 0 <= state["part"] <= state["parts"] or state["row"] < 0:
+            raise ValueError("part or row is out of range")
+        int(state["checksum"], 16)
+        for counts in state["notes"].values():
+            sum(counts.values())
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise damaged(path) from error
+    return state
+
+
+def write_shards(folder, state, parts, read, validates, n_threads, total):
     """Write what is missing, shard by shard -> the state at the end, which progress.json holds as well."""
     encode = encoder(state["tokenizer"])
     total = min(total, state["max_docs"] or inf)
@@ -119,19 +173,20 @@ def write_shards(folder, state, parts, read, n_threads, total):
             tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
         documents = iter(bar)
         while gathered := gather(documents, state):
-            state = write_shard(folder, state, gathered, encode, pool)
+            state = write_shard(folder, state, gathered, validates, encode, pool)
             bar.set_postfix_str(f"{state['n_tokens']:,} tokens")
     return state
 
 
 def finish(folder, state):
-    """Give a whole folder its meta.json; one with nothing to train on is emptied and refused."""
-    if state["docs"]["train"] == 0:
+    """Give a whole folder its meta.json; one with nothing to train or to validate on is emptied and refused."""
+    n_train, n_val = state["docs"]["train"], state["docs"]["val"]
+    if n_train == 0 or n_val == 0:
         for shard in shards(folder, "train", state) + shards(folder, "val", state):
             shard.path.unlink(missing_ok=True)
         (folder / "progress.json").unlink(missing_ok=True)
-        raise DataError(f"{state['source']}: {state['n_docs']} documents; it takes two different ones to train and "
-                        "validate on")
+        raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
+                        "least one of each: give more text, or another --val_fraction or --seed")
     save_state(folder, state)
     os.replace(folder / "progress.json", folder / "meta.json")
 
@@ -140,20 +195,19 @@ def finish(folder, state):
 
 
 class Document(NamedTuple):
-    part: int  # its place in the order in which parts are read
+    part: int  # the place of its part in the order in which parts are read
     row: int  # its number within the part, from 1
     text: bytes  # UTF-8
 
 
 def unwritten(parts, read, state):
-    """The documents that are in no shard yet. The seed decides the order of the parts."""
+    """The documents that are in no shard yet."""
     import httpx2  # whose errors are those of datasets and huggingface_hub when they have tried again in vain
 
-    order = np.random.default_rng(state["seed"]).permutation(len(parts))
     first_part, last_row = state["part"], state["row"]
     notes = state["notes"]  # filled while documents are read; saved with the next shard
     for i in range(first_part, len(parts)):
-        part = parts[order[i]]
+        part = parts[i]
 
         def note(kind, n):
             notes.setdefault(kind, {})[str(part)] = n
@@ -188,28 +242,44 @@ def gather(documents, state):
 # ---- a shard -----------------------------------------------------------------------------------------------------
 
 
-def write_shard(folder, state, documents, encode, pool):
+def write_shard(folder, state, documents, validates, encode, pool):
     """Encode, split, shuffle and save some documents -> the state after them, saved as well."""
-    hashes = np.frombuffer(b"".join(hashlib.sha256(d.text).digest()[:8] for d in documents), "<u8")
+    last = documents[-1]
+    hashes = first_8_bytes(hashlib.sha256(document.text).digest() for document in documents)
     ids = encode_all(documents, state, encode, pool)
     if state["max_tokens"] > 0:  # up to and with the document that reaches it
         ends = np.cumsum([len(document) for document in ids])
         n_wanted = 1 + np.searchsorted(ends, state["max_tokens"] - state["n_tokens"])
-        ids, hashes = ids[:n_wanted], hashes[:n_wanted]
-    validates, lowest = choose(hashes, state)
+        documents, hashes, ids = documents[:n_wanted], hashes[:n_wanted], ids[:n_wanted]
+    n_tokens = state["n_tokens"] + sum(len(document) for document in ids)
+    checksum = int(state["checksum"], 16) + int(hashes.sum())  # a sum, so that the order does not matter
+    lowest = state["lowest"]
+    if validates is None:
+        shares = np.array([len(document) / n_tokens for document in ids])
+        to_val, lowest = choose(hashes, shares, state)
+    else:
+        to_val = validates[[document.part for document in documents]]
     n_shards = len(state["tokens"]["train"])
     order = np.random.default_rng([state["seed"], n_shards]).permutation(len(ids))
-    members = dict(train=order[~validates[order]], val=order[validates[order]])
 
-    docs = {split: state["docs"][split] + len(members[split]) for split in members}
-    tokens = {split: state["tokens"][split] + [sum(len(ids[i]) for i in members[split])] for split in members}
-    checksum = int(state["checksum"], 16) + int(hashes.sum())  # a sum, so that the order does not matter
-    state = dict(state, docs=docs, tokens=tokens, n_docs=state["n_docs"] + len(ids),
-                 n_tokens=state["n_tokens"] + sum(map(len, ids)), checksum=f"{checksum % 2**64:x}",
-                 part=documents[-1].part, row=documents[-1].row, lowest=lowest)
-    for split in members:
-        save(shards(folder, split, state)[-1].path, [ids[i] for i in members[split]])
+    state = dict(state, n_docs=state["n_docs"] + len(ids), n_tokens=n_tokens, checksum=f"{checksum % 2**64:x}",
+                 part=last.part, row=last.row, lowest=lowest)
+    state = save_shard(folder, "train", state, [ids[i] for i in order if not to_val[i]])
+    state = save_shard(folder, "val", state, [ids[i] for i in order if to_val[i]])
     save_state(folder, state)
+    return state
+
+
+def save_shard(folder, split, state, ids):
+    """One more shard of a split, of these documents -> the state with it."""
+    crc32 = 0
+    for document in ids:
+        crc32 = zlib.crc32(document, crc32)
+    n_tokens = sum(len(document) for document in ids)
+    state = dict(state, docs=state["docs"] | {split: state["docs"][split] + len(ids)},
+                 tokens=state["tokens"] | {split: state["tokens"][split] + [n_tokens]},
+                 crc32=state["crc32"] | {split: state["crc32"][split] + [crc32]})
+    save(shards(folder, split, state)[-1].path, ids)
     return state
 
 
@@ -229,17 +299,64 @@ def encode_all(documents, state, encode, pool):
     return [ids for batch in pool.map(encode_some, batches) for ids in batch]
 
 
-def choose(hashes, state):
-    """
-    Which documents validate, from the hashes (N,) of their texts -> (N,) bool, and the lowest draw of the first shard.
+# ---- what validates ----------------------------------------------------------------------------------------------
 
-    The text decides, so that one which occurs twice is not in both splits. The lowest draw of the first shard validates
-    in any case, so that a small corpus has something to validate on.
+
+def choose(hashes, shares, state):
+    """
+    Which documents, or files, validate: (N,) bool, and the lowest draw, which validates in any case, so that a small
+    corpus has something to validate on. None does that is more than half of the corpus: shares (N,).
+
+    The text decides, by its hash (N,), so that one which occurs twice is not in both splits.
     """
     secret = np.random.SeedSequence(state["seed"]).generate_state(1, np.uint64)
     draws = (hashes ^ secret) / 2.0**64  # uniform in [0, 1)
-    lowest = state.get("lowest", float(draws.min()))
-    return (draws < state["val_fraction"]) | (draws == lowest), lowest
+    allowed = shares <= 0.5
+    lowest = state["lowest"]
+    if lowest == 1 and allowed.any():
+        lowest = float(draws[allowed].min())
+    chosen = (draws < state["val_fraction"]) | (draws == lowest)
+    return chosen & allowed, lowest
+
+
+def choose_files(files, state):
+    """The same for LocalFiles that go to one split as a whole: (N,) bool."""
+    sizes = np.array([file.size for file in files])
+    shares = sizes / max(1, sizes.sum())
+    validates, _ = choose(first_8_bytes(file.digest for file in files), shares, state)
+    return validates
+
+
+def first_8_bytes(digests):
+    """Of SHA-256 digests, as integers: (N,) uint64."""
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
+
+
+class LocalFile(NamedTuple):
+    size: int  # bytes
+    digest: bytes  # SHA-256 of its contents
+
+
+def look_at(paths):
+    """A LocalFile for each path: all files are read, once, before anything is written."""
+    found = []
+    for path in tqdm(paths, desc="looking at files", unit="", leave=False):
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+            found.append(LocalFile(file.tell(), digest.digest()))
+    return found
+
+
+def checksum_of(files):
+    """Of the contents of LocalFiles, not of their times: a file that was only touched is the same. "" without files."""
+    if not files:
+        return ""
+    return hashlib.sha256(b"".join(file.digest for file in files)).hexdigest()
+
+
+# ---- tokens and files --------------------------------------------------------------------------------------------
 
 
 def encoder(tokenizer):

@@ -289,7 +289,7 @@ def test_one_failure_does_not_stop_the_others_and_the_status_tells(tmp_path, cap
     assert run("--hf", "lama3-8b", str(tmp_path / "empty"), model(BERT, tmp_path / "m")) == 1
     out, err = capsys.readouterr()
     assert "lama3-8b: no model or folder of this name; the nearest names are llama3-8b" in err
-    assert "empty has no config.json" in err and "Traceback" not in err
+    assert "empty: no config.json" in err and "Traceback" not in err
     assert " 3 " in out.splitlines()[1] and len(out.splitlines()) == 4  # a head, one model, two lines that explain
 
 
@@ -382,7 +382,7 @@ def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_si
                                        "4096,128,-0.1,0.1\n")
     monkeypatch.setattr(null, "NULL", tmp_path / "null.csv")
     assert null.band("directionality", 64, 64) == (-0.5, 0.5) and null.band("directionality", 3000, 99) == (-0.1, 0.1)
-    layers = [tables.ModelScore("m", "", i, None, 64, 64, 0.1, d, 0.3) for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
+    layers = [tables.ModelScore("m", "", "", i, None, 64, 64, 0.1, d, 0.3) for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
     (summary,) = tables.summarise(layers, {("m", ""): (1e6, None)}, [])
     assert summary.outside == 2 and "2/4    0.30" in tables.summary_table([summary])
     monkeypatch.setattr(null, "NULL", tmp_path / "none.csv")

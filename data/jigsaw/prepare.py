@@ -30,7 +30,7 @@ def main(argv=None):
     cli.add_argument("--csv", help="train.csv of the Kaggle competition, instead of the copy")
     args = cli.parse_args(argv)
     if args.csv:
-        return writer.write(args, args.csv, [args.csv], read_csv, total=159_571)
+        return writer.write(args, args.csv, [args.csv], read_csv, total=159_571, files=writer.look_at([args.csv]))
     copy = f"hf://datasets/{SOURCE}"
     return writer.write(args, copy, [copy], read_copy, total=159_571)
 

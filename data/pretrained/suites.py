@@ -38,6 +38,9 @@ class Target(NamedTuple):
     source: str  # what open_checkpoint takes
     step: float | None = None  # where in its training it stands, in the unit of its names; None if nothing says so
 
+    def label(self) -> str:
+        return f"{self.model} {self.revision}".strip()
+
 
 # ---- along a training --------------------------------------------------------------------------------------------
 
@@ -251,31 +254,34 @@ class Survey(NamedTuple):
     model: str
     n_checkpoints: int
     n_left: int
-    n_bytes: int  # of the queries and keys that are left to read
+    n_bytes: int | None  # of the queries and keys of one checkpoint
     causal: dict[str, bool | None]  # stack -> causal
 
     def line(self) -> str:
+        found = f"{self.model}: {self.n_checkpoints} checkpoints"
         if self.n_left == 0:
-            return f"{self.model}: {self.n_checkpoints} checkpoints, all of which were read before"
-        size = tqdm.format_sizeof(self.n_bytes, "B")
-        return f"{self.model}: {self.n_checkpoints} checkpoints, {self.n_left} to read: {size} of queries and keys"
+            return f"{found}, all of which were read before"
+        if self.n_bytes is None:
+            return f"{found}, {self.n_left} to read"
+        size = tqdm.format_sizeof(self.n_bytes * self.n_left, "B")
+        return f"{found}, {self.n_left} to read: {size} of queries and keys"
 
 
-def survey(targets: list[Target], done: set[tuple[str, str]]) -> list[Survey]:
+def survey(targets: list[Target], left: list[Target]) -> list[Survey]:
     """
-    One Survey for each training in targets, from headers alone. done: the (model, revision) that were read before.
-    A training whose first checkpoint cannot be opened is left out: why, is said when it is its turn.
+    One Survey for each training in targets, from headers alone; left: those of the targets that are to be read.
+    Where the first checkpoint cannot be opened it knows nothing: why, is said when it is its turn.
     """
     surveys = []
     for model in dict.fromkeys(target.model for target in targets if target.step is not None):
         checkpoints = [target for target in targets if target.model == model]
-        left = [target for target in checkpoints if (target.model, target.revision) not in done]
-        first = left[0] if left else checkpoints[0]
+        mine = [target for target in left if target.model == model]
+        first = mine[0] if mine else checkpoints[0]
         try:
             n_bytes, causal = read_headers(first.source)
         except (CheckpointError, LayoutError):
-            continue
-        surveys.append(Survey(model, len(checkpoints), len(left), n_bytes * len(left), causal))
+            n_bytes, causal = None, {}
+        surveys.append(Survey(model, len(checkpoints), len(mine), n_bytes, causal))
     return surveys
 
 

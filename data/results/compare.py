@@ -1,12 +1,12 @@
 """
 Runs beside each other: the arms of a comparison, a run per seed, and what tells an arm from its baseline.
 
-All that tables and figures show of a comparison is one small CSV file: a row per evaluation of a run, and above them, in
-comments, the configuration: what all arms share, and what is an arm's own.
+All that tables and figures show of a comparison is one small CSV file: a row per evaluation of a run, and above them,
+in comments, the configuration: what all arms share, and what is an arm's own.
 
-How an arm is told from its baseline: run by run, in pairs of one seed, which saw the same data. Were there no difference,
-each pair could as well have come out the other way round; so all 2^n ways are counted (sign_flip), and as one arm of many
-will stand out by chance, all p of a table are corrected together (holm).
+How an arm is told from its baseline: run by run, in pairs of one seed, which saw the same data. Were there no
+difference, each pair could as well have come out the other way round; so all 2^n ways are counted (sign_flip), and as
+one arm of many will stand out by chance, all p of a column are corrected together (holm).
 """
 
 import csv
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from config import TrainConfig
-from data.results.runs import RunError, read_run, replacing, require
+from data.results.runs import read_run, replacing, require
 
 SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
 FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size", "data_dir"}
@@ -39,10 +39,10 @@ class Record(NamedTuple):
     arm: str
     seed: int
     config: dict
-    steps: np.ndarray  # of evaluations, (E,)
+    eval_steps: np.ndarray  # (E,)
     train_loss: np.ndarray  # (E,), nats/token, as the next
     val_loss: np.ndarray
-    score_steps: np.ndarray  # (S,)
+    steps: np.ndarray  # of scores, (S,)
     medians: dict  # of MEDIANS -> (S,)
     symmetry_std: np.ndarray  # over the heads of a layer, mean over layers, (S,)
     layers: dict  # of BY_LAYER -> (S, L)
@@ -54,9 +54,9 @@ def condense(run):
     layers = {name: np.round(run.layers[name], DIGITS) for name in BY_LAYER}
     spread = np.round(run.heads["symmetry"].std(axis=2).mean(axis=1), DIGITS)
     train_loss, val_loss = np.round(run.log["train_loss"], DIGITS), np.round(run.log["val_loss"], DIGITS)
-    steps = run.log["step"].astype(int)
-    return Record(run.name, run.config["seed"], run.config, steps, train_loss, val_loss, run.steps, medians, spread,
-                  layers)
+    eval_steps = run.log["step"].astype(int)
+    return Record(run.name, run.config["seed"], run.config, eval_steps, train_loss, val_loss, run.steps, medians,
+                  spread, layers)
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -95,11 +95,11 @@ def config_lines(arms):
 def record_rows(record):
     """A dict for every step at which there is a loss, or scores, or both; what there is not is left out."""
     rows = {}
-    for step in sorted({*record.steps.tolist(), *record.score_steps.tolist()}):
+    for step in sorted({*record.eval_steps.tolist(), *record.steps.tolist()}):
         rows[step] = dict(arm=record.arm, seed=record.seed, step=step)
-    for i, step in enumerate(record.steps.tolist()):
+    for i, step in enumerate(record.eval_steps.tolist()):
         rows[step] |= dict(train_loss=text(record.train_loss[i]), val_loss=text(record.val_loss[i]))
-    for i, step in enumerate(record.score_steps.tolist()):
+    for i, step in enumerate(record.steps.tolist()):
         rows[step] |= {name: text(record.medians[name][i]) for name in MEDIANS}
         rows[step]["symmetry_std"] = text(record.symmetry_std[i])
         for name in BY_LAYER:
@@ -212,6 +212,17 @@ def baselines(arms, chosen=None):
     return found
 
 
+def arrange(arms, chosen=None):
+    """The same arms, those of one task together, and its baseline before them."""
+    arranged = {}
+    for same_task, baseline in baselines(arms, chosen).items():
+        arranged[baseline] = arms[baseline]
+        for name, records in arms.items():
+            if task(records[0].config) == same_task:
+                arranged[name] = records
+    return arranged
+
+
 # ---- a loss curve in one number ----------------------------------------------------------------------------------
 
 
@@ -296,7 +307,7 @@ class Arm(NamedTuple):
     symmetry: float  # at the end, median over layers, mean over seeds
     directionality: float
     update_symmetry: float  # median over layers, then over the run, mean over seeds
-    unfinished: int  # runs
+    unfinished: int  # runs; they do not count, unless there is no other
 
 
 def compare(arms, level, chosen=None):
@@ -312,6 +323,8 @@ def compare(arms, level, chosen=None):
 
 
 def compare_arm(name, records, baseline, others, level):
+    unfinished = len(records) - len(finished(records))
+    records, others = counted(records), counted(others)
     losses = np.array([record.val_loss[-1] for record in records])
     first_steps = np.array([left_at(record, level) for record in records])
     pairs = []
@@ -323,7 +336,7 @@ def compare_arm(name, records, baseline, others, level):
         ours = [left_at(mine, level) for mine, _ in pairs]
         theirs = [left_at(other, level) for _, other in pairs]
         p_step = sign_flip_of_ranks(ours, theirs)
-    gains = [speed_up(mine.steps, mine.val_loss, other.val_loss) for mine, other in pairs]
+    gains = [speed_up(mine.eval_steps, mine.val_loss, other.val_loss) for mine, other in pairs]
     return Arm(
         name, baseline, losses, first_steps, len(pairs),
         difference=differences.mean() if pairs else math.nan,
@@ -333,11 +346,20 @@ def compare_arm(name, records, baseline, others, level):
         symmetry=np.mean([record.medians["symmetry"][-1] for record in records]),
         directionality=np.mean([record.medians["directionality"][-1] for record in records]),
         update_symmetry=np.mean([median_change(record) for record in records]),
-        unfinished=sum(record.steps[-1] < record.config["max_iters"] for record in records))
+        unfinished=unfinished)
+
+
+def finished(records):
+    return [record for record in records if record.eval_steps[-1] == record.config["max_iters"]]
+
+
+def counted(records):
+    """Those of an arm that are finished; if none is, all of them."""
+    return finished(records) or records
 
 
 def left_at(record, level):
-    return first_step(record.steps, smooth(record.val_loss), level)
+    return first_step(record.eval_steps, smooth(record.val_loss), level)
 
 
 def median_change(record):
@@ -351,22 +373,5 @@ def chance_speed_ups(records):
     """The speed-up of each run of one arm over each other: what a speed-up is where there is nothing to gain."""
     gains = []
     for mine, other in itertools.permutations(records, 2):
-        gains.append(speed_up(mine.steps, mine.val_loss, other.val_loss))
+        gains.append(speed_up(mine.eval_steps, mine.val_loss, other.val_loss))
     return gains
-
-
-# ---- the authors' curves -----------------------------------------------------------------------------------------
-
-
-def read_curves(path):
-    """Published training losses, one column per run and one row every 200 updates -> {name: (steps, loss)}."""
-    with open(path, newline="") as f:
-        names, *rows = csv.reader(f)
-    try:
-        columns = {}
-        for name, column in zip(names, zip(*rows)):
-            loss = np.array([float(x or "nan") for x in column])
-            columns[name] = 200 * np.arange(len(loss)), loss
-        return columns
-    except ValueError as e:
-        raise RunError(f"{path} is neither a comparison that --csv wrote nor a table of losses ({e})") from e

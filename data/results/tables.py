@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.results import compare, null
-from data.results.runs import RunError, replacing
+from data.results.runs import replacing, require
 
 
 class ModelScore(NamedTuple):
@@ -56,14 +56,16 @@ def write_scores(path, rows):
         csv.writer(f).writerows([ModelScore._fields, *rows])
 
 
+def holds_scores(path):
+    with open(path, newline="") as f:
+        return next(csv.reader(f), []) == list(ModelScore._fields)
+
+
 def read_scores(path):
+    require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
     rows = []
     with open(path, newline="") as f:
-        table = csv.DictReader(f)
-        if table.fieldnames != list(ModelScore._fields):
-            raise RunError(f"{path} is no table of models: it does not begin with {','.join(ModelScore._fields)}; "
-                           "name another file, or move it away")
-        for row in table:
+        for row in csv.DictReader(f):
             head = int(row["head"]) if row["head"] else None
             rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head, int(row["n"]),
                                    int(row["r"]), *(float(row[name]) for name in ModelScore._fields[7:])))
@@ -158,7 +160,7 @@ def comparison_table(lines, arms, level):
     """lines: of compare.compare. How many seeds left the plateau and when, and what they end at; p after Holm."""
     width = max(12, *(len(line.name) for line in lines))
     left_title, loss_title = f"left {level:g}: of, at step", "loss [min, max]"
-    table = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>7} {'p':>6} {'speed-up':>11}"
+    table = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>8} {'p':>6} {'speed-up':>11}"
              f" {'symm.':>6} {'direct.':>7} {'change':>6}"]
     for line in lines:
         left = f"{np.isfinite(line.first_steps).sum()} of {len(line.first_steps)}"
@@ -169,8 +171,8 @@ def comparison_table(lines, arms, level):
             beside = [p_text(line.p_step), signed(line.difference), p_text(line.p_loss), share(line.speed_up)]
         p_step, difference, p_loss, speed_up = beside
         table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6}  {loss:>20}"
-                     f" {difference:>7.7} {p_loss:>6} {speed_up:>11} {line.symmetry:6.2f} {line.directionality:7.2f}"
-                     f" {line.update_symmetry:6.2f}")
+                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6} {number(line.directionality):>7}"
+                     f" {number(line.update_symmetry):>6}")
     return "\n".join(table + comparison_notes(lines, arms))
 
 
@@ -196,19 +198,23 @@ def share(x):
     return f"{x:.0%}" if np.isfinite(x) else "not reached"
 
 
+def number(x):
+    return "-" if np.isnan(x) else f"{x:.2f}"
+
+
 def comparison_notes(lines, arms):
     """What the columns are, and what a reader of this table must know of these runs."""
-    notes = ["left: seeds whose loss (mean of three evaluations) came to the level, and their median step, \"not left\" "
-             "being later than any;",
-             "less: loss at the end [nats/token] above the baseline's; p: exact sign flips of pairs of one seed, of the "
-             "steps by ranks, each",
-             "column after Holm over all its arms; speed-up: share of the steps not needed to come to the baseline's last "
+    notes = ["left: seeds whose loss (mean of three evaluations) came to the level; their median step, \"not left\" "
+             "being the latest;",
+             "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of steps: "
+             "of their",
+             "ranks), each column after Holm; speed-up: share of the steps not needed to come to the baseline's last "
              "loss, median;",
              "symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over "
              "the run"]
     for line in lines:
         if line.name == line.baseline and len(line.losses) > 1:
-            gains = np.array(compare.chance_speed_ups(arms[line.name]))
+            gains = np.array(compare.chance_speed_ups(compare.counted(arms[line.name])))
             reached = gains[np.isfinite(gains)]
             note = f"{line.name}, one seed against another: speed-up {share(np.median(gains))}"
             if len(reached):
@@ -223,20 +229,7 @@ def comparison_notes(lines, arms):
         notes.append(f"with {most} pairs and {n_tests} tests no p can come below 0.05: nothing can be told from chance")
     for line in lines:
         if line.unfinished:
-            behind = [record.steps[-1] for record in arms[line.name] if record.steps[-1] < record.config["max_iters"]]
-            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished, the first of them is at "
-                         f"{min(behind)}")
+            behind = min(record.eval_steps[-1] for record in arms[line.name])
+            counted = "counted as they are" if line.unfinished == len(arms[line.name]) else "left out"
+            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished ({counted}), one is at {behind}")
     return notes
-
-
-def curves_table(curves):
-    """Table 1 of the paper from its training losses, by its rule (first loss below the last, not smoothed) and ours."""
-    lines = [f"{'published run':30} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
-    for name, (steps, loss) in curves.items():
-        if name + "--symmetric-init" not in curves:
-            continue
-        _, other = curves[name + "--symmetric-init"]
-        theirs = 1 - compare.first_step(steps, other, loss[-1]) / steps[-1]
-        ours = compare.speed_up(steps, other, loss)
-        lines.append(f"{name:30} {loss[-1]:9.3f} {other[-1]:21.3f} {share(theirs):>30} {share(ours):>11}")
-    return "\n".join(lines)

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import writer
+from data import tokens, writer
 
 ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
@@ -35,8 +35,21 @@ def read(name, note):
 
 def main(argv=None):
     args = writer.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02).parse_args(argv)
-    files = names()
-    return writer.write(args, f"Python {platform.python_version()}", files, read, total=len(files))
+    parts = names()
+    files = writer.look_at([ROOT / name for name in parts])
+    return writer.write(args, f"Python {platform.python_version()}", parts, read, total=len(parts), files=files)
+
+
+def make(folder):
+    """
+    Prepare a folder like data/stdlib/bytes that is not there yet, as train.py does by itself. Any other folder is left
+    alone: this script would not make it under that name.
+    """
+    folder = pathlib.Path(folder)
+    dataset, name = folder.absolute().parts[-2:]
+    missing = not (folder / "meta.json").exists()
+    if dataset == "stdlib" and missing and tokens.options(name):
+        main([*tokens.options(name), f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":
