@@ -188,7 +188,7 @@ def test_the_axis_of_steps_is_logarithmic_where_they_span_decades(steps, scale, 
     from data.results import figures_training
 
     values = np.zeros((len(steps), 2))
-    one = training.Training("m", None, np.array(steps), [""] * len(steps), values, values)
+    one = training.Training("m", None, np.array(steps), [""] * len(steps), 16, 16, values, values)
     figures_training.plot_training([one], tmp_path / "x.png")
     assert drawn[0].axes[0].get_xscale() == scale
 
@@ -331,8 +331,8 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
 def test_the_difference_is_taken_at_equal_depth():
     """Scores that are straight lines over depth, on 3 and 5 layers: so is their difference."""
     member = suites.Member("s", "m", "", "", "", "pair", False, "", "S", None, "", "")
-    encoder = training.Scored(member, 1 - np.linspace(0, 1, 3), np.zeros(3))
-    decoder = training.Scored(member._replace(causal=True), 0.5 * np.linspace(0, 1, 5), np.zeros(5))
+    encoder = training.Scored(member, 8, 8, 1 - np.linspace(0, 1, 3), np.zeros(3))
+    decoder = training.Scored(member._replace(causal=True), 8, 8, 0.5 * np.linspace(0, 1, 5), np.zeros(5))
     (pair,) = training.find_pairs([decoder, encoder])
     np.testing.assert_allclose(training.difference(pair, "symmetry"), 1 - 1.5 * training.GRID, atol=1e-12)
 

@@ -1,10 +1,10 @@
 """
-Pictures of scores over training and of suites. Blue is an encoder and purple a decoder, the darker the larger or later.
+Pictures of scores over training and of suites. Blue is an encoder and purple a decoder, darker one after the other.
 """
 
 import numpy as np
 
-from data.results.figures import figure, kind, layer_colour, score_axis
+from data.results.figures import figure, kind, layer_colour, put_legend, put_null, put_titles, put_zero
 from data.results.training import GRID, SCORES, difference, find_pairs, quartiles
 
 SHADES = {True: "Purples", False: "Blues", None: "Greys"}
@@ -28,18 +28,42 @@ def shades(causal):
 
 def step_axis(axis, trainings):
     """Logarithmic where the last step is 30 times the first; a step 0 then stands left of it."""
+    axis.set_xlabel("step")
     steps = np.concatenate([training.steps for training in trainings])
     positive = steps[steps > 0]
-    if len(positive) and positive.max() >= 30 * positive.min():
-        if len(positive) < len(steps):
-            axis.set_xscale("symlog", linthresh=positive.min(), linscale=0.4)
-        else:
-            axis.set_xscale("log")
+    if not len(positive) or positive.max() < 30 * positive.min():
+        return
+    first, last = np.log10([positive.min(), positive.max()])
+    decades = np.arange(np.ceil(first), np.floor(last) + 1)
+    ticks = 10.0 ** decades[:: 1 + len(decades) // 4]  # four at most, or they would overprint
+    if len(positive) == len(steps):
+        axis.set_xscale("log")
+    else:
+        axis.set_xscale("symlog", linthresh=positive.min(), linscale=0.6)
+        axis.set_xlim(left=-0.2 * positive.min())
+        ticks = [0, *ticks]
+    axis.set_xticks(ticks)
+    axis.minorticks_off()
+
+
+def share_limits(axes):
+    """The same scale for all, written at the first."""
+    low = min(axis.get_ylim()[0] for axis in axes)
+    high = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.set_ylim(low, high)
+    for axis in axes[1:]:
+        axis.tick_params(labelleft=False)
+
+
+def name_null(axis):
+    """What the grey band is, for the legend."""
+    axis.plot([], [], color="0.9", lw=5, label="95 of 100\nrandom matrices")
 
 
 def short(name):
     """The end of a long name, which fits above a panel."""
-    return name if len(name) <= 28 else f"...{name[-25:]}"
+    return name if len(name) <= 24 else f"...{name[-21:]}"
 
 
 # ---- over training -----------------------------------------------------------------------------------------------
@@ -53,9 +77,14 @@ def plot_training(trainings, path):
             draw_medians(row[0], trainings, score)
             for axis, training in zip(row[1:], shown):
                 draw_layers(axis, training, score)
-        axes[0, 0].legend(frameon=False, fontsize=7)
-        for axis in axes[0]:
-            axis.set_xlabel("")
+            row[0].set_ylabel(f"{score} of $W_{{qk}}$")
+            share_limits(row)
+        titles = ["median and quartiles over layers"]
+        for training in shown:
+            titles.append(f"{short(training.name)}\nlayers 0 (dark) to {training.symmetry.shape[1] - 1} (light)")
+        put_titles(axes[0], titles)
+        name_null(axes[0, 0])
+        put_legend(axes[0, 0])
 
 
 def draw_medians(axis, trainings, score):
@@ -64,19 +93,17 @@ def draw_medians(axis, trainings, score):
         q1, median, q3 = quartiles(getattr(training, score))  # (P,) each
         axis.plot(training.steps, median, ".-", color=colour, label=short(training.name))
         axis.fill_between(training.steps, q1, q3, color=colour, alpha=0.15, lw=0)
-    score_axis(axis, score, "step")
+    put_zero(axis)
     step_axis(axis, trainings)
 
 
 def draw_layers(axis, training, score):
+    put_null(axis, score, training.n, training.r)
     values = getattr(training, score)  # (P, L)
     n_layer = values.shape[1]
     for layer in range(n_layer):
         axis.plot(training.steps, values[:, layer], color=layer_colour(layer, n_layer), lw=1)
-    score_axis(axis, score, "step")
-    axis.set_ylabel("")
-    if score == SCORES[0]:
-        axis.set_title(f"{short(training.name)}\nlayers 0 (dark) to {n_layer - 1} (light)", fontsize=8)
+    put_zero(axis)
     step_axis(axis, [training])
 
 
@@ -94,41 +121,51 @@ def plot_suite(scored, trainings, path):
     for one in scored:
         if one.member.kind == "dose":
             doses.setdefault(one.member.objective, {}).setdefault(one.member.size, []).append(one)
-    n_columns = len(pairs) + bool(pairs) + bool(switched) + len(doses) + bool(trainings)
-    with figure(path, [1] * max(1, n_columns), rows=2) as axes:
+    titles = [f"size {pair.size}" for pair in pairs]
+    if pairs:
+        titles.append("encoder less decoder")
+    if switched:
+        titles.append("objective switched")
+    titles += ["dose"] * len(doses)
+    if trainings:
+        titles.append("over training")
+    with figure(path, [1] * len(titles), rows=2) as axes:
         for row, score in zip(axes, SCORES):
+            row[0].set_ylabel(f"{score} of $W_{{qk}}$")
             columns = iter(row)
             for pair in pairs:
                 draw_pair(next(columns), pair, score)
             if pairs:
+                share_limits(row[: len(pairs)])
                 draw_difference(next(columns), pairs, score)
             if switched:
                 draw_switched(next(columns), switched, score)
             for counted, sizes in doses.items():
                 draw_dose(next(columns), counted, sizes, score)
             if trainings:
-                axis = next(columns)
-                draw_medians(axis, trainings, score)
-                axis.set_title("over training", fontsize=8)
-        for axis in axes[:, 1:].flat:
-            axis.set_ylabel("")
-        for above, below in axes.T:
-            above.set_xlabel("")
-            below.set_title("")
-            if above.get_legend_handles_labels()[1]:
-                above.legend(frameon=False, fontsize=7)
-        for axis in axes[:, 1 : len(pairs)].flat:
-            axis.tick_params(labelleft=False)
-            if axis.get_legend():
-                axis.get_legend().remove()
+                draw_medians(next(columns), trainings, score)
+        put_titles(axes[0], titles)
+        if pairs:
+            name_null(axes[0, 0])
+        put_legend(axes[0, 0], handles_of(axes[0]))
+
+
+def handles_of(axes):
+    """What is to be named in the legend, each name once."""
+    by_label = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels()):
+            by_label.setdefault(label, handle)
+    return list(by_label.values())
 
 
 def draw_pair(axis, pair, score):
+    put_null(axis, score, pair.encoder.n, pair.encoder.r)
     for one in pair.encoder, pair.decoder:
         label, colour = kind(one.member.causal)
         axis.plot(one.depth(), getattr(one, score), ".-", color=colour, label=label)
-    score_axis(axis, score, "relative depth")
-    axis.set_title(pair.size, fontsize=8)
+    put_zero(axis)
+    axis.set_xlabel("relative depth")
 
 
 def draw_difference(axis, pairs, score):
@@ -137,15 +174,15 @@ def draw_difference(axis, pairs, score):
     for values in differences:
         axis.plot(GRID, values, color="0.75", lw=0.8)
     mean = differences.mean(0)
-    axis.plot(GRID, mean, color="black")
-    score_axis(axis, score, "relative depth")
+    label = "encoder less decoder"
+    if len(pairs) > 1:
+        label += f":\nmean of {len(pairs)} sizes,\nand standard deviation"
+    axis.plot(GRID, mean, color="black", label=label)
     if len(pairs) > 1:
         spread = differences.std(0, ddof=1)
         axis.fill_between(GRID, mean - spread, mean + spread, color="black", alpha=0.12, lw=0)
-        highest = np.abs([mean - spread, mean + spread]).max()
-        if highest > 1:  # scores end at 1, their difference at 2
-            axis.set_ylim(-1.05 * highest, 1.05 * highest)
-    axis.set_title(f"encoder less decoder, sizes: {len(pairs)}", fontsize=8)
+    put_zero(axis)
+    axis.set_xlabel("relative depth")
 
 
 def find_switched(scored):
@@ -170,9 +207,9 @@ def draw_switched(axis, switched, score):
         axis.plot(x, begin, "o", ms=5, color=kind(origin.member.causal)[1])
         axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
         axis.annotate("", (x, end), (x, begin), arrowprops=dict(arrowstyle="-|>", color=colour, shrinkA=3, shrinkB=3))
-    score_axis(axis, score, "size")
-    axis.set(xticks=range(len(sizes)), xticklabels=sizes, xlim=(-0.6, len(sizes) - 0.4))
-    axis.set_title("objective switched", fontsize=8)
+    put_zero(axis)
+    axis.set(xticks=range(len(sizes)), xticklabels=sizes, xlim=(-0.6, len(sizes) - 0.4), xlabel="size")
+    axis.tick_params(axis="x", rotation=45 if len(sizes) > 3 else 0)
 
 
 def draw_dose(axis, counted, sizes, score):
@@ -182,9 +219,10 @@ def draw_dose(axis, counted, sizes, score):
         members = sorted(members, key=lambda one: one.member.dose)
         doses = [one.member.dose for one in members]
         bars = [quartiles(getattr(one, score)) for one in members]
-        axis.plot(doses, [median for _, median, _ in bars], "-", color=line_colour, label=size, zorder=1)
+        medians = [median for _, median, _ in bars]
+        axis.plot(doses, medians, "-", color=line_colour, label=f"dose, size {size}", zorder=1)
         for one, dose, (q1, median, q3) in zip(members, doses, bars):
             axis.errorbar(dose, median, [[median - q1], [q3 - median]], fmt="o", ms=4, lw=1,
                           color=kind(one.member.causal)[1])
-    score_axis(axis, score, counted)
-    axis.set_title("dose", fontsize=8)
+    put_zero(axis)
+    axis.set_xlabel(counted)

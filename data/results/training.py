@@ -20,6 +20,8 @@ class Training(NamedTuple):
     causal: bool | None
     steps: np.ndarray  # (P,), rising
     revisions: list[str]  # P
+    n: int  # W_qk is n x n, the product of factors (n, r)
+    r: int
     symmetry: np.ndarray  # (P, L)
     directionality: np.ndarray  # (P, L)
 
@@ -39,6 +41,7 @@ def find_trainings(targets, rows, surveys):
     trainings = []
     for (model, stack), checkpoints in found.items():
         order = sorted(checkpoints)
+        row = next(iter(checkpoints[order[0]].values()))  # any: its size is that of all
         layers = sorted({layer for rows_of_layers in checkpoints.values() for layer in rows_of_layers})
         values = {score: np.full((len(order), len(layers)), np.nan) for score in SCORES}
         for p, checkpoint in enumerate(order):
@@ -47,7 +50,8 @@ def find_trainings(targets, rows, surveys):
                     for score in SCORES:
                         values[score][p, i] = getattr(checkpoints[checkpoint][layer], score)
         trainings.append(Training(f"{model} {stack}".strip(), causal.get((model, stack)),
-                                  np.array([step for step, _ in order]), [revision for _, revision in order], **values))
+                                  np.array([step for step, _ in order]), [revision for _, revision in order],
+                                  row.n, row.r, **values))
     return trainings
 
 
@@ -81,6 +85,8 @@ class Scored(NamedTuple):
     """A finished member of a suite: its row of suites.csv and its scores by layer."""
 
     member: object  # of data/pretrained/suites.py
+    n: int  # of its layers, as in Training
+    r: int
     symmetry: np.ndarray  # (L,)
     directionality: np.ndarray  # (L,)
 
@@ -101,7 +107,9 @@ def find_scored(members, rows):
                 layers.append(row)
         if layers and member.kind != "trajectory":
             layers.sort(key=lambda row: (row.stack, row.layer))
-            found.append(Scored(member, *(np.array([getattr(row, score) for row in layers]) for score in SCORES)))
+            symmetry = np.array([row.symmetry for row in layers])
+            directionality = np.array([row.directionality for row in layers])
+            found.append(Scored(member, layers[0].n, layers[0].r, symmetry, directionality))
     return found
 
 
