@@ -198,8 +198,8 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
         arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
-        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000", symmetry_0="0.0500",
-        symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
+        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000",
+        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
 def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path, capsys):
