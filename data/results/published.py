@@ -53,7 +53,7 @@ def read_csv_files(paths):
             else:
                 found.curves.update(read_curves(path))
         except (ValueError, KeyError) as e:
-            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: cannot read {e}") from e
+            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: it has {e}") from e
     return found
 
 
