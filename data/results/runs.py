@@ -43,10 +43,12 @@ class RunScore(NamedTuple):
     head: int | str  # "": the whole layer
     symmetry: str
     directionality: str
+    directionality_eq17: str
     update_symmetry: str  # of what was added to W_qk since the step before in this file; nan at the start
 
 
 SCORES = list(RunScore._fields)
+OLDER_SCORES = [name for name in SCORES if name != "directionality_eq17"]  # what they call directionality is Eq. (17)
 
 
 class RunError(Exception):
@@ -127,17 +129,17 @@ def append(path, header, rows):
         os.fsync(f.fileno())  # before the checkpoint of these rows
 
 
-def read(path, header):
-    """The rows of a CSV as dicts of strings; a last row that was cut short is left out."""
+def read(path, header, older=None):
+    """The rows of a CSV with one of these headers as dicts of strings; a last row that was cut short is left out."""
     try:
         with open(path, newline="") as f:
             text = f.read()
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
     rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
-    require(rows[:1] == [header], f"{path} is not a {Path(path).name} of train.py: it does not begin with "
-                                  f"{','.join(header)}")
-    return [dict(zip(header, row)) for row in rows[1:]]
+    require(rows and rows[0] in (header, older),
+            f"{path} is not a {Path(path).name} of train.py: it does not begin with {','.join(header)}")
+    return [dict(zip(rows[0], row)) for row in rows[1:]]
 
 
 def cut(path, header, step):
@@ -217,7 +219,7 @@ class Run(NamedTuple):
     config: dict  # with checksum and tokenizer of its token files
     log: dict  # column of log.csv -> (evaluations,)
     steps: np.ndarray  # of scores.csv, (steps,)
-    layers: dict  # symmetry, directionality, update_symmetry -> (steps, L)
+    layers: dict  # symmetry, directionality, directionality_eq17, update_symmetry -> (steps, L)
     heads: dict  # the same -> (steps, L, H)
 
 
@@ -225,7 +227,7 @@ def read_run(folder):
     """A finished or running run; RunError where there is none."""
     folder = Path(folder)
     log = read(folder / "log.csv", LOG)
-    scores = read(folder / "scores.csv", SCORES)
+    scores = read(folder / "scores.csv", SCORES, OLDER_SCORES)
     config = read_config(folder)
     losses = {name: np.array([float(row[name] or "nan") for row in log]) for name in LOG}
     steps, layers, heads = read_scores(scores, config["n_layer"], config["n_head"])
@@ -237,11 +239,13 @@ def read_scores(rows, n_layer, n_head):
     """The rows of scores.csv, in any order -> steps, layers, heads of a Run; a step that lacks rows is left out."""
     by_step = {}  # step -> (layer, head) -> its row
     for row in rows:
+        if "directionality_eq17" not in row:
+            row = row | dict(directionality_eq17=row["directionality"], directionality="nan")
         by_step.setdefault(int(row["step"]), {})[row["layer"], row["head"]] = row
     n_rows = n_layer * (1 + n_head)
     steps = sorted(step for step, rows in by_step.items() if len(rows) == n_rows)  # the last may be being written
     layers, heads = {}, {}
-    for name in "symmetry", "directionality", "update_symmetry":
+    for name in SCORES[3:]:
         layers[name] = np.full((len(steps), n_layer), np.nan)
         heads[name] = np.full((len(steps), n_layer, n_head), np.nan)
         for i, step in enumerate(steps):
