@@ -68,15 +68,15 @@ class Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.request_log = Request(self.server.host, self.command, self.path, headers)
         self.server.hub.log.append(self.request_log)
-        path, _, query = map(unquote, self.path.partition("?"))
+        path, _, query = self.path.partition("?")
         if path == "/api/models":
             self.search(dict(parse_qsl(query)))
         elif refs := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)/refs", path):
-            self.refs(refs[1])
+            self.refs(unquote(refs[1]))
         elif api := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)(?:/revision/(.+))?", path):
-            self.api(*api.groups())
-        elif file := re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/(.+?)/([^/]+)", path):
-            self.resolve(*file.groups())
+            self.api(api[1], api[2] and unquote(api[2]))
+        elif file := re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)", path):  # a "/" of a branch is quoted
+            self.resolve(*map(unquote, file.groups()))
         else:
             self.answer(404)
 

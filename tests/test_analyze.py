@@ -289,7 +289,7 @@ def test_one_failure_does_not_stop_the_others_and_the_status_tells(tmp_path, cap
     assert run("--hf", "lama3-8b", str(tmp_path / "empty"), model(BERT, tmp_path / "m")) == 1
     out, err = capsys.readouterr()
     assert "lama3-8b: no model or folder of this name; the nearest names are llama3-8b" in err
-    assert "empty has no config.json" in err and "Traceback" not in err
+    assert "empty: no config.json" in err and "Traceback" not in err
     assert " 3 " in out.splitlines()[1] and len(out.splitlines()) == 4  # a head, one model, two lines that explain
 
 

@@ -235,7 +235,7 @@ def test_the_formats_that_were_found_are_named(hub, tmp_path):
     hub.add("org/bare", {"model.safetensors": FILE})
     assert "config.json" in refusal("org/bare") and "config.json" in refusal(folder(tmp_path / "x", {}, config=None))
     (tmp_path / "notes.txt").write_text("")
-    assert "notes.txt" in refusal(tmp_path / "notes.txt")
+    assert "no file of weights" in refusal(tmp_path / "notes.txt")
 
 
 # What there is on the Hub
@@ -346,7 +346,7 @@ def test_a_file_cut_short_in_its_data_is_refused(hub, tmp_path):
 def test_an_index_that_lies_is_refused(tmp_path):
     toy, first = folder(tmp_path / "toy", SHARDED), next(iter(SHARDS))
     lies = [(INDEX["weight_map"] | {"new": first}, "'new'"), ({"a": "none.safetensors"}, "none.safetensors"),
-            ({"a": "../toy/" + first}, "lacks"), ({}, "weight_map"), ([], "weight_map"), ({"a": 1}, "weight_map")]
+            ({"a": "../toy/" + first}, "is not there"), ({}, "weight_map"), ([], "weight_map"), ({"a": 1}, "weight_map")]
     for weight_map, told in lies:
         (toy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
         assert told in refusal(toy)

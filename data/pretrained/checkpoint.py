@@ -8,7 +8,6 @@ safetensors_header.py and torch_zip.py read where the tensors lie.
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import DTYPES, CheckpointError, Folder, TensorInfo, read_json, require
+from data.pretrained.contents import read_config, weight_files
+from data.pretrained.files import DTYPES, Folder, Table, TensorInfo, require
 from data.pretrained.fp8 import BLOCK, SCALE_DTYPES, attach_scales, dequantise
 from data.pretrained.safetensors_header import read_header
 from data.pretrained.torch_zip import read_torch
@@ -45,21 +45,41 @@ class Checkpoint(AbstractContextManager):
     weight files, all and read so far. note: what the user should know, or "".
     """
 
-    def __init__(self, folder: Folder, only: str = ""):
+    def __init__(self, source: str, folder: Folder, only: str = ""):
         """only: the one file to read, whatever else the folder holds."""
-        self.source, self.revision = folder.source, folder.revision
+        self.source, self.revision = source, folder.revision
         self._folder = folder
         self._pool = ThreadPoolExecutor(N_READERS)
         try:
-            require("config.json" in folder.names,
-                    f"{self.source} has no config.json, the layout of its weights: put it there")
-            self.config = read_json(folder.fetch("config.json"))
-            self.size, tensors = self._find_tensors(only)
-            self.tensors = attach_scales(tensors)
+            self._open(only)
         except BaseException:
             self.__exit__()
             raise
         self.n_params = count_params(self.tensors.values())
+
+    def _open(self, only: str):
+        files, index = ([only], None) if only else weight_files(self._folder)
+        config = read_config(self._folder, files[0])
+        tables = dict(zip(files, self._pool.map(self._read_table, files)))
+        if config is None:
+            model_args = tables[files[0]].model_args
+            require(model_args is not None, "no config.json, which tells the layout of the weights: put it beside them")
+            config = {**model_args, "model_type": "nanogpt"}
+        self.config = config
+        self.size = sum(table.size for table in tables.values())
+        if index is None:
+            tensors = tables[files[0]].tensors
+        else:
+            tensors = {}
+            for name, file in index.items():
+                require(name in tables[file].tensors, f"{file} lacks {name!r:.60}, which the index names: get both")
+                tensors[name] = tables[file].tensors[name]
+        self.tensors = attach_scales(tensors)
+
+    def _read_table(self, file: str) -> Table:
+        if file.endswith(".safetensors"):
+            return read_header(self._folder, file)
+        return read_torch(self._folder, file)
 
     def __exit__(self, *_):
         self._folder.close()
@@ -72,25 +92,6 @@ class Checkpoint(AbstractContextManager):
     @property
     def bytes_read(self) -> int:
         return sum(self._folder.bytes_read_of.values())
-
-    def _find_tensors(self, only: str):
-        """-> bytes of the weight files, {name: TensorInfo}."""
-        files, index = ([only], None) if only else find_weight_files(self._folder)
-        tables = dict(zip(files, self._pool.map(self._read_table, files)))  # {file: (its size, its tensors)}
-        size = sum(file_size for file_size, _ in tables.values())
-        if index is None:
-            return size, tables[files[0]][1]
-        tensors = {}
-        for name, file in index.items():
-            _, found = tables[file]
-            require(name in found, f"{self.source}/{file} lacks {name!r:.60}, which the index names: get both")
-            tensors[name] = found[name]
-        return size, tensors
-
-    def _read_table(self, file: str):
-        if file.endswith(".bin"):
-            return read_torch(self._folder, file)
-        return read_header(self._folder, file)
 
     def stream(self, groups: Sequence[Sequence[str]], zeros: bool = False) -> Iterator[dict[str, torch.Tensor]]:
         """
@@ -116,13 +117,13 @@ class Checkpoint(AbstractContextManager):
             yield group
 
     def _check_readable(self, name: str):
-        require(name in self.tensors, f"{self.source} has no tensor {name!r}")
+        require(name in self.tensors, f"no tensor {name!r}")
         info = self.tensors[name]
         if info.scale is None:
-            require(info.dtype in SCORED, f"{self.source}: {name!r} is {info.dtype}, use a checkpoint in "
+            require(info.dtype in SCORED, f"{name!r} is {info.dtype}, use a checkpoint in "
                     f"{', '.join(SCORED)}, or F8_E4M3 with a scale")
         else:
-            require(info.scale.dtype in SCALE_DTYPES, f"{self.source}: the scale of {name!r} is {info.scale.dtype}, "
+            require(info.scale.dtype in SCALE_DTYPES, f"the scale of {name!r} is {info.scale.dtype}, "
                     f"expected one of {', '.join(SCALE_DTYPES)}")
 
     def _start(self, info: TensorInfo) -> Reading:
@@ -156,41 +157,15 @@ class Checkpoint(AbstractContextManager):
         if block is None:
             return BLOCK
         require(isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block),
-                f"{self.source}: weight_block_size is {block!r:.60} in config.json, expected two numbers")
+                f"weight_block_size is {block!r:.60} in config.json, expected two numbers")
         return block
 
     def _check_values(self, name: str, tensor: torch.Tensor, zeros: bool):
         if not tensor.numel():
             return
         low, high = map(float, tensor.aminmax())  # one pass, and NaN wins
-        require(math.isfinite(low) and math.isfinite(high), f"{self.source}: {name!r} holds NaN or infinity")
-        require(zeros or low != 0 or high != 0, f"{self.source}: {name!r} is all zeros and has no score")
-
-
-def find_weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
-    """The weight files of a folder, and the index (tensor -> file) if they are shards of one checkpoint."""
-    wanted = ["model.safetensors", "model.safetensors.index.json"]
-    lone = [n for n in folder.names if n.endswith(".safetensors") and "/" not in n and not n.startswith("adapter_")]
-    if len(lone) == 1:  # under a name of its own
-        wanted += lone
-    wanted += ["pytorch_model.bin", "pytorch_model.bin.index.json"]
-    name = next((n for n in wanted if n in folder.names), None)
-    if name is None:
-        formats = r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b"
-        weights = [n for n in folder.names if re.search(formats, n)]
-        where = f"{folder.source} ({folder.note})" if folder.note else folder.source
-        raise CheckpointError(f"{where} has no model.safetensors or pytorch_model.bin "
-                              f"(found {', '.join(weights[:5]) or 'no'} weights): "
-                              "convert it with save_pretrained, or give the path of one file")
-    if not name.endswith(".json"):
-        return [name], None
-    index = read_json(folder.fetch(name)).get("weight_map")
-    require(isinstance(index, dict) and index and all(isinstance(file, str) for file in index.values()),
-            f"{folder.source}: {name} has no weight_map, get it again")
-    files = sorted(set(index.values()))
-    missing = [file for file in files if file not in folder.names]
-    require(not missing, f"{folder.source} lacks {', '.join(missing):.100}, which {name} names: get it again")
-    return files, index
+        require(math.isfinite(low) and math.isfinite(high), f"{name!r} holds NaN or infinity")
+        require(zeros or low != 0 or high != 0, f"{name!r} is all zeros and has no score")
 
 
 def count_params(tensors) -> int:

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import DTYPES, CheckpointError, Folder, TensorInfo, require
+from data.pretrained.files import DTYPES, CheckpointError, Folder, Table, TensorInfo, require
 
+HEAD = 64  # bytes of the first read, which tells a zip from older files, and both from what is neither
 TAIL = 1 << 10  # bytes at the end of a zip, where zipfile looks for its directory in several small reads
 MAX_RECORD = 100_000_000  # bytes of the directory or of data.pkl
 ALIGNMENT = 64  # torch begins every storage at a multiple of it
@@ -35,21 +36,24 @@ class Record(NamedTuple):
     end: int
 
 
-def read_torch(folder: Folder, file: str) -> tuple[int, dict[str, TensorInfo]]:
-    """-> the size of the file, its tensors by name."""
-    magic = bytearray(4)
-    size = folder.read(file, 0, memoryview(magic))
+def read_torch(folder: Folder, file: str) -> Table:
+    head, size = folder.read_head(file, HEAD)
     try:
-        records = read_directory(folder, file, size) if magic == b"PK\3\4" else None
+        records = read_directory(folder, file, size) if head.startswith(b"PK\3\4") else None
         if records is None:
-            tensors = dict(loaded_tensors(folder, file))
+            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
             folder.bytes_read_of[file] = size  # what the directory took is read again with the whole
-            return size, tensors
-        return size, dict(placed_tensors(folder, file, records))
+            tensors = {name: loaded_tensor(file, name, tensor) for name, tensor in named_tensors(saved, file)}
+        else:
+            saved, record_at = unpickle(read_pickle(folder, file, records["data.pkl"]), records)
+            tensors = {name: placed_tensor(file, name, tensor, record_at)
+                       for name, tensor in named_tensors(saved, file)}
     except DAMAGE as e:
         code = re.search(r"GLOBAL (\S+)", str(e))
-        why = f"is refused: unpickling it would run {code[1]}" if code else "is damaged, or no PyTorch state dict"
-        raise CheckpointError(f"{folder.source}/{file} {why}; look for a safetensors version") from e
+        why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
+        raise CheckpointError(f"{file} {why}; look for a safetensors version") from e
+    model_args = saved.get("model_args")
+    return Table(size, tensors, model_args if isinstance(model_args, dict) else None)
 
 
 # ---- the directory of the zip ------------------------------------------------------------------------------------
@@ -79,7 +83,7 @@ class RangeFile(io.RawIOBase):
     def read(self, n=-1):
         start = min(self.position, self.size)
         end = self.size if n is None or n < 0 else min(start + n, self.size)
-        require(end - start <= MAX_RECORD, f"{self.folder.source}/{self.file} has a directory of {end - start} bytes")
+        require(end - start <= MAX_RECORD, f"{self.file} has a directory of {end - start:,} bytes")
         self.position = end
         before_tail = self.folder.read_bytes(self.file, start, min(end, self.tail_start))
         return before_tail + self.tail[max(0, start - self.tail_start) : max(0, end - self.tail_start)]
@@ -134,22 +138,9 @@ def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> R
 # ---- the tensors -------------------------------------------------------------------------------------------------
 
 
-def placed_tensors(folder: Folder, file: str, records: dict[str, Record]) -> Iterator[tuple[str, TensorInfo]]:
-    """(name, TensorInfo) of every tensor, none of which is read."""
-    place = records["data.pkl"]
-    require(place.end - place.start <= MAX_RECORD, f"{folder.source}/{file} has a data.pkl of more than 100 MB")
-    state, record_at = unpickle(folder.read_bytes(file, *place), records)
-    for name, tensor in named_tensors(state, f"{folder.source}/{file}"):
-        storage, itemsize = tensor.untyped_storage(), tensor.itemsize
-        offset = getattr(storage, "_checkpoint_offset", None)
-        require(offset is not None, no_values(folder, file, name))
-        record = record_at[offset]
-        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]
-        start = record.start + itemsize * tensor.storage_offset()
-        end = start + itemsize * (1 + sum(steps)) if tensor.numel() else start
-        if end > record.end or storage.nbytes() > record.end - record.start:
-            raise ValueError(f"{name!r:.60} reaches beyond its storage")
-        yield name, TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, end, tensor.stride())
+def read_pickle(folder: Folder, file: str, record: Record) -> bytes:
+    require(record.end - record.start <= MAX_RECORD, f"{file} has a data.pkl of more than {MAX_RECORD:,} bytes")
+    return folder.read_bytes(file, *record)
 
 
 def unpickle(data_pkl: bytes, records: dict[str, Record]) -> tuple[dict, dict[int, Record]]:
@@ -171,28 +162,47 @@ def unpickle(data_pkl: bytes, records: dict[str, Record]) -> tuple[dict, dict[in
     return torch.load(small, map_location="meta", weights_only=True), record_at
 
 
-def loaded_tensors(folder: Folder, file: str) -> Iterator[tuple[str, TensorInfo]]:
-    """(name, TensorInfo) of every tensor, from the whole file."""
-    state = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
-    for name, tensor in named_tensors(state, f"{folder.source}/{file}"):
-        require(not tensor.is_meta, no_values(folder, file, name))
-        start = tensor.data_ptr()
-        yield name, TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, start + tensor.nbytes,
-                               loaded=tensor.detach())
+def placed_tensor(file: str, name: str, tensor: torch.Tensor, record_at: dict[int, Record]) -> TensorInfo:
+    """Where the values of a tensor on the meta device lie."""
+    storage = tensor.untyped_storage()
+    offset = getattr(storage, "_checkpoint_offset", None)
+    require(offset is not None, without_values(file, name))
+    record = record_at[offset]
+    start = record.start + tensor.itemsize * tensor.storage_offset()
+    end = start
+    if tensor.numel():
+        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
+        end = start + tensor.itemsize * (1 + sum(steps))
+    if end > record.end or storage.nbytes() > record.end - record.start:
+        raise ValueError(f"{name!r:.60} reaches beyond its storage")
+    return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, end, tensor.stride())
 
 
-def no_values(folder: Folder, file: str, name: str) -> str:
-    return f"{folder.source}/{file}: {name!r:.60} was saved on the meta device, without values: save it from the CPU"
+def loaded_tensor(file: str, name: str, tensor: torch.Tensor) -> TensorInfo:
+    require(not tensor.is_meta, without_values(file, name))
+    start = tensor.data_ptr()
+    return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, start + tensor.nbytes,
+                      loaded=tensor.detach())
 
 
-def named_tensors(state: dict, file: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a state dict, but for sparse ones and those which repeat a few elements, as expand makes them."""
-    for name, tensor in state.items():
+def without_values(file: str, name: str) -> str:
+    return f"{file}: {name!r:.60} was saved from the meta device, without values: save it from another"
+
+
+def named_tensors(saved: dict, file: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """
+    The tensors of a state dict, which a training script may have put into "state_dict" or "model" of another dict; but
+    for sparse ones, and those which repeat a few elements, as expand makes them.
+    """
+    for key in "state_dict", "model":
+        if isinstance(saved.get(key), dict):
+            saved = saved[key]
+    for name, tensor in saved.items():
         if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
             require(isinstance(name, str),
                     f"{file} has {name!r:.60} among the names of its tensors: save a state_dict()")
             if tensor.nbytes <= tensor.untyped_storage().nbytes():
-                yield name, tensor
+                yield name.removeprefix("_orig_mod."), tensor  # which torch.compile puts before every name
 
 
 def dtype_name(dtype: torch.dtype) -> str:
