@@ -12,7 +12,7 @@ symmetry are two things, and each start below fixes both:
     random       independent of W_q                 about 0    0         all alike
     symmetric    W_q                                +1         +         what is like it
     tilted       W_q (I + K)^T, K skew               0         +         what is like it, as in symmetric
-    mimetic      W_q W_k^T near a Z + b I           about 0.3  +         what is like it
+    mimetic      W_q W_k^T near a Z + b I           about 0.7  +         what is like it
     indefinite   W_q (A + A^T)                      +1         0         all alike
     negative     -W_q                               +1         -         what is unlike it
     skew         W_q (A - A^T)^T                    -1         0         all alike
@@ -35,18 +35,19 @@ def random(w_q, w_k, generator):
 
 def symmetric(w_q, w_k, generator):
     """W_qk = W_q W_q^T: symmetric, and x^T W_qk x = |W_q^T x|^2 is never negative."""
-    return w_q, w_q
+    return w_q, w_q  # of a normalised x the logit with itself is C std^2 sqrt(D), with others C std^2 at random
 
 
 def negative(w_q, w_k, generator):
     """W_qk = -W_q W_q^T: as symmetric as `symmetric`, and a token avoids what is like it."""
-    return w_q, -w_q
+    return w_q, -w_q  # if symmetry is what helps, this one helps too
 
 
 def indefinite(w_q, w_k, generator):
     """W_qk = W_q S W_q^T, S = A + A^T: symmetric, with as many negative eigenvalues as positive ones."""
     a = normal_squares(w_q, generator)  # (H, D, D)
-    return w_q, with_norm_of(w_q, w_q @ (a + a.mT))
+    w_k = w_q @ (a + a.mT)  # (H, C, D); W_q W_k^T = W_q (A + A^T) W_q^T
+    return w_q, with_norm_of(w_q, w_k)
 
 
 def skew(w_q, w_k, generator):
@@ -57,7 +58,8 @@ def skew(w_q, w_k, generator):
     times larger than W_q. Here each head has its own N, and its W_k the norm of its W_q.
     """
     a = normal_squares(w_q, generator)  # (H, D, D)
-    return w_q, with_norm_of(w_q, w_q @ (a - a.mT).mT)
+    w_k = w_q @ (a - a.mT).mT  # (H, C, D); W_q W_k^T = W_q (A - A^T) W_q^T
+    return w_q, with_norm_of(w_q, w_k)
 
 
 def tilted(w_q, w_k, generator):
@@ -65,12 +67,14 @@ def tilted(w_q, w_k, generator):
     W_qk = W_q (I + K) W_q^T = W_q W_q^T + W_q K W_q^T: the symmetric start plus a skew part of the same norm.
 
     The two parts are orthogonal and of one norm, so the symmetry is exactly 0; yet x^T W_qk x is that of `symmetric`
-    for every x. |W_k| is sqrt(2) |W_q|, about.
+    for every x. |W_k| is sqrt(2 + D / C) |W_q|, about. That is of heads: the symmetric parts of two heads overlap, and
+    the skew ones do not, so the sum of H heads has symmetry (H - 1) / (3 H + 1), about.
     """
     a = normal_squares(w_q, generator)  # (H, D, D)
     k = a - a.mT
-    positive_part = w_q @ w_q.mT  # (H, C, C)
-    skew_part = w_q @ k @ w_q.mT  # (H, C, C)
+    positive_part = w_q @ w_q.mT  # (H, C, C), symmetric
+    skew_part = w_q @ k @ w_q.mT  # (H, C, C), x^T of it x = 0 for every x
+    # s = (|symmetric part|^2 - |skew part|^2) / |W_qk|^2, so equal norms make it 0
     k = k * positive_part.norm(dim=(1, 2), keepdim=True) / skew_part.norm(dim=(1, 2), keepdim=True)
     return w_q, w_q + w_q @ k.mT
 
@@ -83,8 +87,9 @@ def mimetic(w_q, w_k, generator):
     """
     n_head, C, D = w_q.shape
     z = torch.randn(n_head, C, C, generator=generator).to(w_q) / C**0.5
+    # The identity of a C x C matrix cannot be had from D < C columns; its nearest one of rank D keeps a share of it.
     u, s, vt = torch.linalg.svd(0.7 * z + 0.7 * torch.eye(C).to(w_q))  # (H, C, C), (H, C), (H, C, C)
-    root = s[:, None, :D].sqrt()  # (H, 1, D)
+    root = s[:, None, :D].sqrt()  # (H, 1, D): half of each singular value for W_q, half for W_k
     return with_norm_of(w_q, u[:, :, :D] * root), with_norm_of(w_q, vt.mT[:, :, :D] * root)
 
 
@@ -116,11 +121,13 @@ def apply_(model, init="random", qk_std=BERT_STD, v_std=BERT_STD, seed=0):
     generator = torch.Generator().manual_seed(seed)  # its own, so that the other weights do not depend on init
     for block in model.blocks:
         attn = block.attn
+        # 1. the scale
         attn.q.weight *= qk_std / BERT_STD
         attn.k.weight *= qk_std / BERT_STD
         attn.v.weight *= v_std / BERT_STD
+        # 2. the geometry, head by head
         w_q = attn.q.weight.unflatten(0, (attn.n_head, -1)).mT  # (H, C, D)
         w_k = attn.k.weight.unflatten(0, (attn.n_head, -1)).mT  # (H, C, D)
-        w_q, w_k = STARTS[init](w_q.clone(), w_k.clone(), generator)
+        w_q, w_k = STARTS[init](w_q.clone(), w_k.clone(), generator)  # clones: they are views of what is written below
         attn.q.weight.copy_(w_q.mT.flatten(0, 1))  # (C, C)
         attn.k.weight.copy_(w_k.mT.flatten(0, 1))

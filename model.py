@@ -46,6 +46,7 @@ class SelfAttention(nn.Module):
         self.k = nn.Linear(cfg.n_embd, cfg.n_embd)
         self.v = nn.Linear(cfg.n_embd, cfg.n_embd)
         self.proj = nn.Linear(cfg.n_embd, cfg.n_embd)
+        # A head is a block of D rows of q, k and v: W_q,h = q.weight[h D : (h + 1) D].T, (C, D)
         self.n_head = cfg.n_head
         self.causal = cfg.causal
         self.dropout = cfg.attn_dropout
@@ -55,6 +56,7 @@ class SelfAttention(nn.Module):
     def forward(self, x, positions=None):
         """x (B, T, C) -> (B, T, C); or, with positions (B, K), only the rows at these: (B, K, C)."""
         H = self.n_head
+        # Every token can be looked at, so k and v are of all of x; who looks may be fewer.
         queries = x if positions is None else rows_at(x, positions)  # (B, Q, C)
         q = self.q(queries).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, Q, D)
         k = self.k(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
@@ -63,7 +65,8 @@ class SelfAttention(nn.Module):
             q = F.rms_norm(q, q.shape[-1:])  # |q| = sqrt(D), so logits are sqrt(D) cos(q, k) at most
             k = F.rms_norm(k, k.shape[-1:])
         mask = self.mask(q, k, positions)
-        # The softmax divides by sqrt(D), as BERT does; Eq. (1) and (S18) print sqrt(C).
+        # In plain words: logits = q @ k.mT / sqrt(D), (B, H, Q, T); y = softmax(logits) @ v. The fused function never
+        # stores the logits. It divides by sqrt(D), as BERT does, where Eq. (1) and (S18) print sqrt(C).
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=self.causal and mask is None,
             dropout_p=self.dropout if self.training else 0.0,  # a function, so it has to be told about eval()
@@ -72,14 +75,16 @@ class SelfAttention(nn.Module):
 
     def mask(self, q, k, positions):
         """What is added to the logits, (B or 1, 1, Q, T); None where nothing is, or only the usual causal mask."""
-        if self.diagonal == 0 and (positions is None or not self.causal):
+        plain_causal = self.causal and positions is None  # scaled_dot_product_attention can do that one by itself
+        if self.diagonal == 0 and (plain_causal or not self.causal):
             return None
         key = torch.arange(k.shape[2], device=q.device)  # (T,)
         query = key[None] if positions is None else positions  # (B or 1, Q): where the queries stand
-        mask = self.diagonal * (query[..., None] == key)  # (B or 1, Q, T)
+        is_itself = query[..., None] == key  # (B or 1, Q, T)
+        mask = self.diagonal * is_itself
         if self.causal:
             mask = mask.masked_fill(query[..., None] < key, -torch.inf)  # no token sees a later one
-        return mask[:, None].to(q.dtype)
+        return mask[:, None].to(q.dtype)  # the same for all heads
 
 
 def rows_at(x, positions):
@@ -88,13 +93,15 @@ def rows_at(x, positions):
 
 
 class MLP(nn.Module):
+    """What a token makes of what it has gathered: every position by itself."""
+
     def __init__(self, cfg):
         super().__init__()
         self.fc = nn.Linear(cfg.n_embd, 4 * cfg.n_embd)
         self.proj = nn.Linear(4 * cfg.n_embd, cfg.n_embd)
 
     def forward(self, x):
-        return self.proj(F.gelu(self.fc(x)))
+        return self.proj(F.gelu(self.fc(x)))  # (B, Q, C) -> (B, Q, 4 C) -> (B, Q, C)
 
 
 class Block(nn.Module):
@@ -104,7 +111,7 @@ class Block(nn.Module):
         super().__init__()
         self.attn = SelfAttention(cfg)
         self.mlp = MLP(cfg)
-        self.ln_1 = nn.LayerNorm(cfg.n_embd, eps=1e-12)
+        self.ln_1 = nn.LayerNorm(cfg.n_embd, eps=1e-12)  # BERT's eps
         self.ln_2 = nn.LayerNorm(cfg.n_embd, eps=1e-12)
         self.drop = nn.Dropout(cfg.dropout)
 
@@ -112,7 +119,7 @@ class Block(nn.Module):
         """x (B, T, C) -> (B, T, C); or, with positions (B, K), only the rows at these: (B, K, C)."""
         update = self.attn(x, positions)  # (B, Q, C)
         if positions is not None:
-            x = rows_at(x, positions)  # (B, Q, C)
+            x = rows_at(x, positions)  # (B, Q, C): nothing below mixes positions
         x = self.ln_1(x + self.drop(update))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
@@ -124,10 +131,10 @@ class Head(nn.Module):
         super().__init__()
         self.dense = nn.Linear(cfg.n_embd, cfg.n_embd)
         self.ln = nn.LayerNorm(cfg.n_embd, eps=1e-12)
-        self.bias = nn.Parameter(torch.zeros(cfg.vocab_size))
+        self.bias = nn.Parameter(torch.zeros(cfg.vocab_size))  # added by Transformer.forward, after the product
 
     def forward(self, x):
-        return self.ln(F.gelu(self.dense(x)))
+        return self.ln(F.gelu(self.dense(x)))  # (B, Q, C)
 
 
 LOSS_ROWS = 1024  # rows of logits at a time, at least ...
@@ -147,7 +154,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, targets, with_gradients):
-        if torch.is_autocast_enabled(x.device.type):
+        if torch.is_autocast_enabled(x.device.type):  # as F.linear would do by itself
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
         chunk = max(LOSS_ROWS, -(-len(x) // LOSS_CHUNKS))  # rows
@@ -155,7 +162,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         grad_x, grad_weight, grad_bias = [], 0.0, 0.0
         for rows, t in zip(x.split(chunk), targets.split(chunk)):
             logits = F.linear(rows, weight, bias)  # (n, V)
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 has too few digits for exp
             log_p = logits - logits.logsumexp(-1, keepdim=True)  # (n, V), log-probabilities
             total = total - log_p.gather(1, t[:, None]).sum()
             if with_gradients:
@@ -171,6 +178,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
+        """grad (): of whatever was made of the loss, with respect to it. The gradients of a sum are there already."""
         grad_x, grad_weight, grad_bias = ctx.saved_tensors
         scale = grad / len(grad_x)  # of a mean
         return grad_x * scale, grad_weight * scale, grad_bias * scale, None, None
@@ -180,7 +188,7 @@ class Transformer(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.cfg = cfg
-        self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)
+        self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer, see forward
         self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)
         self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=1e-12)
         self.drop = nn.Dropout(cfg.dropout)
@@ -192,7 +200,7 @@ class Transformer(nn.Module):
     def _init_weights(module):
         """BERT's start: N(0, 0.02) for every matrix, zero biases, LayerNorm at identity. init.py changes q and k."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=0.02)
+            nn.init.normal_(module.weight, std=0.02)  # whatever its size: at n_embd = 256 attention starts all but flat
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
@@ -221,6 +229,7 @@ class Transformer(nn.Module):
 
 
 # ---- our names <-> those of a Hugging Face BERT ------------------------------------------------------------------
+# Both store a Linear as (out, in) and the same tensors, so a checkpoint travels by renaming alone.
 
 HF_NAMES = {  # prefix of ours -> prefix of theirs
     "tok_emb.": "bert.embeddings.word_embeddings.",
@@ -270,9 +279,13 @@ def to_hf(model):
     """
     cfg, ours = model.cfg, model.state_dict()
     prefixes = hf_prefixes(cfg.n_layer)
+    # A weight that is here and not above, or above and not here, would make another function of it: refuse.
     nameless = [name for name in ours if not name.startswith(tuple(prefixes))]
     if nameless:
         raise ValueError(f"a Hugging Face BERT has no name for {nameless[0]}: add it to HF_NAMES of model.py")
+    missing = [prefix for prefix in prefixes if not any(name.startswith(prefix) for name in ours)]
+    if missing:
+        raise ValueError(f"a Hugging Face BERT has {prefixes[missing[0]]}*, and this model has no {missing[0]}*")
     if cfg.qk_norm or cfg.diagonal:
         raise ValueError(f"a Hugging Face BERT has no qk_norm = {cfg.qk_norm} or diagonal = {cfg.diagonal}")
     state = renamed(ours, prefixes)
@@ -280,7 +293,7 @@ def to_hf(model):
     config = dict(
         model_type="bert",
         architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],
-        is_decoder=cfg.causal,
+        is_decoder=cfg.causal,  # gives their BERT a causal mask
         use_cache=False,
         vocab_size=cfg.vocab_size,
         max_position_embeddings=cfg.block_size,
@@ -310,12 +323,13 @@ def from_hf(state):
     """
     state = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor for name, tensor in state.items()}
     layers = [int(name.split(".")[3]) for name in state if name.startswith("bert.encoder.layer.")]
-    prefixes = {theirs: ours for ours, theirs in hf_prefixes(max(layers, default=-1) + 1).items()}
+    n_layer = max(layers, default=-1) + 1
+    prefixes = {theirs: ours for ours, theirs in hf_prefixes(n_layer).items()}
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in state):
             raise KeyError(prefix)
     ours = renamed(state, prefixes)
-    if HF_TOKEN_TYPES in state:
+    if HF_TOKEN_TYPES in state:  # (types, C); positions and types are both added to the token embedding
         ours["pos_emb.weight"] = ours["pos_emb.weight"] + state[HF_TOKEN_TYPES][0]
     return ours
 

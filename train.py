@@ -6,19 +6,24 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume            # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
-Writes into out_dir: log.csv and scores.csv as it goes, ckpt.pt at every evaluation, and at the end run.png and the
-model as a Hugging Face BERT (model.safetensors, config.json).
+Writes into out_dir: run.json at once; log.csv and scores.csv as it goes; ckpt.pt at every evaluation; and at the end
+run.png and the model as a Hugging Face BERT (model.safetensors, config.json). data/results/runs.py says what they hold.
+
+Several nodes: run on each of them, with its own --node_rank, and with out_dir and data_dir on a file system that all see,
+
+    torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
+
+Where nodes hang at the start, try NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (GLOO_SOCKET_IFNAME on
+CPUs). Several jobs on one machine: torchrun --standalone. With --max-restarts=3 a run that loses a process goes on from
+its last checkpoint by itself.
 """
 
-import contextlib
 import math
-import os
-import pickle
 import signal
 import sys
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,101 +34,69 @@ from tqdm import tqdm
 
 import analyze
 import init
-from config import ConfigError, load
+from config import ConfigError, TrainConfig, load
+from config._place import RESTARTS, find_place, first_line, is_lost_process, is_out_of_memory
 from data import tokens
-from data.results import runs
 from data.batches import get_batch
-from data.pretrained.checkpoint import CheckpointError, open_checkpoint
+from data.pretrained.sources import CheckpointError, open_checkpoint
+from data.results import runs
 from data.stdlib import prepare
 from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
-RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # by torchrun, which repeats the command line as it was
+AHEAD = 2  # batches that are made while the one before is trained on
 
 
 class TrainError(Exception):
     """What stopped a run, in one line."""
 
 
-# ---- where: one process, or one of torchrun's --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Place:
-    rank: int
-    world: int
-    device: torch.device
-
-    def mean(self, x):
-        """The mean over processes of a tensor of this one."""
-        if self.world > 1:
-            dist.all_reduce(x)
-        return x / self.world
-
-    def say(self, text):
-        if self.rank == 0:
-            tqdm.write(text)
-
-
-def find_place(cfg):
-    if cfg.threads:
-        torch.set_num_threads(cfg.threads)
-    name = cfg.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if name == "cuda" and "RANK" in os.environ:  # else each rank puts something on the first GPU
-        name = f"cuda:{os.environ['LOCAL_RANK']}"
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
-        raise ConfigError(f"device = {cfg.device!r} cannot be used: {str(e).splitlines()[0]}")
-    if "RANK" not in os.environ:
-        return Place(0, 1, device)
-    store, rank, world = next(dist.rendezvous("env://"))
-    if os.environ.get("LOCAL_WORLD_SIZE") == str(world):  # one node: the store still has the dead's addresses
-        store = dist.PrefixStore(f"start {RESTARTS}", store)
-    gpu = device.type == "cuda"
-    if gpu:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpu else "gloo", store=store, rank=rank, world_size=world,
-                            device_id=device if gpu else None)
-    return Place(dist.get_rank(), dist.get_world_size(), device)
+# ---- the data and the batch --------------------------------------------------------------------------------------
 
 
 def split_batch(cfg, world):
     """-> (rows of the global batch for each process, rows of a micro-batch)."""
-    per_rank, rest = divmod(cfg.batch_size, world)
-    micro = min(cfg.micro_batch_size, per_rank)
-    if rest or per_rank % micro:
+    per_process, rest = divmod(cfg.batch_size, world)
+    micro = min(cfg.micro_batch_size, per_process)
+    if rest or per_process % micro:
         raise ConfigError(f"batch_size = {cfg.batch_size}, expected a multiple of {world} processes x micro_batch_size "
                           f"= {cfg.micro_batch_size}")
-    return per_rank, micro
+    return per_process, micro
 
 
 def open_corpus(cfg, place):
-    """The token files of cfg.data_dir; those of the standard library are made when they are missing."""
-    path = Path(cfg.data_dir)
-    if path.parts[-3:-1] == ("data", "stdlib") and not (path / "meta.json").exists() and place.rank == 0:
-        prepare.main([f"--tokenizer={path.name}", f"--out_dir={path}"])
+    """The token files of cfg.data_dir."""
+    folder = Path(cfg.data_dir)
+    if place.rank == 0:
+        prepare.make(folder)  # those of the standard library, where they are missing: a few seconds, no network
     if place.world > 1:
-        dist.barrier()
-    corpus = tokens.load(path)
-    for stream, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
-        if len(stream) <= rows * cfg.block_size:
-            raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(stream):,} tokens, expected more than "
+        dist.barrier()  # the others wait for the files
+    corpus = tokens.load(folder)
+    for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
+        if len(split) <= rows * cfg.block_size:
+            raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
                               f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower eval_iters or prepare more")
     return corpus
 
 
-# ---- what is trained ---------------------------------------------------------------------------------------------
+# ---- the model and its start -------------------------------------------------------------------------------------
 
 
 def build_model(cfg, meta):
-    """The model at its start, seeded on the CPU, so that it is the same for every device."""
+    """The model at its start, drawn on the CPU, so that it is the same for every device."""
     torch.manual_seed(cfg.seed)
-    model = Transformer(ModelConfig(meta["vocab_size"], cfg.block_size, cfg.n_layer, cfg.n_head, cfg.n_embd,
-                                    cfg.dropout, cfg.attn_dropout, cfg.causal, cfg.qk_norm, cfg.diagonal))
+    model = Transformer(ModelConfig(
+        vocab_size=meta["vocab_size"],
+        block_size=cfg.block_size,
+        n_layer=cfg.n_layer,
+        n_head=cfg.n_head,
+        n_embd=cfg.n_embd,
+        dropout=cfg.dropout,
+        attn_dropout=cfg.attn_dropout,
+        causal=cfg.causal,
+        qk_norm=cfg.qk_norm,
+        diagonal=cfg.diagonal,
+    ))
     if cfg.init_from in ("scratch", "resume"):
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
         return model
@@ -136,146 +109,222 @@ def build_model(cfg, meta):
     return model
 
 
+# ---- the optimiser -----------------------------------------------------------------------------------------------
+
+
 def make_optimizer(cfg, model):
-    matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == m] for m in (True, False))
-    groups = [dict(params=matrices, weight_decay=cfg.weight_decay), dict(params=vectors, weight_decay=0.0)]
+    """AdamW. Weight decay pulls towards 0: right for matrices, and wrong for LayerNorm's gains, which start at 1."""
+    decay = [p for p in model.parameters() if p.ndim > 1]  # matrices and embeddings
+    no_decay = [p for p in model.parameters() if p.ndim <= 1]  # biases and LayerNorm
+    groups = [dict(params=decay, weight_decay=cfg.weight_decay), dict(params=no_decay, weight_decay=0.0)]
+    # fused: one pass over the weights instead of one per operation of Adam
     return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
 
 
 def learning_rate(cfg, step):
     """Linear warm-up to cfg.learning_rate, then linear decay that would reach 0 at max_iters."""
-    rise, fall = (step + 1) / max(1, cfg.warmup_iters), (cfg.max_iters - step) / (cfg.max_iters - cfg.warmup_iters)
-    return cfg.learning_rate * min(rise, fall)
+    if step < cfg.warmup_iters:
+        return cfg.learning_rate * ((step + 1) / cfg.warmup_iters)  # step + 1: at 0 the first update would be lost
+    return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - cfg.warmup_iters))
+
+
+# ---- what a step does --------------------------------------------------------------------------------------------
 
 
 def stacked_qk(model):
-    """W_q and W_k of every layer, each (L, C, C)."""
-    attns = [block.attn for block in model.blocks]
-    return torch.stack([a.q.weight.T for a in attns]), torch.stack([a.k.weight.T for a in attns])
+    """W_q and W_k of every layer, each (L, C, C); nn.Linear stores (out, in), so the weight is transposed."""
+    w_q = torch.stack([block.attn.q.weight.T for block in model.blocks])  # (L, C, C)
+    w_k = torch.stack([block.attn.k.weight.T for block in model.blocks])  # (L, C, C)
+    return w_q, w_k
 
 
 def constraint(cfg, model):
-    """|M|^2 / |M_s|^2, Eq. (S147), or |M|^2 / |M_n|^2, Eq. (S148), mean over layers: 2 / (1 +- s), at least 1."""
-    s, _ = analyze.scores(*stacked_qk(model))
-    return (2 / (1 + s if cfg.constraint == "symmetric" else 1 - s)).mean()
+    """
+    What the loss adds to pull W_qk = M towards its symmetric part M_s or its skew part M_n: the mean over layers of
+    |M|^2 / |M_s|^2, Eq. (S147), or |M|^2 / |M_n|^2, Eq. (S148), which is at least 1.
+    """
+    s = analyze.scores(*stacked_qk(model)).symmetry  # (L,), (|M_s|^2 - |M_n|^2) / |M|^2, and the parts sum to |M|^2
+    if cfg.constraint == "symmetric":
+        return (2 / (1 + s)).mean()
+    return (2 / (1 - s)).mean()
 
 
-class Run:
-    """All that a step touches: the model, its optimizer, and what was seen since the last row of log.csv."""
+class Trainer:
+    """The model, its optimizer, and what was seen since the last row of log.csv."""
 
     def __init__(self, cfg, place, corpus):
-        self.cfg, self.place, self.corpus, self.out = cfg, place, corpus, Path(cfg.out_dir)
-        per_rank, self.micro = split_batch(cfg, place.world)
-        self.rows = np.arange(place.rank * per_rank, (place.rank + 1) * per_rank)
-        self.model = self.net = build_model(cfg, corpus.meta).to(place.device)
+        self.cfg, self.place, self.corpus = cfg, place, corpus
+        self.out = Path(cfg.out_dir)
+        per_process, self.micro_batch_size = split_batch(cfg, place.world)
+        first = place.rank * per_process
+        self.rows = np.arange(first, first + per_process)  # of the global batch: what this process trains on
+        self.model = build_model(cfg, corpus.meta).to(place.device)
+        self.net = self.model  # what a training step calls: the model, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
+        # float16 has no numbers below 6e-8: the loss is scaled up so that small gradients survive, and they down again
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
-        self.step, self.scored_qk = 0, None
-        self.losses, self.unread, self.seconds = [], [], 0.0  # since the last row: losses read, and still on the device
-        if cfg.compile == "on" or cfg.compile == "auto" and place.device.type == "cuda":
-            self.compile()
-        if place.world > 1:
-            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+        self.step = 0  # updates made
+        self.scored_qk = None  # W_q and W_k at the last rows of scores.csv
+        self.unread = []  # losses of the last updates, still on the device
+        self.losses = []  # and on the host, since the last row of log.csv [nats/token]
+        self.seconds = 0.0  # that these took
+
+    # batches
 
     def batch(self, stream, seed, step):
-        """This process's rows of a global batch, on the CPU, pinned for a GPU."""
+        """This process's rows of a global batch, on the CPU."""
         batch = get_batch(self.cfg, self.corpus.meta, stream, seed, step, self.rows)
-        return [x.pin_memory() for x in batch] if self.place.device.type == "cuda" else batch
+        if self.place.device.type == "cuda":
+            return [x.pin_memory() for x in batch]  # so that the copy to the GPU need not be waited for
+        return batch
 
     def batches(self):
-        """The batches of the steps to come; the next one is made and masked in another thread meanwhile."""
+        """The batches of the steps to come; the next ones are made and masked in another thread meanwhile."""
+        ahead = deque()
         with ThreadPoolExecutor(1) as thread:
-            ahead = None
-            for step in range(self.step, self.cfg.max_iters + 1):
-                made, ahead = ahead, thread.submit(self.batch, self.corpus.train, self.cfg.seed, step)
-                if made:
-                    yield made.result()
+            for step in range(self.step, self.cfg.max_iters):
+                ahead.append(thread.submit(self.batch, self.corpus.train, self.cfg.seed, step))
+                if len(ahead) > AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
 
     def micro_batches(self, batch):
-        return list(zip(*(x.to(self.place.device, non_blocking=True).split(self.micro) for x in batch)))
+        """A batch in pieces of micro_batch_size rows, on the device: each the arguments of the model."""
+        parts = [x.to(self.place.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
+        return list(zip(*parts))
+
+    # the step
 
     def autocast(self):
-        return torch.autocast(self.place.device.type, getattr(torch, self.cfg.dtype), self.cfg.dtype != "float32")
-
-    def compile(self):
-        """Compile the model, and go on without, with one line, where there is no compiler that works."""
-        self.model.compile(dynamic=False)
-        try:
-            with self.autocast():
-                self.model(*self.micro_batches(self.batch(self.corpus.train, 0, 0))[0]).backward()
-        except RuntimeError as e:  # TorchDynamoException and InvalidCxxCompiler are RuntimeErrors
-            self.place.say(f"torch.compile does not work here, going on without it: {str(e).strip().splitlines()[0]}")
-            torch.compiler.set_stance("force_eager")
-        self.optimizer.zero_grad()
+        """Matrix products in cfg.dtype; the weights stay in float32, or small updates would be rounded away."""
+        dtype = getattr(torch, self.cfg.dtype)
+        return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
 
     def train_step(self, batch):
-        """One update from this process's rows of the global batch."""
-        cfg, total = self.cfg, 0.0
-        micros = self.micro_batches(batch)
-        for i, micro in enumerate(micros):
-            first_row = int(self.rows[i * self.micro])  # dropout, too, is a function of (seed, step, row)
-            torch.manual_seed(int(np.random.SeedSequence([cfg.seed, self.step, first_row]).generate_state(1)[0]))
-            more = self.place.world > 1 and i + 1 < len(micros)
-            with self.net.no_sync() if more else contextlib.nullcontext():
-                with self.autocast():
-                    loss = self.net(*micro)
-                total += loss.detach() / len(micros)
-                if cfg.constraint != "none":
-                    loss = loss + cfg.constraint_weight * constraint(cfg, self.model)
-                self.scaler.scale(loss / len(micros)).backward()  # backward() sums, and we want the mean
+        """
+        One update of the weights by the gradient of the mean loss over the global batch.
+
+        The batch is more than fits in memory, so its gradient is a sum over micro-batches: backward() adds to p.grad,
+        and after the last one DDP takes the mean of p.grad over processes.
+        """
+        cfg = self.cfg
+        micro_batches = self.micro_batches(batch)
+        n = len(micro_batches)
+        batch_loss = 0.0
+        for i, micro_batch in enumerate(micro_batches):
+            is_last = i == n - 1
+            self.net.require_backward_grad_sync = is_last  # DDP's; nothing is sent for what is not complete
+            self.seed_dropout(first_row=self.rows[i * self.micro_batch_size])
+            with self.autocast():
+                loss = self.net(*micro_batch)  # [nats/token]
+            batch_loss += loss.detach() / n
+            if cfg.constraint != "none":
+                loss = loss + cfg.constraint_weight * constraint(cfg, self.model)  # Eq. (S146)
+            self.scaler.scale(loss / n).backward()  # backward() sums, and we want the mean
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(cfg, self.step)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.scaler.step(self.optimizer)  # skips the update if float16 overflowed ...
+        self.scaler.update()  # ... and halves the scale
         self.optimizer.zero_grad()
-        self.unread.append(total)
+        self.unread.append(batch_loss)  # a tensor: to look at it now would be to wait for the GPU
         self.step += 1
 
-    def fail(self, step, what):
-        raise TrainError(f"step {step}: {what}; lower learning_rate or use another dtype (what {self.out}/ckpt.pt "
-                         "holds, if there is one, is good)")
+    def seed_dropout(self, first_row):
+        """Dropout is a function of (seed, step, row), as batches are: a run that goes on needs no state of it."""
+        (seed,) = np.random.SeedSequence([self.cfg.seed, self.step, int(first_row)]).generate_state(1)
+        torch.manual_seed(int(seed))
 
     def read_losses(self):
-        """Bring the losses of the last steps to the host; the run ends if one, or every gradient, is not finite."""
+        """Bring the losses of the last updates to the host; the run ends if one, or every gradient, is not finite."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()
-        for i, loss in enumerate(losses):
+        first = self.step - len(losses) + 1
+        for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
-                self.fail(self.step - len(losses) + i + 1, f"the loss is {loss}")
+                self.fail(step, f"the loss is {loss}")
         if self.scaler.get_scale() < 1:  # above float16's largest number, or nan: no lower scale would help
             self.fail(self.step, "float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
 
+    def fail(self, step, what):
+        raise TrainError(f"step {step}: {what}; lower learning_rate or use another dtype (what {self.out}/ckpt.pt "
+                         "holds, if there is one, is good)")
+
     @torch.no_grad()
     def evaluate(self):
         """The mean loss [nats/token] over eval_iters validation batches, the same ones whatever the seed."""
-        self.model.eval()
+        self.model.eval()  # no dropout
         losses = []
         for i in range(self.cfg.eval_iters):
-            for micro in self.micro_batches(self.batch(self.corpus.val, 0, i)):
+            for micro_batch in self.micro_batches(self.batch(self.corpus.val, 0, i)):
                 with self.autocast():
-                    losses.append(self.model(*micro))
+                    losses.append(self.model(*micro_batch))
         self.model.train()
         return self.place.mean(torch.stack(losses).mean()).item()
+
+    # before the first step
+
+    def begin(self):
+        """Go on where ckpt.pt of out_dir stands, or begin a run in an out_dir that has none."""
+        restarted = self.place.any(RESTARTS > 0)  # by torchrun, after a process was lost; every node counts its own
+        resume = restarted or self.cfg.init_from == "resume"
+        state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
+        if state is not None:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state["scaler"])
+            self.step, self.scored_qk, self.losses = state["step"], state["scored_qk"], state["losses"]
+        elif resume:
+            self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
+        if self.place.rank == 0:
+            runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
+
+    def prepare_net(self):
+        """Share the training step among processes, and compile it."""
+        if self.place.world > 1:
+            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+        on_gpu = self.place.device.type == "cuda"
+        if self.cfg.compile == "on" or (self.cfg.compile == "auto" and on_gpu):
+            self.compile()
+
+    def compile(self):
+        """Compile the model, and go on without, with one line, where there is no compiler that works."""
+        self.model.compile(dynamic=False)  # shapes are static: batches are whole, and every row has K masked tokens
+        try:  # compilers fail when they are first used
+            first, *_ = self.micro_batches(self.batch(self.corpus.train, 0, 0))
+            with self.autocast():
+                self.model(*first).backward()
+        except RuntimeError as e:  # TorchDynamoException and InvalidCxxCompiler are RuntimeErrors
+            self.place.say(f"torch.compile does not work here, going on without it: {str(e).strip().splitlines()[0]}")
+            torch.compiler.set_stance("force_eager")
+        self.optimizer.zero_grad()
+
+    # what is written
 
     def tokens_per_s(self):
         return len(self.losses) * self.cfg.batch_size * self.cfg.block_size / self.seconds
 
     def write_log(self):
-        val_loss, tokens = self.evaluate(), self.step * self.cfg.batch_size * self.cfg.block_size
-        row = [self.step, tokens, "", f"{val_loss:.6f}", "", ""]
+        """Evaluate, and append a row to log.csv; at step 0 there is nothing yet to say of training."""
+        val_loss = self.evaluate()
+        n_tokens = self.step * self.cfg.batch_size * self.cfg.block_size
+        train_loss = rate = speed = ""
         if self.losses:
-            row = [self.step, tokens, f"{sum(self.losses) / len(self.losses):.6f}", f"{val_loss:.6f}",
-                   f"{learning_rate(self.cfg, self.step - 1):.6g}", f"{self.tokens_per_s():.0f}"]
+            train_loss = f"{sum(self.losses) / len(self.losses):.6f}"
+            rate = f"{learning_rate(self.cfg, self.step - 1):.6g}"
+            speed = f"{self.tokens_per_s():.0f}"
         if self.place.rank == 0:
+            row = [self.step, n_tokens, train_loss, f"{val_loss:.6f}", rate, speed]
             runs.append(self.out / "log.csv", runs.LOG, [row])
         self.losses, self.seconds = [], 0.0
         self.place.say(f"step {self.step}: validation loss {val_loss:.4f}")
 
     @torch.no_grad()
     def write_scores(self):
+        """Append the scores of every layer and head to scores.csv, and of what W_qk gained since the rows before."""
         if self.place.rank == 0:
             now = stacked_qk(self.model)
             rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
@@ -283,47 +332,14 @@ class Run:
             self.scored_qk = now
 
     def save(self):
-        """ckpt.pt: all that resuming needs. There is no random state in it, because nothing random has one."""
-        if not all(x.isfinite().all() for x in self.model.parameters()):  # losses tell a step later
+        """Write ckpt.pt: all that resuming needs."""
+        if not all(p.isfinite().all() for p in self.model.parameters()):  # losses would tell a step later
             self.fail(self.step, "weights are no longer finite")
+        self.corpus.check()  # or what was learned since the checkpoint before may be of other text
         if self.place.rank == 0:
-            state = dict(config=asdict(self.cfg), data=self.corpus.meta, step=self.step, model=self.model.state_dict(),
-                         optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
-                         scored_qk=self.scored_qk, losses=self.losses)
-            with runs.replacing(self.out / "ckpt.pt") as path, open(path, "wb") as f:
-                torch.save(state, f)
-
-    def begin(self):
-        """Go on where ckpt.pt stands, or start a run in an out_dir that has none."""
-        path = self.out / "ckpt.pt"
-        restarts = self.place.mean(torch.tensor(float(RESTARTS), device=self.place.device))  # each node has its count
-        resume = self.cfg.init_from == "resume" or restarts > 0
-        if path.exists() and not resume:
-            raise TrainError(f"{self.out} holds a run already: go on with --init_from=resume, or set --out_dir")
-        if path.exists():
-            self.resume(path)
-        elif resume:
-            self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        if self.place.rank == 0:  # rows that a killed run wrote after its last checkpoint
-            for name, header in ("log.csv", runs.LOG), ("scores.csv", runs.SCORES):
-                runs.cut(self.out / name, header, self.step or -1)  # those of step 0 will be written again
-
-    def resume(self, path):
-        try:
-            state = torch.load(path, map_location=self.place.device, weights_only=True)
-            both = (state["config"], state["data"]), (asdict(self.cfg), self.corpus.meta)
-            theirs, ours = (config | {f"{k} of data_dir": meta[k] for k in ("tokenizer", "tokens", "checksum")}
-                            for config, meta in both)
-            free = runs.FREE - {"seed"} - ({"init_from"} if self.cfg.init_from != "resume" else set())
-            for name in sorted(ours.keys() - free):
-                if theirs[name] != ours[name]:
-                    raise TrainError(f"{path} is of another run: {name} = {theirs[name]!r} there, {ours[name]!r} here")
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.scaler.load_state_dict(state["scaler"])
-            self.step, self.scored_qk, self.losses = state["step"], state["scored_qk"], state["losses"]
-        except (RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError) as e:
-            raise TrainError(f"{path} is not a checkpoint that can be resumed: {str(e).splitlines()[0]}")
+            state = dict(step=self.step, model=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
+                         scaler=self.scaler.state_dict(), scored_qk=self.scored_qk, losses=self.losses)
+            runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
 
     def export(self):
         """The model as a Hugging Face BERT, a picture of the run, and a table of its last scores."""
@@ -335,65 +351,90 @@ class Run:
             print(analyze.report_run(self.out))
 
 
-def loop(run, stop):
+# ---- the loop ----------------------------------------------------------------------------------------------------
+
+
+def loop(trainer, stop):
     """
-    Train until max_iters -> False; or, once `stop` of any process holds a signal, until a checkpoint is made -> True.
+    Train until max_iters. `stop` holds the signals that this process got: once one of any process does, the run ends in
+    a checkpoint. -> whether it ended so, before max_iters.
+
     The clock of tokens_per_s stands still while scores, evaluations and checkpoints are made.
     """
-    cfg, place, interrupted = run.cfg, run.place, False
-    with tqdm(total=cfg.max_iters, initial=run.step, unit="step", disable=place.rank > 0, dynamic_ncols=True) as bar:
-        if run.step == 0:
-            run.write_scores()
-            run.write_log()
-            run.save()
+    cfg, place = trainer.cfg, trainer.place
+    bar = tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=place.rank > 0, dynamic_ncols=True)
+    batches = trainer.batches()
+    if cfg.profile and place.rank == 0:
+        batches = runs.traced(batches, trainer.out / "trace.json")
+    with bar:
+        if trainer.step == 0:
+            trainer.write_scores()
+            trainer.write_log()
+            trainer.save()
         began = time.perf_counter()
-        for batch in runs.traced(run.batches(), run.out / "trace.json", cfg.profile and place.rank == 0):
-            run.train_step(batch)
-            logs, scores = (run.step % n == 0 or run.step == cfg.max_iters
-                            for n in (cfg.eval_interval, cfg.score_interval))
-            if logs or scores or run.step % READ_EVERY == 0 or stop and place.world == 1:
-                run.read_losses()
-                run.seconds += time.perf_counter() - began
-                interrupted = place.mean(torch.tensor(float(len(stop)), device=place.device)) > 0
-                bar.set_postfix_str(f"loss {run.losses[-1]:.3f}, {run.tokens_per_s():,.0f} tokens/s", refresh=False)
-                bar.update(run.step - bar.n)
-                if scores:
-                    run.write_scores()
-                if logs:
-                    run.write_log()
-                if logs or interrupted:
-                    run.save()
-                if interrupted:
-                    return run.step < cfg.max_iters
-                began = time.perf_counter()
+        for batch in batches:
+            trainer.train_step(batch)
+            is_end = trainer.step == cfg.max_iters
+            time_to_score = is_end or trainer.step % cfg.score_interval == 0
+            time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
+            # Processes must come to the same step to agree that one was told to stop; alone, one stops at once.
+            time_to_look = trainer.step % READ_EVERY == 0 or (place.world == 1 and len(stop) > 0)
+            if not (time_to_score or time_to_evaluate or time_to_look):
+                continue
+            trainer.read_losses()  # waits for the device
+            trainer.seconds += time.perf_counter() - began
+            told_to_stop = place.any(len(stop) > 0)
+            bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}, {trainer.tokens_per_s():,.0f} tokens/s", refresh=False)
+            bar.update(trainer.step - bar.n)
+            if time_to_score:
+                trainer.write_scores()
+            if time_to_evaluate:
+                trainer.write_log()
+            if time_to_evaluate or told_to_stop:
+                trainer.save()  # after the rows: a checkpoint never misses one that belongs to it
+            if told_to_stop:
+                return not is_end
+            began = time.perf_counter()
     return False
 
 
+def describe(trainer):
+    """What is about to run, in two lines."""
+    cfg, place = trainer.cfg, trainer.place
+    kind = "decoder" if cfg.causal else "encoder"
+    n_params = sum(p.numel() for p in trainer.model.parameters())
+    n_micro = len(trainer.rows) // trainer.micro_batch_size
+    return (f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
+            f"({cfg.dtype})\nbatch of {cfg.batch_size} = {place.world} processes x {n_micro} micro-batches x "
+            f"{trainer.micro_batch_size} sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training "
+            "tokens")
+
+
 def train(cfg, place):
-    run = Run(cfg, place, open_corpus(cfg, place))
-    run.begin()
-    n_params = sum(p.numel() for p in run.model.parameters())
-    place.say(f"{run.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M "
-              f"parameters, on {place.device} ({cfg.dtype})\n"
-              f"batch of {cfg.batch_size} = {place.world} processes x {len(run.rows) // run.micro} micro-batches x "
-              f"{run.micro} sequences of {cfg.block_size} tokens; {len(run.corpus.train):,} training tokens")
-    stop = []
-    before = {s: signal.signal(s, lambda signum, _: stop.append(signum)) for s in (signal.SIGINT, signal.SIGTERM)}
+    trainer = Trainer(cfg, place, open_corpus(cfg, place))
+    trainer.begin()
+    trainer.prepare_net()
+    place.say(describe(trainer))
+    stop = []  # the signals that asked for an end: noted here, acted upon between two steps
+    before = {}
+    for signum in signal.SIGINT, signal.SIGTERM:
+        before[signum] = signal.signal(signum, lambda signum, frame: stop.append(signum))
     try:
-        interrupted = loop(run, stop)
+        interrupted = loop(trainer, stop)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
     if interrupted:
-        place.say(f"stopped at step {run.step}; --init_from=resume goes on from {run.out}/ckpt.pt")
-        sys.exit(128 + max(stop, default=signal.SIGTERM))
-    run.export()
+        place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
+        sys.exit(128 + max(stop, default=signal.SIGTERM))  # another process may have been the one that was told
+    trainer.export()
 
 
 def main(argv):
+    has_file = any(not word.startswith("-") for word in argv)
+    if not has_file:
+        argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
     try:
-        if not any(not a.startswith("-") for a in argv):
-            argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
         cfg = load(argv)
         train(cfg, find_place(cfg))
     except KeyboardInterrupt:  # before training began: later ones end in a checkpoint

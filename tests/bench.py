@@ -29,8 +29,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 import analyze
 import train
+from config._place import Place
 from config import load
-from data import tokens
+from data import tokens, writer
 from data.batches import get_batch
 from data.stdlib import prepare
 from model import ModelConfig, Transformer
@@ -253,7 +254,7 @@ def bench_data():
     """The loader alone against training, both of config/tiny.py."""
     with tempfile.TemporaryDirectory() as folder:
         corpus, cfg = corpus_and_config(folder)
-        run, step = train.Run(cfg, train.Place(0, 1, torch.device("cpu")), corpus), itertools.count()
+        run, step = train.Trainer(cfg, Place(0, 1, torch.device("cpu")), corpus), itertools.count()
         ready = run.batch(corpus.train, 1, 0)
         head("data", "step / batch", "training step [s]", "making its batch [s]")
         row("config/tiny.py", *ratio(lambda: run.train_step(ready), lambda: run.batch(corpus.train, 1, next(step)), 40))
@@ -268,8 +269,8 @@ def bench_write():
     with tempfile.TemporaryDirectory() as folder:
         def ours(tokenizer):
             argv = [f"--tokenizer={tokenizer}", f"--num_proc={threads}", f"--out_dir={folder}/{next(out)}"]
-            args = tokens.command_line("stdlib", "", argv).parse_args(argv)
-            tokens.write(args, "memory", [0], lambda part, note: texts)
+            args = writer.command_line("stdlib", "", argv).parse_args(argv)
+            writer.write(args, "memory", [0], lambda part, note: texts)
 
         head("gpt2 tokens of the standard library", "tiktoken / ours", "tiktoken [s]", "ours [s]")
         row("encode_ordinary_batch", *ratio(lambda: gpt2.encode_ordinary_batch(texts, num_threads=threads),

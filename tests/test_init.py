@@ -7,36 +7,59 @@ import init
 from analyze import symmetry, wqk
 from model import ModelConfig, Transformer
 
-C, H = 64, 4
-KINDS = ["random", "symmetric", "negative", "indefinite", "skew"]
+L, C, H = 3, 64, 4
+D = C // H
+KEYS_ALONE = ["symmetric", "negative", "indefinite", "tilted", "skew"]  # the starts that leave q as it is
+KINDS = ["random", *KEYS_ALONE, "mimetic"]
 
 
 def start(kind, **kwargs):
+    """A model of L layers with this start; the same seed, and so the same random start below it, every time."""
     torch.manual_seed(5)
-    model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=3, n_head=H, n_embd=C))
+    model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
     init.apply_(model, kind, **kwargs)
     return model
 
 
 def head_matrices(model):
     """W_qk of every head by its definition, one product per head: (L, H, C, C)."""
-    return torch.stack([torch.stack([wqk(b.attn.q.weight[rows].T, b.attn.k.weight[rows].T)
-                                     for rows in torch.arange(C).split(C // H)]) for b in model.blocks]).detach()
+    layers = []
+    for block in model.blocks:
+        w_q, w_k = block.attn.q.weight.detach(), block.attn.k.weight.detach()
+        layers.append(torch.stack([wqk(w_q[rows].T, w_k[rows].T) for rows in torch.arange(C).split(D)]))
+    return torch.stack(layers)
+
+
+def head_norms(linear):
+    """|W| of every head, (H,)."""
+    return linear.weight.detach().unflatten(0, (H, D)).norm(dim=(1, 2))
 
 
 @pytest.mark.parametrize("kind, expected, tolerance", [
     ("symmetric", 1.0, 1e-6), ("negative", 1.0, 1e-6), ("indefinite", 1.0, 1e-6), ("skew", -1.0, 1e-6),
     ("random", 0.0, 0.1)])
 def test_every_head_and_layer_has_the_symmetry_of_its_start(kind, expected, tolerance):
-    m = head_matrices(start(kind))
-    assert (symmetry(m) - expected).abs().max() < tolerance
-    assert (symmetry(m.sum(1)) - expected).abs().max() < tolerance
+    heads = head_matrices(start(kind))  # (L, H, C, C)
+    assert (symmetry(heads) - expected).abs().max() < tolerance
+    assert (symmetry(heads.sum(1)) - expected).abs().max() < tolerance
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_matrices_equal_plus_or_minus_their_transpose(kind):
+def test_every_tilted_head_has_symmetry_0_and_their_sum_a_little_more():
+    """The symmetric parts of two heads overlap, tr(P_1 P_2) > 0, and their skew parts do not: (H - 1) / (3 H + 1)."""
+    heads = head_matrices(start("tilted"))  # (L, H, C, C)
+    assert symmetry(heads).abs().max() < 1e-5
+    assert symmetry(heads.sum(1)).mean().item() == pytest.approx((H - 1) / (3 * H + 1), rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "negative", "indefinite"])
+def test_symmetric_starts_equal_their_transpose(kind):
     m = head_matrices(start(kind))
-    torch.testing.assert_close(m.mT, -m if kind == "skew" else m, atol=1e-7, rtol=0)
+    torch.testing.assert_close(m.mT, m, atol=1e-7, rtol=0)
+
+
+def test_the_skew_start_is_minus_its_transpose():
+    m = head_matrices(start("skew"))
+    torch.testing.assert_close(m.mT, -m, atol=1e-7, rtol=0)
 
 
 @pytest.mark.parametrize("kind, signs", [("symmetric", {1}), ("negative", {-1}), ("indefinite", {1, -1})])
@@ -46,32 +69,87 @@ def test_the_symmetric_starts_differ_in_the_signs_of_their_eigenvalues(kind, sig
         assert set(eigenvalues[eigenvalues.abs() > 1e-6].sign().int().tolist()) == signs
 
 
+def test_in_the_tilted_start_a_token_likes_what_it_likes_in_the_symmetric_one():
+    """x^T W_qk x, (L, H, N), is the same for every x, but the rest of W_qk is not."""
+    x = torch.randn(100, C, generator=torch.Generator().manual_seed(0))
+    tilted, symmetric = head_matrices(start("tilted")), head_matrices(start("symmetric"))
+    torch.testing.assert_close(torch.einsum("nc,lhcd,nd->lhn", x, tilted, x),
+                               torch.einsum("nc,lhcd,nd->lhn", x, symmetric, x), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close((tilted - symmetric).norm(dim=(2, 3)), symmetric.norm(dim=(2, 3)))
+
+
+def test_the_mimetic_start_leans_towards_the_identity_in_every_head():
+    """Its part along I, tr / |W_qk|, is near that of the symmetric start, and its symmetry is not."""
+    def trace(model):
+        m = head_matrices(model)
+        return m.diagonal(dim1=2, dim2=3).sum(-1) / m.norm(dim=(2, 3))  # (L, H)
+
+    assert (trace(start("mimetic")) > 3).all()  # no matrix of rank D has more than sqrt(D), 4
+    assert trace(start("random")).abs().max() < 0.5
+    m = head_matrices(start("mimetic"))
+    assert ((0.6 < symmetry(m)) & (symmetry(m) < 0.8)).all()
+
+
+def test_the_mimetic_start_is_the_nearest_matrix_of_rank_D_up_to_scale():
+    """The paper of that start: the nearest of rank D to 0.7 Z + 0.7 I. Of any Z: a rank-D matrix M is nearest to A iff
+    A's part outside of M's row and column space has no singular value above M's least."""
+    generator = torch.Generator().manual_seed(0)
+    w_q, w_k = init.mimetic(torch.randn(H, C, D), torch.randn(H, C, D), generator)
+    z = torch.randn(H, C, C, generator=torch.Generator().manual_seed(0)) / C**0.5
+    wanted, found = 0.7 * z + 0.7 * torch.eye(C), wqk(w_q, w_k)
+    for target, m in zip(wanted, found):
+        m = m * (target * m).sum() / m.square().sum()  # the best multiple
+        least = torch.linalg.svdvals(target)[D:].square().sum()  # what no matrix of rank D can do without
+        torch.testing.assert_close((target - m).square().sum(), least, rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qk_std, v_std", [(0.02, 0.02), ((3 * C) ** -0.5, 0.02), (0.02, (3 * C) ** -0.5)])
 def test_scale_is_what_was_asked_for_in_every_start(kind, qk_std, v_std):
+    k_std = qk_std
+    if kind == "tilted":
+        k_std = (2 + D / C) ** 0.5 * qk_std  # W_q, and a part at right angles to it of sqrt(1 + D / C) |W_q|
     for block in start(kind, qk_std=qk_std, v_std=v_std).blocks:
-        for linear, std in (block.attn.q, qk_std), (block.attn.k, qk_std), (block.attn.v, v_std):
-            assert linear.weight.std().item() == pytest.approx(std, rel=0.06)
+        assert block.attn.q.weight.std().item() == pytest.approx(qk_std, rel=0.06)
+        assert block.attn.k.weight.std().item() == pytest.approx(k_std, rel=0.06)
+        assert block.attn.v.weight.std().item() == pytest.approx(v_std, rel=0.06)
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("kind", ["symmetric", "negative", "indefinite", "skew", "mimetic"])
 def test_keys_have_the_norm_of_their_queries_head_by_head(kind):
     for block in start(kind).blocks:
-        q, k = (w.weight.unflatten(0, (H, -1)).norm(dim=(1, 2)) for w in (block.attn.q, block.attn.k))
-        torch.testing.assert_close(q, k)
+        torch.testing.assert_close(head_norms(block.attn.k), head_norms(block.attn.q))
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_only_the_weights_of_k_differ_from_the_random_start(kind):
+def test_mimetic_queries_keep_the_norm_of_the_random_start():
+    for random, mimetic in zip(start("random").blocks, start("mimetic").blocks):
+        torch.testing.assert_close(head_norms(mimetic.attn.q), head_norms(random.attn.q))
+
+
+def changed_from_the_random_start(kind):
     random, other = start("random").state_dict(), start(kind).state_dict()
-    changed = {name for name in random if not torch.equal(random[name], other[name])}
-    assert changed == {f"blocks.{i}.attn.k.weight" for i in range(3)}
+    return {name for name in random if not torch.equal(random[name], other[name])}
+
+
+@pytest.mark.parametrize("kind", KEYS_ALONE)
+def test_only_the_weights_of_k_differ_from_the_random_start(kind):
+    assert changed_from_the_random_start(kind) == {f"blocks.{i}.attn.k.weight" for i in range(L)}
+
+
+def test_the_mimetic_start_changes_q_and_k_and_nothing_else():
+    queries = {f"blocks.{i}.attn.q.weight" for i in range(L)}
+    keys = {f"blocks.{i}.attn.k.weight" for i in range(L)}
+    assert changed_from_the_random_start("mimetic") == queries | keys
 
 
 def test_scale_changes_the_size_of_q_k_and_v_and_not_their_directions():
     plain, scaled = start("random").state_dict(), start("random", qk_std=0.06, v_std=0.01).state_dict()
     for name, x in plain.items():
-        factor = 3.0 if ".q.weight" in name or ".k.weight" in name else 0.5 if ".v.weight" in name else 1.0
+        factor = 1.0
+        if ".q.weight" in name or ".k.weight" in name:
+            factor = 3.0
+        if ".v.weight" in name:
+            factor = 0.5
         torch.testing.assert_close(scaled[name], x * factor)
 
 
@@ -84,9 +162,17 @@ def test_q_and_k_are_two_parameters_that_part_in_training():
     assert not torch.allclose(attn.q.weight.grad, attn.k.weight.grad)
 
 
-def test_the_same_seed_gives_the_same_start_and_another_seed_another():
-    a, b, c = (start("skew", seed=s).state_dict()["blocks.1.attn.k.weight"] for s in (1, 1, 2))
-    assert torch.equal(a, b) and not torch.equal(a, c)
+@pytest.mark.parametrize("kind", ["indefinite", "skew", "tilted", "mimetic"])
+def test_the_same_seed_gives_the_same_start_and_another_seed_another(kind):
+    def keys(seed):
+        return start(kind, seed=seed).state_dict()["blocks.1.attn.k.weight"]
+
+    assert torch.equal(keys(1), keys(1)) and not torch.equal(keys(1), keys(2))
+
+
+def test_two_heads_of_a_layer_and_two_layers_draw_apart():
+    norms = head_matrices(start("skew")).norm(dim=(2, 3)).flatten()  # (L * H,)
+    assert len(set(norms.tolist())) == L * H
 
 
 def test_an_unknown_start_is_refused():
@@ -95,15 +181,27 @@ def test_an_unknown_start_is_refused():
 
 
 @pytest.mark.parametrize("n_embd, n_head, std", [(64, 2, 0.02), (256, 4, 0.02), (256, 4, (3 * 256) ** -0.5)])
-def test_attention_starts_as_sharp_as_the_scale_says_and_on_the_token_itself_where_w_k_is_w_q(n_embd, n_head, std):
-    """Logits deviate by C std^2, or a little more where W_k = W_q; there a token and itself have sqrt(D) times it."""
-    x = torch.nn.functional.layer_norm(torch.randn(128, n_embd, generator=torch.Generator().manual_seed(0)), (n_embd,))
-    for kind, itself, spread in ("random", 0, 1), ("symmetric", (n_embd / n_head) ** 0.5, (1 + 1 / n_head) ** 0.5):
-        torch.manual_seed(5)
-        model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=1, n_head=n_head, n_embd=n_embd))
-        init.apply_(model, kind, qk_std=std)
-        attn = model.blocks[0].attn
-        q, k = (f(x).unflatten(-1, (n_head, -1)).transpose(0, 1) for f in (attn.q, attn.k))
-        logits = (q @ k.mT / (n_embd / n_head) ** 0.5 / (n_embd * std**2)).detach()  # (H, T, T), in units of C std^2
-        assert logits[:, ~torch.eye(128, dtype=bool)].std().item() == pytest.approx(spread, rel=0.1)
-        assert logits.diagonal(dim1=1, dim2=2).mean().item() == pytest.approx(itself, rel=0.1, abs=0.5)
+@pytest.mark.parametrize("kind", ["random", "symmetric", "tilted"])
+def test_attention_starts_as_sharp_as_the_scale_says_and_on_the_token_itself_where_w_k_is_w_q(
+        kind, n_embd, n_head, std):
+    """Logits deviate by C std^2; where W_k = W_q a token and itself have sqrt(D) times that, and tilted is no other."""
+    head_dim = n_embd // n_head
+    x = torch.randn(128, n_embd, generator=torch.Generator().manual_seed(0))
+    x = torch.nn.functional.layer_norm(x, (n_embd,))
+    torch.manual_seed(5)
+    model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=1, n_head=n_head, n_embd=n_embd))
+    init.apply_(model, kind, qk_std=std)
+    attn = model.blocks[0].attn
+    q = attn.q(x).unflatten(-1, (n_head, head_dim)).transpose(0, 1)  # (H, T, D)
+    k = attn.k(x).unflatten(-1, (n_head, head_dim)).transpose(0, 1)
+    logits = (q @ k.mT / head_dim**0.5 / (n_embd * std**2)).detach()  # (H, T, T), in units of C std^2
+    others = logits[:, ~torch.eye(128, dtype=bool)].std().item()
+    itself = logits.diagonal(dim1=1, dim2=2).mean().item()
+    if kind == "random":
+        assert others == pytest.approx(1, rel=0.1) and itself == pytest.approx(0, abs=0.5)
+    if kind == "symmetric":  # heads of D rows of C: a little more than 1
+        assert others == pytest.approx((1 + 1 / n_head) ** 0.5, rel=0.1)
+        assert itself == pytest.approx(head_dim**0.5, rel=0.1)
+    if kind == "tilted":  # two parts of that size
+        assert others == pytest.approx((2 * (1 + 1 / n_head)) ** 0.5, rel=0.1)
+        assert itself == pytest.approx(head_dim**0.5, rel=0.1)

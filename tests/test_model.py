@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
@@ -98,7 +99,7 @@ def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monk
     x, weight, bias = (torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in [(8, 5), (7, 5), (7,)])
     targets = torch.randint(7, (8,))
     loss = LinearCrossEntropy.apply(x, weight, bias, targets, True)
-    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(x @ weight.T + bias, targets))
+    torch.testing.assert_close(loss, F.cross_entropy(x @ weight.T + bias, targets))
     assert torch.autograd.gradcheck(lambda *a: 3 * LinearCrossEntropy.apply(*a, targets, True), (x, weight, bias))
 
 
@@ -118,6 +119,75 @@ def test_dropout_acts_in_training_and_never_in_eval():
     assert torch.equal(model(idx), model(idx))
     model.train()
     assert not torch.equal(model(idx), model(idx))
+
+
+def attention_by_hand(attn, x):
+    """Every query of every head by itself, in plain loops: x (T, C) -> (T, C)."""
+    D = x.shape[1] // attn.n_head
+    q, k, v = attn.q(x), attn.k(x), attn.v(x)  # (T, C)
+    y = torch.zeros_like(x)
+    for h in range(attn.n_head):
+        head = slice(h * D, (h + 1) * D)
+        for i in range(len(x)):
+            logits = []
+            for j in range(i + 1 if attn.causal else len(x)):
+                logit = q[i, head] @ k[j, head] / D**0.5
+                if attn.qk_norm:
+                    logit = D**0.5 * F.cosine_similarity(q[i, head], k[j, head], dim=0)
+                if i == j:
+                    logit = logit + attn.diagonal
+                logits.append(logit)
+            alpha = torch.stack(logits).softmax(0)
+            y[i, head] = alpha @ v[: len(alpha), head]
+    return attn.proj(y)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("qk_norm, diagonal", [(False, 0.0), (True, 0.0), (False, 1.5), (True, -2.0)])
+def test_attention_is_what_plain_loops_over_queries_and_keys_compute(qk_norm, diagonal, causal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, qk_norm=qk_norm, diagonal=diagonal)))
+    x = torch.randn(2, 16, 32)
+    with torch.no_grad():
+        for block in model.blocks:
+            expected = torch.stack([attention_by_hand(block.attn, row) for row in x])
+            torch.testing.assert_close(block.attn(x), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("diagonal", [0.0, 1.5])
+@pytest.mark.parametrize("causal", [False, True])
+def test_rows_at_positions_are_those_rows_of_the_full_model(causal, diagonal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, diagonal=diagonal)))
+    idx = torch.randint(61, (3, 16))
+    positions = torch.tensor([[0, 5, 15], [14, 2, 2], [7, 8, 1]])  # any order
+    with torch.no_grad():
+        everywhere = model(idx)  # (3, 16, V)
+        some = model(idx, positions=positions)  # (3, 3, V)
+    for row in range(3):
+        torch.testing.assert_close(some[row], everywhere[row, positions[row]], atol=1e-4, rtol=1e-4)
+
+
+def test_queries_and_keys_of_another_size_make_no_difference_under_qk_norm():
+    model = noisy(Transformer(ModelConfig(**CFG, qk_norm=True)))
+    idx = torch.randint(61, (2, 16))
+    before = model(idx)
+    with torch.no_grad():
+        for block in model.blocks:
+            for p in [*block.attn.q.parameters(), *block.attn.k.parameters()]:
+                p.mul_(7)
+    torch.testing.assert_close(model(idx), before, atol=1e-4, rtol=1e-4)
+
+
+def test_a_weight_that_bert_has_no_name_for_is_not_exported():
+    model = Transformer(ModelConfig(**CFG))
+    model.ln_f = torch.nn.LayerNorm(32)
+    with pytest.raises(ValueError, match="ln_f.weight"):
+        to_hf(model)
+
+
+@pytest.mark.parametrize("key, value", [("qk_norm", True), ("diagonal", 0.5)])
+def test_attention_that_bert_does_not_know_is_not_exported(key, value):
+    with pytest.raises(ValueError, match=f"{key} = {value}"):
+        to_hf(Transformer(ModelConfig(**CFG, **{key: value})))
 
 
 def test_one_batch_can_be_learnt_by_heart():

@@ -3,7 +3,9 @@
 Honours HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE, as huggingface_hub does.
 """
 
+import fnmatch
 import os
+import re
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,7 @@ import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, parse_ratelimit_headers
 
-from data.pretrained.checkpoint import Checkpoint, CheckpointError, need
+from data.pretrained.files import CheckpointError, Folder, require
 
 TIMEOUT = 10.0  # seconds without a byte
 DEADLINE = 600.0  # seconds for a range of 16 MiB
@@ -23,122 +25,186 @@ pause = time.sleep
 
 def retry(call):
     """call(), five times at most on a time-out, a reset, a cut body, 429 or 5xx; waits as long as the server asks."""
-    for wait in (*BACKOFF, None):
+    for wait in BACKOFF:
         try:
             return call()
         except httpx2.TransportError:
-            if wait is None:
-                raise
+            pause(wait)
         except errors.HfHubHTTPError as e:
-            if wait is None or e.response.status_code not in (408, 429, 500, 502, 503, 504):
+            if e.response.status_code not in (408, 429, 500, 502, 503, 504):
                 raise
-            headers, limit = e.response.headers, parse_ratelimit_headers(e.response.headers)
-            if headers.get("Retry-After", "").isdecimal():
-                wait = int(headers["Retry-After"])
-            elif limit and not limit.remaining:
-                wait = limit.reset_in_seconds
+            wait = asked_to_wait(e.response.headers, wait)
             if wait > MAX_PAUSE:
                 raise
-        pause(wait)
+            pause(wait)
+    return call()
+
+
+def asked_to_wait(headers, default: float) -> float:
+    """Seconds until the next try, by the headers of an answer."""
+    if headers.get("Retry-After", "").isdecimal():
+        return int(headers["Retry-After"])
+    limit = parse_ratelimit_headers(headers)
+    if limit and not limit.remaining:
+        return limit.reset_in_seconds
+    return default
 
 
 @contextmanager
 def one_line(repo: str, asked: str | None):
     """Makes one line of whatever the client raises."""
-    page = f"{HfApi().endpoint}/{repo}"
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as e:  # RuntimeError: hf_xet's
-        answer = getattr(e, "response", None)
-        if isinstance(e, errors.GatedRepoError):
-            told = f"{repo} is gated: ask for access at {page}, then set HF_TOKEN to a token of that account"
-        elif isinstance(e, errors.RevisionNotFoundError):
-            told = f"{repo} has no revision {asked}: {page}/tree/main lists its branches and tags"
-        elif isinstance(e, errors.RepositoryNotFoundError) or answer is not None and answer.status_code == 401:
-            told = f"there is no {page}, or it is private and needs a valid HF_TOKEN; nor is there a folder {repo} here"
-        elif isinstance(e, errors.OfflineModeIsEnabled):
-            told = f"{repo} is not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
-        else:
-            asked_of = e.request if isinstance(e, httpx2.RequestError) else answer
-            where = asked_of.url.host if asked_of is not None else page
-            reason = " ".join(f"{type(e).__name__} {e}".split())
-            told = f"cannot read {repo} from {where} ({reason:.150}): check the network or HF_ENDPOINT"
-        raise CheckpointError(told) from e
+        raise CheckpointError(explain(e, repo, asked)) from e
 
 
-class HubCheckpoint(Checkpoint):
-    """A checkpoint of the Hub at the commit `info.sha`."""
+def explain(e: Exception, repo: str, asked: str | None) -> str:
+    """What went wrong, and what to do."""
+    page = f"{HfApi().endpoint}/{repo}"
+    answer = getattr(e, "response", None)
+    if isinstance(e, errors.GatedRepoError):  # before RepositoryNotFoundError, which it is too
+        return f"gated: ask for access at {page}, then set HF_TOKEN to a token of that account"
+    if isinstance(e, errors.RevisionNotFoundError):
+        return f"there is no revision {asked}: {page}/tree/main lists its branches and tags"
+    if isinstance(e, errors.RepositoryNotFoundError) or answer is not None and answer.status_code == 401:
+        return f"there is no {page}, or it is private and needs a valid HF_TOKEN; nor is there a folder of this name"
+    if isinstance(e, errors.OfflineModeIsEnabled):
+        return "not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
+    spoken_to = e.request if isinstance(e, httpx2.RequestError) else answer
+    where = page if spoken_to is None else spoken_to.url.host
+    reason = " ".join(f"{type(e).__name__} {e}".split())
+    return f"cannot read it from {where} ({reason:.150}): check the network or HF_ENDPOINT"
 
-    def __init__(self, source: str, repo: str, asked: str | None, info):
-        self._repo, self._asked, self._downloaded = repo, asked, []
+
+def no_hub() -> str:
+    return f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT"
+
+
+class Repository(Folder):
+    """A repository of the Hub at the commit info.sha. asked: the branch, tag or commit that the user named."""
+
+    def __init__(self, repo: str, asked: str | None, info):
+        self._paths = [file.rfilename for file in info.siblings or ()]
+        super().__init__(None, [path for path in self._paths if "/" not in path], info.sha)
+        self.repo, self.asked = repo, asked
+        self._inner = ""  # the folder of the repository in which the model lies, with its "/"
         self._headers = {**build_hf_headers(), "Accept-Encoding": "identity"}  # other hosts get no token
-        super().__init__(source, None, [file.rfilename for file in info.siblings or ()], info.sha)
-        if any(name.endswith(".bin") for name in self._downloaded):
-            self.note = f"only pytorch_model.bin exists: downloaded whole, {self.size / 1e9:.2f} GB"
+        self._closed = False
 
-    def _cached(self, name: str) -> Path | None:
-        path = try_to_load_from_cache(self._repo, name, revision=self.revision)
-        return Path(path) if isinstance(path, str) else None
+    def close(self):
+        self._closed = True
 
-    def _fetch(self, name: str) -> Path:
-        if path := self._cached(name):
+    def subfolders(self) -> list[str]:
+        return sorted({path.partition("/")[0] for path in self._paths if "/" in path})
+
+    def enter(self, inner: str, note: str):
+        self._inner = f"{inner}/"
+        inside = [path.removeprefix(self._inner) for path in self._paths if path.startswith(self._inner)]
+        self.names = [path for path in inside if "/" not in path]
+        self.add_note(note)
+
+    def fetch(self, name: str) -> Path:
+        path = self._cached(name)
+        if path is not None:
             return path
-        self._downloaded.append(name)
-        ask = dict(revision=self._asked, etag_timeout=TIMEOUT)  # as asked: the cache then knows its commit offline
-        path = Path(retry(lambda: hf_hub_download(self._repo, name, **ask)))
-        need(self.revision in path.parts, f"{self._repo} has changed while it was opened: run again")
+        # The revision as asked, not the commit: the cache then knows offline which commit it stood for.
+        ask = dict(revision=self.asked, etag_timeout=TIMEOUT)
+        with one_line(self.repo, self.asked):
+            path = Path(retry(lambda: hf_hub_download(self.repo, self._inner + name, **ask)))
+        require(self.revision in path.parts, "it has changed while it was opened: run again")
+        if not name.endswith(".json"):
+            self.add_note(f"{name} downloaded whole, {path.stat().st_size / 1e9:.2f} GB, as torch packed it so")
         return path
 
-    def _read(self, file: str, start: int, view: memoryview) -> int:
-        if self._cached(file):
-            return super()._read(file, start, view)
-        with one_line(self._repo, self._asked):
-            return retry(lambda: self._get(file, start, view))
+    def _cached(self, name: str) -> Path | None:
+        path = try_to_load_from_cache(self.repo, self._inner + name, revision=self.revision)
+        return Path(path) if isinstance(path, str) else None
 
-    def _get(self, file: str, start: int, view: memoryview) -> int:
-        """One try of `_read`: nothing but a 206 with exactly the bytes asked for is accepted."""
-        need(not self._closed, f"{self.source} has been closed")
-        url = httpx2.URL(hf_hub_url(self._repo, file, revision=self.revision))
+    def read(self, name: str, start: int, view: memoryview) -> int:
+        path = self._cached(name)
+        if path is not None:
+            return self.read_path(path, name, start, view)
+        with one_line(self.repo, self.asked):
+            return retry(lambda: self._get(name, start, view))
+
+    def _get(self, name: str, start: int, view: memoryview) -> int:
+        """One try of `read`: nothing but a 206 with exactly the bytes asked for is accepted."""
+        require(not self._closed, "it has been closed")
+        url = httpx2.URL(hf_hub_url(self.repo, self._inner + name, revision=self.revision))
         headers = {**self._headers, "Range": f"bytes={start}-{start + len(view) - 1}"}
         deadline = time.monotonic() + DEADLINE
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as r:
             if r.status_code in (401, 403, 404, 410) and r.url.netloc != url.netloc:
                 raise httpx2.ReadError(f"its signed URL has expired ({r.status_code})", request=r.request)
             hf_raise_for_status(r)
-            span, _, total = r.headers.get("Content-Range", "").partition("/")
-            size, done = int(total) if total.isdecimal() else 0, 0
-            n = min(len(view), size - start)
-            need(r.status_code == 206 and span == f"bytes {start}-{start + n - 1}"
-                 and r.headers.get("Content-Length", str(n)) == str(n)
-                 and r.headers.get("Content-Encoding", "identity") == "identity",
-                 f"{r.url.host} does not serve byte ranges of {file} (status {r.status_code}, {span or 'no range'}): "
-                 f"use another HF_ENDPOINT, or first download it all with: hf download {self._repo}")
+            size, n_bytes = self._check_range(r, name, start, len(view))
+            done = 0
             for chunk in r.iter_raw():
-                done += len(chunk)
-                if self._closed or done > n or time.monotonic() > deadline:
+                end = done + len(chunk)
+                if self._closed or end > n_bytes or time.monotonic() > deadline:
                     raise httpx2.ReadTimeout("stalled", request=r.request)
-                view[done - len(chunk) : done] = chunk
-                self._count(len(chunk))
-            if done < n:
+                view[done:end] = chunk
+                done = end
+            if done < n_bytes:
                 raise httpx2.ReadError("cut short", request=r.request)
+            self.count(name, done)
             return size
 
+    def _check_range(self, r, name: str, start: int, length: int) -> tuple[int, int]:
+        """-> the size of the file, the bytes that the answer holds: `length`, or fewer at the end of the file."""
+        span, _, total = r.headers.get("Content-Range", "").partition("/")
+        size = int(total) if total.isdecimal() else 0
+        n_bytes = min(length, size - start)
+        served = (r.status_code == 206 and span == f"bytes {start}-{start + n_bytes - 1}"
+                  and r.headers.get("Content-Length", str(n_bytes)) == str(n_bytes)
+                  and r.headers.get("Content-Encoding", "identity") == "identity")
+        require(served, f"{r.url.host} does not serve byte ranges of {name} (status {r.status_code}, "
+                        f"{span or 'no range'}): use another HF_ENDPOINT, or first download it all with: "
+                        f"hf download {self.repo}")
+        return size, n_bytes
 
-def open_hub(source: str, repo: str, asked: str | None) -> Checkpoint:
-    """The checkpoint of a repository, pinned to the commit that `asked` stands for now; from the cache when offline."""
-    ask = dict(revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"])
+
+def open_repository(repo: str, asked: str | None) -> Folder:
+    """A repository, pinned to the commit that `asked` stands for now; from the local cache where the Hub is away."""
     with one_line(repo, asked):
         try:
-            info = retry(lambda: HfApi().model_info(repo, **ask))
+            info = retry(lambda: HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"]))
+            return Repository(repo, asked, info)
+        except (KeyError, TypeError) as e:
+            raise CheckpointError(no_hub()) from e
         except (httpx2.HTTPError, errors.OfflineModeIsEnabled) as e:
             cached = try_to_load_from_cache(repo, "config.json", revision=asked)
-            if not isinstance(cached, str) or getattr(e, "response", None) is not None and e.response.status_code < 500:
+            answer = getattr(e, "response", None)
+            refused = answer is not None and answer.status_code < 500  # the Hub is there, and says no
+            if refused or not isinstance(cached, str):
                 raise
+            path = Path(cached).parent
+            note = "read from the local cache, the Hub being out of reach"
+            return Folder(path, sorted(os.listdir(path)), path.name, note)
+
+
+def list_revisions(repo: str) -> list[str]:
+    """The names of the branches and tags of a repository, as the Hub orders them."""
+    with one_line(repo, None):
+        try:
+            refs = retry(lambda: HfApi().list_repo_refs(repo))
         except (KeyError, TypeError) as e:
-            raise CheckpointError(f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT") from e
-        else:
-            return HubCheckpoint(source, repo, asked, info)
-        folder, told = Path(cached).parent, "read from the local cache, the Hub being out of reach"
-        opened = Checkpoint(f"{source} ({told})", folder, sorted(os.listdir(folder)), folder.name)
-        opened.source, opened.note = source, told
-        return opened
+            raise CheckpointError(no_hub()) from e
+    return [ref.name for ref in refs.branches + refs.tags]
+
+
+def list_repos(pattern: str) -> list[str]:
+    """The repositories of one organisation that match a pattern, org/name-step_*k, as the Hub orders them."""
+    author, _, name = pattern.partition("/")
+    literal = re.split(r"[*?[]", name)[0]  # the Hub looks for a part of the name, and knows no patterns
+    require(name and not re.search(r"[*?[]", author),
+            f"{pattern} needs an organisation's name before the pattern: org/name-*")
+    with one_line(pattern, None):
+        try:
+            found = retry(lambda: [info.id for info in HfApi().list_models(author=author, search=literal)])
+        except (KeyError, TypeError, AttributeError) as e:
+            raise CheckpointError(no_hub()) from e
+    matching = [repo for repo in found if fnmatch.fnmatchcase(repo, pattern)]
+    require(matching, f"no repository that can be seen from here matches {pattern}")
+    return matching

@@ -105,7 +105,9 @@ def refuse_quantised(config: dict, names: Iterable[str]):
     how = pick_section(config, "quantization_config compression_config quantization", default={})
     spared = pick_words(how, "modules_to_not_convert ignore")
     attention_is_spared = any("attn" in pattern for pattern in spared)  # as in gpt-oss
-    require(not how or attention_is_spared,
+    # FP8 with scales: the reader multiplies the two and shows the weight alone, so what is left needs no refusal here.
+    scaled_fp8 = how.get("quant_method") == "fp8" or how.get("format") == "float-quantized"
+    require(not how or attention_is_spared or scaled_fp8,
             f"{config.get('model_type')}: quantised weights ({how.get('quant_method', how)!s:.60})")
 
 

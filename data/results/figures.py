@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.results import runs
+from data.results import compare
+from data.results.runs import replacing
 
 ENCODER, DECODER, UNKNOWN = "#2166ac", "#8e3b9e", "0.5"
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#4d4d4d", "#c7a000", "#35978f", "#f768a1", "#8c510a"]
@@ -32,7 +33,7 @@ def figure(path, widths, rows=1):
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
-    with runs.replacing(path) as temporary:
+    with replacing(path) as temporary:
         fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:] or "png")
     plt.close(fig)
 
@@ -53,37 +54,39 @@ def plot_models(summary, path):
     with figure(path, [1, 1]) as ((left, right),):
         for axis, name in (left, "symmetry"), (right, "directionality"):
             for s in summary:
-                q1, median, q3 = s[name]
-                marker = MARKERS[s["published"].get("modality", "language")]
-                axis.errorbar(s["n_params"], median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white",
-                              mew=0.5, fmt=marker, color=kind(s["causal"])[1])
+                q1, median, q3 = getattr(s, name)
+                marker = MARKERS[s.published.get("modality", "language")]
+                axis.errorbar(s.n_params, median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white",
+                              mew=0.5, fmt=marker, color=kind(s.causal)[1])
             score_axis(axis, name, "parameters")
             axis.set_xscale("log")
-        for label, colour in map(kind, dict.fromkeys(s["causal"] for s in summary)):
+        for label, colour in map(kind, dict.fromkeys(s.causal for s in summary)):
             left.plot([], [], "o", color=colour, label=label)
-        for modality in dict.fromkeys(s["published"].get("modality", "language") for s in summary):
+        for modality in dict.fromkeys(s.published.get("modality", "language") for s in summary):
             left.plot([], [], MARKERS[modality], color="0.6", label=modality)
         left.legend(frameon=False, fontsize=8, ncols=2)
 
 
 def plot_model(name, rows, causal, crops, path):
     """The layers of one model, its heads where they were scored, and W_qk of its layer of median symmetry."""
-    layers = [row for row in rows if row[3] == ""]
+    layers = [row for row in rows if row.head is None]
     with figure(path, [1, 1, 0.8]) as ((left, middle, right),):
-        for axis, score, column in (left, "symmetry", 4), (middle, "directionality", 5):
+        for axis, score in (left, "symmetry"), (middle, "directionality"):
             for stack in causal:
-                heads, whole = ([r for r in rows if r[1] == stack and (r[3] == "") == w] for w in (False, True))
+                heads = [row for row in rows if row.stack == stack and row.head is not None]
+                whole = [row for row in rows if row.stack == stack and row.head is None]
                 label, colour = kind(causal[stack])
-                axis.plot([r[2] for r in heads], [r[column] for r in heads], ".", color=colour, alpha=0.25, ms=4)
-                axis.plot([r[2] for r in whole], [r[column] for r in whole], "o-", color=colour, ms=4,
+                axis.plot([row.layer for row in heads], [getattr(row, score) for row in heads], ".", color=colour,
+                          alpha=0.25, ms=4)
+                axis.plot([row.layer for row in whole], [getattr(row, score) for row in whole], "o-", color=colour, ms=4,
                           label=f"{stack or Path(name).name} ({label})")
             score_axis(axis, score, "layer")
             axis.xaxis.get_major_locator().set_params(integer=True)
         left.legend(frameon=False, fontsize=8)
-        i = sorted(range(len(layers)), key=lambda i: layers[i][4])[len(layers) // 2]
+        i = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)[len(layers) // 2]
         limit = np.quantile(np.abs(crops[i]), 0.995)
         right.imshow(crops[i], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-        where = f"{layers[i][1]} layer {layers[i][2]}".strip()
+        where = f"{layers[i].stack} layer {layers[i].layer}".strip()
         right.set(title=f"$W_{{qk}}$ of {where}", xlabel=f"key side, {len(crops[i])} columns", ylabel="query side")
 
 
@@ -120,7 +123,7 @@ def styles(arms):
     found = {}
     for causal in False, True:
         names = [name for name, seeds in arms.items() if seeds[0].config["causal"] == causal]
-        others = [name for name in names if name != runs.baseline(arms, causal)]
+        others = [name for name in names if name != compare.baseline(arms, causal)]
         for i, name in enumerate(others):
             colour = OTHERS[i % len(OTHERS)] if len(others) > len(DASHES) else kind(causal)[1]
             found[name] = dict(color=colour, ls=DASHES[i % len(DASHES)])
@@ -132,7 +135,8 @@ def plot_runs(arms, rows, curves, path):
     """
     Figures 3, S3, S5 and two that the paper lacks: what an arm ends at, and the symmetry of the updates of W_qk.
 
-    arms: {name: its runs, one per seed}; rows: of runs.compare; curves: {name: (steps, loss)} to lay under the losses.
+    arms: {name: its runs, one per seed}; rows: of compare.compare; curves: {name: (steps,
+    loss)} to lay under the losses.
     """
     with figure(path, [1, 1, 1], rows=2) as ((loss, symmetry, directionality), (ends, updates, spread)):
         for name, (steps, values) in curves.items():
@@ -153,7 +157,7 @@ def plot_runs(arms, rows, curves, path):
             spread.plot(seeds[0].steps[: len(heads)], heads, **style)
         for i, (name, style) in enumerate(styles(arms).items()):
             values = [row["val_loss"] for row in rows if row["arm"] == name]
-            mean, half = runs.interval(values)
+            mean, half = compare.interval(values)
             ends.plot(values, [i] * len(values), ".", color=style["color"], alpha=0.5)
             ends.errorbar(mean, i, xerr=np.nan_to_num(half), fmt="o", ms=5, color=style["color"])
         ends.set(yticks=range(len(arms)), yticklabels=arms, ylim=(len(arms) - 0.5, -0.5),

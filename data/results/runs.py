@@ -1,8 +1,12 @@
 """
-The files of a run, as train.py writes them, and what they say together, as analyze.py --runs shows it.
+The files of a run, as train.py writes them and analyze.py reads them. Nothing here is ever half-written.
 
+    run.json     the configuration, and which token files it was trained on; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
     scores.csv   one row per layer, and one per head (head empty: the whole layer)
+    ckpt.pt      all that resuming needs, at every evaluation; a finished run does not need it any more
+    model.safetensors, config.json    the model as a Hugging Face BERT
+    trace.json   with --profile=True: five updates, for chrome://tracing or ui.perfetto.dev
 
 Rows are appended whole and flushed before the checkpoint of their step is written. A run that was killed may hold rows
 past its last checkpoint: `cut` drops them on resuming, so that none is lost and none stands twice.
@@ -11,22 +15,52 @@ past its last checkpoint: `cut` drops them on resuming, so that none is lost and
 import contextlib
 import csv
 import json
-import math
 import os
 import pickle
-from collections import namedtuple
+from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from safetensors.torch import save as safetensors
 
+from config import TrainConfig
+
 LOG = ["step", "tokens", "train_loss", "val_loss", "learning_rate", "tokens_per_s"]
-SCORES = ["step", "layer", "head", "symmetry", "directionality", "update_symmetry"]
+DATA = ["tokenizer", "tokens", "checksum"]  # keys of a corpus's meta.json that tell it from any other
+
+# Keys that a resumed run may change: they change where and how it runs, or what is looked at, and not what is learned.
+RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size",
+               "eval_interval", "score_interval"}
+
+
+class RunScore(NamedTuple):
+    """A row of scores.csv: one layer, or one of its heads; scores as text of six decimals."""
+
+    step: int
+    layer: int
+    head: int | str  # "": the whole layer
+    symmetry: str
+    directionality: str
+    directionality_eq17: str
+    update_symmetry: str  # of what was added to W_qk since the step before in this file; nan at the start
+
+
+SCORES = list(RunScore._fields)
+OLDER_SCORES = [name for name in SCORES if name != "directionality_eq17"]  # what they call directionality is Eq. (17)
 
 
 class RunError(Exception):
-    """Runs that cannot be read or compared, in one line."""
+    """What is wrong with the files of a run, in one line."""
+
+
+def require(condition, message):
+    if not condition:
+        raise RunError(message)
+
+
+# ---- whole or not at all -----------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -34,7 +68,7 @@ def writing(path):
     """What the system has against a file, a full disk for example, as a RunError that names it."""
     try:
         yield
-    except Exception as e:
+    except (OSError, RuntimeError) as e:
         cause = e if isinstance(e, OSError) else e.__context__  # torch.save makes a RuntimeError of its file's OSError
         if not isinstance(cause, OSError):
             raise
@@ -58,6 +92,35 @@ def replacing(path):
             temporary.unlink(missing_ok=True)
 
 
+def write_json(path, value):
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def save_hf(folder, config, state):
+    """The files that from_pretrained of transformers reads: config (dict) and state dict as model.to_hf gives them."""
+    state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
+    with replacing(folder / "model.safetensors") as temporary:
+        temporary.write_bytes(safetensors(state, {"format": "pt"}))
+    write_json(folder / "config.json", config)
+
+
+def traced(batches, path):
+    """The same batches; what is done with five of them, after the first ten, becomes a Chrome trace at path."""
+    def write(profiler):
+        with replacing(path) as temporary:
+            profiler.export_chrome_trace(str(temporary))
+
+    schedule = torch.profiler.schedule(skip_first=9, wait=0, warmup=1, active=5, repeat=1)
+    with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
+        for batch in batches:
+            yield batch
+            profiler.step()
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
 def append(path, header, rows):
     new = not Path(path).exists()
     with writing(path), open(path, "a", newline="") as f:
@@ -66,145 +129,144 @@ def append(path, header, rows):
         os.fsync(f.fileno())  # before the checkpoint of these rows
 
 
-def save_hf(folder, config, state):
-    """The files that from_pretrained of transformers reads: config (dict) and state dict as model.to_hf gives them."""
-    with replacing(folder / "model.safetensors") as path:
-        path.write_bytes(safetensors({name: x.cpu().contiguous() for name, x in state.items()}, {"format": "pt"}))
-    with replacing(folder / "config.json") as path:
-        path.write_text(json.dumps(config, indent=2) + "\n")
-
-
-def read(path, header):
-    """The rows of a CSV as dicts of strings; a last row that was cut short is left out."""
+def read(path, header, older=None):
+    """The rows of a CSV with one of these headers as dicts of strings; a last row that was cut short is left out."""
     try:
         with open(path, newline="") as f:
             text = f.read()
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
     rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
-    if rows[:1] != [header]:
-        raise RunError(f"{path} is not a {Path(path).name} of train.py: it does not begin with {','.join(header)}")
-    return [dict(zip(header, row)) for row in rows[1:]]
+    require(rows and rows[0] in (header, older),
+            f"{path} is not a {Path(path).name} of train.py: it does not begin with {','.join(header)}")
+    return [dict(zip(rows[0], row)) for row in rows[1:]]
 
 
 def cut(path, header, step):
-    """Drop the rows of steps after `step`."""
-    begun = Path(path).exists() and "\n" in Path(path).read_text()  # not if it was killed in its first line
-    rows = [row for row in read(path, header) if int(row["step"]) <= step] if begun else []
+    """Drop the rows of steps after `step`; the file has its header afterwards."""
+    rows = []
+    if Path(path).exists() and "\n" in Path(path).read_text():  # not if it was killed in its first line
+        rows = [row for row in read(path, header) if int(row["step"]) <= step]
     with replacing(path) as temporary:
         append(temporary, header, [row.values() for row in rows])
 
 
-def traced(batches, path, on=True):
-    """The same batches; if on, what is done with five of them, after the first ten, becomes a Chrome trace at path."""
-    profiler = torch.profiler.profile()
-    for i, batch in enumerate(batches):
-        if on and i == 10:
-            profiler.start()
-        if on and i == 15:
-            profiler.stop()
-            with replacing(path) as temporary:
-                profiler.export_chrome_trace(str(temporary))
-        yield batch
+# ---- a run begun, or gone on with --------------------------------------------------------------------------------
 
 
-# ---- what runs say together --------------------------------------------------------------------------------------
+def describe(cfg, meta):
+    """What run.json says, and every checkpoint: the configuration and the token files of a run."""
+    return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
 
-# log: column -> (evaluations,); layers, heads: score -> (steps, L), (steps, L, H); an empty cell is nan
-Run = namedtuple("Run", "name config log steps layers heads")
+
+def find_checkpoint(folder, cfg, meta, resume, device):
+    """
+    The checkpoint in a folder that a run goes on from (dict), or None: there is none, and the run begins at step 0.
+
+    RunError: the folder has a run already and `resume` does not hold, or has another run, or a checkpoint is damaged.
+    """
+    path = Path(folder) / "ckpt.pt"
+    if not path.exists():
+        return None
+    require(resume, f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+        require_same_run(path, state, describe(cfg, meta))
+    except (RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError) as e:
+        raise RunError(f"{path} is not a checkpoint that can be resumed: {str(e).splitlines()[0]}") from e
+    return state
+
+
+def require_same_run(path, theirs, ours):
+    """theirs, ours: as `describe` gives them. RunError names what makes the one no continuation of the other."""
+    defaults = asdict(TrainConfig())  # of the keys that are newer than the checkpoint
+    there = defaults | theirs["config"]
+    for key, here in ours["config"].items():
+        if key not in RESUME_FREE:
+            require(there[key] == here, f"{path} is of another run: {key} = {there[key]!r} there, {here!r} here")
+    for key, here in ours["data"].items():
+        there = theirs["data"][key]
+        require(there == here, f"{path} is of another run: {key} of data_dir = {there!r} there, {here!r} here")
+
+
+def begin(folder, cfg, meta, step):
+    """Make a folder ready for the rows of a run that stands at `step`: by one process, before any training."""
+    folder = Path(folder)
+    write_json(folder / "run.json", describe(cfg, meta))
+    last = step if step > 0 else -1  # at step 0 a run writes the rows of its start again
+    cut(folder / "log.csv", LOG, last)
+    cut(folder / "scores.csv", SCORES, last)
+
+
+def save_checkpoint(folder, cfg, meta, state):
+    """ckpt.pt. There is no random state in it: batches, masks and dropout are functions of (seed, step, row)."""
+    with replacing(folder / "ckpt.pt") as temporary, open(temporary, "wb") as f:
+        torch.save(describe(cfg, meta) | state, f)
+
+
+# ---- a run read again --------------------------------------------------------------------------------------------
+
+
+# Keys that must agree in runs that are compared at all, and keys that may differ within one arm.
 SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
 FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size", "data_dir"}
-T95 = [math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]  # Student's t, by n - 1
+
+
+class Run(NamedTuple):
+    """What one run has written. A cell that is empty in its CSV files is nan."""
+
+    name: str  # of its arm: the folder's, without the seed at the end
+    config: dict  # with checksum and tokenizer of its token files
+    log: dict  # column of log.csv -> (evaluations,)
+    steps: np.ndarray  # of scores.csv, (steps,)
+    layers: dict  # symmetry, directionality, directionality_eq17, update_symmetry -> (steps, L)
+    heads: dict  # the same -> (steps, L, H)
 
 
 def read_run(folder):
-    """A finished or running run. Its name is the folder's, without the seed at the end."""
+    """A finished or running run; RunError where there is none."""
     folder = Path(folder)
-    log, scores = read(folder / "log.csv", LOG), read(folder / "scores.csv", SCORES)
+    log = read(folder / "log.csv", LOG)
+    scores = read(folder / "scores.csv", SCORES, OLDER_SCORES)
+    config = read_config(folder)
+    losses = {name: np.array([float(row[name] or "nan") for row in log]) for name in LOG}
+    steps, layers, heads = read_scores(scores, config["n_layer"], config["n_head"])
+    require(log and len(steps), f"{folder} has no row in its CSV files yet")
+    return Run(folder.name.removesuffix(f"-{config['seed']}"), config, losses, steps, layers, heads)
+
+
+def read_scores(rows, n_layer, n_head):
+    """The rows of scores.csv, in any order -> steps, layers, heads of a Run; a step that lacks rows is left out."""
+    by_step = {}  # step -> (layer, head) -> its row
+    for row in rows:
+        if "directionality_eq17" not in row:
+            row = row | dict(directionality_eq17=row["directionality"], directionality="nan")
+        by_step.setdefault(int(row["step"]), {})[row["layer"], row["head"]] = row
+    n_rows = n_layer * (1 + n_head)
+    steps = sorted(step for step, rows in by_step.items() if len(rows) == n_rows)  # the last may be being written
+    layers, heads = {}, {}
+    for name in SCORES[3:]:
+        layers[name] = np.full((len(steps), n_layer), np.nan)
+        heads[name] = np.full((len(steps), n_layer, n_head), np.nan)
+        for i, step in enumerate(steps):
+            for (layer, head), row in by_step[step].items():
+                if head == "":
+                    layers[name][i, int(layer)] = float(row[name])
+                else:
+                    heads[name][i, int(layer), int(head)] = float(row[name])
+    return np.array(steps), layers, heads
+
+
+def read_config(folder):
+    """The configuration of a run, with the checksum and tokenizer of its token files: of run.json, else of ckpt.pt."""
+    path = folder / "run.json"
     try:
-        state = torch.load(folder / "ckpt.pt", map_location="cpu", weights_only=True, mmap=True)
-        config = state["config"] | {key: state["data"][key] for key in ("checksum", "tokenizer")}
-    except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as e:
-        raise RunError(f"{folder}/ckpt.pt cannot be read: {str(e).splitlines()[0]}") from e
-    L, H = config["n_layer"], config["n_head"]
-    n = len(scores) // (L * (1 + H))  # whole steps: the last one may be being written
-    if not log or not n:
-        raise RunError(f"{folder} has no row in its CSV files yet")
-    table = {name: np.array([float(row[name]) for row in scores[: n * L * (1 + H)]]).reshape(n, L, 1 + H)
-             for name in ("symmetry", "directionality", "update_symmetry")}
-    steps = np.array([int(row["step"]) for row in scores[: n * L * (1 + H) : L * (1 + H)]])
-    return Run(folder.name.removesuffix(f"-{config['seed']}"), config,
-               {name: np.array([float(row[name] or "nan") for row in log]) for name in LOG}, steps,
-               {name: x[:, :, 0] for name, x in table.items()}, {name: x[:, :, 1:] for name, x in table.items()})
-
-
-def pool(folders):
-    """-> {name of an arm: its runs, one per seed}; RunError names what makes runs incomparable."""
-    arms, first = {}, None
-    for run in map(read_run, folders):
-        first = first or run
-        for key in SAME:
-            if run.config[key] != first.config[key]:
-                raise RunError(f"{run.name} has {key} = {run.config[key]}, {first.name} has {first.config[key]}: these "
-                               "are not runs of one comparison")
-        for other in arms.setdefault(run.name, []):
-            for key in run.config.keys() - FREE:
-                if run.config[key] != other.config[key]:
-                    raise RunError(f"two runs called {run.name} differ in {key}: {run.config[key]}, "
-                                   f"{other.config[key]}")
-            if run.config["seed"] == other.config["seed"]:
-                raise RunError(f"two runs called {run.name} have the seed {run.config['seed']}")
-        arms[run.name].append(run)
-    return arms
-
-
-def smooth(loss):
-    """The mean of each evaluation and up to two before it; nan rows do not count."""
-    return np.array([np.nanmean(loss[max(0, i - 2) : i + 1]) if np.isfinite(loss[max(0, i - 2) : i + 1]).any() else
-                     math.nan for i in range(len(loss))])
-
-
-def first_step(steps, loss, target):
-    """The first step at which the loss is at or below the target; nan where it never is: not 0, and not the end."""
-    return next((float(step) for step, x in zip(steps, loss) if x <= target), math.nan)
-
-
-def speed_up(steps, loss, baseline_loss):
-    """(T - t) / T: t the first evaluation at which the smoothed loss is at the baseline's last one, T the last step."""
-    return (steps[-1] - first_step(steps, smooth(loss), smooth(baseline_loss)[-1])) / steps[-1]
-
-
-def interval(values):
-    """Mean and half-width of its 95 % interval (Student's t); nan with one value."""
-    n = len(values)
-    t = T95[n - 1] if n <= len(T95) else 1.96 + 2.6 / (n - 1)
-    return np.mean(values), t * np.std(values, ddof=1) / n**0.5 if n > 1 else math.nan
-
-
-def baseline(arms, causal):
-    """The name of the arm that others of its kind are measured against: the plain random start, or the first."""
-    kind = [name for name, runs in arms.items() if runs[0].config["causal"] == causal]
-    plain = dict(init="random", qk_std=0.02, v_std=0.02, constraint="none")
-    return next((name for name in kind if all(arms[name][0].config[k] == v for k, v in plain.items())), kind[0])
-
-
-def compare(arms, level):
-    """
-    One dict per run: final loss [nats/token], what it is above that of the baseline of the same seed, which saw the
-    same data, the speed-up over it, the first step below `level` [nats/token], and the scores at the end, median over
-    layers.
-    """
-    rows = []
-    for name, runs in arms.items():
-        base = arms[baseline(arms, runs[0].config["causal"])]
-        for run in runs:
-            other = next((r for r in base if r.config["seed"] == run.config["seed"]), base[0])
-            steps, loss, updates = run.log["step"], run.log["val_loss"], run.layers["update_symmetry"][1:]
-            rows.append(dict(
-                arm=name, seed=run.config["seed"], steps=int(steps[-1]), val_loss=loss[-1],
-                difference=loss[-1] - other.log["val_loss"][-1],
-                speed_up=math.nan if runs is base else speed_up(steps, loss, other.log["val_loss"]),
-                first_step=first_step(steps, smooth(loss), level),
-                **{score: float(np.median(run.layers[score][-1])) for score in ("symmetry", "directionality")},
-                update_symmetry=float(np.nanmedian(updates)) if len(updates) else math.nan))
-    return rows
+        if path.exists():
+            run = json.loads(path.read_text())
+        else:  # of a run that is older than run.json
+            path = folder / "ckpt.pt"
+            run = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        data = {key: run["data"][key] for key in ("checksum", "tokenizer")}
+        return asdict(TrainConfig()) | run["config"] | data
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError) as e:
+        raise RunError(f"{path} cannot be read: {str(e).splitlines()[0]}") from e

@@ -1,0 +1,29 @@
+"""
+Symmetry, scale, sharpness, likeness or self-attention: which of them makes a start a good one? An arm for each answer.
+
+    python -m config config/arms/starts.py | xargs -P 2 -L 1 python train.py
+
+data/results/README.md has what each explanation predicts, and what came out.
+"""
+base = "config/small.py"
+seeds = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+_big = (3 * 128) ** -0.5  # the published scale, 1 / sqrt(3 C)
+_up = 0.02 * 2**0.25  # q and k together as large as in "tilted", where |W_k| is sqrt(2) |W_q|
+_self = 64**0.5 * 128 * 0.02**2  # what W_k = W_q at 0.02 adds to the logit of a token with itself: sqrt(D) C std^2
+arms = {
+    "random": dict(),
+    "symmetric": dict(init="symmetric"),
+    "tilted": dict(init="tilted"),
+    "mimetic": dict(init="mimetic"),
+    "indefinite": dict(init="indefinite"),
+    "negative": dict(init="negative"),
+    "skew": dict(init="skew"),
+    "random_up": dict(qk_std=_up),
+    "symmetric_up": dict(init="symmetric", qk_std=_up),
+    "random_self": dict(diagonal=_self),
+    "symmetric_no_self": dict(init="symmetric", diagonal=-_self),
+    "random_qkv": dict(qk_std=_big, v_std=_big),
+    "symmetric_qkv": dict(init="symmetric", qk_std=_big, v_std=_big),
+    "tilted_qkv": dict(init="tilted", qk_std=_big, v_std=_big),
+}

@@ -1,0 +1,11 @@
+"""Between config/tiny.py and BERT-mini: 2 layers of 128 dimensions, heads of 64 as in BERT, a minute or two on a core."""
+from config.bert_mini_cpu import *
+
+n_layer = 2
+n_head = 2
+n_embd = 128
+block_size = 64
+max_iters = 900
+warmup_iters = 50
+eval_interval = 25
+score_interval = 50

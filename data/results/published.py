@@ -1,0 +1,137 @@
+"""
+The authors' own training runs, as they published them; published/README.md says where the files are from.
+
+    loss_curves.csv    training losses [nats/token], a column per run: Table 1
+    trajectories.csv   symmetry and directionality of every layer: Figures 3, S3, S4
+"""
+
+import csv
+from typing import NamedTuple
+
+import numpy as np
+
+from data.results import compare
+from data.results.runs import RunError
+
+LOGGED_EVERY = 200  # updates; a row of losses is the mean over those since the row before
+TRAJECTORIES = ["run", "step", "layer", "symmetry", "directionality"]  # the first line of trajectories.csv
+N_LAYER = {"bert_small": 4, "bert": 12}  # by the first part of a run's name
+SYMMETRIC = "--symmetric-init"  # how the name of a run ends that starts from W_k = W_q
+
+
+class Trajectory(NamedTuple):
+    """The scores of one of their runs: bert_small--encoder--jigsaw has 4 layers, bert--decoder--wikipedia 12."""
+
+    name: str
+    n_layer: int
+    causal: bool
+    corpus: str
+    steps: np.ndarray  # (S,)
+    symmetry: np.ndarray  # (S, L)
+    directionality: np.ndarray  # (S, L)
+
+
+class CsvFiles(NamedTuple):
+    """What the CSV files hold that analyze.py --runs is given."""
+
+    curves: dict  # name of a published run -> (steps, training loss)
+    trajectories: list  # of Trajectory
+    ends: dict  # name of an arm of ours -> (symmetry, directionality) at the end
+
+
+def read_csv_files(paths):
+    """Told apart by their first lines. RunError names a file that is none of these."""
+    found = CsvFiles({}, [], {})
+    for path in paths:
+        with open(path, newline="") as f:
+            header = next(csv.reader(f), [])
+        try:
+            if header == TRAJECTORIES:
+                found.trajectories.extend(read_trajectories(path))
+            elif header[:2] == ["arm", "seed"]:
+                found.ends.update(read_ends(path))
+            else:
+                found.curves.update(read_curves(path))
+        except (ValueError, KeyError) as e:
+            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: it has {e}") from e
+    return found
+
+
+def read_trajectories(path):
+    """-> a list of Trajectory, in the order of the file."""
+    scores = {}  # run -> step -> (symmetry, directionality) of each layer
+    with open(path, newline="") as f:
+        for row in csv.DictReader(f):
+            steps = scores.setdefault(row["run"], {})
+            layers = steps.setdefault(int(row["step"]), [])  # layers follow one another
+            layers.append((float(row["symmetry"]), float(row["directionality"])))
+    trajectories = []
+    for name, steps in scores.items():
+        model, kind, corpus = name.split("--")
+        values = np.array(list(steps.values()))  # (S, L, 2)
+        trajectories.append(Trajectory(name, N_LAYER[model], kind == "decoder", corpus, np.array(list(steps)),
+                                       values[:, :, 0], values[:, :, 1]))
+    return trajectories
+
+
+def read_ends(path):
+    """The CSV of a comparison (analyze.py --runs DIR ... --csv FILE): means over seeds of the scores at the end."""
+    scores = {}
+    with open(path, newline="") as f:
+        for row in csv.DictReader(f):
+            if "directionality_eq17" not in row:
+                raise ValueError("directionality, which is that of Eq. (17) where directionality_eq17 is missing")
+            scores.setdefault(row["arm"], []).append((float(row["symmetry"]), float(row["directionality"])))
+    return {arm: tuple(np.mean(values, axis=0)) for arm, values in scores.items()}
+
+
+def read_curves(path):
+    """Training losses, a column per run and a row every LOGGED_EVERY updates -> {name: (steps, loss)}."""
+    with open(path, newline="") as f:
+        names, *rows = csv.reader(f)
+    curves = {}
+    for name, column in zip(names, zip(*rows)):
+        loss = np.array([float(cell or "nan") for cell in column])
+        steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
+        curves[name] = (steps, loss)
+    return curves
+
+
+def curves_table(curves):
+    """
+    Table 1 of the paper from its training losses. Speed-up is (T - t) / T: by the paper's rule t is the first step
+    whose loss is below the plain run's last one, by ours the losses are smoothed first (compare.speed_up).
+    """
+    lines = [f"{'published run':31} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
+    for name, (steps, loss) in curves.items():
+        if name + SYMMETRIC not in curves:
+            continue
+        _, symmetric_loss = curves[name + SYMMETRIC]
+        theirs = (steps[-1] - compare.first_step(steps, symmetric_loss, loss[-1])) / steps[-1]
+        ours = compare.speed_up(steps, symmetric_loss, loss)
+        lines.append(f"{name:31} {loss[-1]:9.3f} {symmetric_loss[-1]:21.3f} {share(theirs):>30}  {share(ours)}")
+    return "\n".join(lines)
+
+
+def share(x):
+    return "not reached" if np.isnan(x) else f"{x:.1%}"
+
+
+def ends_table(trajectories, arms, ends):
+    """Scores at the last step, median over layers: of every published run; of arms and of ends, means over seeds."""
+    lines = [f"{'published run':31} symmetry  directionality"]
+    for run in trajectories:
+        lines.append(end_line(run.name, np.median(run.symmetry[-1]), np.median(run.directionality[-1])))
+    if arms or ends:
+        lines.append("ours")
+    for name, seeds in arms.items():
+        symmetry = np.mean([np.median(run.layers["symmetry"][-1]) for run in seeds])
+        directionality = np.mean([np.median(run.layers["directionality"][-1]) for run in seeds])
+        lines.append(end_line(name, symmetry, directionality))
+    for name, (symmetry, directionality) in ends.items():
+        lines.append(end_line(name, symmetry, directionality))
+    return "\n".join(lines)
+
+
+def end_line(name, symmetry, directionality):
+    return f"{name:31} {symmetry:8.2f}  {directionality:14.2f}"

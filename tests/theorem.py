@@ -1,0 +1,176 @@
+"""
+Why does symmetry emerge? Theorem 2.4 measured through whole runs: pytest does not collect this, it takes minutes.
+
+    python tests/theorem.py config/tiny.py config/tiny_decoder.py --seeds 1 2 3
+
+The gradient of W_qk of a head is G = sum beta_ij x_i x_j^T (Prop. 2.2). Theorem 2.4 says that G is symmetric where
+beta_ij = beta_ji, and that training bidirectionally makes them alike. Every --every updates, on the same rows of
+validation text, this writes for each layer, as the mean over its heads, the symmetry
+
+    w       of W_qk itself
+    beta    of beta, over pairs i != j: sum beta_ij beta_ji / sum beta_ij^2
+    g       of G
+    update  of what one AdamW step adds to W_qk
+
+to data/results/theorem.csv, and draws data/results/theorem.png from it. With no config: only the picture, again.
+"""
+
+import argparse
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a script from anywhere
+
+import config
+import train
+from analyze import symmetry
+from data.results import figures
+from model import SelfAttention
+
+RESULTS = Path(train.__file__).parent / "data" / "results"
+QUANTITIES = {"w": "W_qk", "beta": "beta", "g": "gradient of W_qk", "update": "AdamW step of W_qk"}
+
+
+class Row(NamedTuple):
+    model: str
+    seed: int
+    step: int
+    layer: int
+    w: float
+    beta: float
+    g: float
+    update: float
+
+
+class WatchedAttention(SelfAttention):
+    """The same attention with its comparisons in sight: after backward(), beta is self.scores.grad."""
+
+    def forward(self, x, positions=None):  # positions: ignored, every row is computed
+        H, D = self.n_head, x.shape[-1] // self.n_head
+        q = self.q(x).unflatten(-1, (H, D)).transpose(1, 2)  # (B, H, T, D)
+        k = self.k(x).unflatten(-1, (H, D)).transpose(1, 2)  # (B, H, T, D)
+        v = self.v(x).unflatten(-1, (H, D)).transpose(1, 2)  # (B, H, T, D)
+        self.x = x.detach()
+        self.scores = q @ k.mT  # (B, H, T, T), x_i^T W_qk x_j
+        self.scores.retain_grad()
+        logits = self.scores / D**0.5
+        if self.causal:
+            later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)  # (T, T)
+            logits = logits.masked_fill(later, -torch.inf)
+        y = logits.softmax(-1) @ v  # (B, H, T, D)
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+
+def head_matrices(attn):
+    """W_qk of every head, (H, C, C)."""
+    w_q = attn.q.weight.detach().unflatten(0, (attn.n_head, -1)).mT  # (H, C, D)
+    w_k = attn.k.weight.detach().unflatten(0, (attn.n_head, -1)).mT  # (H, C, D)
+    return w_q @ w_k.mT
+
+
+def beta_and_gradient(model, batch):
+    """-> for every layer, beta (B, H, T, T) and G (H, C, C) of the model's own loss on a batch."""
+    idx, targets, *positions = batch
+    for block in model.blocks:
+        block.attn.__class__ = WatchedAttention  # the same weights, another forward
+    x = model.drop(model.ln_emb(model.tok_emb(idx) + model.pos_emb.weight[: idx.shape[1]]))  # (B, T, C)
+    for block in model.blocks:
+        x = block(x)
+    if positions:
+        x = x.gather(1, positions[0].unsqueeze(-1).expand(-1, -1, x.shape[-1]))  # (B, K, C)
+    logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)
+    F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+    found = []
+    for block in model.blocks:
+        beta, x = block.attn.scores.grad, block.attn.x
+        found.append((beta, torch.einsum("bhij,bic,bjd->hcd", beta, x, x)))
+        block.attn.__class__ = SelfAttention
+    model.zero_grad()
+    return found
+
+
+def beta_symmetry(beta):
+    """beta (B, H, T, T) -> (H,), over pairs of different tokens."""
+    off = beta * (1 - torch.eye(beta.shape[-1]))
+    return (off * off.mT).sum((0, 2, 3)) / off.square().sum((0, 2, 3))
+
+
+def measure(path, seed, every):
+    """Train as train.py does, and look on -> rows."""
+    cfg = config.load([path, f"--seed={seed}", "--compile=off"])
+    place = train.find_place(cfg)
+    trainer = train.Trainer(cfg, place, train.open_corpus(cfg, place))
+    probe = trainer.batch(trainer.corpus.val, 0, 0)
+    rows = []
+    for batch in tqdm(trainer.batches(), total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
+        if trainer.step % every:
+            trainer.train_step(batch)
+            continue
+        step, found = trainer.step, beta_and_gradient(trainer.model, probe)
+        before = [head_matrices(block.attn) for block in trainer.model.blocks]
+        trainer.train_step(batch)
+        for layer, (beta, g) in enumerate(found):
+            update = head_matrices(trainer.model.blocks[layer].attn) - before[layer]
+            values = symmetry(before[layer]), beta_symmetry(beta), symmetry(g), symmetry(update)  # (H,) each
+            rows.append(Row(Path(path).stem, seed, step, layer, *(f"{x.mean():.4f}" for x in values)))
+        if step >= cfg.max_iters - every:
+            break
+    return rows
+
+
+def plot(rows, path):
+    """A column for each quantity, a row for each model; a thin line per seed, a thick one for their mean."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    with figures.figure(path, [1] * len(QUANTITIES), rows=len(models)) as axes:
+        for i, model in enumerate(models):
+            colour = figures.DECODER if "decoder" in model else figures.ENCODER
+            for j, (quantity, title) in enumerate(QUANTITIES.items()):
+                axis = axes[i][j]
+                curves = defaultdict(dict)  # layer, seed -> {step: value}
+                for row in rows:
+                    if row.model == model:
+                        curves[row.layer, row.seed][row.step] = float(getattr(row, quantity))
+                layers = sorted({layer for layer, _ in curves})
+                for layer in layers:
+                    seeds = [curve for (of, _), curve in curves.items() if of == layer]
+                    steps = sorted(seeds[0])
+                    dash = "-" if layer == layers[-1] else "--"
+                    for curve in seeds:
+                        axis.plot(steps, [curve[step] for step in steps], dash, color=colour, lw=0.5, alpha=0.35)
+                    mean = [sum(curve[step] for curve in seeds) / len(seeds) for step in steps]
+                    axis.plot(steps, mean, dash, color=colour, lw=1.8, label=f"layer {layer}")
+                axis.axhline(0, color="0.8", lw=0.8, zorder=0)
+                axis.set(ylim=(-0.4, 1.0), xlabel="step", title=f"{'abcdefgh'[i * len(QUANTITIES) + j]}  {title}, {model}")
+                axis.title.set_fontsize(9)
+            axes[i][0].set_ylabel("symmetry, mean over heads")
+            axes[i][0].legend(frameon=False, fontsize=8, loc="upper left")
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", nargs="*", help="config files of train.py")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--every", type=int, default=50, help="updates between looks (%(default)s)")
+    args = parser.parse_args(argv)
+    table = RESULTS / "theorem.csv"
+    rows = []
+    for path in args.configs:
+        for seed in args.seeds:
+            rows += measure(path, seed, args.every)
+            with open(table, "w", newline="") as f:
+                csv.writer(f).writerows([Row._fields, *rows])
+    with open(table, newline="") as f:
+        rows = [Row(r["model"], int(r["seed"]), int(r["step"]), int(r["layer"]), *(r[q] for q in QUANTITIES))
+                for r in csv.DictReader(f)]
+    plot(rows, RESULTS / "theorem.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
