@@ -58,7 +58,9 @@ class Checkpoint(AbstractContextManager):
         self.n_params = count_params(self.tensors.values())
 
     def _open(self, only: str):
-        files, index = ([only], None) if only else weight_files(self._folder)
+        files, index = [only], None
+        if not only:
+            files, index = weight_files(self._folder)
         config = read_config(self._folder, files[0])
         tables = dict(zip(files, self._pool.map(self._read_table, files)))
         if config is None:
@@ -87,7 +89,7 @@ class Checkpoint(AbstractContextManager):
 
     @property
     def note(self) -> str:
-        return self._folder.note
+        return ", ".join(self._folder.notes)
 
     @property
     def bytes_read(self) -> int:
