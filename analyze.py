@@ -82,8 +82,8 @@ def directionality_eq17(m, gamma=GAMMA):
     """
     As printed, Eq. (17)-(19): the norms that stand out are summed whole, and deviations divide by n.
 
-    Its sign can be wrong. One heavy column raises the threshold of the columns, so that no other passes it, and with
-    its entries it makes some rows outliers, whose norms then outweigh its own.
+    Its sign can be wrong. One heavy column raises the threshold of the columns, so that hardly any other passes it, and
+    counts once; of the rows as many pass theirs as chance lets through, 2 in 100, and each of them counts as well.
     """
     r = outliers(m.norm(dim=-1), gamma)
     c = outliers(m.norm(dim=-2), gamma)
@@ -350,7 +350,7 @@ def parse_args(argv):
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
-                      help="runs of train.py, and the CSV files in data/results/published")
+                      help="runs of train.py, and the CSV files of data/results and data/results/published")
     parser.add_argument("--level", type=float, default=2.5,
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
@@ -431,22 +431,17 @@ def report_paper(summary, args):
 
 
 def analyze_runs(args):
-    curves, trajectories, folders = {}, [], []
-    for path in args.runs:
-        if not path.endswith(".csv"):
-            folders.append(path)
-        elif published.holds_trajectories(path):
-            trajectories += published.read_trajectories(path)
-        else:
-            curves |= published.read_curves(path)
+    csv_files = [path for path in args.runs if path.endswith(".csv")]
+    folders = [path for path in args.runs if not path.endswith(".csv")]
+    curves, trajectories, ends = published.read_csv_files(csv_files)
     arms = compare.pool(folders)
     rows = compare.compare(arms, args.level)
     if curves:
         print(published.curves_table(curves))
     if arms:
         print(tables.runs_table(arms, rows, args.level))
-    if trajectories:
-        print(published.ends_table(trajectories, arms))
+    if trajectories or ends:
+        print(published.ends_table(trajectories, arms, ends))
     if args.csv and arms:
         tables.write_comparison(args.csv, rows)
     if not args.plot:

@@ -86,6 +86,12 @@ def read_meta(path):
     return meta
 
 
+def most_open_files():
+    """That the system lets this process have: often 1024."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4096 if soft == resource.RLIM_INFINITY else soft
+
+
 class Stream:
     """
     The shards of a split as one sequence of tokens.
@@ -94,8 +100,7 @@ class Stream:
     check(), not by every read: a batch of 256 rows is 256 reads and nothing else.
     """
 
-    # Train and val may each keep a quarter of the files that a process can have; beyond, one is opened for each read.
-    KEEP_OPEN = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+    KEEP_OPEN = most_open_files() // 4  # train and val each; of more shards, some are opened for every read
 
     def __init__(self, folder, split, meta):
         self.meta = meta
@@ -210,7 +215,17 @@ def command(folder, meta):
     """The command that makes the files of a folder: as meta has it, else as the path tells."""
     if "command" in meta:
         return f"{meta['command']} --out_dir={folder}"
-    name, tokenizer = folder.absolute().parts[-2:]
-    if tokenizer in TOKENIZERS and (Path(__file__).parent / name / "prepare.py").exists():
-        return f"python data/{name}/prepare.py --tokenizer={tokenizer} --out_dir={folder}"
-    return f"python data/NAME/prepare.py --out_dir={folder}"
+    dataset, name = folder.absolute().parts[-2:]
+    if not (Path(__file__).parent / dataset / "prepare.py").exists():
+        dataset = "NAME"
+    return " ".join([f"python data/{dataset}/prepare.py", *options(name), f"--out_dir={folder}"])
+
+
+def options(name):
+    """With which options a prepare script makes a folder of this name by itself; none if it would not."""
+    tokenizer = name.removesuffix("_spaced")
+    if tokenizer not in TOKENIZERS:
+        return []
+    if name.endswith("_spaced"):
+        return [f"--tokenizer={tokenizer}", "--spaced"]
+    return [f"--tokenizer={tokenizer}"]

@@ -83,21 +83,16 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     folder = Path(args.out_dir or default_folder(args))
     new = new_state(args, source, len(parts), files)
     state = resume(folder, new)
-    order = np.random.default_rng(args.seed).permutation(len(parts))
-    parts = [parts[i] for i in order]
-    validates = None  # or, for each part, whether all of it does
-    if whole_files:
-        sizes = np.array([file.size for file in files])
-        shares = sizes / max(1, sizes.sum())
-        validates, _ = choose(first_8_bytes(file.digest for file in files), shares, new)
-        validates = validates[order]
     finished = (folder / "meta.json").exists()
     if not finished:
+        order = np.random.default_rng(args.seed).permutation(len(parts))
+        parts = [parts[i] for i in order]
+        validates = None  # or, for each part, whether all of it does
+        if whole_files:
+            validates = choose_files(files, new)[order]
         state = write_shards(folder, state, parts, read, validates, args.num_proc, total)
     for kind, counts in state["notes"].items():
-        some = ", ".join(list(counts)[:5])
-        more = ", ..." if len(counts) > 5 else ""
-        print(f"{sum(counts.values()):,} {kind}: {some}{more}")
+        print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
     if not finished:
         finish(folder, state)
     docs, tokens = state["n_docs"], state["n_tokens"]
@@ -105,6 +100,13 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     print(f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, "
           f"{sum(state['tokens']['val']) / tokens:.2%} to validate on, {megabytes:,.1f} MB")
     return folder
+
+
+def some(names):
+    """The first five, for a line that may not grow with their number."""
+    names = list(names)
+    more = ", ..." if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
 
 
 OPTIONS = ("dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size",
@@ -315,6 +317,14 @@ def choose(hashes, shares, state):
         lowest = float(draws[allowed].min())
     chosen = (draws < state["val_fraction"]) | (draws == lowest)
     return chosen & allowed, lowest
+
+
+def choose_files(files, state):
+    """The same for LocalFiles that go to one split as a whole: (N,) bool."""
+    sizes = np.array([file.size for file in files])
+    shares = sizes / max(1, sizes.sum())
+    validates, _ = choose(first_8_bytes(file.digest for file in files), shares, state)
+    return validates
 
 
 def first_8_bytes(digests):

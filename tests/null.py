@@ -1,13 +1,17 @@
 """
 What the scores of W_qk are where there is nothing to find, and what they find where there is something:
 
-    python -m tests.null            # about four minutes of one core
+    python -m tests.null            # some five minutes of one core
 
-Writes data/results/null.csv: mean and 2.5 % and 97.5 % quantiles of symmetry, directionality and directionality_eq17 of
-W_q W_k^T, W_q and W_k (n, r) standard normal; r = n is a layer, its heads side by side. And data/results/power.png: how
-often each of four statistics of row and column norms leaves its own such band when k columns are f times as large.
+Writes, into data/results:
 
-Not a test, but it stands on analyze.py, as nothing in data/ does.
+    null.csv    mean and 2.5 % and 97.5 % quantiles of symmetry, directionality and directionality_eq17 of W_q W_k^T,
+                W_q and W_k (n, r) standard normal; r = n is a layer, its heads side by side
+    power.csv   k columns are f times as large: how often four statistics of row and column norms are below and above
+                such a band of their own
+    power.png   the same, drawn
+
+Not a test, but it stands on analyze.py, as nothing in data/ may.
 """
 
 import csv
@@ -33,10 +37,13 @@ PLANTED_DRAWS = 300
 
 
 def main():
-    torch.manual_seed(0)
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     write_null(RESULTS / "null.csv")
-    draw_power(power_curves(), RESULTS / "power.png")
+    torch.manual_seed(0)
+    curves = power_curves()
+    write_power(curves, RESULTS / "power.csv")
+    draw_power(curves, RESULTS / "power.png")
 
 
 # ---- the null ----------------------------------------------------------------------------------------------------
@@ -53,8 +60,12 @@ def write_null(path):
             low, high = band(values)
             row += [f"{x:.4f}" for x in (values.mean().item(), low, high)]
         rows.append(row)
+    write_csv(path, [columns, *rows])
+
+
+def write_csv(path, rows):
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
-        csv.writer(f).writerows([columns, *rows])
+        csv.writer(f).writerows(rows)
 
 
 def ranks_of(n):
@@ -97,7 +108,7 @@ def band(values):
 
 # ---- power -------------------------------------------------------------------------------------------------------
 #
-# Four statistics of the row norms and the column norms (draws, n) of a matrix. All are negative where columns stand out.
+# Four statistics of the row norms and the column norms (draws, n) of a matrix, negative where columns stand out.
 
 
 def directionality(rows, cols):
@@ -119,7 +130,7 @@ def spread(rows, cols):
 
 
 STATISTICS = {
-    "directionality (excess)": directionality,
+    "directionality": directionality,
     "directionality_eq17": directionality_eq17,
     "largest norm over the median": largest,
     "spread of log norms": spread,
@@ -159,6 +170,15 @@ def planted(n, k, f, draws):
         for name, statistic in STATISTICS.items():
             values[name].append(statistic(rows, cols))
     return {name: torch.cat(parts) for name, parts in values.items()}
+
+
+def write_power(curves, path):
+    rows = [["n", "k", "f", "statistic", "below", "above"]]
+    for (n, k), shares in curves.items():
+        for name, (below, above) in shares.items():
+            for f, low, high in zip(PLANTED_FACTORS, below, above):
+                rows.append([n, k, f, name, f"{low:.3f}", f"{high:.3f}"])
+    write_csv(path, rows)
 
 
 def draw_power(curves, path):

@@ -101,7 +101,7 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
     assert b"a?b" in sum(documents(tmp_path / "out").values(), [])
 
 
-@pytest.mark.parametrize("parts", [[[f"{i:03}" for i in range(300)]], [[f"{i:03}"] for i in range(300)]])
+@pytest.mark.parametrize("parts", [[[f"{i:03}" for i in range(300)]], [[f"{i:03}"] for i in range(120)]])
 def test_documents_and_files_are_shuffled_and_the_seed_decides(parts, tmp_path):
     size = "--shard_size=1" if len(parts) > 1 else "--shard_size=10000"  # a document a shard: only files are shuffled
     folders = [write(tmp_path / seed, parts, f"--seed={seed}", "--val_fraction=0.2", size) for seed in "01"]
@@ -265,7 +265,8 @@ def test_between_a_kill_and_going_on_an_edited_input_is_not_mixed_with_the_old_o
     assert contents(tmp_path / "out") == before
 
 
-def test_an_edited_csv_is_noticed(tmp_path):
+def test_an_edited_csv_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "read_column", lambda *args, **options: ["one", "two"])
     (tmp_path / "train.csv").write_text('id,comment_text\n1,one\n2,two\n')
     argv = [f"--csv={tmp_path / 'train.csv'}", "--tokenizer=bytes", f"--out_dir={tmp_path / 'out'}"]
     jigsaw.main(argv)
@@ -553,15 +554,22 @@ def test_train_makes_the_folders_of_the_standard_library_and_no_others(tmp_path,
     (tmp_path / "data" / "stdlib" / "gpt2" / "meta.json").touch()
     stdlib.make("data/stdlib/gpt2")
     assert made == []
+    stdlib.make("data/stdlib/foo")
+    assert made == []
     stdlib.make("data/stdlib/bytes/")
-    assert made == [["--tokenizer=bytes", "--out_dir=data/stdlib/bytes"]]
-    with pytest.raises(tokens.DataError, match="data/stdlib/foo: data/stdlib/prepare.py makes bytes and gpt2, not foo"):
-        stdlib.make("data/stdlib/foo")
+    stdlib.make("data/stdlib/gpt2_spaced")
+    assert made == [["--tokenizer=bytes", "--out_dir=data/stdlib/bytes"],
+                    ["--tokenizer=gpt2", "--spaced", "--out_dir=data/stdlib/gpt2_spaced"]]
 
 
-def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it():
-    with pytest.raises(tokens.DataError, match="run python data/wikipedia/prepare.py --tokenizer=gpt2 --out_dir=data/"):
-        tokens.load("data/wikipedia/gpt2")
+@pytest.mark.parametrize("folder, command", [
+    ("data/wikipedia/gpt2", "python data/wikipedia/prepare.py --tokenizer=gpt2 --out_dir=data/wikipedia/gpt2"),
+    ("data/jigsaw/bytes_spaced", "python data/jigsaw/prepare.py --tokenizer=bytes --spaced --out_dir=data/jigsaw/byt"),
+    ("data/stdlib/foo", "python data/stdlib/prepare.py --out_dir=data/stdlib/foo"),
+    ("elsewhere/foo", "python data/NAME/prepare.py --out_dir=elsewhere/foo")])
+def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(folder, command):
+    with pytest.raises(tokens.DataError, match=f"{folder} has no finished token files: run {command}"):
+        tokens.load(folder)
 
 
 @pytest.mark.parametrize("argv, message", [(["nowhere"], "no file"), ([], "required"),

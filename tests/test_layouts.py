@@ -24,7 +24,7 @@ from transformers.models.auto import configuration_auto, modeling_auto  # noqa: 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 aten = torch.ops.aten
-NOT_SELF = re.compile("cross|encoder_attn|EncDec|head.attention|resampler|mask_decoder|pixel_level")  # no layers
+NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|resampler|mask_decoder|pixel_level")  # no layers
 NORMS = re.compile(r"(q|k|query|key)_(a_)?(layer)?norm$|kv_a_layernorm$")  # outside of W_qk: replaced by the identity
 
 
@@ -34,6 +34,8 @@ TEXT = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_he
             max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 GQA = dict(TEXT, num_key_value_heads=2)
 WIDE = dict(GQA, head_dim=16)  # head_dim is not hidden_size / num_attention_heads
+GEMMA = dict(WIDE, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=0,
+             hidden_size_per_layer_input=4, vocab_size_per_layer_input=50)
 MOE = dict(WIDE, num_experts=4, num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
            moe_intermediate_size=16, first_k_dense_replace=1, n_group=1, topk_group=1)
 MROPE = dict(MOE, hidden_size=64, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0,
@@ -159,13 +161,20 @@ case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text ol
      "phi qwen3_vl_text", WIDE, decoder(0, 1))
 case("mixtral qwen2_moe qwen3_moe phimoe olmoe flex_olmo granitemoe granitemoeshared glm4_moe gpt_oss ernie4_5_moe "
      "hunyuan_v1_moe dots1 minimax_m2 llama4_text qwen3_vl_moe_text", MOE, decoder(0, 1))
-case("llama stablelm helium", GQA, decoder(0, 1), head_dim=8)
+case("afmoe cohere2_moe cwm diffllama doge exaone_moe granite_swa hy_v3 hyperclovax internlm3 iquestcoder jais2 laguna "
+     "mellum minimax_m3_vl_text nanochat solar_open", MOE, decoder(0, 1))
+case("gemma3n_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2, laurel_rank=4, intermediate_size=[48] * 4,
+     activation_sparsity_pattern=[0.0] * 4, altup_num_inputs=2)
+case("gemma4_text", GEMMA, decoder(0, 1, 2, 3), global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True)
+case("gemma4_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2)
+case("llama stablelm helium bitnet", GQA, decoder(0, 1), head_dim=8)
 case("llama", TEXT, decoder(0, 1))
 case("qwen2_vl_text qwen2_5_vl_text glm4v_text", MROPE, decoder(0, 1))
 case("eurobert", GQA, encoder(0, 1))
 case("opt", TEXT, decoder(0, 1), ffn_dim=48, word_embed_proj_dim=16)
 case("xglm", dict(vocab_size=50, d_model=32, num_layers=2, attention_heads=4, ffn_dim=48), decoder(0, 1))
 case("biogpt modernbert-decoder", TEXT, decoder(0, 1))
+case("ctrl", GPT, decoder(0, 1), dff=48)
 case("gptj", GPT, decoder(0, 1), rotary_dim=4)
 case("gpt_neo", dict(vocab_size=50, hidden_size=32, num_layers=2, num_heads=4,
                      attention_types=[[["global", "local"], 1]]), decoder(0, 1))
@@ -184,7 +193,7 @@ case("dbrx", dict(vocab_size=50, d_model=32, n_layers=2, n_heads=4, max_seq_len=
                   attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=1e9),
                   ffn_config=dict(ffn_hidden_size=16, moe_num_experts=2, moe_top_k=1)), decoder(0, 1))
 # Latent.
-case("deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite youtu", MLA, decoder(0, 1))
+case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu", MLA, decoder(0, 1), index_topk=64)
 case("deepseek_v2 deepseek_v3", MLA, decoder(0, 1), q_lora_rank=None)
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", HYBRID, decoder(1, 3))
@@ -199,8 +208,10 @@ case("nemotron_h", WIDE, decoder(1, 3), hybrid_override_pattern="M*-*", mamba_nu
      n_groups=1, ssm_state_size=8)
 # Encoders of text.
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
-     "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet", TEXT,
-     encoder(0, 1))
+     "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet "
+     "roc_bert tapas convbert jina_embeddings_v3 gte", TEXT, encoder(0, 1))
+case("nystromformer", TEXT, encoder(0, 1), num_landmarks=1, segment_means_seq_len=1)
+case("openai_privacy_filter", MOE, encoder(0, 1))
 case("bert", TEXT, decoder(0, 1), is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
 case("big_bird", TEXT, encoder(0, 1), attention_type="original_full")
 case("xmod", TEXT, encoder(0, 1), default_language="en_XX")
@@ -216,8 +227,13 @@ case("xlnet", dict(vocab_size=50, d_model=32, n_layer=2, n_head=4, d_inner=48), 
 # Two stacks.
 case("t5 mt5 umt5 switch_transformers", T5, TWO, seq2seq)
 case("bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe", BART, TWO, seq2seq)
+case("t5gemma", dict(encoder=WIDE, decoder=dict(WIDE, num_hidden_layers=3)), TWO, seq2seq)
 case("led", BART, TWO, window)
 case("whisper speech_to_text", SPEECH, TWO, speech)
+case("moonshine", dict(vocab_size=50, hidden_size=32, intermediate_size=48, encoder_num_hidden_layers=2,
+                       decoder_num_hidden_layers=3, encoder_num_attention_heads=4, decoder_num_attention_heads=4,
+                       encoder_num_key_value_heads=4, decoder_num_key_value_heads=4),
+     TWO, lambda model, n, t: model(torch.randn(4, 8000), decoder_input_ids=ids(4, 9)))
 case("speecht5", SPEECHT5, TWO, waves, "SpeechT5ForSpeechToText")
 case("trocr", BART, decoder(0, 1, 2, name="decoder"), cross_attention_hidden_size=20)
 case("detr", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
@@ -229,11 +245,16 @@ case("vit_mae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="deco
 case("videomae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder"), lambda model, *_: model(
     torch.randn(9, 4, 3, 16, 16), bool_masked_pos=torch.tensor([[True, False] * 4] * 9)), "VideoMAEForPreTraining")
 # Images and sound.
-case("vit deit beit data2vec-vision", VIT, encoder(0, 1, 2), images)
+case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_clip_vision_model", VIT,
+     encoder(0, 1, 2), images)
 case("dinov2 dinov2_with_registers ijepa vit_msn", VIT, encoder(0, 1, 2), images)
 case("swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2], num_heads=[2, 4],
      image_size=16, out_features=None)
-case("dinov3_vit", VIT, encoder(0, 1, 2), images, hidden_size=32)
+case("dinov3_vit mlcd_vision_model", VIT, encoder(0, 1, 2), images, hidden_size=32)
+case("sam3_vit_model", VIT, encoder(0, 1, 2), images, window_size=0, global_attn_indexes=[0, 1, 2], hidden_size=32,
+     pretrain_image_size=16)
+case("granite_docling_vision", VIT, encoder(0, 1, 2), images, scale_factor=2, use_fine_route=False,
+     deepstack_visual_indexes=[0])
 case("yolos", SQUARE, encoder(0, 1, 2), images, patch_size=8)
 case("internvl_vision", SQUARE, encoder(0, 1, 2), images)
 case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(12, 16, 16)),
@@ -355,7 +376,7 @@ POSITIONS = {"position_embeddings", "object_queries", "freqs_ci"}  # what an att
 
 def at_position_0(value):
     """The same as at position 0 for all: RoPE turns nothing, nothing is added."""
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return torch.ones_like(value[0]), torch.zeros_like(value[1])  # cos, sin
     return torch.ones_like(value) if value.is_complex() else torch.zeros_like(value)
 
@@ -373,11 +394,17 @@ class Probe(TorchDispatchMode):
         modules = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
         self.names = {module: name for name, module in modules.items()
                       if not any(other.startswith(name + ".") for other in modules) and [*module.parameters()]
-                      and not NOT_SELF.search(name) and not re.search("Linear|Lightning", type(module).__name__)}
+                      and not NOT_SELF.search(name) and not re.search("Linear|Lightning", type(module).__name__)
+                      and not getattr(module, "is_kv_shared_layer", False)}
         self.heads, self.causal, self.axis, self.module, self.basis = {}, {}, {}, None, True
+        self.paused = False
         for module in self.names:
             module.register_forward_pre_hook(self.enter, with_kwargs=True)
             module.register_forward_hook(self.leave, with_kwargs=True)
+        for module in model.modules():  # the indexer of DeepSeek-V3.2 chooses what is attended to
+            if "Indexer" in type(module).__name__:
+                module.register_forward_pre_hook(lambda *_: setattr(self, "paused", True))
+                module.register_forward_hook(lambda *_: setattr(self, "paused", False))
 
     def enter(self, module, args, kwargs):
         if not self.basis:
@@ -396,7 +423,10 @@ class Probe(TorchDispatchMode):
         if "hidden_states" in kwargs:
             old = kwargs["hidden_states"]
             return (args, kwargs | {"hidden_states": old if h is None else h}), old
-        return ((args[0] if h is None else h, *args[1:]), kwargs), args[0]
+        old = args[0]
+        if h is not None:  # also where they are given three times, as in CTRL
+            args = tuple(h if arg is old else arg for arg in args)
+        return (args, kwargs), old
 
     def leave(self, module, args, kwargs, out):
         self.module = None
@@ -410,7 +440,7 @@ class Probe(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         places = {aten.bmm.default: (0, 1), aten.baddbmm.default: (1, 2)}.get(func)
         name = self.names.get(self.module)
-        if name and places and name not in self.heads:
+        if name and places and name not in self.heads and not self.paused:
             q, k = args[places[0]], args[places[1]].mT  # (B H, T, D)
             batch = self.rows // q.shape[1]
             if k.shape == q.shape and q.shape[0] % batch == 0:  # not a projection
@@ -471,6 +501,7 @@ def test_every_model_type_of_the_table_is_proven():
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
+    proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
 
@@ -482,7 +513,8 @@ ROWS_WITH_DEFAULTS = [pytest.param(kind, row, id=f"{kind} {row.stack}") for row 
 def test_defaults_are_those_of_the_class(kind, row):
     config = configuration_auto.CONFIG_MAPPING[kind]()
     n_head = next(getattr(config, key) for key in ("num_attention_heads", "attention_heads") if hasattr(config, key))
-    head_dim = getattr(config, "d_kv", getattr(config, "head_dim", None)) or config.hidden_size // n_head
+    sizes = config.to_dict()
+    head_dim = sizes.get("d_kv") or sizes.get("head_dim") or config.hidden_size // n_head
     assert (config.num_hidden_layers, n_head) == (row.n_layer, row.n_head)
     assert head_dim == (row.head_dim or config.hidden_size // n_head)
 
@@ -513,6 +545,15 @@ def test_older_names_give_the_same_layers(kind, tmp_path):
             assert all(map(torch.equal, one.heads(tensors), other.heads(old)))
 
 
+@pytest.mark.parametrize("kind, config, other", [("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new")])
+def test_another_model_type_of_the_same_model_gives_the_same_layers(kind, config, other, tmp_path):
+    config, tensors = saved(build(kind, config), tmp_path)
+    names = {name.replace("gte.", "new."): tensor for name, tensor in tensors.items()}
+    [one], [two] = find_stacks(config, shapes(tensors)), find_stacks(config | {"model_type": other}, shapes(names))
+    for layer, same in zip(one.layers, two.layers, strict=True):
+        assert all(map(torch.equal, layer.heads(tensors), same.heads(names)))
+
+
 # ---- made by hand -------------------------------------------------------------------------------------------------
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
@@ -534,6 +575,17 @@ def chunked(qkv, n_head, n_block):
     return q, k
 
 
+def halved(qk, n_head, _):
+    """GPT-BERT: (T, [q, k])."""
+    q, k = qk.chunk(2, -1)
+    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_head, -1))
+
+
+def apart(q, k, n_head, n_kv_head):
+    """Dream and LLaDA: (T, C) each."""
+    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_kv_head, -1))
+
+
 def in_blocks(qvk, n_head, n_block):
     """CodeGen2: (T, n_block, [q; v; k])."""
     q, _, k = qvk.unflatten(-1, (n_block, -1)).chunk(3, -1)
@@ -542,10 +594,18 @@ def in_blocks(qvk, n_head, n_block):
 
 # Models with code of their own: their projection of x (T, C) to queries and keys (T, H, D), as that code has it.
 OWN_CODE = [
-    pytest.param(dict(model_type="neobert"), ["model.transformer_encoder.0.qkv.weight"], [96], chunked, 3, id="neobert"),
+    pytest.param(dict(model_type="neobert"), ["model.transformer_encoder.0.qkv.weight"], [96], chunked, 3,
+                 id="neobert"),
     pytest.param(dict(model_type="codegen", auto_map={}, head_dim=4), ["transformer.h.0.attn.qkv_proj.weight"], [96],
                  in_blocks, 8, id="codegen2"),
-    pytest.param(dict(model_type="codegen"), ["transformer.h.0.attn.qkv_proj.weight"], [96], in_blocks, 4, id="codegen"),
+    pytest.param(dict(model_type="codegen"), ["transformer.h.0.attn.qkv_proj.weight"], [96], in_blocks, 4,
+                 id="codegen"),
+    pytest.param(dict(model_type="gpt_bert"), ["transformer.layers.0.attention.in_proj_qk.weight"], [64], halved, 2,
+                 id="gpt_bert"),
+    pytest.param(dict(model_type="Dream", num_key_value_heads=4), [
+        f"model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="Dream"),
+    pytest.param(dict(model_type="llada", n_kv_heads=4), [f"model.transformer.blocks.0.{w}_proj.weight" for w in "qk"],
+                 [32, 16], apart, 4, id="llada"),
 ]
 
 

@@ -44,6 +44,14 @@ def blocks(weights, sizes, config):
     return heads[:n_head], heads[n_head : n_head + n_kv_head]
 
 
+def query_key(weights, sizes, config):
+    """[q; k] (2 H D, C)."""
+    [qk] = weights
+    head_dim = sizes.head_dim or qk.shape[1] // sizes.n_head
+    q, k = qk.unflatten(0, (2, sizes.n_head, head_dim))
+    return q, k
+
+
 def conv1d(weights, sizes, config):
     """[q, k, v] (C, 3 H D): GPT-2's Conv1D stores (in, out)."""
     return blocks([weights[0].mT], sizes, config)
@@ -119,4 +127,4 @@ def latent(weights, sizes, config):
 
 
 FORMS = {form.__name__: form for form in (
-    separate, gated, blocks, conv1d, grouped, multi_query, codegen, xlnet, latent)}
+    separate, gated, blocks, query_key, conv1d, grouped, multi_query, codegen, xlnet, latent)}

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.pretrained.layout_config import (LayoutError, pick_count, pick_counts, pick_flag, pick_section, pick_word,
-                                           pick_words, require)
+from data.pretrained.layout_config import (LayoutError, expect, pick, pick_count, pick_counts, pick_flag,
+                                           pick_section, pick_word, pick_words, require)
 from data.pretrained.layout_forms import FORMS, Sizes
 from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, Row
 
@@ -80,9 +80,11 @@ class Stack:
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
-# Not layers: cross-attention, pooling, backbones, prediction of further tokens. Position projections have other names.
-UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|mask_decoder|pixel_level|\bmtp\.")
-QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|att_proj|(q|k|qkv|query|key)_(proj|lin)|"
+# Not layers: cross-attention, pooling, backbones, prediction of further tokens, and the indexer that chooses what
+# DeepSeek-V3.2 attends to. Position projections have other names.
+UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|mask_decoder|pixel_level|indexer\.|"
+                      r"\bmtp\.")
+QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|att_proj|in_proj_qk|(q|k|qkv|query|key)_(proj|lin)|"
       r"(linear|to)_(q|k|qkv)|q_[ab]_proj|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
@@ -230,20 +232,25 @@ def find_stages(config: dict, names: set[str]) -> list[Part]:
 
 
 def part_type(model_type: str, part: str, config: dict) -> str:
-    """The model_type of a part; where its config names none, as in CLIP's files, that of the model with the part's."""
+    """The model_type of a part; where its config has none of the table, as in CLIP's files, the model's with its name."""
     own = pick_word(config, "model_type", default=model_type)
-    if own != model_type:
+    if own != model_type and own in KNOWN | COMPOSITES:
         return own
     guess = f"{model_type}_{part}".replace("-", "_")
-    return guess if guess in KNOWN else f"{guess}_model"
+    for known in (guess, f"{guess}_model"):
+        if known in KNOWN:
+            return known
+    return own
 
 
 # Keys of config.json, tried in this order; {0} is the name of the stack.
 N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
     encoder_layers"""
-N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_attention_heads n_head n_heads num_heads attention_heads
-    encoder_attention_heads"""
-SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "hybrid"}  # of those in layer_types
+N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
+    num_heads attention_heads encoder_attention_heads"""
+N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
+SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}  # of
+# those in layer_types
 
 
 def match_layers(row: Row, part: Part) -> list[re.Match]:
@@ -270,34 +277,56 @@ def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
     n_head = pick_count(config, N_HEAD.format(row.stack), default=row.n_head)
     require(n_layer and n_head, f"{part.model_type}: config.json has no number of layers or of heads")
     attn_config = pick_section(config, "attn_config", default={})  # DBRX
-    n_kv_head = pick_count(config, "num_key_value_heads", default=pick_count(attn_config, "kv_n_heads"))
+    n_kv_head = pick_count(config, N_KV_HEAD.format(row.stack), default=pick_count(attn_config, "kv_n_heads"))
     head_dim = pick_count(config, "head_dim d_kv d_head attention_head_size", default=row.head_dim)
+    if part.model_type == "convbert":  # convolutions take the place of the other heads
+        head_dim = pick_count(config, "hidden_size", default=768) // n_head
+        n_head = n_head // pick_count(config, "head_ratio", default=2)
     return n_layer, Sizes(n_head, n_kv_head, head_dim)
+
+
+def sizes_of_layer(sizes: Sizes, config: dict, i: int) -> Sizes:
+    """Gemma 4: layers that attend to everything have heads of their own sizes."""
+    layer_types = pick_words(config, "layer_types")
+    of_layers = pick_section(config, "per_layer_config", default={})  # as transformers saves them
+    of_layer = pick_section(of_layers, str(i), default={})
+    head_dim, n_kv_head = pick_count(of_layer, "head_dim"), pick_count(of_layer, "num_key_value_heads")
+    if not of_layers and i < len(layer_types) and layer_types[i] == "full_attention":
+        head_dim = pick_count(config, "global_head_dim")
+        if pick_flag(config, "attention_k_eq_v"):
+            n_kv_head = pick_count(config, "num_global_key_value_heads")
+    return Sizes(sizes.n_head, n_kv_head or sizes.n_kv_head, head_dim or sizes.head_dim)
 
 
 def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
     """The numbers of the layers with queries and keys of their own for a softmax."""
     layer_types = pick_words(config, "layer_types layers_block_type")
+    n_own = left_out(row, config, n_layer).start
     if layer_types:
-        return [i for i, layer_type in enumerate(layer_types[:n_layer]) if layer_type in SOFTMAX]
+        return [i for i, layer_type in enumerate(layer_types[:n_own]) if layer_type in SOFTMAX]
     if row.own:
         return list(row.own(config, n_layer))
-    return list(range(n_layer))
+    return list(range(n_own))
 
 
-def further_layers(config: dict, n_layer: int) -> range:
-    """Those that predict further tokens, in DeepSeek-V3 and others: after the last, and no part of the stack."""
-    return range(n_layer, n_layer + pick_count(config, "num_nextn_predict_layers", default=0, least=0))
+def left_out(row: Row, config: dict, n_layer: int) -> range:
+    """
+    The layers at the end that take the keys of an earlier one, in Gemma 3n and 4, and after them those that predict
+    further tokens, in DeepSeek-V3 and others.
+    """
+    n_shared = pick_count(config, "num_kv_shared_layers", default=row.n_shared, least=0)
+    n_further = pick_count(config, "num_nextn_predict_layers", default=0, least=0)
+    return range(max(0, n_layer - n_shared), n_layer + n_further)
 
 
 def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, ...]:
     """The layers of one stack. LayoutError if they are not exactly those that the config tells of."""
     n_layer, sizes = read_sizes(row, part)
     scored = scored_layers(row, part.config, n_layer)
-    further = further_layers(part.config, n_layer)
+    no_part = left_out(row, part.config, n_layer)
     names = defaultdict(dict)  # layer -> weight -> name of the tensor
     for match in matches:
-        if int(match["i"]) not in further:
+        if int(match["i"]) not in no_part:
             names[int(match["i"])][match["weight"]] = match[0]
 
     told = f"{part.model_type}: {len(scored)} attention layers in config.json"
@@ -308,15 +337,18 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, .
     prefixes = {match["prefix"] for match in matches}
     require(len(names) == len(scored) and len(prefixes) == 1,
             f"{told}, {len(names)} found under {' and '.join(sorted(prefixes))!r}")
-    layout = Layout(part.model_type, row.form, sizes, part.config)
-    return tuple(Layer(i, tuple(names[i][weight] for weight in weights), layout) for i in scored)
+    layers = []
+    for i in scored:
+        layout = Layout(part.model_type, row.form, sizes_of_layer(sizes, part.config, i), part.config)
+        layers.append(Layer(i, tuple(names[i][weight] for weight in weights), layout))
+    return tuple(layers)
 
 
 def unscored_names(row: Row, part: Part) -> set[str]:
     """The tensors of layers without a softmax attention of their own, or that predict further tokens."""
     n_layer, _ = read_sizes(row, part)
     scored = scored_layers(row, part.config, n_layer)
-    unscored = {*range(n_layer), *further_layers(part.config, n_layer)} - {*scored}
+    unscored = {*range(n_layer), *left_out(row, part.config, n_layer)} - {*scored}
     found = set()
     for name in part.names:
         layer = re.search(r"(^|\.)layers\.(\d+)\.", name)
@@ -337,6 +369,8 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
 def is_causal(row: Row, config: dict) -> bool | None:
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
         return pick_flag(config, "is_decoder") or pick_flag(config, "causal")
-    if row.causal and (pick_flag(config, "use_bidirectional_attention") or not pick_flag(config, "is_causal", True)):
+    both_sides = pick(config, "use_bidirectional_attention", default=False)  # Gemma 4: "all", or "vision", images only
+    expect(both_sides in (True, False, "all", "vision"), "use_bidirectional_attention", both_sides, "true or false")
+    if row.causal and (both_sides in (True, "all") or not pick_flag(config, "is_causal", True)):
         return None  # by its first training, and not by its last
     return row.causal

@@ -7,6 +7,7 @@ import numpy as np
 from data.pretrained import audit
 from data.results import compare
 from data.results.figures import DECODER, ENCODER, MARKERS, figure, layer_colour, styles, together
+from data.results.published import Trajectory
 
 SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
@@ -16,10 +17,6 @@ CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajam
 
 def colour(causal):
     return DECODER if causal else ENCODER
-
-
-def kind(causal):
-    return "decoder" if causal else "encoder"
 
 
 def put_title(axis, row, column, text):
@@ -116,91 +113,97 @@ def write_key(axis, ours):
 # ---- training runs -----------------------------------------------------------------------------------------------
 
 
-def columns_of(trajectories):
-    """The columns of both pictures, as (depth, corpus), in the order of the paper's figures."""
-    found = {(run.n_layer, run.corpus) for run in trajectories}
-    return [(n_layer, corpus) for n_layer in N_LAYERS for corpus in CORPORA if (n_layer, corpus) in found]
-
-
 def plot_trajectories(trajectories, arms, path):
     """
     Figures 3 a and b, S3: both scores over the steps of training, median and quartiles over layers. arms: {name: its
-    runs, one per seed}, in a last column with quartiles over layers and seeds; may be empty.
+    runs of train.py, one per seed}, mean over seeds, in a last column; may be empty.
     """
-    columns = columns_of(trajectories)
-    n_columns = len(columns) + bool(arms)
-    with figure(path, [1] * n_columns, rows=len(SCORES)) as axes:
+    columns = columns_of(trajectories, list(arms.values()))
+    our_styles = styles(arms)
+    with figure(path, [1] * len(columns), rows=len(SCORES)) as axes:
         for row, score in enumerate(SCORES):
-            for column, (n_layer, corpus) in enumerate(columns):
+            for column, (title, shown) in enumerate(columns):
                 axis = axes[row, column]
-                for run in trajectories:
-                    if (run.n_layer, run.corpus) == (n_layer, corpus):
-                        draw_median(axis, run.steps, getattr(run, score), dict(color=colour(run.causal)))
-                put_title(axis, row, column, f"{n_layer} layers, {CORPORA[corpus]}")
-            if arms:
-                draw_arms(axes[row, -1], arms, score)
-                put_title(axes[row, -1], row, len(columns), "ours")
+                for run in shown:
+                    style = our_styles.get(run.name, dict(color=colour(run.causal)))
+                    draw_median(axis, run.steps, getattr(run, score), style)
+                put_title(axis, row, column, title)
             share_axes(axes[row], score)
-        handles = [axes[0, 0].plot([], [], color=colour(causal), label=f"{kind(causal)} of the authors")[0]
-                   for causal in (False, True)]
-        handles += axes[0, -1].get_legend_handles_labels()[0] if arms else []
-        axes[0, 0].figure.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False, fontsize=8)
-
-
-def draw_arms(axis, arms, score):
-    for (name, seeds), style in zip(arms.items(), styles(arms).values()):
-        values = together(seeds, lambda run: run.layers[score])  # (seeds, S, L)
-        values = np.concatenate(values, axis=1)  # (S, seeds * L)
-        draw_median(axis, seeds[0].steps[: len(values)], values, dict(label=f"ours: {name}", **style))
-
-
-def draw_median(axis, steps, values, style):
-    """values (S, layers): a line for the median, a band from quartile to quartile."""
-    q1, median, q3 = np.percentile(values, [25, 50, 75], axis=1)  # (S,)
-    axis.plot(steps, median, **style)
-    axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
+        legend = {"encoder": dict(color=ENCODER), "decoder": dict(color=DECODER)}
+        for name, style in our_styles.items():
+            legend[f"ours: {name}"] = style
+        write_legend(axes, legend)
 
 
 def plot_trajectory_layers(trajectories, arms, path):
     """
     Figures 3 c and d, S4: both scores of every layer; a row for encoders and one for decoders. arms as above: the plain
-    one of each kind in a last column, mean over seeds.
+    one of each kind in a last column.
     """
-    columns = columns_of(trajectories)
-    n_columns = len(columns) + bool(arms)
-    rows = [(score, causal) for score in SCORES for causal in (False, True)]
-    with figure(path, [1] * n_columns, rows=len(rows)) as axes:
+    plain = [arms[name] for name in plain_arms(arms)]
+    columns = columns_of(trajectories, plain)
+    rows = [("symmetry", False), ("symmetry", True), ("directionality", False), ("directionality", True)]
+    with figure(path, [1] * len(columns), rows=len(rows)) as axes:
         for row, (score, causal) in enumerate(rows):
-            for column, (n_layer, corpus) in enumerate(columns):
+            for column, (title, shown) in enumerate(columns):
                 axis = axes[row, column]
-                for run in trajectories:
-                    if (run.n_layer, run.corpus, run.causal) == (n_layer, corpus, causal):
+                for run in shown:
+                    if run.causal == causal:
                         draw_layers(axis, run.steps, getattr(run, score))
-                put_title(axis, row, column, f"{kind(causal)}, {n_layer} layers, {CORPORA[corpus]}")
-            if arms:
-                name = plain_arm(arms, causal)
-                if name:
-                    values = together(arms[name], lambda run: run.layers[score]).mean(0)  # (S, L)
-                    draw_layers(axes[row, -1], arms[name][0].steps[: len(values)], values)
-                put_title(axes[row, -1], row, len(columns), f"ours: {name or 'no ' + kind(causal)}")
+                put_title(axis, row, column, f"{'decoder' if causal else 'encoder'}, {title}")
             share_axes(axes[row], score)
-        handles, _ = axes[0, 0].get_legend_handles_labels()  # bottom to top
-        axes[0, 0].figure.legend([handles[0], handles[-1]], ["first layer", "last layer"], ncols=2, frameon=False,
-                                 loc="outside upper center", fontsize=8)
+        write_legend(axes, {"first layer": dict(color=layer_colour(0, 12)),
+                            "last layer": dict(color=layer_colour(11, 12))})
 
 
-def plain_arm(arms, causal):
-    """The name of the plain arm of this kind; None if there is none of this kind."""
-    if not any(seeds[0].config["causal"] == causal for seeds in arms.values()):
-        return None
-    return compare.baseline(arms, causal)
+def columns_of(trajectories, our_arms):
+    """The columns of both pictures, each a title and the Trajectories in it; our_arms: lists of runs, one per seed."""
+    columns = []
+    for n_layer in N_LAYERS:
+        for corpus, corpus_title in CORPORA.items():
+            shown = [run for run in trajectories if run.n_layer == n_layer and run.corpus == corpus]
+            if shown:
+                columns.append((f"{n_layer} layers, {corpus_title}", shown))
+    if our_arms:
+        columns.append(("ours", [mean_over_seeds(seeds) for seeds in our_arms]))
+    return columns
+
+
+def mean_over_seeds(seeds):
+    """Runs of train.py that differ in their seed -> a Trajectory, as far as all of them have come."""
+    symmetry = together(seeds, lambda run: run.layers["symmetry"]).mean(0)  # (S, L)
+    directionality = together(seeds, lambda run: run.layers["directionality"]).mean(0)
+    config = seeds[0].config
+    return Trajectory(seeds[0].name, config["n_layer"], config["causal"], "ours", seeds[0].steps[: len(symmetry)],
+                      symmetry, directionality)
+
+
+def plain_arms(arms):
+    """The names of the arms that the others are measured against: of the encoders, and of the decoders."""
+    kinds = {seeds[0].config["causal"] for seeds in arms.values()}
+    return [compare.baseline(arms, causal) for causal in sorted(kinds)]
+
+
+def draw_median(axis, steps, values, style):
+    """values (S, L): a line for the median over layers, a band from quartile to quartile."""
+    q1, median, q3 = np.percentile(values, [25, 50, 75], axis=1)  # (S,)
+    axis.plot(steps, median, **style)
+    axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
 
 
 def draw_layers(axis, steps, values):
     """values (S, L): a line per layer, dark at the bottom of the network, light at its top."""
     n_layer = values.shape[1]
     for layer in range(n_layer):
-        axis.plot(steps, values[:, layer], color=layer_colour(layer, n_layer), lw=1, label=f"layer {layer}")
+        axis.plot(steps, values[:, layer], color=layer_colour(layer, n_layer), lw=1)
+
+
+def write_legend(axes, styles_by_label):
+    """Above all panels: a line for each."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], label=label, **style) for label, style in styles_by_label.items()]
+    axes[0, 0].figure.legend(handles=lines, loc="outside upper center", ncols=6, frameon=False, fontsize=8)
 
 
 def share_axes(axes, score):

@@ -13,8 +13,7 @@ import sys
 import sysconfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import writer
-from data.tokens import TOKENIZERS, DataError
+from data import tokens, writer
 
 ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
@@ -43,16 +42,14 @@ def main(argv=None):
 
 def make(folder):
     """
-    Prepare a folder data/stdlib/TOKENIZER that is not there yet, as train.py does by itself. All other folders are left
-    to their own scripts. DataError when this script makes no folder of that name.
+    Prepare a folder like data/stdlib/bytes that is not there yet, as train.py does by itself. Any other folder is left
+    alone: this script would not make it under that name.
     """
     folder = pathlib.Path(folder)
-    name = folder.absolute().name
-    if folder.absolute().parent.name != "stdlib" or (folder / "meta.json").exists():
-        return
-    if name not in TOKENIZERS:
-        raise DataError(f"{folder}: data/stdlib/prepare.py makes {' and '.join(TOKENIZERS)}, not {name}")
-    main([f"--tokenizer={name}", f"--out_dir={folder}"])
+    dataset, name = folder.absolute().parts[-2:]
+    missing = not (folder / "meta.json").exists()
+    if dataset == "stdlib" and missing and tokens.options(name):
+        main([*tokens.options(name), f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":

@@ -73,9 +73,7 @@ def main(argv=None):
     binary = [file for file in found if encoding(file) is None]
     text = [file for file in found if encoding(file) is not None]
     if binary:
-        some = ", ".join(binary[:5])
-        more = ", ..." if len(binary) > 5 else ""
-        print(f"{len(binary)} binary files left out: {some}{more}")
+        print(f"{len(binary):,} binary files left out: {writer.some(binary)}")
     files = writer.look_at(text)
     source = " ".join(map(str, args.paths))
     return writer.write(args, source, text, read, files=files, whole_files=len(text) > 1)
