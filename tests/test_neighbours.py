@@ -155,6 +155,7 @@ def test_a_timm_checkpoint_says_what_to_give_instead(tmp_path):
     ("huggingface.co/org/toy/tree/main", "org/toy@main"), ("https://hf.co/org/toy?library=x", "org/toy"),
     ("https://huggingface.co/org/toy/tree/refs%2Fpr%2F1", "org/toy@refs/pr/1"), (" org/toy ", "org/toy"),
     ("https://huggingface.co/org/toy/blob/v2/model.safetensors", "org/toy@v2"), ("org/toy@v2 ", "org/toy@v2"),
+    ("https://huggingface.co/gpt2", "openai-community/gpt2"), ("/huggingface.co/org/toy", "/huggingface.co/org/toy"),
     ("bert-base ", "google-bert/bert-base-uncased"), ("bert-base@v2", "google-bert/bert-base-uncased@v2"),
 ])
 def test_the_address_of_a_page_and_spaces_around_a_name_are_understood(address, source):
