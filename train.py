@@ -105,7 +105,7 @@ def build_model(cfg, meta):
     try:
         load_hf(model, state)
     except (KeyError, ValueError) as e:
-        raise CheckpointError(f"{cfg.init_from} is not the BERT that this configuration describes: {e.args[0]}")
+        raise CheckpointError(f"it is not the BERT that this configuration describes: {e.args[0]}")
     return model
 
 
@@ -439,7 +439,9 @@ def main(argv):
         train(cfg, find_place(cfg))
     except KeyboardInterrupt:  # before training began: later ones end in a checkpoint
         sys.exit(128 + signal.SIGINT)
-    except (ConfigError, TrainError, tokens.DataError, CheckpointError, runs.RunError, OSError) as e:
+    except CheckpointError as e:
+        sys.exit(f"train.py: init_from = {cfg.init_from}: {e}")
+    except (ConfigError, TrainError, tokens.DataError, runs.RunError, OSError) as e:
         sys.exit(f"train.py: {e}")
     except RuntimeError as e:
         if not isinstance(e, dist.DistError) and "gloo" not in str(e):  # Gloo raises no class of its own

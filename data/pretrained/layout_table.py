@@ -133,6 +133,9 @@ ROWS = [
     # Decoders with q, k and v in one tensor, or in a product of two.
     Row("gpt2 openai-gpt imagegpt", path="h.{i}.attn", weights="c_attn", form="conv1d", causal=True),
     Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
+    # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
+    Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
+    Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
     Row("codegen", path="h.{i}.attn", weights="qkv_proj", form="codegen", causal=True),
     Row("falcon", path="h.{i}.self_attention", weights="query_key_value", form="multi_query", causal=True),
     Row("gpt_neox gpt_neox_japanese persimmon bloom", path="(h|layers).{i}.(self_attn|self_attention|attention)",
