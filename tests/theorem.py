@@ -107,9 +107,9 @@ def measure(path, seed, every):
     cfg = config.load([path, f"--seed={seed}", "--compile=off"])
     place = train.find_place(cfg)
     run = train.Trainer(cfg, place, train.open_corpus(cfg, place))
-    probe = run.batch(run.corpus.val, 0, 0)
+    probe = run.loader.val_batch(0)
     rows = []
-    for batch in tqdm(run.batches(), total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
+    for batch in tqdm(run.loader.train_batches(0), total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
         if run.step % every:
             run.train_step(batch)
             continue
