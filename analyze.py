@@ -5,7 +5,9 @@ runs of train.py.
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
+    python analyze.py --paper --offline --plot paper.png      # what it published alone, put right, and no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
+    python analyze.py --runs data/results/published/*.csv out/tiny --plot trajectories.png  # beside the authors' runs
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
@@ -26,10 +28,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from data.pretrained import audit
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import compare, figures, runs, tables
+from data.results import compare, figures, figures_published, published, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -63,29 +66,44 @@ def symmetry(m):
 
 def directionality(m, gamma=GAMMA):
     """
-    d = (r - c) / (r + c) of m (..., n, n), Eq. (17): 1 if only rows stand out, -1 if only columns, 0 if neither.
+    d = (r - c) / (r + c) of m (..., n, n): 1 if only rows stand out, -1 if only columns, 0 if neither.
 
-    r is the sum of the row norms above their mean plus gamma standard deviations, Eq. (19); c of the column norms,
-    Eq. (18). Standard deviations over the n norms (divided by n).
+    r is what row norms have above their mean plus gamma standard deviations (over the n norms, divided by n - 1),
+    summed over the rows that are above; c the same of columns. So it was computed for the published tables.
     """
-    # Row i of W_qk is what a token's dimension i does when it asks, column j what dimension j does when it is asked.
-    # A decoder sees the past only, and some tokens are looked back at by all that follow: a few columns grow long.
-    return directionality_of_norms(m.norm(dim=-1), m.norm(dim=-2), gamma)
+    # A row of W_qk belongs to a dimension of the token that asks, a column to one of the token that is asked. Under a
+    # causal mask a token is asked by all that follow it, and a few columns grow long: c > r, d < 0.
+    r = excess(m.norm(dim=-1), gamma)
+    c = excess(m.norm(dim=-2), gamma)
+    return balance(r, c)
 
 
-def directionality_of_norms(row_norms, column_norms, gamma=GAMMA, published=False):
-    """From the norms (..., n). published: the excess over the threshold is summed, and deviations divide by n - 1."""
-    r = sum_of_outliers(row_norms, gamma, published)
-    c = sum_of_outliers(column_norms, gamma, published)
+def directionality_eq17(m, gamma=GAMMA):
+    """
+    As printed, Eq. (17)-(19): the norms that stand out are summed whole, and deviations divide by n.
+
+    Its sign can be wrong. One heavy column raises the threshold of the columns, so that hardly any other passes it, and
+    counts once; of the rows as many pass theirs as chance lets through, 2 in 100, and each of them counts as well.
+    """
+    r = outliers(m.norm(dim=-1), gamma)
+    c = outliers(m.norm(dim=-2), gamma)
+    return balance(r, c)
+
+
+def excess(norms, gamma):
+    """(..., n) -> (...): what stands above the threshold, summed."""
+    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)
+    return (norms - threshold).clamp_min(0).sum(-1)
+
+
+def outliers(norms, gamma):
+    """(..., n) -> (...): the sum of the norms above the threshold, Eq. (18), (19)."""
+    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, correction=0, keepdim=True)
+    return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * nan is nan: it must not read as 0
+
+
+def balance(r, c):
     return torch.where(r + c == 0, 0.0, (r - c) / (r + c))
-
-
-def sum_of_outliers(norms, gamma, published):
-    correction = 1 if published else 0
-    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, correction=correction, keepdim=True)
-    if published:
-        return (norms - threshold).clamp_min(0).sum(-1)
-    return torch.where(norms > threshold, norms, norms * 0).sum(-1)  # norms * 0, so that nan stays nan
 
 
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
@@ -96,32 +114,66 @@ class Scores(NamedTuple):
 
     symmetry: Tensor
     directionality: Tensor
+    directionality_eq17: Tensor
 
 
-def scores(w_q, w_k, gamma=GAMMA, published=False):
+def scores(w_q, w_k, gamma=GAMMA):
     """
-    The scores of wqk(w_q, w_k) from its factors (..., C, r), (..., C, r); in float32 at least.
+    The scores of wqk(w_q, w_k) from its factors (..., C, r), (..., C, r), in float32 at least; nan for a zero matrix.
 
     Where r is small against C, the (C, C) matrix is never made: its trace and its norms follow from r x r products,
     in 3.5 to 5 C r^2 multiplications instead of C^2 r, and without several passes over C^2 numbers.
     """
-    w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
+    w_q, w_k = near_one(w_q), near_one(w_k)
     C, r = w_q.shape[-2:]
     if 5 * r > 2 * C:  # from here on the plain way is the faster one, at C = 768 and at 4096
-        m = wqk(w_q, w_k)  # (..., C, C)
-        row_norms, column_norms = m.norm(dim=-1), m.norm(dim=-2)  # (..., C)
-        return Scores(symmetry(m), directionality_of_norms(row_norms, column_norms, gamma, published))
+        s, row_norms, column_norms = from_product(w_q, w_k)
+        precise = 1e-8  # of |W_q|^2 |W_k|^2: with less, W_qk is a difference of numbers that agree to many digits
+    else:
+        s, row_norms, column_norms = from_gram(w_q, w_k)
+        precise = 1e-4  # the squares cancel, and not the entries; if factors are random, |W_qk|^2 is 1 / r of that
+    size = row_norms.square().sum(-1)
+    if (size < precise * squared_size(w_q) * squared_size(w_k)).any():
+        if w_q.ndim > 2:  # of many matrices, one by one
+            each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
+            return Scores(*(torch.stack(values) for values in zip(*each)))
+        s, row_norms, column_norms = from_product(w_q.cpu().double(), w_k.cpu().double())  # not every device has double
+    d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
+    eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
+    found = (s, d + 0 * s, eq17 + 0 * s)  # where there is no matrix there is nothing in balance: nan, not 0
+    return Scores(*(x.to(w_q.device, w_q.dtype) for x in found))
+
+
+def at_least_float32(x):
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def near_one(w):
+    """w (..., C, r) in float32 at least and over a power of two, so that no square underflows and no digit changes."""
+    w = at_least_float32(w)
+    largest = w.detach().abs().amax((-2, -1), keepdim=True)
+    exponent = torch.frexp(largest).exponent.clamp(-126, 126)
+    return torch.ldexp(w, -exponent)
+
+
+def squared_size(w):
+    return w.square().sum((-2, -1))
+
+
+def from_product(w_q, w_k):
+    """Symmetry, row norms and column norms (..., C) of W_q W_k^T."""
+    m = wqk(w_q, w_k)  # (..., C, C)
+    return symmetry(m), m.norm(dim=-1), m.norm(dim=-2)
+
+
+def from_gram(w_q, w_k):
+    """The same, without the product."""
     # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(KQ KQ) with KQ = W_k^T W_q, as a trace may be turned around in a circle
     kq = w_k.mT @ w_q  # (..., r, r)
     trace = (kq * kq.mT).sum((-2, -1))
     rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding may leave a norm of 0 just below it
     columns = squared_norms(w_k, w_q).clamp_min(0)  # the columns of M are the rows of M^T = W_k W_q^T
-    d = directionality_of_norms(rows.sqrt(), columns.sqrt(), gamma, published)
-    return Scores(trace / rows.sum(-1), d)
-
-
-def at_least_float32(x):
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return trace / rows.sum(-1), rows.sqrt(), columns.sqrt()
 
 
 def squared_norms(x, y):
@@ -218,16 +270,15 @@ def score_layer(name, stack, layer, tensors, args):
         q, k = published_factors(layer, tensors, w_q, w_k)
     else:
         q, k = layer_factors(w_q, w_k)  # (C, Hkv D)
-    found = scores(q, k, args.gamma, args.published)
-    if not math.isfinite(found.symmetry):
-        raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero, or too large for float32")
-    rows = [tables.ModelScore(name, stack, layer.index, None, float(found.symmetry), float(found.directionality))]
+    whole = scores(q, k, args.gamma)
+    if not math.isfinite(whole.symmetry):
+        raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
+    rows = [tables.ModelScore(name, stack, layer.index, None, *q.shape, *map(float, whole))]
     if args.per_head:
         keys = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): to each query head its key head
-        found = scores(w_q, keys, args.gamma, args.published)  # (H,)
-        for head in range(len(w_q)):
-            rows.append(tables.ModelScore(name, stack, layer.index, head, float(found.symmetry[head]),
-                                          float(found.directionality[head])))
+        heads = scores(w_q, keys, args.gamma)  # (H,) each
+        for head, values in enumerate(zip(*(x.tolist() for x in heads))):
+            rows.append(tables.ModelScore(name, stack, layer.index, head, *w_q.shape[1:], *values))
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
 
@@ -248,15 +299,15 @@ def score_rows(step, n_head, new, old):
 
     update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4.
     """
-    layers = score_step(new, old)  # (L,)
+    layers = score_step(new, old)  # (L,) each
     heads_now = [split_heads(w, n_head) for w in new]
     heads_before = None if old is None else [split_heads(w, n_head) for w in old]
-    heads = score_step(heads_now, heads_before)  # (L, H)
+    heads = score_step(heads_now, heads_before)  # (L, H) each
     rows = []
-    for layer in range(len(layers[0])):
-        rows.append(runs.RunScore(step, layer, "", *(f"{x[layer]:.6f}" for x in layers)))
+    for layer in range(len(new[0])):
+        rows.append(runs.RunScore(step, layer, "", *(f"{values[layer]:.6f}" for values in layers)))
         for head in range(n_head):
-            rows.append(runs.RunScore(step, layer, head, *(f"{x[layer][head]:.6f}" for x in heads)))
+            rows.append(runs.RunScore(step, layer, head, *(f"{values[layer, head]:.6f}" for values in heads)))
     return rows
 
 
@@ -266,10 +317,10 @@ def split_heads(w, n_head):
 
 
 def score_step(new, old):
-    """Symmetry and directionality of W_qk, and the symmetry of its change: lists, nan for a change since nothing."""
+    """The scores of W_qk (a Scores) and the symmetry of its change, nan where old is None: four tensors on the CPU."""
     w_q, w_k = new
-    found = scores(w_q, w_k)
-    change = torch.full_like(found.symmetry, math.nan)
+    now = scores(w_q, w_k)
+    change = torch.full_like(now.symmetry, math.nan)
     if old is not None:
         # W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T:
         # a product of two factors again, and nothing that cancels when the change is small
@@ -277,7 +328,7 @@ def score_step(new, old):
         left = torch.cat([w_q - p_q, p_q], -1)  # (..., C, 2 r)
         right = torch.cat([w_k, w_k - p_k], -1)
         change = scores(left, right).symmetry
-    return found.symmetry.tolist(), found.directionality.tolist(), change.tolist()
+    return [x.cpu() for x in (*now, change)]
 
 
 def report_run(folder):
@@ -299,7 +350,7 @@ def parse_args(argv):
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
-                      help="runs of train.py, and data/results/published/loss_curves.csv")
+                      help="runs of train.py, and the CSV files in data/results/published")
     parser.add_argument("--level", type=float, default=2.5,
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
@@ -307,13 +358,16 @@ def parse_args(argv):
                         help=f"write {','.join(tables.ModelScore._fields)}, in full precision")
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, and, "
-                        "with _layers in its name, every layer")
+                        "with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+    parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
     args = parser.parse_args(argv)
+    if args.offline and not args.paper:
+        parser.error("--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
     if args.paper:
         args.hf = list(dict.fromkeys(row["name"] for row in known_models()))
         args.csv = args.csv or "data/results/paper.csv"
@@ -332,7 +386,7 @@ def analyze_models(args):
     done = {row.model for row in rows}
     status, result = 0, None
     for name in args.hf:
-        if name in done:
+        if name in done or args.offline:
             continue
         try:
             result = score_model(name, find_source(name), args)
@@ -346,6 +400,9 @@ def analyze_models(args):
             facts[name, stack] = result.n_params, causal
         if args.csv:
             tables.write_scores(args.csv, rows)  # after each model: --paper takes hours and goes on from here
+    if args.paper:
+        report_paper(tables.summarise(rows, facts, known), args)
+        return status
     if not rows:
         return status
     if len(args.hf) == 1 or args.per_head and not args.csv:
@@ -359,26 +416,51 @@ def analyze_models(args):
     return status
 
 
+def report_paper(summary, args):
+    """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
+    ours = {}
+    for s in summary:
+        ours[s.model, s.stack] = s.symmetry, s.directionality
+    if summary:
+        print(tables.summary_table(summary))
+    rows = audit.read_printed_tables()
+    print(audit.printed_table(rows, ours))
+    print(audit.tally(rows))
+    if args.plot:
+        figures_published.plot_pretrained(audit.read_models(), ours, args.plot)
+
+
 def analyze_runs(args):
-    curves, folders = {}, []
+    curves, trajectories, folders = {}, [], []
     for path in args.runs:
-        if path.endswith(".csv"):
-            curves |= compare.read_curves(path)
-        else:
+        if not path.endswith(".csv"):
             folders.append(path)
-    if curves:
-        print(tables.curves_table(curves))
-    if not folders:
-        return
+        elif published.holds_trajectories(path):
+            trajectories += published.read_trajectories(path)
+        else:
+            curves |= published.read_curves(path)
     arms = compare.pool(folders)
     rows = compare.compare(arms, args.level)
-    print(tables.runs_table(arms, rows, args.level))
-    if args.csv:
+    if curves:
+        print(published.curves_table(curves))
+    if arms:
+        print(tables.runs_table(arms, rows, args.level))
+    if trajectories:
+        print(published.ends_table(trajectories, arms))
+    if args.csv and arms:
         tables.write_comparison(args.csv, rows)
-    if args.plot:
-        path = Path(args.plot)
+    if not args.plot:
+        return
+    path = Path(args.plot)
+    path_of_layers = path.with_stem(path.stem + "_layers")
+    if trajectories:
+        figures_published.plot_trajectories(trajectories, arms, path)
+        figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
+    elif arms:
         figures.plot_runs(arms, rows, curves, path)
-        figures.plot_arms(arms, path.with_stem(path.stem + "_layers"))
+        figures.plot_arms(arms, path_of_layers)
+    else:
+        raise runs.RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")
 
 
 def main(argv):

@@ -287,10 +287,13 @@ def to_hf(model):
     """
     cfg, ours = model.cfg, model.state_dict()
     prefixes = hf_prefixes(cfg.n_layer)
-    # A weight that was added here and not above would be dropped without a word: refuse instead.
+    # A weight that is here and not above, or above and not here, would make another function of it: refuse.
     nameless = [name for name in ours if not name.startswith(tuple(prefixes))]
     if nameless:
         raise ValueError(f"a Hugging Face BERT has no name for {nameless[0]}: add it to HF_NAMES of model.py")
+    missing = [prefix for prefix in prefixes if not any(name.startswith(prefix) for name in ours)]
+    if missing:
+        raise ValueError(f"a Hugging Face BERT has {prefixes[missing[0]]}*, and this model has no {missing[0]}*")
     if cfg.qk_norm or cfg.diagonal:
         raise ValueError(f"a Hugging Face BERT has no qk_norm = {cfg.qk_norm} or diagonal = {cfg.diagonal}")
     state = renamed(ours, prefixes)

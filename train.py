@@ -59,11 +59,10 @@ class TrainError(Exception):
 
 
 def open_corpus(cfg, place):
-    """The token files of cfg.data_dir; those that a plain `python train.py` reads are made when they are missing."""
+    """The token files of cfg.data_dir."""
     folder = Path(cfg.data_dir)
-    is_default = cfg.data_dir == TrainConfig.data_dir  # the standard library: needs no network, takes seconds
-    if is_default and not (folder / "meta.json").exists() and place.rank == 0:
-        prepare.main([f"--tokenizer={folder.name}", f"--out_dir={folder}"])
+    if place.rank == 0:
+        prepare.make(folder)  # those of the standard library, where they are missing: a few seconds, no network
     if place.world > 1:
         dist.barrier()  # the others wait for the files
     corpus = tokens.load(folder)
@@ -332,6 +331,7 @@ class Trainer:
         """Write ckpt.pt, all that resuming needs; and the model and a picture, for whoever looks at the run."""
         if not all(p.isfinite().all() for p in self.model.parameters()):  # losses would tell a step later
             self.fail(self.step, "weights are no longer finite")
+        self.corpus.check()  # or what was learned since the checkpoint before may be of other text
         if self.place.rank == 0:
             state = dict(step=self.step, model=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
                          scaler=self.scaler.state_dict(), scored_qk=self.scored_qk, losses=self.losses)

@@ -31,7 +31,7 @@ import analyze
 import train
 from config._place import Place
 from config import load
-from data import tokens
+from data import tokens, writer
 from data.batches import get_batch
 from data.stdlib import prepare
 from model import ModelConfig, Transformer
@@ -269,8 +269,8 @@ def bench_write():
     with tempfile.TemporaryDirectory() as folder:
         def ours(tokenizer):
             argv = [f"--tokenizer={tokenizer}", f"--num_proc={threads}", f"--out_dir={folder}/{next(out)}"]
-            args = tokens.command_line("stdlib", "", argv).parse_args(argv)
-            tokens.write(args, "memory", [0], lambda part, note: texts)
+            args = writer.command_line("stdlib", "", argv).parse_args(argv)
+            writer.write(args, "memory", [0], lambda part, note: texts)
 
         head("gpt2 tokens of the standard library", "tiktoken / ours", "tiktoken [s]", "ours [s]")
         row("encode_ordinary_batch", *ratio(lambda: gpt2.encode_ordinary_batch(texts, num_threads=threads),

@@ -4,13 +4,15 @@
 
     def test_x(hub):
         hub.add("org/name", {"config.json": b"{}", "model.safetensors": path_or_bytes})   # -> its commit
+        hub.add("org/name", {...}, branch="step1000")       # another branch with files of its own; tag= makes a tag
         hub.fail("model.safetensors", "cut", times=2)       # the next two ranges of that file end in the middle
         ...
         assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
         assert all("authorization" not in r.headers for r in hub.log if r.host == "cdn")
 
-Like the Hub it answers /api/models/ID[/revision/REV] and /ID/resolve/REV/FILE, and redirects weight files to a second
-host, the CDN, where it serves byte ranges. Faults, for one file (or "api") at the host that sends its bytes:
+Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs, /api/models?author=ORG&search=WORD in pages
+of two, and /ID/resolve/REV/FILE, and redirects weight files to a second host, the CDN, where it serves byte ranges.
+Faults, for one file (or "api") at the host that sends its bytes:
   a status (503, 429, 403, ...), with headers if wanted: Retry_After=7;
   cut, reset, stall, drip: half the body, then the end of the connection, its reset, nothing, or a byte now and then;
   whole: the file with status 200; odd: the range with status 200; shifted: a Content-Range one byte off; unranged: no
@@ -27,17 +29,20 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 import pytest
+
+import data.pretrained.hub
 
 WEIGHTS = (".safetensors", ".bin")
 
 
 @dataclass
 class Repo:
-    files: dict[str, bytes | Path]
-    commits: dict[str, str]  # branch -> commit
+    files: dict[str, dict[str, bytes | Path]] = field(default_factory=dict)  # of each commit
+    branches: dict[str, str] = field(default_factory=dict)  # name -> commit
+    tags: dict[str, str] = field(default_factory=dict)
     gated: bool = False
     allowed: str | None = None  # the token that may read it
 
@@ -63,11 +68,15 @@ class Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.request_log = Request(self.server.host, self.command, self.path, headers)
         self.server.hub.log.append(self.request_log)
-        path = unquote(self.path.partition("?")[0])
-        if api := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)(?:/revision/(.+))?", path):
-            self.api(*api.groups())
-        elif file := re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/(.+?)/([^/]+)", path):
-            self.resolve(*file.groups())
+        path, _, query = self.path.partition("?")
+        if path == "/api/models":
+            self.search(dict(parse_qsl(query)))
+        elif refs := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)/refs", path):
+            self.refs(unquote(refs[1]))
+        elif api := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)(?:/revision/(.+))?", path):
+            self.api(api[1], api[2] and unquote(api[2]))
+        elif file := re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)", path):  # a "/" of a branch is quoted
+            self.resolve(*map(unquote, file.groups()))
         else:
             self.answer(404)
 
@@ -94,8 +103,8 @@ class Handler(BaseHTTPRequestHandler):
         repo, token = self.server.hub.repos.get(name), self.headers.get("Authorization")
         if repo is None:
             return self.refuse(404 if token else 401, "RepoNotFound")
-        commit = repo.commits.get(revision or "main", revision)
-        if commit not in repo.commits.values():
+        commit = (repo.branches | repo.tags).get(revision or "main", revision)
+        if commit not in repo.files:
             return self.refuse(404, "RevisionNotFound")
         return repo, commit
 
@@ -104,8 +113,35 @@ class Handler(BaseHTTPRequestHandler):
         if fault:
             return self.answer(*fault, b"{}")
         if found := self.find(name, revision):
-            info = {"id": name, "sha": found[1], "siblings": [{"rfilename": file} for file in found[0].files]}
-            self.answer(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+            repo, commit = found
+            self.answer_json({"id": name, "sha": commit, "siblings": [{"rfilename": n} for n in repo.files[commit]]})
+
+    def refs(self, name: str):
+        fault = self.server.hub.fault("api")
+        if fault:
+            return self.answer(*fault, b"{}")
+        repo = self.server.hub.repos.get(name)
+        if repo is None:
+            return self.refuse(401, "RepoNotFound")
+        kinds = {"branches": ("heads", repo.branches), "tags": ("tags", repo.tags), "converts": ("convert", {})}
+        self.answer_json({kind: [{"name": ref, "ref": f"refs/{folder}/{ref}", "targetCommit": commit}
+                                 for ref, commit in refs.items()] for kind, (folder, refs) in kinds.items()})
+
+    def search(self, query: dict[str, str]):
+        fault = self.server.hub.fault("api")
+        if fault:
+            return self.answer(*fault, b"{}")
+        found = [name for name in self.server.hub.repos
+                 if query.get("search", "").lower() in name.lower() and name.startswith(query.get("author", ""))]
+        first = int(query.get("cursor", 0))
+        more = {}
+        if first + 2 < len(found):
+            asked = urlencode(query | {"cursor": first + 2})
+            more["Link"] = f'<{self.server.hub.url}/api/models?{asked}>; rel="next"'
+        self.answer_json([{"id": name, "_id": name} for name in found[first : first + 2]], more)
+
+    def answer_json(self, content, headers: dict | None = None):
+        self.answer(200, {"Content-Type": "application/json", **(headers or {})}, json.dumps(content).encode())
 
     def resolve(self, name: str, revision: str, file: str):
         self.request_log.file = file
@@ -115,9 +151,9 @@ class Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.server.host == "hub" and repo.gated and (not token or token != repo.allowed):
             return self.refuse(403 if token else 401, "GatedRepo")
-        if file not in repo.files:
+        if file not in repo.files[commit]:
             return self.refuse(404, "EntryNotFound")
-        data = repo.files[file]
+        data = repo.files[commit][file]
         size = len(data) if isinstance(data, bytes) else data.stat().st_size
         headers = {"ETag": f'"{hashlib.sha1(f"{commit}{file}".encode()).hexdigest()}"', "X-Repo-Commit": commit}
         if self.server.host == "hub" and file.endswith(WEIGHTS):
@@ -184,6 +220,7 @@ class Server(ThreadingHTTPServer):
 class Hub:
     repos: dict[str, Repo] = field(default_factory=dict)
     log: list[Request] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)  # seconds that the client would have waited between its tries
 
     def __post_init__(self):
         self.faults, self.lock, self.stopped = [], threading.Lock(), threading.Event()
@@ -199,11 +236,16 @@ class Hub:
             server.shutdown()
             server.server_close()
 
-    def add(self, name: str, files: dict[str, bytes | Path], branch: str = "main", **options) -> str:
-        commits = self.repos[name].commits if name in self.repos else {}
-        commits[branch] = hashlib.sha1(f"{name}{branch}{len(self.log)}{sorted(files)}".encode()).hexdigest()
-        self.repos[name] = Repo(files, commits, **options)
-        return commits[branch]
+    def add(self, name: str, files: dict[str, bytes | Path], branch: str = "main", tag: str = "", gated: bool = False,
+            allowed: str | None = None) -> str:
+        """A commit with these files, to which the branch points, or the tag; -> the commit."""
+        repo = self.repos.setdefault(name, Repo())
+        repo.gated, repo.allowed = gated, allowed
+        commit = hashlib.sha1(f"{name}{branch}{tag}{len(self.log)}{sorted(files)}".encode()).hexdigest()
+        repo.files[commit] = files
+        refs = repo.tags if tag else repo.branches
+        refs[tag or branch] = commit
+        return commit
 
     def fail(self, file: str, kind: str | int, times: int = 1, **headers):
         self.faults += [(file, (kind, {name.replace("_", "-"): value for name, value in headers.items()}))] * times
@@ -232,6 +274,7 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(data.pretrained.hub, "pause", hub.waits.append)
     close_session()  # its connections lead to the server of another test
     yield hub
     close_session()

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
-from analyze import directionality, layer_factors, scores, symmetry, wqk
-from data.results import figures
+from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
+from data.results import figures, null, tables
 from data.pretrained import sources
 from data.pretrained.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
@@ -21,15 +21,20 @@ logging.disable_progress_bar()
 
 
 def defined(m, gamma=2.0):
-    """Symmetry by Eq. (15, 16) without the leading 2 and directionality by Eq. (17-19), as printed, in float64."""
+    """
+    In float64, from the definitions: symmetry by Eq. (15, 16) without the leading 2; directionality of the published
+    tables, the excess over the threshold, n - 1; and by Eq. (17-19) as printed.
+    """
     m = np.asarray(m, dtype=np.float64)
     s = (np.linalg.norm((m + m.T) / 2) ** 2 - np.linalg.norm((m - m.T) / 2) ** 2) / np.linalg.norm(m) ** 2
-    sums = []
-    for norms in ([np.linalg.norm(row) for row in m], [np.linalg.norm(col) for col in m.T]):
-        mu, sigma = np.mean(norms), np.sqrt(np.var(norms))
-        sums.append(sum(x for x in norms if x > mu + gamma * sigma))
-    r, c = sums
-    return s, (r - c) / (r + c) if r + c else 0.0
+    excess, outliers = [], []
+    for norms in [np.linalg.norm(row) for row in m], [np.linalg.norm(column) for column in m.T]:
+        mean = np.mean(norms)
+        above = mean + gamma * np.sqrt(np.var(norms, ddof=1))
+        excess.append(sum(x - above for x in norms if x > above))
+        above = mean + gamma * np.sqrt(np.var(norms))
+        outliers.append(sum(x for x in norms if x > above))
+    return s, *((r - c) / (r + c) if r + c else 0.0 for r, c in (excess, outliers))
 
 
 def factors(C, r, seed=0):
@@ -47,7 +52,8 @@ def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
     w_q, w_k = factors(C, r)
     m = w_q.double() @ w_k.double().T
     assert [x.item() for x in scores(w_q, w_k, gamma)] == pytest.approx(defined(m, gamma), abs=1e-5)
-    assert [symmetry(m).item(), directionality(m, gamma).item()] == pytest.approx(defined(m, gamma), abs=1e-12)
+    plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
+    assert [x.item() for x in plain] == pytest.approx(defined(m, gamma), abs=1e-12)
 
 
 @pytest.mark.parametrize("r", [1, 256, 257, 515, 1024])
@@ -70,19 +76,35 @@ def test_symmetric_and_skew_factors_score_plus_and_minus_one_whether_the_matrix_
 def test_one_column_that_stands_out_is_minus_one_one_row_plus_one_and_neither_is_zero():
     column = torch.zeros(20, 20)
     column[:, 3] = 1.0
-    assert directionality(column) == -1 and directionality(column.T) == 1 and directionality(torch.ones(20, 20)) == 0
+    for d in directionality, directionality_eq17:
+        assert d(column) == -1 and d(column.T) == 1 and d(torch.ones(20, 20)) == 0
     w_q, w_k = torch.ones(20, 1), torch.eye(20)[:, 3:4]
-    assert scores(w_q, w_k)[1] == -1 and scores(w_k, w_q)[1] == 1 and scores(w_q, w_q)[1] == 0
+    for i in 1, 2:
+        assert scores(w_q, w_k)[i] == -1 and scores(w_k, w_q)[i] == 1 and scores(w_q, w_q)[i] == 0
+
+
+def test_a_heavy_column_is_read_as_one_and_as_printed_it_is_read_as_rows():
+    """Random factors with a column of W_qk scaled by 4: the mean over 20 draws, at C = 768, r = 64."""
+    torch.manual_seed(0)
+    drawn = []
+    for _ in range(20):
+        w_q, w_k = torch.randn(2, 768, 64)
+        w_k[0] *= 4
+        drawn.append([scores(w_q, w_k).directionality, scores(w_q, w_k).directionality_eq17])
+    ours, printed = torch.tensor(drawn).mean(0)
+    assert ours < -0.4 and printed > 0.4
 
 
 @pytest.mark.parametrize("r", [4, 50])
 def test_transposing_keeps_symmetry_and_turns_directionality_around(r):
     w_q, w_k = factors(64, r)
-    (s, d), (s_t, d_t) = scores(w_q, w_k), scores(w_k, w_q)
-    assert s.item() == pytest.approx(s_t.item(), abs=1e-6) and d.item() == pytest.approx(-d_t.item(), abs=1e-6) != 0
+    one, other = scores(w_q, w_k), scores(w_k, w_q)
+    assert one.symmetry.item() == pytest.approx(other.symmetry.item(), abs=1e-6)
+    assert one.directionality.item() == pytest.approx(-other.directionality.item(), abs=1e-6) != 0
+    assert one.directionality_eq17.item() == pytest.approx(-other.directionality_eq17.item(), abs=1e-6) != 0
 
 
-def test_deviations_are_those_of_the_population_at_the_very_threshold():
+def test_printed_deviations_are_those_of_the_population_at_the_very_threshold():
     """Ten columns of norm 1, one of norm x: with n it passes mean + gamma std at gamma < sqrt(10), with n - 1 below."""
     m = torch.diag(torch.tensor([1.0] * 10 + [5.0])).double()
     n = 11
@@ -90,12 +112,13 @@ def test_deviations_are_those_of_the_population_at_the_very_threshold():
     gamma = ((n - 1) ** 0.5 + (n - 1) / n**0.5) / 2  # between the two largest deviations a single outlier can have
     rows = m.norm(dim=1)
     assert ((rows - rows.mean()) / rows.std(correction=0)).max() > gamma > ((rows - rows.mean()) / rows.std()).max()
-    assert directionality(m, gamma) == 1
+    assert directionality_eq17(m, gamma) == 1 and directionality(m, gamma) == 0
 
 
 def test_nan_is_not_read_as_nothing_stands_out():
     m = torch.eye(4).index_fill(0, torch.tensor([1]), float("nan"))
-    assert symmetry(m).isnan() and directionality(m).isnan() and symmetry(torch.zeros(3, 3)).isnan()
+    assert symmetry(m).isnan() and directionality(m).isnan() and directionality_eq17(m).isnan()
+    assert symmetry(torch.zeros(3, 3)).isnan()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -112,20 +135,54 @@ def test_grouped_keys_are_the_expanded_product_for_the_layer_and_for_every_head(
     whole = sum(q @ k.T for q, k in pairs)
     torch.testing.assert_close(wqk(*layer_factors(w_q, w_k)), whole, rtol=1e-5, atol=1e-5, check_dtype=False)
     assert [x.item() for x in scores(*layer_factors(w_q, w_k))] == pytest.approx(defined(whole), abs=1e-5)
-    for pair, s, d in zip(pairs, *scores(w_q, w_k.repeat_interleave(n_head // n_kv_head, 0))):
-        assert (s.item(), d.item()) == pytest.approx(defined(pair[0] @ pair[1].T), abs=1e-5)
+    for pair, *values in zip(pairs, *scores(w_q, w_k.repeat_interleave(n_head // n_kv_head, 0))):
+        assert [x.item() for x in values] == pytest.approx(defined(pair[0] @ pair[1].T), abs=1e-5)
+
+
+# ---- where numbers run out ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_head, D", [(2, 8), (2, 40), (4, 3)])
+def test_heads_that_all_but_cancel_are_scored_to_1e_4(n_head, D):
+    """W_q,2 = -W_q,1 (1 + 1e-5) at equal keys: of the layer's W_qk a 10^-10th is left, of squares."""
+    w_q, w_k = factors(96, D)
+    half = n_head // 2
+    w_q = torch.cat([w_q] * half + [-w_q * (1 + 1e-5)] * half, 1)
+    w_k = torch.cat([w_k] * n_head, 1)
+    found = [x.item() for x in scores(w_q, w_k)]
+    assert found == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-4)
+    batch = [x.tolist() for x in scores(torch.stack([w_q, w_k]), torch.stack([w_k, w_k]))]  # one of two is such
+    assert [x[0] for x in batch] == pytest.approx(found, abs=1e-6)
+    assert [x[1] for x in batch] == pytest.approx(defined(w_k.double() @ w_k.double().T), abs=1e-4)
+
+
+def test_queries_that_avoid_the_main_direction_of_the_keys_are_scored_to_1e_4():
+    torch.manual_seed(0)
+    directions = torch.linalg.qr(torch.randn(16, 16))[0]
+    w_k = torch.randn(200, 16) * torch.tensor([1e5] + [1.0] * 15) @ directions.T
+    w_q = torch.randn(200, 15) @ directions[:, 1:].T
+    found = [x.item() for x in scores(w_q, w_k)]
+    assert found == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-4)
+
+
+@pytest.mark.parametrize("r", [8, 50])
+@pytest.mark.parametrize("scale", [1e-21, 1e-38, 1e21])
+def test_the_size_of_the_weights_does_not_matter_however_small(r, scale):
+    w_q, w_k = factors(96, r)
+    small = w_q * scale, w_k * scale
+    assert [x.item() for x in scores(*small)] == pytest.approx([x.item() for x in scores(w_q, w_k)], abs=1e-5)
+
+
+@pytest.mark.parametrize("r", [8, 50])
+def test_a_head_of_zeros_has_no_score_and_the_others_have_theirs(r):
+    w_q, w_k = torch.randn(2, 3, 64, r)
+    w_q[1] = 0
+    found = scores(w_q, w_k)
+    for values in found:
+        assert values.isnan().tolist() == [False, True, False]
 
 
 # ---- what was published ------------------------------------------------------------------------------------------
-
-
-def test_published_directionality_sums_the_excess_and_divides_by_n_minus_one():
-    w_q, w_k = factors(80, 6)
-    m = (w_q @ w_k.T).numpy()
-    sums = []
-    for norms in (np.linalg.norm(m, axis=1), np.linalg.norm(m, axis=0)):
-        sums.append(np.maximum(0, norms - (norms.mean() + 2 * norms.std(ddof=1))).sum())
-    assert scores(w_q, w_k, published=True)[1].item() == pytest.approx((sums[0] - sums[1]) / sum(sums), abs=1e-5)
 
 
 def test_tiled_keys_meet_the_wrong_queries():
@@ -206,14 +263,16 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
         q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
         for row, m in zip(rows[7 * i : 7 * i + 7], [sum(heads), *heads]):
-            assert (float(row["symmetry"]), float(row["directionality"])) == pytest.approx(defined(m), abs=1e-5)
+            values = [float(row[name]) for name in ("symmetry", "directionality", "directionality_eq17")]
+            assert values == pytest.approx(defined(m), abs=1e-5)
             assert float(row["symmetry"]) == float(f"{float(row['symmetry'])!r}") and len(row["symmetry"]) > 8
 
 
 def test_an_encoder_decoder_gives_a_row_for_each_stack(tmp_path, capsys):
     assert run("--hf", model(T5, tmp_path / "m"), model(BERT, tmp_path / "b"), "--csv", str(tmp_path / "s.csv")) == 0
     out = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:3] for line in out[1:3]] == [["encoder", "2"], ["decoder", "3"]] and len(out) == 4
+    assert [line.split()[1:3] for line in out[1:3]] == [["encoder", "2"], ["decoder", "3"]]
+    assert [line.split()[1] for line in out[3:4]] == ["3"]  # BERT's: one stack, without a name
     assert [(r["stack"], r["layer"]) for r in read(tmp_path / "s.csv")][:5] == \
         [("encoder", "0"), ("encoder", "1"), ("decoder", "0"), ("decoder", "1"), ("decoder", "2")]
 
@@ -222,7 +281,7 @@ def test_the_table_has_median_and_quartiles_over_layers(tmp_path, capsys):
     run("--hf", model(BERT, tmp_path / "m"), "--csv", str(tmp_path / "s.csv"))
     layers = [float(r["symmetry"]) for r in read(tmp_path / "s.csv")]
     q1, median, q3 = np.percentile(layers, [25, 50, 75])
-    assert f"{median:.2f} [{q1:.2f}, {q3:.2f}]" in capsys.readouterr().out.splitlines()[-1]
+    assert f"{median:.2f} [{q1:.2f}, {q3:.2f}]" in capsys.readouterr().out.splitlines()[-3]
 
 
 def test_one_failure_does_not_stop_the_others_and_the_status_tells(tmp_path, capsys):
@@ -230,8 +289,8 @@ def test_one_failure_does_not_stop_the_others_and_the_status_tells(tmp_path, cap
     assert run("--hf", "lama3-8b", str(tmp_path / "empty"), model(BERT, tmp_path / "m")) == 1
     out, err = capsys.readouterr()
     assert "lama3-8b: no model or folder of this name; the nearest names are llama3-8b" in err
-    assert "empty has no config.json" in err and "Traceback" not in err
-    assert len(out.splitlines()) == 2
+    assert "empty: no config.json" in err and "Traceback" not in err
+    assert " 3 " in out.splitlines()[1] and len(out.splitlines()) == 4  # a head, one model, two lines that explain
 
 
 def test_a_layer_whose_product_is_zero_is_refused(tmp_path, capsys):
@@ -251,7 +310,8 @@ def test_a_short_name_is_read_from_the_hub_and_stands_beside_its_published_numbe
     assert run("--hf", "bert-base") == 0
     out, err = capsys.readouterr()
     row = next(r for r in sources.known_models() if r["name"] == "bert-base")
-    assert out.splitlines()[-1].split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in out.splitlines()[-1]
+    line = out.splitlines()[-3]
+    assert line.split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in line
     assert "bert-base: read " in err
 
 
@@ -260,8 +320,8 @@ def test_paper_goes_on_where_it_stopped(hub, tmp_path, monkeypatch, capsys):  # 
     known = [row for row in sources.known_models() if row["name"] in ("bert-base", "llama3-8b")]
     monkeypatch.setattr(analyze, "known_models", lambda: known)
     monkeypatch.setattr(sources, "known_models", lambda: known)
-    sources = {row["hub_id"]: Path(model(c, tmp_path / row["name"])) for row, c in zip(known, (BERT, LLAMA))}
-    files = {hub_id: {p.name: p.read_bytes() for p in folder.iterdir()} for hub_id, folder in sources.items()}
+    folders = {row["hub_id"]: Path(model(c, tmp_path / row["name"])) for row, c in zip(known, (BERT, LLAMA))}
+    files = {hub_id: {p.name: p.read_bytes() for p in folder.iterdir()} for hub_id, folder in folders.items()}
     first, second = files
     hub.add(first, files[first])
     where = ["--csv", str(tmp_path / "p.csv"), "--plot", str(tmp_path / "p.png")]
@@ -315,3 +375,15 @@ def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, mon
 def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model(tmp_path):
     assert run("--hf", str(SHARED / "weights" / "bert-tiny-sst2-qk"), "--csv", str(tmp_path / "s.csv")) == 0
     assert [float(r["symmetry"]) for r in read(tmp_path / "s.csv")] == pytest.approx([0.620, 0.917], abs=0.01)
+
+
+def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_size(tmp_path, monkeypatch):
+    (tmp_path / "null.csv").write_text("n,r,directionality_q025,directionality_q975\n32,32,-0.5,0.5\n32,4,-0.9,0.9\n"
+                                       "4096,128,-0.1,0.1\n")
+    monkeypatch.setattr(null, "NULL", tmp_path / "null.csv")
+    assert null.band("directionality", 64, 64) == (-0.5, 0.5) and null.band("directionality", 3000, 99) == (-0.1, 0.1)
+    layers = [tables.ModelScore("m", "", i, None, 64, 64, 0.1, d, 0.3) for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
+    (summary,) = tables.summarise(layers, {("m", ""): (1e6, None)}, [])
+    assert summary.outside == 2 and "2/4    0.30" in tables.summary_table([summary])
+    monkeypatch.setattr(null, "NULL", tmp_path / "none.csv")
+    assert tables.summarise(layers, {("m", ""): (1e6, None)}, [])[0].outside is None

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import json
 import os
-import pickle
 import random
 import struct
 import subprocess
@@ -24,30 +23,8 @@ from data.pretrained.files import DTYPES
 from data.pretrained.safetensors_header import HEAD
 from data.pretrained.sources import CheckpointError, open_checkpoint
 from tests.hub import hub  # noqa: F401 (a fixture)
-
-N_LAYER, N_EMBD = 4, 256
-CONFIG = b'{"model_type": "toy", "num_hidden_layers": 4}'
-
-
-def name(layer: int, part: str) -> str:
-    return f"layers.{layer}.{part}.weight"
-
-
-def make(dtype=torch.float32, n_embd=N_EMBD) -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
-    parts = [name(i, part) for i in range(N_LAYER) for part in "qkv"]
-    weights = {part: torch.randn(n_embd, n_embd) for part in parts} | {"emb": torch.randn(4 * n_embd, n_embd)}
-    return {part: weight.to(dtype) for part, weight in weights.items()}
-
-
-GROUPS = [[name(i, "q"), name(i, "k")] for i in range(N_LAYER)]
-WEIGHTS = make()
-FILE = save(WEIGHTS)
-WANTED = sum(WEIGHTS[n].nbytes for group in GROUPS for n in group)
-SHARDS = {f"model-0000{i + 1}-of-00002.safetensors": dict(list(WEIGHTS.items())[i::2]) for i in range(2)}
-INDEX = {"weight_map": {n: file for file, part in SHARDS.items() for n in part}}
-SHARDED = {"model.safetensors.index.json": json.dumps(INDEX).encode(), **{f: save(part) for f, part in SHARDS.items()}}
-SINGLE = {"config.json": CONFIG, "model.safetensors": FILE}
+from tests.toy import (CONFIG, FILE, GROUPS, INDEX, N_EMBD, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, cache, folder,
+                       make, name, read, refusal)
 
 
 def header_size(file: bytes) -> int:
@@ -57,44 +34,6 @@ def header_size(file: bytes) -> int:
 def with_header(header, data: bytes = b"") -> bytes:
     header = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(header)) + header + data
-
-
-def read(source, groups=GROUPS, weights=WEIGHTS, **options):
-    """Streams the groups and compares them with the weights; -> the closed checkpoint."""
-    with open_checkpoint(str(source), **options) as opened:
-        got = list(opened.stream(groups))
-        assert [list(group) for group in got] == [list(group) for group in groups]
-        for group in got:
-            for n, tensor in group.items():
-                assert tensor.dtype == weights[n].dtype and torch.equal(tensor, weights[n])
-    return opened
-
-
-def refusal(source, groups=GROUPS, **options) -> str:
-    with pytest.raises(CheckpointError) as error, open_checkpoint(str(source), **options) as opened:
-        list(opened.stream(groups))
-    assert "\n" not in str(error.value) and len(str(error.value)) < 500
-    return str(error.value)
-
-
-def folder(path: Path, files: dict[str, bytes], config: bytes | None = CONFIG) -> Path:
-    path.mkdir(exist_ok=True)
-    for file, data in (files | ({"config.json": config} if config else {})).items():
-        (path / file).write_bytes(data)
-    return path
-
-
-def cache(repo: str, hub) -> None:
-    for file in hub.repos[repo].files:
-        hf_hub_download(repo, file)
-
-
-@pytest.fixture(autouse=True)
-def waits(monkeypatch) -> list[float]:
-    """Nothing waits between tries; the list holds how long it would have."""
-    waited = []
-    monkeypatch.setattr(data.pretrained.hub, "pause", waited.append)
-    return waited
 
 
 # What is read, and from where
@@ -210,26 +149,29 @@ def test_without_network_or_cache_one_line_says_so(hub, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", [500, 503, 429, 403, "cut", "reset", "stall", "drip"])
-def test_a_fault_of_the_connection_is_survived(hub, monkeypatch, waits, fault):
-    monkeypatch.setattr(data.pretrained.hub, *{"stall": ("TIMEOUT", 0.4), "drip": ("DEADLINE", 0.4)}.get(fault, ("TIMEOUT", 10)))
+def test_a_fault_of_the_connection_is_survived(hub, monkeypatch, fault):
+    if fault == "stall":
+        monkeypatch.setattr(data.pretrained.hub, "TIMEOUT", 0.4)
+    if fault == "drip":
+        monkeypatch.setattr(data.pretrained.hub, "DEADLINE", 0.4)
     hub.add("org/toy", SINGLE)
     hub.fail("model.safetensors", fault, times=2)
     opened = read("org/toy")
-    assert len(waits) >= 2 and not hub.faults and all(r.status > 0 for r in hub.log)
+    assert len(hub.waits) >= 2 and not hub.faults and all(r.status > 0 for r in hub.log)
     assert opened.bytes_read <= hub.sent("model.safetensors")
 
 
 @pytest.mark.parametrize("headers", [{"Retry_After": 7}, {"ratelimit": '"resolvers";r=0;t=7'}])
-def test_the_server_says_how_long_to_wait(hub, waits, headers):
+def test_the_server_says_how_long_to_wait(hub, headers):
     hub.add("org/toy", SINGLE)
     hub.fail("model.safetensors", 429, **headers)
     read("org/toy")
-    assert waits == [7]
+    assert hub.waits == [7]
     hub.fail("model.safetensors", 429, Retry_After=3600)
-    assert "429" in refusal("org/toy") and waits == [7]
+    assert "429" in refusal("org/toy") and hub.waits == [7]
 
 
-def test_the_questions_about_the_repository_are_repeated_too(hub, waits):
+def test_the_questions_about_the_repository_are_repeated_too(hub):
     hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
     for file in ("api", "config.json", "model.safetensors.index.json"):
         hub.fail(file, 503)
@@ -239,21 +181,22 @@ def test_the_questions_about_the_repository_are_repeated_too(hub, waits):
 
 
 @pytest.mark.parametrize("fault, told", [(503, "503"), (403, "expired"), ("cut", "127.0.0.1")])
-def test_five_tries_are_enough(hub, waits, fault, told):
+def test_five_tries_are_enough(hub, fault, told):
     hub.add("org/toy", SINGLE)
     hub.fail("model.safetensors", fault, times=99)
     assert told in refusal("org/toy")
-    assert waits == list(data.pretrained.hub.BACKOFF)
+    assert hub.waits == list(data.pretrained.hub.BACKOFF)
 
 
 @pytest.mark.parametrize("fault", ["whole", "odd", "shifted", "unranged", "short", "gzip"])
-def test_only_the_very_range_asked_for_is_accepted(hub, tmp_path, waits, fault):
+def test_only_the_very_range_asked_for_is_accepted(hub, tmp_path, fault):
     (tmp_path / "big").write_bytes(FILE)
     os.truncate(tmp_path / "big", 1 << 28)
     hub.add("org/toy", SINGLE | {"model.safetensors": tmp_path / "big"})
     hub.fail("model.safetensors", fault)
     assert "does not serve byte ranges" in refusal("org/toy")
-    assert not waits and hub.sent("model.safetensors") < 1 << 25  # what fits into the socket's buffers, not the file
+    assert not hub.waits
+    assert hub.sent("model.safetensors") < 1 << 25  # what fits into the socket's buffers, not the file
 
 
 # What the Hub refuses
@@ -292,73 +235,51 @@ def test_the_formats_that_were_found_are_named(hub, tmp_path):
     hub.add("org/bare", {"model.safetensors": FILE})
     assert "config.json" in refusal("org/bare") and "config.json" in refusal(folder(tmp_path / "x", {}, config=None))
     (tmp_path / "notes.txt").write_text("")
-    assert "notes.txt" in refusal(tmp_path / "notes.txt")
+    assert "no file of weights" in refusal(tmp_path / "notes.txt")
 
 
-# pytorch_model.bin
+# What there is on the Hub
 
 
-def as_bin(weights, path: Path, **options) -> bytes:
-    torch.save(weights, path, **options)
-    return path.read_bytes()
+def test_branches_and_tags_of_a_repository_are_listed_and_each_has_its_own_weights(hub):
+    hub.add("org/toy", SINGLE)
+    for step in (0, 1000):
+        weights = {n: tensor + step for n, tensor in WEIGHTS.items()}
+        hub.add("org/toy", SINGLE | {"model.safetensors": save(weights)}, branch=f"step{step}")
+        read("org/toy", weights=weights, revision=f"step{step}")
+    hub.add("org/toy", SINGLE, tag="v1.0")
+    hub.fail("api", 503)
+    assert sorted(data.pretrained.hub.list_revisions("org/toy")) == ["main", "step0", "step1000", "v1.0"]
+    read("org/toy@v1.0")
+    assert len(hub.waits) == 1
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_bin_is_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch, zipped):
-    tied = WEIGHTS | {"head": WEIGHTS["emb"], "mask": torch.zeros(3, dtype=torch.int8), "epoch": 3}
-    tied["wide"] = torch.ones(()).expand(1 << 40)  # four bytes in the file
-    data = as_bin(tied, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
-    hub.add("org/toy", {"config.json": CONFIG, "pytorch_model.bin": data})
-    opened = read("org/toy", weights=tied)
-    assert "pytorch_model.bin" in opened.note and "GB" in opened.note and opened.size == opened.bytes_read == len(data)
-    assert opened.n_params == sum(t.numel() for t in WEIGHTS.values())
+def test_repositories_are_listed_by_a_pattern_over_all_pages(hub):
+    steps = [f"google/multiberts-seed_0-step_{k}k" for k in (0, 20, 100, 2000)]
+    others = ["google/multiberts-seed_0", "google/multiberts-seed_1-step_0k", "googles/multiberts-seed_0-step_7k"]
+    for repo in steps + others:
+        hub.add(repo, SINGLE)
+    assert sorted(data.pretrained.hub.list_repos("google/multiberts-seed_0-step_*k")) == sorted(steps)
+    assert len(data.pretrained.hub.list_repos("google/multiberts-seed_?-step_0k")) == 2
+    assert sum("author=google" in r.path and "search=multiberts-seed_" in r.path for r in hub.log) >= 2
+
+
+def test_what_cannot_be_listed_is_one_line(hub, monkeypatch):
+    def told(call, name):
+        with pytest.raises(CheckpointError) as error:
+            call(name)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    list_revisions, list_repos = data.pretrained.hub.list_revisions, data.pretrained.hub.list_repos
+    assert "org/none" in told(list_revisions, "org/none") and "HF_TOKEN" in told(list_revisions, "org/none")
+    assert "org/none*" in told(list_repos, "org/none*")
+    assert "name before" in told(list_repos, "*/bert-*") and "name before" in told(list_repos, "bert-*")
+    hub.add("org/toy", SINGLE)
+    hub.fail("api", 200)
+    assert hub.url in told(list_revisions, "org/toy")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "downloaded" not in read("org/toy", weights=tied).note
-    (tmp_path / "config.json").write_bytes(CONFIG)
-    assert read(tmp_path / "pytorch_model.bin", weights=tied).note == read(tmp_path, weights=tied).note == ""
-    assert set(opened.tensors) == {*WEIGHTS, "head", "mask"} and "mask" in refusal(tmp_path, [["mask"]])
-
-
-def test_sharded_bins_are_read(tmp_path):
-    files = {f"{i}.bin": as_bin(part, tmp_path / "x") for i, part in enumerate(SHARDS.values())}
-    index = {"weight_map": {n: f"{i}.bin" for i, part in enumerate(SHARDS.values()) for n in part}}
-    read(folder(tmp_path / "toy", files | {"pytorch_model.bin.index.json": json.dumps(index).encode()}))
-
-
-class Bomb:
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path, zipped):
-    data = as_bin(WEIGHTS | {"x": Bomb(tmp_path / "hit")}, tmp_path / "x", _use_new_zipfile_serialization=zipped)
-    told = refusal(folder(tmp_path / "toy", {"pytorch_model.bin": data}))
-    assert "pytorch_model.bin" in told and "mkdir" in told and not (tmp_path / "hit").exists()
-    for protocol in (2, 5):
-        folder(tmp_path / "toy", {"pytorch_model.bin": pickle.dumps(Bomb(tmp_path / "hit"), protocol)})
-        assert "pytorch_model.bin" in refusal(tmp_path / "toy") and not (tmp_path / "hit").exists()
-
-
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_a_damaged_bin_is_refused(tmp_path):
-    rng = random.Random(0)
-    for zipped in (True, False):
-        data = as_bin(make(n_embd=4), tmp_path / "x", _use_new_zipfile_serialization=zipped)
-        for trial in range(150):
-            hurt = bytearray(data)
-            for _ in range(rng.randint(1, 8)):
-                hurt[rng.randrange(min(len(hurt), 2500))] = rng.randrange(256)
-            hurt = hurt[: rng.randrange(len(hurt))] if trial % 3 == 0 else hurt
-            try:
-                with open_checkpoint(str(folder(tmp_path / "toy", {"pytorch_model.bin": bytes(hurt)}))) as opened:
-                    list(opened.stream([list(opened.tensors)]))
-            except CheckpointError:
-                pass
+    assert "HF_HUB_OFFLINE" in told(list_revisions, "org/toy") and "HF_HUB_OFFLINE" in told(list_repos, "org/t*")
 
 
 # Files that lie
@@ -425,7 +346,7 @@ def test_a_file_cut_short_in_its_data_is_refused(hub, tmp_path):
 def test_an_index_that_lies_is_refused(tmp_path):
     toy, first = folder(tmp_path / "toy", SHARDED), next(iter(SHARDS))
     lies = [(INDEX["weight_map"] | {"new": first}, "'new'"), ({"a": "none.safetensors"}, "none.safetensors"),
-            ({"a": "../toy/" + first}, "lacks"), ({}, "weight_map"), ([], "weight_map"), ({"a": 1}, "weight_map")]
+            ({"a": "../toy/" + first}, "is not there"), ({}, "weight_map"), ([], "weight_map"), ({"a": 1}, "weight_map")]
     for weight_map, told in lies:
         (toy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
         assert told in refusal(toy)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import sys
 import numpy as np
 import pytest
 
-from data import tokens
+from data import tokens, writer
+from data.jigsaw import prepare as jigsaw
 from data.stdlib import prepare as stdlib
 from data.text import prepare as text
 
@@ -32,8 +34,8 @@ def gpt2(monkeypatch):
 
 def write(folder, documents, *argv, read=None):
     """`documents` is a list of parts, each a list of str."""
-    args = tokens.command_line("test", "", argv).parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
-    tokens.write(args, "memory", range(len(documents)), read or (lambda part, note: iter(documents[part])))
+    args = writer.command_line("test", "", argv).parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
+    writer.write(args, "memory", range(len(documents)), read or (lambda part, note: iter(documents[part])))
     return folder
 
 
@@ -99,7 +101,7 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
     assert b"a?b" in sum(documents(tmp_path / "out").values(), [])
 
 
-@pytest.mark.parametrize("parts", [[[f"{i:03}" for i in range(300)]], [[f"{i:03}"] for i in range(300)]])
+@pytest.mark.parametrize("parts", [[[f"{i:03}" for i in range(300)]], [[f"{i:03}"] for i in range(120)]])
 def test_documents_and_files_are_shuffled_and_the_seed_decides(parts, tmp_path):
     size = "--shard_size=1" if len(parts) > 1 else "--shard_size=10000"  # a document a shard: only files are shuffled
     folders = [write(tmp_path / seed, parts, f"--seed={seed}", "--val_fraction=0.2", size) for seed in "01"]
@@ -131,7 +133,7 @@ def test_max_docs_stops_there(tmp_path):
 
 @pytest.mark.parametrize("texts", [[["alone"]], [["twice", "twice"]], [[], [""]]])
 def test_too_little_text_is_refused_and_leaves_no_file(texts, tmp_path):
-    with pytest.raises(tokens.DataError, match="takes two different ones"):
+    with pytest.raises(tokens.DataError, match="expected at least one of each"):
         write(tmp_path / "out", texts)
     assert not [*tmp_path.glob("out/*")]
 
@@ -212,8 +214,8 @@ def test_going_on_neither_tokenises_nor_reads_again_what_is_done(tmp_path, monke
     argv = tmp_path / "out", texts, "--shard_size=100"
     with pytest.raises(tokens.DataError, match="network is gone.*will go on"):
         write(*argv, read=read)
-    encoder = tokens.encoder("bytes")
-    monkeypatch.setattr(tokens, "encoder", lambda name: lambda text: [encoded.append(text), encoder(text)][1])
+    encoder = writer.encoder("bytes")
+    monkeypatch.setattr(writer, "encoder", lambda name: lambda text: [encoded.append(text), encoder(text)][1])
     done = json.loads((tmp_path / "out" / "progress.json").read_text())["n_docs"]
     write(*argv, read=read)
     assert done > 200 and len(encoded) == 400 - done and len(seen) <= 6 + 4
@@ -232,6 +234,45 @@ def test_a_finished_folder_is_left_as_it_is(tmp_path, capsys):
     before = (tmp_path / "out" / "train.bin").stat()
     write(tmp_path / "out", [["a", "b"]], read=lambda part, note: pytest.fail("read again"))
     assert (tmp_path / "out" / "train.bin").stat() == before and "2 documents, 4 tokens" in capsys.readouterr().out
+
+
+def test_an_edited_input_is_refused_and_a_touched_one_is_not(folder_of_text, tmp_path, capsys):
+    argv = [str(folder_of_text), "--shard_size=100000", f"--out_dir={tmp_path / 'out'}"]
+    text.main(argv)
+    before, said = contents(tmp_path / "out"), capsys.readouterr().out
+    for path in folder_of_text.rglob("*.txt"):
+        os.utime(path, (1, 1))
+    text.main(argv)
+    assert capsys.readouterr().out == said
+    edited = folder_of_text / "1" / "1.txt"
+    status = edited.stat()
+    edited.write_text(edited.read_text().replace("1", "2", 1))
+    os.utime(edited, ns=(status.st_atime_ns, status.st_mtime_ns))  # size and time as they were
+    with pytest.raises(tokens.DataError, match="was begun with other text than .*source holds now: delete it, or"):
+        text.main(argv)
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("change", ["edited", "added"])
+def test_between_a_kill_and_going_on_an_edited_input_is_not_mixed_with_the_old_one(change, folder_of_text, tmp_path):
+    argv = [str(folder_of_text), "--shard_size=100000", f"--out_dir={tmp_path / 'out'}"]
+    subprocess.run([sys.executable, "-c", KILLED, "4", "after", *argv], cwd=ROOT, capture_output=True)
+    before = contents(tmp_path / "out")
+    assert "progress.json" in before
+    (folder_of_text / "0" / ("0.txt" if change == "edited" else "new.txt")).write_text("another text")
+    with pytest.raises(tokens.DataError, match="was begun with other text"):
+        text.main(argv)
+    assert contents(tmp_path / "out") == before
+
+
+def test_an_edited_csv_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "read_column", lambda *args, **options: ["one", "two"])
+    (tmp_path / "train.csv").write_text('id,comment_text\n1,one\n2,two\n')
+    argv = [f"--csv={tmp_path / 'train.csv'}", "--tokenizer=bytes", f"--out_dir={tmp_path / 'out'}"]
+    jigsaw.main(argv)
+    (tmp_path / "train.csv").write_text('id,comment_text\n1,one\n2,six\n')
+    with pytest.raises(tokens.DataError, match="was begun with other text"):
+        jigsaw.main(argv)
 
 
 def test_a_full_disk_ends_in_one_line_and_a_later_run_goes_on(folder_of_text, tmp_path):
@@ -271,6 +312,7 @@ def test_rows_are_the_shards_end_to_end(corpus):
 def test_100_gb_open_like_one(corpus):
     meta = json.loads((corpus / "meta.json").read_text())
     meta["tokens"]["train"] = [5 * 10**10]
+    meta["crc32"]["train"] = [0]
     (corpus / "meta.json").write_text(json.dumps(meta))
     os.truncate(corpus / "train.bin", 10**11)  # a hole: reading it would take minutes
     assert (tokens.load(corpus).train.rows(np.array([5 * 10**10 - 8]), 8) == 0).all()
@@ -294,12 +336,123 @@ def test_an_id_outside_the_vocabulary_is_refused(corpus):
         tokens.load(corpus).train.rows(np.array([0, 5]), 3)
 
 
-@pytest.mark.parametrize("change", [dict(vocab_size=300), dict(tokenizer="mine"), dict(tokens=None), dict(dtype="<u4")])
+@pytest.mark.parametrize("change", [dict(vocab_size=300), dict(tokenizer="mine"), dict(tokens=None), dict(dtype="<u4"),
+                                    dict(tokens=dict(train=[], val=[]))])
 def test_a_meta_json_of_something_else_is_refused(change, corpus):
     meta = json.loads((corpus / "meta.json").read_text())
     (corpus / "meta.json").write_text(json.dumps(meta | change))
     with pytest.raises(tokens.DataError, match="delete it and run"):
         tokens.load(corpus)
+
+
+def one_line(use):
+    """Whether it passes; if not, the DataError has one line."""
+    try:
+        use()
+    except tokens.DataError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000
+        return False
+    return True
+
+
+def test_however_meta_json_is_damaged_the_reader_says_so_in_one_line_or_reads_the_same(corpus):
+    path = corpus / "meta.json"
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    damaged = [whole[:n] for n in range(0, len(whole), 29)]
+    damaged += [whole[:n] + rng.bytes(5) + whole[n + 5 :] for n in range(0, len(whole), 29)]
+    damaged += [b"\xff" * 99, b"[" * 100_000, b"null", b"[1]", b'"text"', b"1" * 5000]
+    for key in json.loads(whole):
+        for junk in None, True, -1, 10**400, float("inf"), "x", [], ["x"], {}, dict(train=1, val=2), [{}]:
+            damaged.append(json.dumps(json.loads(whole) | {key: junk}).encode())
+    refused = 0
+    for data in damaged:
+        path.write_bytes(data)
+        refused += not one_line(lambda: tokens.load(corpus).check())
+    assert len(damaged) / 3 < refused < len(damaged)
+
+
+@pytest.mark.parametrize("name", ["meta.json", "progress.json"])
+def test_however_a_state_is_damaged_the_writer_says_so_in_one_line(name, tmp_path):
+    texts = [[f"document {i}" for i in range(20)]]
+    folder = write(tmp_path / "out", texts)
+    path = folder / name
+    os.rename(folder / "meta.json", path)
+    whole = path.read_bytes()
+    again = lambda: write(folder, texts)
+    assert one_line(again)
+    if name == "progress.json":
+        os.rename(folder / "meta.json", path)
+    damaged = [whole[:n] for n in range(0, len(whole), 29)] + [b"[" * 100_000, b"null", b"[1]"]
+    for key in json.loads(whole):
+        for junk in None, -1, 10**400, float("inf"), "x", ["x"], dict(train=1, val=2), dict(kind="x"):
+            damaged.append(json.dumps(json.loads(whole) | {key: junk}).encode())
+    passed = []
+    for data in damaged:
+        path.write_bytes(data)
+        if one_line(again):
+            passed.append(data)
+            if name == "progress.json":
+                os.rename(folder / "meta.json", path)
+    # only these may hold another value and still be understood
+    assert all(json.loads(whole).keys() - {"command", "notes", "row", "lowest", "crc32"} <= {
+        key for key, value in json.loads(data).items() if value == json.loads(whole)[key]} for data in passed)
+
+
+def test_a_touched_or_copied_file_has_not_changed_and_one_with_other_bytes_has(corpus):
+    opened, path = tokens.load(corpus), corpus / "train.1.bin"
+    opened.check()
+    os.utime(path, (1, 1))
+    opened.check()
+    shutil.copy(path, corpus / "copy")
+    os.replace(corpus / "copy", path)
+    opened.check()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(tokens.DataError, match="another train.1.bin than a moment ago"):
+        opened.check()
+
+
+@pytest.mark.parametrize("change", ["cut", "gone", "replaced"])
+def test_a_file_that_changes_after_it_was_opened_is_noticed(change, corpus):
+    opened, path = tokens.load(corpus), corpus / "train.bin"
+    everything = lambda: opened.train.rows(np.array([0]), len(opened.train))
+    before = everything()
+    if change == "cut":
+        os.truncate(path, path.stat().st_size - 2)
+        with pytest.raises(tokens.DataError, match="bytes of train.bin"):
+            everything()
+    elif change == "gone":
+        path.unlink()
+    else:
+        (corpus / "other").write_bytes(bytes(path.stat().st_size))
+        os.replace(corpus / "other", path)
+    if change != "cut":  # the file that was opened is still there to read
+        assert np.array_equal(everything(), before)
+    with pytest.raises(tokens.DataError, match="train.bin"):
+        opened.check()
+
+
+@pytest.mark.parametrize("keep", [10**6, 3])
+def test_a_batch_costs_a_read_a_row_and_opens_no_file_twice(keep, corpus, monkeypatch):
+    monkeypatch.setattr(tokens.Stream, "KEEP_OPEN", keep)
+    stream, calls = tokens.load(corpus).train, []
+
+    def counted(name, function):
+        return lambda *args, **kwargs: [calls.append(name), function(*args, **kwargs)][1]
+    monkeypatch.setattr(tokens, "open", counted("open", open), raising=False)
+    monkeypatch.setattr(pathlib.Path, "stat", counted("stat", pathlib.Path.stat))
+    monkeypatch.setattr(tokens.os, "pread", counted("read", os.pread))
+    starts = np.array([shard_end - 8 for shard_end in stream.ends])
+    first = stream.rows(starts, 8)
+    assert len(starts) > 4 and calls.count("open") == calls.count("read") == len(starts)
+    calls.clear()
+    assert np.array_equal(stream.rows(starts, 8), first)
+    assert calls.count("read") == len(starts) and len(stream.files) == min(keep, len(starts))
+    assert calls.count("open") == len(starts) - len(stream.files)
+    if keep > len(starts):
+        assert "stat" not in calls
 
 
 # ---- local text --------------------------------------------------------------------------------------------------
@@ -337,13 +490,91 @@ def test_one_file_gives_both_splits_and_nothing_is_lost(tmp_path):
     assert all(16_384 <= len(document) < 20_000 for document in found[:-1])
 
 
-def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it():
-    with pytest.raises(tokens.DataError, match="run python data/wikipedia/prepare.py --tokenizer=gpt2 --out_dir=data/"):
-        tokens.load("data/wikipedia/gpt2")
+def many_paragraphs(name, n):
+    return "".join(f"{name} {i} " + "word " * 100 + "\n\n" for i in range(n))
+
+
+def test_all_pieces_of_a_file_are_in_the_same_split(tmp_path):
+    for i in range(30):
+        (tmp_path / f"{i}.txt").write_text(many_paragraphs(f"f{i}", 50 + i * 10))  # up to 11 pieces
+    (tmp_path / "copy.txt").write_text((tmp_path / "7.txt").read_text())
+    files = sorted(map(str, tmp_path.glob("*.txt")))
+    validated = set()
+    for seed in range(4):
+        folder = text.main([*files, f"--seed={seed}", "--val_fraction=0.2", "--shard_size=50000",
+                            f"--out_dir={tmp_path / f'{seed}'}"])
+        splits = documents(folder)
+        train, val = ({piece.split()[0] for piece in pieces} for pieces in splits.values())
+        assert len(splits["train"]) > 3 * len(train) and not train & val and len(train | val) == 30
+        validated.add(frozenset(val))
+    assert len(validated) == 4
+
+
+@pytest.mark.parametrize("sizes", [(1, 4000), (4000, 1), (1, 1, 4000), (1, 2000, 2000)])
+def test_the_larger_part_of_few_files_is_never_validated_on(sizes, tmp_path):
+    files = [tmp_path / f"{i}.txt" for i in range(len(sizes))]
+    for i, size in enumerate(sizes):
+        files[i].write_text(many_paragraphs(f"f{i}", size))
+    for seed in range(8):
+        folder = text.main([*map(str, files), f"--seed={seed}", f"--out_dir={tmp_path / f'{seed}'}"])
+        train, val = lengths(folder)
+        assert 0 < val <= train
+
+
+def test_the_larger_of_two_documents_is_never_validated_on(tmp_path):
+    for seed in range(8):
+        train, val = lengths(write(tmp_path / f"{seed}", [["short", "long " * 1000]], f"--seed={seed}"))
+        assert (train, val) == (5001, 6)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_utf_16_and_32_with_a_byte_order_mark_are_read(encoding, tmp_path):
+    """Python's utf-16 and utf-32 write a mark, the other two do not."""
+    written = "Grüße, 漢字 😀\r\nand more\n"
+    mark = "" if encoding in ("utf-16", "utf-32") else "\ufeff"
+    (tmp_path / "a.txt").write_bytes((mark + written).encode(encoding))
+    (tmp_path / "b.txt").write_text("something else")
+    folder = text.main([str(tmp_path), f"--out_dir={tmp_path / 'out'}"])
+    assert written.encode() in sum(documents(folder).values(), [])
+
+
+def test_one_short_file_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "short.txt").write_text("a few words\n\n" * 100)
+    with pytest.raises(tokens.DataError, match="short.txt.*1 document.*give more text"):
+        text.main([str(tmp_path / "short.txt"), f"--out_dir={tmp_path / 'out'}"])
+    assert not [*tmp_path.glob("out/*")]
+
+
+def test_train_makes_the_folders_of_the_standard_library_and_no_others(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(stdlib, "main", made.append)
+    monkeypatch.chdir(tmp_path)
+    stdlib.make("data/text/bytes")
+    (tmp_path / "data" / "stdlib" / "gpt2").mkdir(parents=True)
+    (tmp_path / "data" / "stdlib" / "gpt2" / "meta.json").touch()
+    stdlib.make("data/stdlib/gpt2")
+    assert made == []
+    stdlib.make("data/stdlib/foo")
+    assert made == []
+    stdlib.make("data/stdlib/bytes/")
+    stdlib.make("data/stdlib/gpt2_spaced")
+    assert made == [["--tokenizer=bytes", "--out_dir=data/stdlib/bytes"],
+                    ["--tokenizer=gpt2", "--spaced", "--out_dir=data/stdlib/gpt2_spaced"]]
+
+
+@pytest.mark.parametrize("folder, command", [
+    ("data/wikipedia/gpt2", "python data/wikipedia/prepare.py --tokenizer=gpt2 --out_dir=data/wikipedia/gpt2"),
+    ("data/jigsaw/bytes_spaced", "python data/jigsaw/prepare.py --tokenizer=bytes --spaced --out_dir=data/jigsaw/byt"),
+    ("data/stdlib/foo", "python data/stdlib/prepare.py --out_dir=data/stdlib/foo"),
+    ("elsewhere/foo", "python data/NAME/prepare.py --out_dir=elsewhere/foo")])
+def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(folder, command):
+    with pytest.raises(tokens.DataError, match=f"{folder} has no finished token files: run {command}"):
+        tokens.load(folder)
 
 
 @pytest.mark.parametrize("argv, message", [(["nowhere"], "no file"), ([], "required"),
-                                           ([__file__, "--seed=-1"], "at least 0")])
+                                           ([__file__, "--seed=-1"], "--seed=-1, expected at least 0"),
+                                           ([__file__, "--max_tokens=-5"], "--max_tokens=-5, expected at least 0")])
 def test_a_script_fails_in_one_line(argv, message, tmp_path):
     argv = [sys.executable, ROOT / "data/text/prepare.py", *argv]
     run = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)

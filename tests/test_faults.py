@@ -206,8 +206,8 @@ def test_a_compiled_model_is_one_graph_for_training_and_one_for_evaluation(short
 
 
 @pytest.mark.parametrize("fault, words", [
-    (lambda path: os.truncate(path, path.stat().st_size // 2), "bytes of train.bin, not 379,834"),
-    (lambda path: path.unlink(), "0 bytes of train.bin, not 379,834"),
+    (lambda path: os.truncate(path, path.stat().st_size // 2), "bytes of train.bin, not "),
+    (lambda path: path.unlink(), "0 bytes of train.bin, not "),
     (lambda path: path.write_bytes(bytes(path.stat().st_size)), "another train.bin than a moment ago"),
 ], ids=["cut", "gone", "replaced"])
 def test_token_files_that_change_under_a_run_end_it_in_one_line_and_nothing_is_lost(short, monkeypatch, fault, words):

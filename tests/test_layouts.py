@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data.pretrained import layout_table
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained import layout_table, layouts
+from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.auto import configuration_auto, modeling_auto  # noqa: E402
@@ -24,7 +24,7 @@ from transformers.models.auto import configuration_auto, modeling_auto  # noqa: 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 aten = torch.ops.aten
-NOT_SELF = re.compile("cross|encoder_attn|EncDec|head.attention|resampler|mask_decoder|pixel_level")  # no layers
+NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|resampler|mask_decoder|pixel_level")  # no layers
 NORMS = re.compile(r"(q|k|query|key)_(a_)?(layer)?norm$|kv_a_layernorm$")  # outside of W_qk: replaced by the identity
 
 
@@ -34,6 +34,8 @@ TEXT = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_he
             max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 GQA = dict(TEXT, num_key_value_heads=2)
 WIDE = dict(GQA, head_dim=16)  # head_dim is not hidden_size / num_attention_heads
+GEMMA = dict(WIDE, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=0,
+             hidden_size_per_layer_input=4, vocab_size_per_layer_input=50)
 MOE = dict(WIDE, num_experts=4, num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
            moe_intermediate_size=16, first_k_dense_replace=1, n_group=1, topk_group=1)
 MROPE = dict(MOE, hidden_size=64, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0,
@@ -159,13 +161,20 @@ case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text ol
      "phi qwen3_vl_text", WIDE, decoder(0, 1))
 case("mixtral qwen2_moe qwen3_moe phimoe olmoe flex_olmo granitemoe granitemoeshared glm4_moe gpt_oss ernie4_5_moe "
      "hunyuan_v1_moe dots1 minimax_m2 llama4_text qwen3_vl_moe_text", MOE, decoder(0, 1))
-case("llama stablelm helium", GQA, decoder(0, 1), head_dim=8)
+case("afmoe cohere2_moe cwm diffllama doge exaone_moe granite_swa hy_v3 hyperclovax internlm3 iquestcoder jais2 laguna "
+     "mellum minimax_m3_vl_text nanochat solar_open", MOE, decoder(0, 1))
+case("gemma3n_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2, laurel_rank=4, intermediate_size=[48] * 4,
+     activation_sparsity_pattern=[0.0] * 4, altup_num_inputs=2)
+case("gemma4_text", GEMMA, decoder(0, 1, 2, 3), global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True)
+case("gemma4_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2)
+case("llama stablelm helium bitnet", GQA, decoder(0, 1), head_dim=8)
 case("llama", TEXT, decoder(0, 1))
 case("qwen2_vl_text qwen2_5_vl_text glm4v_text", MROPE, decoder(0, 1))
 case("eurobert", GQA, encoder(0, 1))
 case("opt", TEXT, decoder(0, 1), ffn_dim=48, word_embed_proj_dim=16)
 case("xglm", dict(vocab_size=50, d_model=32, num_layers=2, attention_heads=4, ffn_dim=48), decoder(0, 1))
 case("biogpt modernbert-decoder", TEXT, decoder(0, 1))
+case("ctrl", GPT, decoder(0, 1), dff=48)
 case("gptj", GPT, decoder(0, 1), rotary_dim=4)
 case("gpt_neo", dict(vocab_size=50, hidden_size=32, num_layers=2, num_heads=4,
                      attention_types=[[["global", "local"], 1]]), decoder(0, 1))
@@ -184,7 +193,7 @@ case("dbrx", dict(vocab_size=50, d_model=32, n_layers=2, n_heads=4, max_seq_len=
                   attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=1e9),
                   ffn_config=dict(ffn_hidden_size=16, moe_num_experts=2, moe_top_k=1)), decoder(0, 1))
 # Latent.
-case("deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite youtu", MLA, decoder(0, 1))
+case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu", MLA, decoder(0, 1), index_topk=64)
 case("deepseek_v2 deepseek_v3", MLA, decoder(0, 1), q_lora_rank=None)
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", HYBRID, decoder(1, 3))
@@ -199,8 +208,10 @@ case("nemotron_h", WIDE, decoder(1, 3), hybrid_override_pattern="M*-*", mamba_nu
      n_groups=1, ssm_state_size=8)
 # Encoders of text.
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
-     "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet", TEXT,
-     encoder(0, 1))
+     "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet "
+     "roc_bert tapas convbert jina_embeddings_v3 gte", TEXT, encoder(0, 1))
+case("nystromformer", TEXT, encoder(0, 1), num_landmarks=1, segment_means_seq_len=1)
+case("openai_privacy_filter", MOE, encoder(0, 1))
 case("bert", TEXT, decoder(0, 1), is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
 case("big_bird", TEXT, encoder(0, 1), attention_type="original_full")
 case("xmod", TEXT, encoder(0, 1), default_language="en_XX")
@@ -216,8 +227,13 @@ case("xlnet", dict(vocab_size=50, d_model=32, n_layer=2, n_head=4, d_inner=48), 
 # Two stacks.
 case("t5 mt5 umt5 switch_transformers", T5, TWO, seq2seq)
 case("bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe", BART, TWO, seq2seq)
+case("t5gemma", dict(encoder=WIDE, decoder=dict(WIDE, num_hidden_layers=3)), TWO, seq2seq)
 case("led", BART, TWO, window)
 case("whisper speech_to_text", SPEECH, TWO, speech)
+case("moonshine", dict(vocab_size=50, hidden_size=32, intermediate_size=48, encoder_num_hidden_layers=2,
+                       decoder_num_hidden_layers=3, encoder_num_attention_heads=4, decoder_num_attention_heads=4,
+                       encoder_num_key_value_heads=4, decoder_num_key_value_heads=4),
+     TWO, lambda model, n, t: model(torch.randn(4, 8000), decoder_input_ids=ids(4, 9)))
 case("speecht5", SPEECHT5, TWO, waves, "SpeechT5ForSpeechToText")
 case("trocr", BART, decoder(0, 1, 2, name="decoder"), cross_attention_hidden_size=20)
 case("detr", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
@@ -229,11 +245,16 @@ case("vit_mae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="deco
 case("videomae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder"), lambda model, *_: model(
     torch.randn(9, 4, 3, 16, 16), bool_masked_pos=torch.tensor([[True, False] * 4] * 9)), "VideoMAEForPreTraining")
 # Images and sound.
-case("vit deit beit data2vec-vision", VIT, encoder(0, 1, 2), images)
+case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_clip_vision_model", VIT,
+     encoder(0, 1, 2), images)
 case("dinov2 dinov2_with_registers ijepa vit_msn", VIT, encoder(0, 1, 2), images)
 case("swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2], num_heads=[2, 4],
      image_size=16, out_features=None)
-case("dinov3_vit", VIT, encoder(0, 1, 2), images, hidden_size=32)
+case("dinov3_vit mlcd_vision_model", VIT, encoder(0, 1, 2), images, hidden_size=32)
+case("sam3_vit_model", VIT, encoder(0, 1, 2), images, window_size=0, global_attn_indexes=[0, 1, 2], hidden_size=32,
+     pretrain_image_size=16)
+case("granite_docling_vision", VIT, encoder(0, 1, 2), images, scale_factor=2, use_fine_route=False,
+     deepstack_visual_indexes=[0])
 case("yolos", SQUARE, encoder(0, 1, 2), images, patch_size=8)
 case("internvl_vision", SQUARE, encoder(0, 1, 2), images)
 case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(12, 16, 16)),
@@ -355,7 +376,7 @@ POSITIONS = {"position_embeddings", "object_queries", "freqs_ci"}  # what an att
 
 def at_position_0(value):
     """The same as at position 0 for all: RoPE turns nothing, nothing is added."""
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return torch.ones_like(value[0]), torch.zeros_like(value[1])  # cos, sin
     return torch.ones_like(value) if value.is_complex() else torch.zeros_like(value)
 
@@ -373,11 +394,17 @@ class Probe(TorchDispatchMode):
         modules = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
         self.names = {module: name for name, module in modules.items()
                       if not any(other.startswith(name + ".") for other in modules) and [*module.parameters()]
-                      and not NOT_SELF.search(name) and not re.search("Linear|Lightning", type(module).__name__)}
+                      and not NOT_SELF.search(name) and not re.search("Linear|Lightning", type(module).__name__)
+                      and not getattr(module, "is_kv_shared_layer", False)}
         self.heads, self.causal, self.axis, self.module, self.basis = {}, {}, {}, None, True
+        self.paused = False
         for module in self.names:
             module.register_forward_pre_hook(self.enter, with_kwargs=True)
             module.register_forward_hook(self.leave, with_kwargs=True)
+        for module in model.modules():  # the indexer of DeepSeek-V3.2 chooses what is attended to
+            if "Indexer" in type(module).__name__:
+                module.register_forward_pre_hook(lambda *_: setattr(self, "paused", True))
+                module.register_forward_hook(lambda *_: setattr(self, "paused", False))
 
     def enter(self, module, args, kwargs):
         if not self.basis:
@@ -396,7 +423,10 @@ class Probe(TorchDispatchMode):
         if "hidden_states" in kwargs:
             old = kwargs["hidden_states"]
             return (args, kwargs | {"hidden_states": old if h is None else h}), old
-        return ((args[0] if h is None else h, *args[1:]), kwargs), args[0]
+        old = args[0]
+        if h is not None:  # also where they are given three times, as in CTRL
+            args = tuple(h if arg is old else arg for arg in args)
+        return (args, kwargs), old
 
     def leave(self, module, args, kwargs, out):
         self.module = None
@@ -410,7 +440,7 @@ class Probe(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         places = {aten.bmm.default: (0, 1), aten.baddbmm.default: (1, 2)}.get(func)
         name = self.names.get(self.module)
-        if name and places and name not in self.heads:
+        if name and places and name not in self.heads and not self.paused:
             q, k = args[places[0]], args[places[1]].mT  # (B H, T, D)
             batch = self.rows // q.shape[1]
             if k.shape == q.shape and q.shape[0] % batch == 0:  # not a projection
@@ -470,8 +500,9 @@ def test_every_model_type_of_the_table_is_proven():
     proven = {"git_text"}  # the text of git, whose config it shares
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
-    unproven = (layout_table.KNOWN | layout_table.COMPOSITES) - proven
-    assert unproven == {"mobilellm"}  # not in transformers
+    proven |= {param.values[0]["model_type"] for param in OWN_CODE}
+    proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
+    assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
 
 ROWS_WITH_DEFAULTS = [pytest.param(kind, row, id=f"{kind} {row.stack}") for row in layout_table.ROWS
@@ -482,7 +513,8 @@ ROWS_WITH_DEFAULTS = [pytest.param(kind, row, id=f"{kind} {row.stack}") for row 
 def test_defaults_are_those_of_the_class(kind, row):
     config = configuration_auto.CONFIG_MAPPING[kind]()
     n_head = next(getattr(config, key) for key in ("num_attention_heads", "attention_heads") if hasattr(config, key))
-    head_dim = getattr(config, "d_kv", getattr(config, "head_dim", None)) or config.hidden_size // n_head
+    sizes = config.to_dict()
+    head_dim = sizes.get("d_kv") or sizes.get("head_dim") or config.hidden_size // n_head
     assert (config.num_hidden_layers, n_head) == (row.n_layer, row.n_head)
     assert head_dim == (row.head_dim or config.hidden_size // n_head)
 
@@ -513,6 +545,15 @@ def test_older_names_give_the_same_layers(kind, tmp_path):
             assert all(map(torch.equal, one.heads(tensors), other.heads(old)))
 
 
+@pytest.mark.parametrize("kind, config, other", [("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new")])
+def test_another_model_type_of_the_same_model_gives_the_same_layers(kind, config, other, tmp_path):
+    config, tensors = saved(build(kind, config), tmp_path)
+    names = {name.replace("gte.", "new."): tensor for name, tensor in tensors.items()}
+    [one], [two] = find_stacks(config, shapes(tensors)), find_stacks(config | {"model_type": other}, shapes(names))
+    for layer, same in zip(one.layers, two.layers, strict=True):
+        assert all(map(torch.equal, layer.heads(tensors), same.heads(names)))
+
+
 # ---- made by hand -------------------------------------------------------------------------------------------------
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
@@ -526,6 +567,56 @@ def llama(layers=2, q=(32, 32), k=(32, 32), prefix="model."):
 def heads(config, tensors):
     [stack] = find_stacks(config, shapes(tensors))
     return stack.layers[0].heads(tensors)
+
+
+def chunked(qkv, n_head, n_block):
+    """NeoBERT: (T, n_head, 3 D) in three."""
+    q, k, _ = qkv.unflatten(-1, (n_head, -1)).chunk(3, -1)
+    return q, k
+
+
+def halved(qk, n_head, _):
+    """GPT-BERT: (T, [q, k])."""
+    q, k = qk.chunk(2, -1)
+    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_head, -1))
+
+
+def apart(q, k, n_head, n_kv_head):
+    """Dream and LLaDA: (T, C) each."""
+    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_kv_head, -1))
+
+
+def in_blocks(qvk, n_head, n_block):
+    """CodeGen2: (T, n_block, [q; v; k])."""
+    q, _, k = qvk.unflatten(-1, (n_block, -1)).chunk(3, -1)
+    return q.flatten(1).unflatten(-1, (n_head, -1)), k.flatten(1).unflatten(-1, (n_head, -1))
+
+
+# Models with code of their own: their projection of x (T, C) to queries and keys (T, H, D), as that code has it.
+OWN_CODE = [
+    pytest.param(dict(model_type="neobert"), ["model.transformer_encoder.0.qkv.weight"], [96], chunked, 3,
+                 id="neobert"),
+    pytest.param(dict(model_type="codegen", auto_map={}, head_dim=4), ["transformer.h.0.attn.qkv_proj.weight"], [96],
+                 in_blocks, 8, id="codegen2"),
+    pytest.param(dict(model_type="codegen"), ["transformer.h.0.attn.qkv_proj.weight"], [96], in_blocks, 4,
+                 id="codegen"),
+    pytest.param(dict(model_type="gpt_bert"), ["transformer.layers.0.attention.in_proj_qk.weight"], [64], halved, 2,
+                 id="gpt_bert"),
+    pytest.param(dict(model_type="Dream", num_key_value_heads=4), [
+        f"model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="Dream"),
+    pytest.param(dict(model_type="llada", n_kv_heads=4), [f"model.transformer.blocks.0.{w}_proj.weight" for w in "qk"],
+                 [32, 16], apart, 4, id="llada"),
+]
+
+
+@pytest.mark.parametrize("config, names, rows, project, n_block", OWN_CODE)
+def test_heads_are_those_of_a_models_own_code(config, names, rows, project, n_block):
+    torch.manual_seed(0)
+    config = config | dict(num_hidden_layers=1, num_attention_heads=8)
+    tensors = {name: torch.randn(n, 32) for name, n in zip(names, rows)}
+    q, k = project(*[weight.T for weight in tensors.values()], 8, n_block)  # x = 1: basis vectors
+    w_q, w_k = heads(config, tensors)
+    assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))
 
 
 @pytest.mark.parametrize("config, name, order", [  # order: of rows of the Linear in blocks of D, as query or key heads
@@ -589,6 +680,29 @@ def test_a_file_may_hold_one_tower_only():
     assert [(stack.name, len(stack.layers)) for stack in find_stacks(config, names)] == [("encoder", 2)]
 
 
+@pytest.mark.parametrize("config, names, missing", [
+    (dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6), {
+        f"encoder.block.{i}.layer.0.SelfAttention.{w}.weight": (24, 32) for i in range(2) for w in "qkv"}, ["decoder"]),
+    (dict(model_type="clip", text_config={}, vision_config=dict(num_hidden_layers=1)), {
+        f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}, ["text"]),
+    (LLAMA, llama(), []),
+])
+def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
+    assert missing_stacks(config, find_stacks(config, names)) == missing
+
+
+@pytest.mark.parametrize("kind", sorted(layouts.CONFIG_DICT))
+def test_text_config_dict_counts_as_transformers_counts_it(kind):
+    config = dict(model_type=kind, vision_config={}, vision_config_dict={"num_hidden_layers": 1},
+                  text_config={"num_attention_heads": 4, "num_hidden_layers": 3}, text_config_dict={
+                      "num_hidden_layers": 1, "hidden_size": 512})
+    truth = configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))).text_config
+    names = {f"text_model.encoder.layers.0.self_attn.{w}_proj.weight": (512, 512) for w in "qk"}
+    [stack] = find_stacks(config, names)
+    n_heads = [len(stack.layers), len(stack.layers[0].heads({n: torch.empty(s) for n, s in names.items()})[0])]
+    assert n_heads == [truth.num_hidden_layers, truth.num_attention_heads] == [1, 8]
+
+
 def test_layers_that_predict_further_tokens_are_left_out():
     [stack] = find_stacks(LLAMA | {"num_nextn_predict_layers": 1}, llama(3) | llama(1, prefix="mtp."))
     assert [layer.index for layer in stack.layers] == [0, 1]
@@ -612,7 +726,7 @@ FP8 = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
 
 
 @pytest.mark.parametrize("config, names, message", [
-    ({}, llama(), "model_type None is not known"),
+    ({}, llama(), "model_type None is not known .config.json names none; write"),
     (dict(LLAMA, model_type="mamba"), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config=dict(LLAMA, model_type="mamba")), llama(), "'mamba' is not known"),
     (LLAMA, {"lm_head.weight": (50, 32)}, "no q and k weights"),
@@ -645,6 +759,74 @@ def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(LayoutError, match=message) as error:
         find_stacks(config, names)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [
+    "model.layers.1.self_attn.q_proj.lora_A.weight", "model.layers.1.self_attn.k_proj.lora_B.default.weight",
+    "model.layers.1.self_attn.k_proj.lora_A", "base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
+    "model.layers.0.self_attn.q_proj.lora_magnitude_vector.default.weight", "model.layers.0.self_attn.k_proj.ia3_l",
+    "model.layers.0.self_attn.q_proj.oft_r.default", "model.layers.0.self_attn.q_proj.oft_blocks.weight",
+    "h.0.attn.c_attn.lora_A.weight", "encoder.layer.0.attention.self.query.lora_B.weight",
+    "model.layers.0.self_attn.q_proj_lora.down.weight", "layer.0.attention.self.in_proj.lora_A",
+    "model.layers.0.self_attn.kv_b_proj.lora_A.weight",
+])
+def test_an_adapter_beside_a_query_or_key_is_refused_with_how_to_merge_it(name):
+    with pytest.raises(LayoutError, match=f"{re.escape(name)} .*merge_and_unload") as error:
+        find_stacks(LLAMA, llama() | {name: (8, 32)})
+    assert "\n" not in str(error.value)
+
+
+def test_an_adapter_elsewhere_changes_no_query_or_key():
+    find_stacks(LLAMA, llama() | {"model.layers.0.mlp.down_proj.lora_A.weight": (8, 32),
+                                  "model.layers.0.self_attn.v_proj.lora_A.weight": (8, 32)})
+
+
+ODD = ["2", 2.0, [2], {"a": 2}, True, 0, -1, 10**8, 10**30, [[1], None], "\x1b[31m", float("nan")]
+CONFIGS = [  # and the names of tensors that they fit
+    (dict(LLAMA, num_key_value_heads=4, head_dim=8, layer_types=["full_attention"] * 2, num_nextn_predict_layers=1,
+          use_bidirectional_attention=False, is_causal=True, quantization_config={}, attn_config={"kv_n_heads": 4}),
+     llama()),
+    (dict(LLAMA, model_type="clip", text_config=dict(LLAMA, model_type="clip_text_model"), vision_config=dict(LLAMA)),
+     {f"{part}_model.encoder.layers.{i}.self_attn.{w}_proj.weight": (32, 32) for i in range(2) for w in "qk"
+      for part in ("text", "vision")}),
+    (dict(LLAMA, model_type="falcon", num_kv_heads=2, new_decoder_architecture=True, multi_query=True),
+     {f"h.{i}.self_attention.query_key_value.weight": (64, 32) for i in range(2)}),
+    (dict(LLAMA, model_type="bert", is_decoder=True),
+     {f"encoder.layer.{i}.attention.self.{w}.weight": (32, 32) for i in range(2) for w in ("query", "key")}),
+    (dict(LLAMA, model_type="deepseek_v3", q_lora_rank=6, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2,
+          v_head_dim=3),
+     {f"layers.{i}.self_attn.{w}.weight": shape for i in range(2) for w, shape in dict(
+         q_a_proj=(6, 32), q_b_proj=(24, 6), kv_a_proj_with_mqa=(7, 32), kv_b_proj=(28, 5)).items()}),
+    (dict(model_type="swin", depths=[1], num_heads=[4]),
+     {f"encoder.layers.0.blocks.0.attention.self.{w}.weight": (32, 32) for w in ("query", "key")}),
+    (dict(LLAMA, model_type="jamba", attn_layer_offset=0, attn_layer_period=1), llama()),
+    (dict(LLAMA, model_type="bamba", attn_layer_indices=[0, 1]), llama()),
+    (dict(LLAMA, model_type="lfm2", full_attn_idxs=[0, 1]), llama()),
+    (dict(LLAMA, model_type="mllama_text_model", cross_attention_layers=[7]), llama()),
+]
+
+
+@pytest.mark.parametrize("config, names", CONFIGS, ids=lambda x: x.get("model_type", ""))
+def test_what_makes_no_sense_in_a_config_ends_in_one_line(config, names):
+    assert find_stacks(config, names)
+    for key, value in config.items():
+        for odd in ODD:
+            mutants = [config | {key: odd}]
+            if isinstance(value, dict):
+                mutants += [config | {key: value | {inner: odd}} for inner in value]
+            if isinstance(value, list):
+                mutants += [config | {key: [odd, *value[1:]]}]
+            for mutant in mutants:
+                try:
+                    find_stacks(mutant, names)
+                except LayoutError as error:
+                    assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 1), (2**40, 2**40, 0), (2**40, 2**40), (0, 32), (32, -1), (2**70, 2)])
+def test_shapes_of_no_matrix_are_refused(shape):
+    with pytest.raises(LayoutError, match="layers.0.self_attn.q_proj.*(do not fit|no shapes)"):
+        find_stacks(LLAMA, llama(q=shape))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])

@@ -106,18 +106,18 @@ def measure(path, seed, every):
     """Train as train.py does, and look on -> rows."""
     cfg = config.load([path, f"--seed={seed}", "--compile=off"])
     place = train.find_place(cfg)
-    run = train.Trainer(cfg, place, train.open_corpus(cfg, place))
-    probe = run.loader.val_batch(0)
+    trainer = train.Trainer(cfg, place, train.open_corpus(cfg, place))
+    probe = trainer.loader.val_batch(0)
     rows = []
-    for batch in tqdm(run.loader.train_batches(0), total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
-        if run.step % every:
-            run.train_step(batch)
+    for batch in tqdm(trainer.loader.train_batches(0), total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
+        if trainer.step % every:
+            trainer.train_step(batch)
             continue
-        step, found = run.step, beta_and_gradient(run.model, probe)
-        before = [head_matrices(block.attn) for block in run.model.blocks]
-        run.train_step(batch)
+        step, found = trainer.step, beta_and_gradient(trainer.model, probe)
+        before = [head_matrices(block.attn) for block in trainer.model.blocks]
+        trainer.train_step(batch)
         for layer, (beta, g) in enumerate(found):
-            update = head_matrices(run.model.blocks[layer].attn) - before[layer]
+            update = head_matrices(trainer.model.blocks[layer].attn) - before[layer]
             values = symmetry(before[layer]), beta_symmetry(beta), symmetry(g), symmetry(update)  # (H,) each
             rows.append(Row(Path(path).stem, seed, step, layer, *(f"{x.mean():.4f}" for x in values)))
         if step >= cfg.max_iters - every:

@@ -4,49 +4,82 @@ Chosen tensors of a checkpoint and nothing else: a file tells where each of its 
     with open_checkpoint("openai-community/gpt2") as checkpoint:  # of sources.py
         for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
-A pytorch_model.bin tells so only inside a pickle: it is opened whole.
+safetensors_header.py and torch_zip.py read where the tensors lie.
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import DTYPES, CheckpointError, Folder, read_json, require
+from data.pretrained.contents import read_config, weight_files
+from data.pretrained.files import DTYPES, Folder, Table, TensorInfo, require
+from data.pretrained.fp8 import BLOCK, SCALE_DTYPES, attach_scales, dequantise
 from data.pretrained.safetensors_header import read_header
-from data.pretrained.torch_zip import load_whole
+from data.pretrained.torch_zip import read_torch
 
 N_READERS = 8  # ranges in flight
 PIECE = 1 << 24  # bytes of a range at most: one big tensor keeps every reader busy, and a retry loses little
+SCORED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that are read as they are
 AHEAD = 1 << 27  # bytes read ahead of the arithmetic (one group at least)
+
+
+class Reading(NamedTuple):
+    """A tensor that has its values when the futures are done."""
+
+    tensor: torch.Tensor
+    futures: list[Future]
+    scale: "Reading | None"
 
 
 class Checkpoint(AbstractContextManager):
     """
     An open checkpoint in a folder, or in what looks like one: a repository of the Hub.
 
-    config: its config.json. tensors: a TensorInfo by name. n_params: elements of the floating-point tensors. size:
-    bytes of the weight files. source, revision, note and bytes_read are those of the folder.
+    source: as the user wrote it. revision: the commit it is pinned to, None if local. config: its config.json.
+    tensors: a TensorInfo by name. n_params: elements of the floating-point tensors. size, bytes_read: bytes of the
+    weight files, all and read so far. note: what the user should know, or "".
     """
 
-    def __init__(self, folder: Folder, only: str = ""):
+    def __init__(self, source: str, folder: Folder, only: str = ""):
         """only: the one file to read, whatever else the folder holds."""
-        self.source, self.revision = folder.source, folder.revision
+        self.source, self.revision = source, folder.revision
         self._folder = folder
         self._pool = ThreadPoolExecutor(N_READERS)
         try:
-            require("config.json" in folder.names,
-                    f"{self.source} has no config.json, the layout of its weights: put it there")
-            self.config = read_json(folder.fetch("config.json"))
-            self.size, self.tensors = self._find_tensors(only)
+            self._open(only)
         except BaseException:
             self.__exit__()
             raise
         self.n_params = count_params(self.tensors.values())
+
+    def _open(self, only: str):
+        files, index = ([only], None) if only else weight_files(self._folder)
+        config = read_config(self._folder, files[0])
+        tables = dict(zip(files, self._pool.map(self._read_table, files)))
+        if config is None:
+            model_args = tables[files[0]].model_args
+            require(model_args is not None, "no config.json, which tells the layout of the weights: put it beside them")
+            config = {**model_args, "model_type": "nanogpt"}
+        self.config = config
+        self.size = sum(table.size for table in tables.values())
+        if index is None:
+            tensors = tables[files[0]].tensors
+        else:
+            tensors = {}
+            for name, file in index.items():
+                require(name in tables[file].tensors, f"{file} lacks {name!r:.60}, which the index names: get both")
+                tensors[name] = tables[file].tensors[name]
+        self.tensors = attach_scales(tensors)
+
+    def _read_table(self, file: str) -> Table:
+        if file.endswith(".safetensors"):
+            return read_header(self._folder, file)
+        return read_torch(self._folder, file)
 
     def __exit__(self, *_):
         self._folder.close()
@@ -58,100 +91,81 @@ class Checkpoint(AbstractContextManager):
 
     @property
     def bytes_read(self) -> int:
-        return self._folder.bytes_read
-
-    def _find_tensors(self, only: str):
-        """-> bytes of the weight files, {name: TensorInfo}."""
-        files, index = ([only], None) if only else find_weight_files(self._folder)
-        tables = dict(zip(files, self._pool.map(self._read_table, files)))  # {file: (its size, its tensors)}
-        size = sum(file_size for file_size, _ in tables.values())
-        if index is None:
-            return size, tables[files[0]][1]
-        tensors = {}
-        for name, file in index.items():
-            _, found = tables[file]
-            require(name in found, f"{self.source}/{file} lacks {name!r:.60}, which the index names: get both")
-            tensors[name] = found[name]
-        return size, tensors
-
-    def _read_table(self, file: str):
-        if file.endswith(".bin"):
-            return load_whole(self._folder, file)
-        return read_header(self._folder, file)
+        return sum(self._folder.bytes_read_of.values())
 
     def stream(self, groups: Sequence[Sequence[str]], zeros: bool = False) -> Iterator[dict[str, torch.Tensor]]:
         """
-        The tensors of each group, in order and in their own dtype, while the next groups are being read. One that holds
-        NaN or infinity is refused; so is one of zeros alone, which has no score, unless `zeros` (biases may be such).
+        The tensors of each group, in order, while the next groups are being read: in their own dtype, those in FP8 in
+        float32. One that holds NaN or infinity is refused; so is one of zeros alone, which has no score, unless `zeros`
+        (biases may be such).
         """
         sizes = []  # bytes of each group
         for group in groups:
             for name in group:
                 self._check_readable(name)
-            sizes.append(sum(self.tensors[name].end - self.tensors[name].start for name in group))
-        reading = deque()  # {name: (tensor, what fills it)} of each group that is under way
+            sizes.append(sum(self.tensors[name].n_bytes for name in group))
+        reading = deque()  # {name: Reading} of each group that is under way
         begun = 0  # groups whose reading has begun
         for i in range(len(groups)):
             while begun < len(groups) and (begun < i + 2 or sum(sizes[i : begun + 1]) <= AHEAD):
-                reading.append({name: self._start(name) for name in groups[begun]})
+                reading.append({name: self._start(self.tensors[name]) for name in groups[begun]})
                 begun += 1
             group = {}
-            for name, (tensor, futures) in reading.popleft().items():
-                for future in futures:
-                    future.result()  # waits, and raises what went wrong in the thread
-                self._check_values(name, tensor, zeros)
-                group[name] = tensor
+            for name, started in reading.popleft().items():
+                group[name] = self._finish(name, started)
+                self._check_values(name, group[name], zeros)
             yield group
 
     def _check_readable(self, name: str):
-        require(name in self.tensors, f"{self.source} has no tensor {name!r}")
-        dtype = self.tensors[name].dtype
-        require(dtype in DTYPES, f"{self.source}: {name!r} is {dtype}, use a checkpoint in {', '.join(DTYPES)}")
-
-    def _start(self, name: str) -> tuple[torch.Tensor, list[Future]]:
-        """-> a tensor without its values yet, and the reading of its pieces, after which it has them."""
+        require(name in self.tensors, f"no tensor {name!r}")
         info = self.tensors[name]
+        if info.scale is None:
+            require(info.dtype in SCORED, f"{name!r} is {info.dtype}, use a checkpoint in "
+                    f"{', '.join(SCORED)}, or F8_E4M3 with a scale")
+        else:
+            require(info.scale.dtype in SCALE_DTYPES, f"the scale of {name!r} is {info.scale.dtype}, "
+                    f"expected one of {', '.join(SCALE_DTYPES)}")
+
+    def _start(self, info: TensorInfo) -> Reading:
+        scale = None if info.scale is None else self._start(info.scale)
         if info.loaded is not None:
-            return info.loaded, []
+            return Reading(info.loaded, [], scale)
         data = torch.empty(info.end - info.start, dtype=torch.uint8)
         view = memoryview(data.numpy())
         futures = []
         for first in range(0, len(view), PIECE):
             piece = view[first : first + PIECE]
             futures.append(self._pool.submit(self._folder.read_exactly, info.file, info.start + first, piece))
-        return data.view(DTYPES[info.dtype]).reshape(info.shape), futures
+        tensor = data.view(DTYPES[info.dtype])
+        if info.stride is None:
+            tensor = tensor.reshape(info.shape)
+        else:  # transposed, or some columns of a wider one: between them lie bytes of others
+            tensor = tensor.as_strided(info.shape, info.stride)
+        return Reading(tensor, futures, scale)
+
+    def _finish(self, name: str, reading: Reading) -> torch.Tensor:
+        for future in reading.futures:
+            future.result()  # waits, and raises what went wrong in the thread
+        if reading.scale is None:
+            return reading.tensor
+        return dequantise(reading.tensor, self._finish(name, reading.scale), self._fp8_block(), name)
+
+    def _fp8_block(self) -> list[int]:
+        """Rows and columns of a block of an FP8 weight that have one scale."""
+        how = self.config.get("quantization_config")
+        block = how.get("weight_block_size") if isinstance(how, dict) else None
+        if block is None:
+            return BLOCK
+        require(isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block),
+                f"weight_block_size is {block!r:.60} in config.json, expected two numbers")
+        return block
 
     def _check_values(self, name: str, tensor: torch.Tensor, zeros: bool):
         if not tensor.numel():
             return
         low, high = map(float, tensor.aminmax())  # one pass, and NaN wins
-        require(math.isfinite(low) and math.isfinite(high), f"{self.source}: {name!r} holds NaN or infinity")
-        require(zeros or low != 0 or high != 0, f"{self.source}: {name!r} is all zeros and has no score")
-
-
-def find_weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
-    """The weight files of a folder, and the index (tensor -> file) if they are shards of one checkpoint."""
-    wanted = ["model.safetensors", "model.safetensors.index.json"]
-    lone = [n for n in folder.names if n.endswith(".safetensors") and "/" not in n and not n.startswith("adapter_")]
-    if len(lone) == 1:  # under a name of its own
-        wanted += lone
-    wanted += ["pytorch_model.bin", "pytorch_model.bin.index.json"]
-    name = next((n for n in wanted if n in folder.names), None)
-    if name is None:
-        weights = [n for n in folder.names if re.search(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b", n)]
-        where = f"{folder.source} ({folder.note})" if folder.note else folder.source
-        raise CheckpointError(f"{where} has no model.safetensors or pytorch_model.bin (found "
-                              f"{', '.join(weights[:5]) or 'no'} weights): convert it with save_pretrained, or give the "
-                              "path of one file")
-    if not name.endswith(".json"):
-        return [name], None
-    index = read_json(folder.fetch(name)).get("weight_map")
-    require(isinstance(index, dict) and index and all(isinstance(file, str) for file in index.values()),
-            f"{folder.source}: {name} has no weight_map, get it again")
-    files = sorted(set(index.values()))
-    missing = [file for file in files if file not in folder.names]
-    require(not missing, f"{folder.source} lacks {', '.join(missing):.100}, which {name} names: get it again")
-    return files, index
+        require(math.isfinite(low) and math.isfinite(high), f"{name!r} holds NaN or infinity")
+        require(zeros or low != 0 or high != 0, f"{name!r} is all zeros and has no score")
 
 
 def count_params(tensors) -> int:

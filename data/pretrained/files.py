@@ -3,16 +3,27 @@
 import json
 import os
 import threading
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+          "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}  # the last two only together: fp8.py
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be read; str(e) is one line that says what to do."""
+    """A checkpoint that cannot be read; str(e) is one line that says what to do. Whoever prints it names the model."""
+
+    def __init__(self, message: str):
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """Names and values come from files of others: control characters in them would reach the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def require(condition, message: str):
@@ -29,27 +40,48 @@ class TensorInfo:
     shape: tuple[int, ...]
     start: int
     end: int
+    stride: tuple[int, ...] | None = None  # in elements; None: those of a contiguous tensor
     loaded: torch.Tensor | None = None  # the tensor itself, if the whole file has been read
+    scale: "TensorInfo | None" = None  # by which an F8_E4M3 tensor is to be multiplied
+
+    @property
+    def n_bytes(self) -> int:
+        """What reading it takes, with its scale."""
+        own = self.end - self.start
+        return own if self.scale is None else own + self.scale.n_bytes
 
 
-def read_json(path: Path) -> dict:
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError, RecursionError) as e:
-        raise CheckpointError(f"{path} is not a JSON object ({str(e):.100}): get it again") from e
+class Table(NamedTuple):
+    """What a weight file holds."""
+
+    size: int  # bytes of the file
+    tensors: dict[str, TensorInfo]
+    model_args: dict | None = None  # nanoGPT's config, which lies in the file itself
 
 
 class Folder:
     """
-    A local folder. source: as the user wrote it, for messages. names: of its files.
-    revision: the commit it is pinned to, None if it is no snapshot of a repository. note: what the user should know,
-    or "". bytes_read: bytes of the weight files that were read so far; a file that was opened whole counts whole.
+    A local folder. names: of its files. revision: the commit it is pinned to, None if it is no snapshot of a
+    repository. note: what the user should know, or "". bytes_read_of: the bytes read so far of each weight file.
     """
 
-    def __init__(self, source: str, path: Path | None, names: list[str], revision: str | None = None, note: str = ""):
-        self.source, self.path, self.names, self.revision, self.note = source, path, names, revision, note
-        self.bytes_read = 0
+    def __init__(self, path: Path | None, names: list[str], revision: str | None = None, note: str = ""):
+        self.path, self.names, self.revision, self.note = path, names, revision, note
+        self.bytes_read_of = Counter()
+        self._heads = {}  # of the files, as far as they were read to find the tensors
         self._lock = threading.Lock()  # several threads count
+
+    def subfolders(self) -> list[str]:
+        return [name for name in self.names if (self.path / name).is_dir()]
+
+    def enter(self, inner: str, note: str):
+        """From here on, this is the folder `inner` of the folder."""
+        self.path = self.path / inner
+        self.names = sorted(os.listdir(self.path))
+        self.add_note(note)
+
+    def add_note(self, note: str):
+        self.note = f"{self.note}, {note}" if self.note else note
 
     def fetch(self, name: str) -> Path:
         """The path of a whole file."""
@@ -63,18 +95,53 @@ class Folder:
         try:
             with open(path, "rb") as f:
                 f.seek(start)
-                self.count(f.readinto(view))
+                self.count(name, f.readinto(view))
                 return os.fstat(f.fileno()).st_size
         except OSError as e:
-            raise CheckpointError(f"cannot read {self.source}/{name} ({e.strerror or e})") from e
+            raise CheckpointError(f"cannot read {name} ({e.strerror or e})") from e
+
+    def read_head(self, name: str, n_bytes: int) -> tuple[bytes, int]:
+        """-> the first bytes of a file, fewer if it is shorter; its size. They are kept, and not read twice."""
+        head = bytearray(n_bytes)
+        size = self.read(name, 0, memoryview(head))
+        refuse_pointer(head, name)
+        self._heads[name] = bytes(head[:size])
+        return self._heads[name], size
 
     def read_exactly(self, name: str, start: int, view: memoryview):
-        size = self.read(name, start, view)
-        require(size >= start + len(view), f"{self.source}/{name} is cut short: get it again")
+        known = self._heads.get(name, b"")[start : start + len(view)]
+        view[: len(known)] = known
+        if len(known) < len(view):
+            start, rest = start + len(known), view[len(known) :]
+            size = self.read(name, start, rest)
+            require(size >= start + len(rest), f"{name} is cut short: get it again")
 
-    def count(self, n_bytes: int):
+    def read_bytes(self, name: str, start: int, end: int) -> bytes:
+        """The bytes [start, end) of a file; none of them if end <= start."""
+        data = bytearray(max(0, end - start))
+        self.read_exactly(name, start, memoryview(data))
+        return bytes(data)
+
+    def count(self, name: str, n_bytes: int):
         with self._lock:
-            self.bytes_read += n_bytes
+            self.bytes_read_of[name] += n_bytes
 
     def close(self):
         """No range is read any more."""
+
+
+def read_json(folder: Folder, name: str) -> dict:
+    try:
+        text = folder.fetch(name).read_bytes()
+        refuse_pointer(text, name)
+        return dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError) as e:
+        raise CheckpointError(f"{name} is not a JSON object ({str(e):.100}): get it again") from e
+    except OSError as e:
+        raise CheckpointError(f"cannot read {name} ({e.strerror or e})") from e
+
+
+def refuse_pointer(head: bytes, name: str):
+    """What git leaves in place of a large file until git-lfs gets it."""
+    require(not head.startswith(b"version https://git-lfs"),
+            f"{name} is a pointer of Git LFS, not the file itself: run git lfs pull where it was cloned")

@@ -3,7 +3,9 @@
 Honours HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE, as huggingface_hub does.
 """
 
+import fnmatch
 import os
+import re
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,31 +64,45 @@ def explain(e: Exception, repo: str, asked: str | None) -> str:
     page = f"{HfApi().endpoint}/{repo}"
     answer = getattr(e, "response", None)
     if isinstance(e, errors.GatedRepoError):  # before RepositoryNotFoundError, which it is too
-        return f"{repo} is gated: ask for access at {page}, then set HF_TOKEN to a token of that account"
+        return f"gated: ask for access at {page}, then set HF_TOKEN to a token of that account"
     if isinstance(e, errors.RevisionNotFoundError):
-        return f"{repo} has no revision {asked}: {page}/tree/main lists its branches and tags"
+        return f"there is no revision {asked}: {page}/tree/main lists its branches and tags"
     if isinstance(e, errors.RepositoryNotFoundError) or answer is not None and answer.status_code == 401:
-        return f"there is no {page}, or it is private and needs a valid HF_TOKEN; nor is there a folder {repo} here"
+        return f"there is no {page}, or it is private and needs a valid HF_TOKEN; nor is there a folder of this name"
     if isinstance(e, errors.OfflineModeIsEnabled):
-        return f"{repo} is not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
+        return "not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
     spoken_to = e.request if isinstance(e, httpx2.RequestError) else answer
     where = page if spoken_to is None else spoken_to.url.host
     reason = " ".join(f"{type(e).__name__} {e}".split())
-    return f"cannot read {repo} from {where} ({reason:.150}): check the network or HF_ENDPOINT"
+    return f"cannot read it from {where} ({reason:.150}): check the network or HF_ENDPOINT"
+
+
+def no_hub() -> str:
+    return f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT"
 
 
 class Repository(Folder):
     """A repository of the Hub at the commit info.sha. asked: the branch, tag or commit that the user named."""
 
-    def __init__(self, source: str, repo: str, asked: str | None, info):
-        super().__init__(source, None, [file.rfilename for file in info.siblings or ()], info.sha)
+    def __init__(self, repo: str, asked: str | None, info):
+        self._paths = [file.rfilename for file in info.siblings or ()]
+        super().__init__(None, [path for path in self._paths if "/" not in path], info.sha)
         self.repo, self.asked = repo, asked
+        self._inner = ""  # the folder of the repository in which the model lies, with its "/"
         self._headers = {**build_hf_headers(), "Accept-Encoding": "identity"}  # other hosts get no token
         self._closed = False
-        self._downloaded = 0  # bytes of .bin files
 
     def close(self):
         self._closed = True
+
+    def subfolders(self) -> list[str]:
+        return sorted({path.partition("/")[0] for path in self._paths if "/" in path})
+
+    def enter(self, inner: str, note: str):
+        self._inner = f"{inner}/"
+        inside = [path.removeprefix(self._inner) for path in self._paths if path.startswith(self._inner)]
+        self.names = [path for path in inside if "/" not in path]
+        self.add_note(note)
 
     def fetch(self, name: str) -> Path:
         path = self._cached(name)
@@ -95,15 +111,14 @@ class Repository(Folder):
         # The revision as asked, not the commit: the cache then knows offline which commit it stood for.
         ask = dict(revision=self.asked, etag_timeout=TIMEOUT)
         with one_line(self.repo, self.asked):
-            path = Path(retry(lambda: hf_hub_download(self.repo, name, **ask)))
-        require(self.revision in path.parts, f"{self.repo} has changed while it was opened: run again")
-        if name.endswith(".bin"):
-            self._downloaded += path.stat().st_size
-            self.note = f"only pytorch_model.bin exists: downloaded whole, {self._downloaded / 1e9:.2f} GB"
+            path = Path(retry(lambda: hf_hub_download(self.repo, self._inner + name, **ask)))
+        require(self.revision in path.parts, "it has changed while it was opened: run again")
+        if not name.endswith(".json"):
+            self.add_note(f"{name} downloaded whole, {path.stat().st_size / 1e9:.2f} GB, as torch packed it so")
         return path
 
     def _cached(self, name: str) -> Path | None:
-        path = try_to_load_from_cache(self.repo, name, revision=self.revision)
+        path = try_to_load_from_cache(self.repo, self._inner + name, revision=self.revision)
         return Path(path) if isinstance(path, str) else None
 
     def read(self, name: str, start: int, view: memoryview) -> int:
@@ -115,8 +130,8 @@ class Repository(Folder):
 
     def _get(self, name: str, start: int, view: memoryview) -> int:
         """One try of `read`: nothing but a 206 with exactly the bytes asked for is accepted."""
-        require(not self._closed, f"{self.source} has been closed")
-        url = httpx2.URL(hf_hub_url(self.repo, name, revision=self.revision))
+        require(not self._closed, "it has been closed")
+        url = httpx2.URL(hf_hub_url(self.repo, self._inner + name, revision=self.revision))
         headers = {**self._headers, "Range": f"bytes={start}-{start + len(view) - 1}"}
         deadline = time.monotonic() + DEADLINE
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as r:
@@ -131,9 +146,9 @@ class Repository(Folder):
                     raise httpx2.ReadTimeout("stalled", request=r.request)
                 view[done:end] = chunk
                 done = end
-                self.count(len(chunk))
             if done < n_bytes:
                 raise httpx2.ReadError("cut short", request=r.request)
+            self.count(name, done)
             return size
 
     def _check_range(self, r, name: str, start: int, length: int) -> tuple[int, int]:
@@ -150,14 +165,14 @@ class Repository(Folder):
         return size, n_bytes
 
 
-def open_repository(source: str, repo: str, asked: str | None) -> Folder:
+def open_repository(repo: str, asked: str | None) -> Folder:
     """A repository, pinned to the commit that `asked` stands for now; from the local cache where the Hub is away."""
     with one_line(repo, asked):
         try:
             info = retry(lambda: HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"]))
-            return Repository(source, repo, asked, info)
+            return Repository(repo, asked, info)
         except (KeyError, TypeError) as e:
-            raise CheckpointError(f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT") from e
+            raise CheckpointError(no_hub()) from e
         except (httpx2.HTTPError, errors.OfflineModeIsEnabled) as e:
             cached = try_to_load_from_cache(repo, "config.json", revision=asked)
             answer = getattr(e, "response", None)
@@ -166,4 +181,30 @@ def open_repository(source: str, repo: str, asked: str | None) -> Folder:
                 raise
             path = Path(cached).parent
             note = "read from the local cache, the Hub being out of reach"
-            return Folder(source, path, sorted(os.listdir(path)), path.name, note)
+            return Folder(path, sorted(os.listdir(path)), path.name, note)
+
+
+def list_revisions(repo: str) -> list[str]:
+    """The names of the branches and tags of a repository, as the Hub orders them."""
+    with one_line(repo, None):
+        try:
+            refs = retry(lambda: HfApi().list_repo_refs(repo))
+        except (KeyError, TypeError) as e:
+            raise CheckpointError(no_hub()) from e
+    return [ref.name for ref in refs.branches + refs.tags]
+
+
+def list_repos(pattern: str) -> list[str]:
+    """The repositories of one organisation that match a pattern, org/name-step_*k, as the Hub orders them."""
+    author, _, name = pattern.partition("/")
+    literal = re.split(r"[*?[]", name)[0]  # the Hub looks for a part of the name, and knows no patterns
+    require(name and not re.search(r"[*?[]", author),
+            f"{pattern} needs an organisation's name before the pattern: org/name-*")
+    with one_line(pattern, None):
+        try:
+            found = retry(lambda: [info.id for info in HfApi().list_models(author=author, search=literal)])
+        except (KeyError, TypeError, AttributeError) as e:
+            raise CheckpointError(no_hub()) from e
+    matching = [repo for repo in found if fnmatch.fnmatchcase(repo, pattern)]
+    require(matching, f"no repository that can be seen from here matches {pattern}")
+    return matching

@@ -1,8 +1,17 @@
-"""Reading a config.json of unknown make: one key among several names for the same thing, or one clear refusal."""
+"""
+Reading a config.json of unknown make. Each value is checked for its type here, once, where it is picked.
+
+`keys` are words: names for the same thing in different models, tried in this order; a null counts as absent.
+"""
+
+MAX_COUNT = 1_000_000  # more layers, heads, or dimensions of a head than any model has
 
 
 class LayoutError(ValueError):
-    """The query and key weights cannot be told with certainty. One line: the model_type and what was found."""
+    """The query and key weights cannot be told with certainty. One printable line: model_type and what was found."""
+
+    def __init__(self, message: str):
+        super().__init__("".join(letter if letter.isprintable() else "?" for letter in message))
 
 
 def require(condition: bool, message: str):
@@ -11,8 +20,57 @@ def require(condition: bool, message: str):
 
 
 def pick(config: dict, keys: str, default=None):
-    """The value of the first of the `keys` (words) that the config has and that is not null."""
+    """The first value there is, of any type."""
     for key in keys.split():
         if config.get(key) is not None:
             return config[key]
     return default
+
+
+def expect(is_right: bool, keys: str, value, expected: str):
+    require(is_right, f"config.json: {' or '.join(keys.split()):.80} is {value!r:.60}, expected {expected}")
+
+
+def is_count(value, least: int) -> bool:
+    return type(value) is int and least <= value <= MAX_COUNT
+
+
+def pick_count(config: dict, keys: str, default: int | None = None, least: int = 1) -> int | None:
+    for key in keys.split():
+        value = config.get(key)
+        if value is not None:
+            expect(is_count(value, least), key, value, f"a whole number from {least} to {MAX_COUNT}")
+            return value
+    return default
+
+
+def pick_counts(config: dict, keys: str, default=(), least: int = 0) -> list[int]:
+    value = pick(config, keys, default=list(default))
+    right = isinstance(value, list) and all(is_count(number, least) for number in value)
+    expect(right, keys, value, f"a list of whole numbers from {least} to {MAX_COUNT}")
+    return value
+
+
+def pick_words(config: dict, keys: str) -> list[str]:
+    value = pick(config, keys, default=[])
+    expect(isinstance(value, list) and all(isinstance(word, str) for word in value), keys, value, "a list of text")
+    return value
+
+
+def pick_word(config: dict, keys: str, default: str | None = None) -> str | None:
+    value = pick(config, keys, default=default)
+    expect(value is None or isinstance(value, str), keys, value, "text")
+    return value
+
+
+def pick_flag(config: dict, keys: str, default: bool = False) -> bool:
+    value = pick(config, keys, default=default)
+    expect(isinstance(value, bool), keys, value, "true or false")
+    return value
+
+
+def pick_section(config: dict, keys: str, default: dict | None = None) -> dict | None:
+    """A part of the config that is a config itself."""
+    value = pick(config, keys, default=default)
+    expect(value is None or isinstance(value, dict), keys, value, "an object {...}")
+    return value

@@ -8,13 +8,15 @@ otherwise. A new model is a new word in a row, or a new row, and its proof in te
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from data.pretrained.layout_config import pick_count, pick_counts, pick_word
+
 # ---- layers without queries and keys of their own -----------------------------------------------------------------
 # Each takes the config and the number of layers, and returns the numbers of the layers that have their own.
 
 
 def first_of_each_group(config: dict, n_layer: int) -> Iterable[int]:
     """ALBERT: the layers of a group share one set of weights."""
-    return range(config.get("num_hidden_groups", 1))
+    return range(pick_count(config, "num_hidden_groups", 1))
 
 
 def all_but_one(config: dict, n_layer: int) -> Iterable[int]:
@@ -23,30 +25,31 @@ def all_but_one(config: dict, n_layer: int) -> Iterable[int]:
 
 
 def without_cross_attention(config: dict, n_layer: int) -> Iterable[int]:
-    crossed = config.get("cross_attention_layers", range(3, 39, 5))
+    crossed = pick_counts(config, "cross_attention_layers", default=range(3, 39, 5))
     return [i for i in range(n_layer) if i not in crossed]
 
 
 def one_in_a_period(config: dict, n_layer: int) -> Iterable[int]:
-    return range(config.get("attn_layer_offset", 4), n_layer, config.get("attn_layer_period", 8))
+    first = pick_count(config, "attn_layer_offset", 4, least=0)
+    return range(first, n_layer, pick_count(config, "attn_layer_period", 8))
 
 
 def last_of_each_interval(config: dict, n_layer: int) -> Iterable[int]:
-    interval = config.get("full_attention_interval", 4)
+    interval = pick_count(config, "full_attention_interval", 4)
     return range(interval - 1, n_layer, interval)
 
 
 def those_listed(config: dict, n_layer: int) -> Iterable[int]:
-    return config.get("attn_layer_indices") or []
+    return pick_counts(config, "attn_layer_indices")
 
 
 def those_listed_or_all(config: dict, n_layer: int) -> Iterable[int]:
-    return config.get("full_attn_idxs") or range(n_layer)
+    return pick_counts(config, "full_attn_idxs") or range(n_layer)
 
 
 def stars_of_the_pattern(config: dict, n_layer: int) -> Iterable[int]:
     """Nemotron-H: "M*-*" is Mamba, attention, MLP, attention."""
-    pattern = config.get("hybrid_override_pattern", "")
+    pattern = pick_word(config, "hybrid_override_pattern", "")
     return [i for i, letter in enumerate(pattern) if letter == "*"]
 
 
@@ -58,10 +61,11 @@ class Row(NamedTuple):
     One way of storing q and k, for the model_types (words) that have it. A model_type in two rows has two stacks.
 
     path: of a layer, a regular expression but for "." and {i}, the number of the layer; any prefix may come before it.
-    weights: the tensors in that layer (words), with or without ".weight". form: how they hold q and k, a key of FORMS
-    in layouts.py. causal: whether the mask is; None where it cannot be told. stack: its name if the model has several.
-    n_layer, n_head, head_dim: defaults of the class, which a nested config may leave out. own: which layers have
-    queries and keys of their own, unless layer_types says it; None if all have.
+    weights: the tensors in that layer (words), with or without ".weight". form: how they hold q and k, a function of
+    layout_forms.py. causal: whether the mask is; None where it cannot be told. stack: its name if there are several.
+    n_layer, n_head, head_dim, n_shared: defaults of the class, which a nested config may leave out; n_shared is the
+    number of last layers that take the keys of an earlier one. own: which layers have queries and keys of their own,
+    unless layer_types says it; None if all have.
     """
 
     types: str
@@ -73,6 +77,7 @@ class Row(NamedTuple):
     n_layer: int | None = None
     n_head: int | None = None
     head_dim: int | None = None
+    n_shared: int = 0
     own: Callable[[dict, int], Iterable[int]] | None = None
 
 
@@ -97,14 +102,17 @@ ROWS = [
     Row("""ministral ministral3 mixtral qwen2_moe qwen3_moe phi phimoe olmo olmo2 olmo3 olmoe flex_olmo starcoder2
         stablelm cohere cohere2 granite granitemoe granitemoeshared smollm3 glm glm4 glm4_moe gpt_oss helium arcee
         apertus ernie4_5 ernie4_5_moe exaone4 seed_oss hunyuan_v1_dense hunyuan_v1_moe dots1 minimax_m2 nemotron
-        vaultgemma xglm biogpt qwen2_vl_text qwen2_5_vl_text qwen3_vl_text qwen3_vl_moe_text glm4v_text llama4_text
-        falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid
+        vaultgemma xglm biogpt afmoe bitnet cohere2_moe cwm diffllama doge exaone_moe granite_swa hy_v3 hyperclovax
+        internlm3 iquestcoder jais2 laguna mellum minimax_m3_vl_text nanochat solar_open qwen2_vl_text qwen2_5_vl_text
+        qwen3_vl_text qwen3_vl_moe_text glm4v_text llama4_text falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid
         mobilellm""",  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
         **LLAMA),
     Row("llama mistral qwen2", **LLAMA, n_layer=32, n_head=32),
     Row("qwen3", **LLAMA, n_layer=32, n_head=32, head_dim=128),
     Row("gemma", **LLAMA, n_layer=28, n_head=16, head_dim=256),
     Row("gemma2 gemma3_text", **LLAMA, n_layer=26, n_head=8, head_dim=256),
+    Row("gemma3n_text", **LLAMA, n_layer=35, n_head=8, head_dim=256, n_shared=15),
+    Row("gemma4_text", **LLAMA, n_layer=30, n_head=8, head_dim=256),
     Row("opt", **LLAMA, n_layer=12, n_head=12),
     Row("musicgen_decoder", **LLAMA, n_layer=24, n_head=16),  # musicgen
     Row("clip_text_model", **LLAMA, n_layer=12, n_head=8),  # clip
@@ -128,13 +136,16 @@ ROWS = [
         weights="query_key_value", form="grouped", causal=True),
     Row("phi3", path="layers.{i}.self_attn", weights="qkv_proj", form="blocks", causal=True),
     Row("mpt dbrx", path="blocks.{i}.(norm_attn_norm.)?attn", weights="Wqkv", form="blocks", causal=True),
-    Row("deepseek_v2 deepseek_v3 minicpm3 glm4_moe_lite youtu", path="layers.{i}.self_attn",
-        weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj", form="latent", causal=True),
+    Row("""deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu
+        kimi_k2""",  # which kimi_k25 reads as deepseek_v3
+        path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj", form="latent",
+        causal=True),
+    Row("ctrl", path="h.{i}.multi_head_attention", weights="Wq Wk", form="separate", causal=True),
 
     # Encoders of text.
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
         rembert roformer big_bird splinter layoutlm layoutlmv3 markuplm data2vec-text esm bert-generation dpr
-        longformer""", **BERT),
+        longformer nystromformer roc_bert tapas convbert""", **BERT),
     Row("deberta-v2", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate", causal=False),
     Row("deberta", path="layer.{i}.attention.self", weights="in_proj", form="grouped", causal=False),
     Row("distilbert", path="layer.{i}.attention", weights="q_lin k_lin", form="separate", causal=False),
@@ -144,7 +155,16 @@ ROWS = [
     Row("albert", path="albert_layer_groups.{i}.albert_layers.0.attention", weights="query key", form="separate",
         causal=False, own=first_of_each_group),
     Row("modernbert nomic_bert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False),
-    Row("eurobert", **CLIP),
+    Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
+    Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub
+    Row("eurobert openai_privacy_filter", **CLIP),
+    Row("Dream", **CLIP),  # modeling_dream.py of huggingface.co/Dream-org/Dream-v0-Base-7B: Qwen2 without a mask
+    Row("llada", path="blocks.{i}", weights="q_proj k_proj", form="separate", causal=False),  # LLaDALlamaBlock in
+    # modeling_llada.py of huggingface.co/GSAI-ML/LLaDA-8B-Base
+    Row("gpt_bert", path="layers.{i}.attention", weights="in_proj_qk", form="query_key", causal=None),  # trained both
+    # ways; modeling_gpt_bert.py of huggingface.co/BabyLM-community: in_proj_qk(x).chunk(2, -1)
+    Row("neobert", path="transformer_encoder.{i}", weights="qkv", form="grouped", causal=False),  # model.py of
+    # huggingface.co/chandar-lab/NeoBERT: qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1)
     Row("git_text", **(BERT | dict(causal=True))),  # git
     Row("blip_text_model", **(BERT | dict(causal=None)), n_layer=12, n_head=8),  # blip_text: encoder or decoder
     Row("siglip_text_model siglip2_text_model", **CLIP, n_layer=12, n_head=12),  # siglip, siglip2
@@ -152,17 +172,18 @@ ROWS = [
 
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
-        audio-spectrogram-transformer""", **BERT),
+        audio-spectrogram-transformer dpt pixio""", **BERT),
     Row("swin", path="blocks.{i}.attention.self", weights="query key", form="separate", causal=False),
-    Row("""dinov3_vit llama4_vision_model wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew""", **CLIP),
-    Row("""clip_vision_model siglip_vision_model siglip2_vision_model git_vision_model idefics2_vision""", **CLIP,
-        n_layer=12, n_head=12),  # in the file of the model around it, as those that follow
+    Row("""dinov3_vit mlcd_vision_model granite_docling_vision sam3_vit_model llama4_vision_model wav2vec2 hubert wavlm
+        unispeech unispeech-sat data2vec-audio sew""", **CLIP),
+    Row("""clip_vision_model chinese_clip_vision_model siglip_vision_model siglip2_vision_model git_vision_model
+        idefics2_vision""", **CLIP, n_layer=12, n_head=12),  # in the file of the model around it, as those that follow
     Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
     Row("pixtral internvl_vision", **CLIP, n_layer=24, n_head=16),
     Row("qwen2_audio_encoder voxtral_encoder", **CLIP, n_layer=32, n_head=20),
     Row("wav2vec2-bert wav2vec2-conformer", path="layers.{i}.self_attn", weights="linear_q linear_k", form="separate",
         causal=False),
-    Row("glm4v_vision", **VISION_QKV),
+    Row("glm4v_vision radio tipsv2_vision_model", **VISION_QKV),
     Row("blip_vision_model sam_vision_model", **VISION_QKV, n_layer=12, n_head=12),
     Row("blip_2_vision_model instructblip_vision_model", **VISION_QKV, n_layer=39, n_head=16),
     Row("qwen2_vl_vision qwen2_5_vl_vision", **VISION_QKV, n_layer=32, n_head=16),
@@ -174,11 +195,13 @@ ROWS = [
 
     # Two stacks.
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
-        speecht5 detr table-transformer""", **BART_ENCODER),
+        speecht5 moonshine detr table-transformer""", **BART_ENCODER),
+    Row("t5gemma_encoder", **(LLAMA | dict(causal=False))),  # t5gemma
     Row("led", path="encoder.layers.{i}.self_attn.longformer_self_attn", weights="query key", form="separate",
         causal=False, stack="encoder"),
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
-        speecht5 led trocr""", **BART_DECODER, causal=True),
+        speecht5 moonshine led trocr""", **BART_DECODER, causal=True),
+    Row("t5gemma_decoder", **LLAMA),
     Row("detr table-transformer", **BART_DECODER, causal=False),  # every query sees all queries
     Row("mask2former", **BART_DECODER, causal=False, own=all_but_one),
     Row("t5", **T5_ENCODER, n_layer=6, n_head=8, head_dim=64),
@@ -197,14 +220,16 @@ KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
 COMPOSITES = set("""llava llava_next llava_onevision vipllava paligemma gemma3 mistral3 internvl idefics2 idefics3
     smolvlm mllama llama4 clip siglip siglip2 blip blip-2 instructblip git qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe
     qwen3_5 qwen3_5_moe glm4v qwen2_audio voxtral musicgen sam encoder-decoder vision-encoder-decoder
-    speech-encoder-decoder vision-text-dual-encoder""".split())
+    speech-encoder-decoder vision-text-dual-encoder t5gemma""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual)\.",
     "audio": r"(.*\.)?audio_tower\.",
     "qformer": r"(.*\.)?qformer\.",
     "text_encoder": r"text_encoder\.",
-    "encoder": r"encoder\.",
-    "decoder": r"decoder\.",
+    "encoder": r"(model\.)?encoder\.",
+    "decoder": r"(model\.)?decoder\.",
     "text": "",
 }
+# Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
+CONFIG_DICT = {"clip"}

@@ -10,26 +10,20 @@ import math
 import re
 from collections.abc import Mapping
 
-from data.pretrained.files import CheckpointError, Folder, TensorInfo, require
+from data.pretrained.files import CheckpointError, Folder, Table, TensorInfo, require
 
 HEAD = 1 << 15  # bytes of the first read of a file; most headers are shorter
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
 
 
-def read_header(folder: Folder, file: str) -> tuple[int, dict[str, TensorInfo]]:
-    """-> the size of the file, its tensors by name."""
-    head = bytearray(HEAD)
-    size = folder.read(file, 0, memoryview(head))
+def read_header(folder: Folder, file: str) -> Table:
+    head, size = folder.read_head(file, HEAD)
     start = 8 + int.from_bytes(head[:8], "little")  # of the data
-    require(9 < start <= min(size, MAX_HEADER),
-            f"{folder.source}/{file} is cut short or no safetensors: get it again")
-    if start > HEAD:
-        head += bytes(start - HEAD)
-        folder.read_exactly(file, HEAD, memoryview(head)[HEAD:])
-    return size, parse_header(bytes(head[8:start]), folder.source, file, start, size)
+    require(9 < start <= min(size, MAX_HEADER), f"{file} is cut short or no safetensors: get it again")
+    return Table(size, parse_header(folder.read_bytes(file, 8, start), file, start, size))
 
 
-def parse_header(header: bytes, source: str, file: str, start: int, size: int) -> dict[str, TensorInfo]:
+def parse_header(header: bytes, file: str, start: int, size: int) -> dict[str, TensorInfo]:
     """The tensors of a file of `size` bytes, whose data begin at `start`; they must fill it exactly."""
     tensors, end = {}, start
     try:
@@ -40,13 +34,15 @@ def parse_header(header: bytes, source: str, file: str, start: int, size: int) -
             numbers = [*shape, first, last]
             if len(shape) > 64 or not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers):
                 raise ValueError("a size is not a natural number")
+            if math.prod(max(1, n) for n in shape) >= 1 << 63:  # torch refuses it, also where another size is 0
+                raise ValueError(f"the shape of {name!r:.60} is too large")
             if start + first != end or 8 * (last - first) != math.prod(shape) * bits_of(dtype):
                 raise ValueError(f"the bytes of {name!r:.60} overlap, leave a hole or do not fit its dtype and shape")
             end = start + last
             tensors[name] = TensorInfo(file, dtype, tuple(shape), start + first, end)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
-        raise CheckpointError(f"{source}/{file} has a damaged header ({str(e):.150}): get it again") from e
-    require(end == size, f"{source}/{file} has {size} bytes, its header says {end}: cut short or damaged, get it again")
+        raise CheckpointError(f"{file} has a damaged header ({str(e):.150}): get it again") from e
+    require(end == size, f"{file} has {size} bytes, its header says {end}: cut short or damaged, get it again")
     return tensors
 
 

@@ -9,8 +9,10 @@ import difflib
 import os
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 from data.pretrained.checkpoint import Checkpoint
+from data.pretrained.contents import SUFFIXES, enter_model
 from data.pretrained.files import CheckpointError, Folder, require
 
 
@@ -21,41 +23,64 @@ def known_models() -> list[dict[str, str]]:
 
 
 def find_source(name: str) -> str:
-    """A name of models.csv, a local path, or a Hub id -> what open_checkpoint takes."""
-    ids = {row["name"]: row["hub_id"] for row in known_models()}
-    if Path(name).exists() or "/" in name:
+    """A name of models.csv, a local path, a Hub id or the address of its page -> what open_checkpoint takes."""
+    name = without_address(name)
+    if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
-    if name not in ids:
-        near = ", ".join(difflib.get_close_matches(name, ids, n=3, cutoff=0.0))
+    ids = {row["name"]: row["hub_id"] for row in known_models()}
+    model, at, revision = name.partition("@")
+    if model not in ids:
+        near = ", ".join(difflib.get_close_matches(model, ids, n=3, cutoff=0.0))
         raise CheckpointError(f"no model or folder of this name; the nearest names are {near}, a Hub id is org/name")
-    return ids[name]
+    return ids[model] + at + revision
+
+
+def without_address(source: str) -> str:
+    """https://huggingface.co/org/name/tree/v1 -> org/name@v1; a path, or an id, without the spaces around it."""
+    if os.path.exists(os.path.expanduser(source)):
+        return source
+    hosts = ["huggingface.co", "hf.co", re.sub("^https?://", "", os.environ.get("HF_ENDPOINT", "huggingface.co"))]
+    page = re.fullmatch(rf"(https?://)?({'|'.join(map(re.escape, hosts))})/(?P<repo>[^/?#]+/[^/?#]+)"
+                        r"(/(tree|blob|resolve)/(?P<revision>[^/?#]+))?([/?#].*)?", source.strip())
+    if not page:
+        return source.strip()
+    return page["repo"] if page["revision"] is None else f"{page['repo']}@{unquote(page['revision'])}"
 
 
 def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
-    """Opens a folder, a .safetensors or .bin file with config.json beside it, or the Hub's org/name[@revision]."""
+    """
+    Opens a folder, one of its weight files (safetensors, or of torch.save), or the Hub's org/name[@revision].
+
+    A folder holds what save_pretrained writes, or a checkpoint of nanoGPT or nanochat; a Trainer's checkpoint-N and
+    the 0_Transformer of sentence-transformers are found in it.
+    """
+    source = without_address(source)
     path = os.path.expanduser(source)
     if os.path.exists(path):
-        require(not revision, f"{source} is local, where there is no revision {revision}")
+        require(not revision, f"this is local, where there is no revision {revision}")
         return open_local(source, path)
     repo, _, tail = source.partition("@")
-    require(is_hub_id(repo),
-            f"there is no file or folder {source!r}, and a Hub id looks like org/name or org/name@revision")
+    require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name or org/name@revision")
     from data.pretrained.hub import open_repository  # here, so that local files need no Hub client
-    return Checkpoint(open_repository(source, repo, revision or tail or None))
+    folder = open_repository(repo, revision or tail or None)
+    enter_model(folder)
+    return Checkpoint(source, folder)
 
 
 def open_local(source: str, path: str) -> Checkpoint:
-    folder, only = (path, "") if os.path.isdir(path) else os.path.split(path)
-    require(only.endswith((".safetensors", ".bin")) or not only, f"{source} is no folder, .safetensors or .bin file")
+    parent, only = (path, "") if os.path.isdir(path) else os.path.split(path)
+    require(not only or only.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
     try:
-        names = sorted(os.listdir(folder or "."))
-        return Checkpoint(Folder(source, Path(folder), names), only)
+        folder = Folder(Path(parent), sorted(os.listdir(parent or ".")))
+        if not only:
+            enter_model(folder)
     except OSError as e:
-        raise CheckpointError(f"cannot read {source} ({e.strerror or e})") from e
+        raise CheckpointError(f"cannot read it ({e.strerror or e})") from e
+    return Checkpoint(source, folder, only)
 
 
 def is_hub_id(repo: str) -> bool:
     """name or org/name; -- and .. are forbidden there, and what ends like a weight file was meant as a path."""
     if not re.fullmatch(r"\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", repo, re.ASCII):
         return False
-    return not re.search(r"--|\.\.|\.(safetensors|bin)$", repo)
+    return not re.search(r"--|\.\.", repo) and not repo.endswith(SUFFIXES)

@@ -1,37 +1,208 @@
-"""A pytorch_model.bin, opened by torch's restricted unpickler: it refuses whatever would run code."""
+"""
+A file of torch.save, as pytorch_model.bin: where every tensor lies.
 
+Since torch 1.6 such a file is a zip of uncompressed records: PREFIX/data.pkl, the pickled dict, in which a tensor is
+its dtype, shape, strides and the key of its storage; and the bytes of every storage, PREFIX/data/KEY. So the directory
+at the end of the zip and data.pkl tell where every tensor is. Older files, and zips that somebody compressed, are
+loaded whole. Either way torch's restricted unpickler refuses a pickle that would run code.
+"""
+
+import io
 import pickle
 import re
 import struct
+import zipfile
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import DTYPES, CheckpointError, Folder, TensorInfo
+from data.pretrained.files import DTYPES, CheckpointError, Folder, Table, TensorInfo, require
 
-# What a damaged file makes of torch's unpickler, which checks little.
-DAMAGE = (pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError,
-          AssertionError, ArithmeticError, MemoryError, struct.error)
+HEAD = 64  # bytes of the first read, which tells a zip from older files, and both from what is neither
+TAIL = 1 << 10  # bytes at the end of a zip, where zipfile looks for its directory in several small reads
+MAX_RECORD = 100_000_000  # bytes of the directory or of data.pkl
+ALIGNMENT = 64  # torch begins every storage at a multiple of it
+LOCAL_HEADER = 30  # bytes before the name and the padding of a record
+# What a damaged file makes of zipfile and of torch's unpickler, which check little.
+DAMAGE = (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError,
+          AttributeError, AssertionError, ArithmeticError, MemoryError, struct.error)
 
 
-def load_whole(folder: Folder, file: str) -> tuple[int, dict[str, TensorInfo]]:
-    """-> the size of the file, its tensors by name, each of them loaded."""
-    path, tensors = folder.fetch(file), {}
+class Record(NamedTuple):
+    """A file inside of the zip: its bytes are [start, end) of the zip."""
+
+    start: int
+    end: int
+
+
+def read_torch(folder: Folder, file: str) -> Table:
+    head, size = folder.read_head(file, HEAD)
     try:
-        with open(path, "rb") as f:
-            zipped = f.read(4) == b"PK\3\4"  # files older than torch 1.6 are not, and cannot be mapped
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-        for name, tensor in state.items():
-            if isinstance(tensor, torch.Tensor) and tensor.nbytes <= tensor.untyped_storage().nbytes():
-                start = tensor.data_ptr()
-                tensors[name] = TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start,
-                                           start + tensor.nbytes, tensor.detach())
+        records = read_directory(folder, file, size) if head.startswith(b"PK\3\4") else None
+        if records is None:
+            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
+            folder.bytes_read_of[file] = size  # what the directory took is read again with the whole
+            tensors = {name: loaded_tensor(file, name, tensor) for name, tensor in named_tensors(saved, file)}
+        else:
+            saved, record_at = unpickle(read_pickle(folder, file, records["data.pkl"]), records)
+            tensors = {name: placed_tensor(file, name, tensor, record_at)
+                       for name, tensor in named_tensors(saved, file)}
     except DAMAGE as e:
         code = re.search(r"GLOBAL (\S+)", str(e))
-        why = f"is refused: unpickling it would run {code[1]}" if code else "is damaged, or no PyTorch state dict"
-        raise CheckpointError(f"{path} {why}; look for a safetensors version") from e
-    size = path.stat().st_size
-    folder.count(size)
-    return size, tensors
+        why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
+        raise CheckpointError(f"{file} {why}; look for a safetensors version") from e
+    model_args = saved.get("model_args")
+    return Table(size, tensors, model_args if isinstance(model_args, dict) else None)
+
+
+# ---- the directory of the zip ------------------------------------------------------------------------------------
+
+
+class RangeFile(io.RawIOBase):
+    """What zipfile needs of a file: each read is one range of bytes, but for the tail, which is read once."""
+
+    def __init__(self, folder: Folder, file: str, size: int):
+        self.folder, self.file, self.size, self.position = folder, file, size, 0
+        self.tail_start = max(0, size - TAIL)
+        self.tail = folder.read_bytes(file, self.tail_start, size)
+
+    def seekable(self):
+        return True
+
+    def tell(self):
+        return self.position
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
+        if origin + offset < 0:
+            raise ValueError("the directory says that something lies before the file")
+        self.position = origin + offset
+        return self.position
+
+    def read(self, n=-1):
+        start = min(self.position, self.size)
+        end = self.size if n is None or n < 0 else min(start + n, self.size)
+        require(end - start <= MAX_RECORD, f"{self.file} has a directory of {end - start:,} bytes")
+        self.position = end
+        before_tail = self.folder.read_bytes(self.file, start, min(end, self.tail_start))
+        return before_tail + self.tail[max(0, start - self.tail_start) : max(0, end - self.tail_start)]
+
+
+def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | None:
+    """The records of the zip by their name without the prefix; None if torch has to open the file by itself."""
+    with zipfile.ZipFile(RangeFile(folder, file, size)) as zipped:
+        infos = zipped.infolist()
+        directory_start = zipped.start_dir
+    prefix = infos[0].filename.partition("/")[0] + "/"  # the others are none of torch's
+    infos.sort(key=lambda info: info.header_offset)
+    ends = [info.header_offset for info in infos[1:]] + [directory_start]  # where the next record begins
+    records, stored = {}, True
+    for info, end in zip(infos, ends):
+        header_end = info.header_offset + LOCAL_HEADER
+        if header_end > end:
+            raise ValueError(f"{info.filename!r:.60} lies beyond the file, or begins inside of another")
+        record = find_record(folder, file, info, end)
+        if record.start < header_end or record.end > end:
+            raise ValueError(f"the bytes of {info.filename!r:.60} overlap others")
+        name = info.filename.removeprefix(prefix)
+        if name in records:
+            raise ValueError(f"{info.filename!r:.60} comes twice")
+        records[name] = record
+        stored = stored and info.compress_type == zipfile.ZIP_STORED
+    byteorder = records.get("byteorder")  # holds "little" or "big"; absent from older files, which are little
+    if not stored or byteorder and byteorder.end - byteorder.start != len("little"):
+        return None
+    return records
+
+
+def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> Record:
+    """
+    A record is a local header, its name, padding, the bytes and, by a bit of its flags, a descriptor; `end` is where
+    the next one begins. The directory does not know the length of the padding, so it is counted from behind; where
+    that does not end where torch, or a writer without padding, puts the bytes, the local header is read.
+    """
+    descriptor = 0
+    if info.flag_bits & 8 and info.file_size:
+        zip64 = max(info.file_size, info.header_offset) >= 0xFFFFFFFF
+        descriptor = 24 if zip64 else 16
+    start = end - descriptor - info.compress_size
+    unpadded = info.header_offset + LOCAL_HEADER + len(info.orig_filename.encode())
+    if start % ALIGNMENT and start != unpadded and info.file_size:
+        header = folder.read_bytes(file, info.header_offset, info.header_offset + LOCAL_HEADER)
+        name_length, extra_length = struct.unpack("<HH", header[-4:])
+        start = info.header_offset + LOCAL_HEADER + name_length + extra_length
+    return Record(start, start + info.compress_size)
+
+
+# ---- the tensors -------------------------------------------------------------------------------------------------
+
+
+def read_pickle(folder: Folder, file: str, record: Record) -> bytes:
+    require(record.end - record.start <= MAX_RECORD, f"{file} has a data.pkl of more than {MAX_RECORD:,} bytes")
+    return folder.read_bytes(file, *record)
+
+
+def unpickle(data_pkl: bytes, records: dict[str, Record]) -> tuple[dict, dict[int, Record]]:
+    """
+    -> what was saved, its tensors on the meta device, without values; and the record of each storage by its
+    _checkpoint_offset, which torch gives to a storage on the meta device: the place of its bytes in the zip.
+
+    torch is given a zip in memory with the same data.pkl and the same records, but all empty.
+    """
+    small, record_at = io.BytesIO(), {}
+    with zipfile.ZipFile(small, "w") as zipped:
+        zipped.writestr("archive/data.pkl", data_pkl)
+        zipped.writestr("archive/version", "3")
+        for name, record in records.items():
+            if name.startswith("data/"):
+                zipped.writestr(f"archive/{name}", b"")
+                record_at[small.tell()] = record  # where the bytes of an empty record would be
+    small.seek(0)
+    return torch.load(small, map_location="meta", weights_only=True), record_at
+
+
+def placed_tensor(file: str, name: str, tensor: torch.Tensor, record_at: dict[int, Record]) -> TensorInfo:
+    """Where the values of a tensor on the meta device lie."""
+    storage = tensor.untyped_storage()
+    offset = getattr(storage, "_checkpoint_offset", None)
+    require(offset is not None, without_values(file, name))
+    record = record_at[offset]
+    start = record.start + tensor.itemsize * tensor.storage_offset()
+    end = start
+    if tensor.numel():
+        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
+        end = start + tensor.itemsize * (1 + sum(steps))
+    if end > record.end or storage.nbytes() > record.end - record.start:
+        raise ValueError(f"{name!r:.60} reaches beyond its storage")
+    return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, end, tensor.stride())
+
+
+def loaded_tensor(file: str, name: str, tensor: torch.Tensor) -> TensorInfo:
+    require(not tensor.is_meta, without_values(file, name))
+    start = tensor.data_ptr()
+    return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, start + tensor.nbytes,
+                      loaded=tensor.detach())
+
+
+def without_values(file: str, name: str) -> str:
+    return f"{file}: {name!r:.60} was saved from the meta device, without values: save it from another"
+
+
+def named_tensors(saved: dict, file: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """
+    The tensors of a state dict, which a training script may have put into "state_dict" or "model" of another dict; but
+    for sparse ones, and those which repeat a few elements, as expand makes them.
+    """
+    for key in "state_dict", "model":
+        if isinstance(saved.get(key), dict):
+            saved = saved[key]
+    for name, tensor in saved.items():
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+            require(isinstance(name, str),
+                    f"{file} has {name!r:.60} among the names of its tensors: save a state_dict()")
+            if tensor.nbytes <= tensor.untyped_storage().nbytes():
+                yield name.removeprefix("_orig_mod."), tensor  # which torch.compile puts before every name
 
 
 def dtype_name(dtype: torch.dtype) -> str:

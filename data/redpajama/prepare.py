@@ -16,44 +16,55 @@ import sys
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import tokens
+from data import writer
+from data.tokens import DataError
+
+
+HOST = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
+LISTING = "listings/en-2023-14-head_middle.txt"
+SAMPLE = "datasets/togethercomputer/RedPajama-Data-V2/resolve/a6472f517d2cf7541afb695fa2bbe7c8474256e5/sample"
 
 
 def fetch(url):
     """The reply, after a few tries where that can help. `datasets` reads http only with aiohttp installed."""
     from huggingface_hub.utils import http_backoff
+
     return http_backoff("GET", url, timeout=60, headers={"Accept-Encoding": "identity"})
 
 
 def read(url, note):
     reply = fetch(url)
     if reply.status_code in (403, 404):
-        return note("shards missing", 1)
+        note("shards missing", 1)
+        return
+    reply.raise_for_status()
     try:
-        for line in gzip.open(io.BytesIO(reply.raise_for_status().content)):
+        for line in gzip.open(io.BytesIO(reply.content)):
             row = json.loads(line)
             if "raw_content" not in row:
-                raise tokens.DataError(f"{url} has no column raw_content, only {', '.join(row)}")
+                raise DataError(f"{url} has no column raw_content, only {', '.join(row)}")
             yield row["raw_content"]
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError):
         note("shards broken", 1)
 
 
 def main(argv=None):
-    cli = tokens.command_line("redpajama", __doc__, argv)
+    cli = writer.command_line("redpajama", __doc__, argv)
     cli.add_argument("--sample", action="store_true", help="the 20 shards of the sample")
-    cli.add_argument("--base_url", default="https://data.together.xyz/redpajama-data-v2/v1.0.0", help="(%(default)s)")
+    cli.add_argument("--base_url", default=HOST, help="(%(default)s)")
     args = cli.parse_args(argv)
     if args.sample:
         from huggingface_hub.constants import ENDPOINT
-        source = "datasets/togethercomputer/RedPajama-Data-V2/resolve/a6472f517d2cf7541afb695fa2bbe7c8474256e5/sample"
-        base = f"{ENDPOINT}/{source}"
+
+        source = SAMPLE
+        base = f"{ENDPOINT}/{SAMPLE}"
         names = [f"2023-06/{i:04d}/en_{part}" for i in range(10) for part in ("head", "middle")]
     else:
-        base, source = args.base_url, f"{args.base_url}/listings/en-2023-14-head_middle.txt"
+        source = f"{args.base_url}/{LISTING}"
+        base = args.base_url
         names = fetch(source).raise_for_status().text.split()
-    return tokens.write(args, source, [f"{base}/documents/{name}.json.gz" for name in names], read)
+    return writer.write(args, source, [f"{base}/documents/{name}.json.gz" for name in names], read)
 
 
 if __name__ == "__main__":
-    tokens.run(main)
+    writer.run_script(main)

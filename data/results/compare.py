@@ -2,7 +2,6 @@
 What runs say together: arms of a comparison pooled over seeds, and each run beside the baseline of its seed.
 """
 
-import csv
 import math
 
 import numpy as np
@@ -87,11 +86,3 @@ def compare(arms, level):
                 **{score: float(np.median(run.layers[score][-1])) for score in ("symmetry", "directionality")},
                 update_symmetry=float(np.nanmedian(updates)) if len(updates) else math.nan))
     return rows
-
-
-def read_curves(path):
-    """Published training losses, one column per run and one row every 200 updates -> {name: (steps, loss)}."""
-    with open(path, newline="") as f:
-        names, *rows = csv.reader(f)
-    columns = {name: np.array([float(x or "nan") for x in column]) for name, column in zip(names, zip(*rows))}
-    return {name: (200 * np.arange(len(loss)), loss) for name, loss in columns.items()}

@@ -56,11 +56,13 @@ class RunScore(NamedTuple):
     head: int | str  # "": the whole layer
     symmetry: str
     directionality: str
+    directionality_eq17: str
     update_symmetry: str  # of what was added to W_qk since the step before in this file; nan at the start
 
 
 LOG = list(LogRow._fields)
 SCORES = list(RunScore._fields)
+OLDER_SCORES = [name for name in SCORES if name != "directionality_eq17"]  # what they call directionality is Eq. (17)
 
 
 class RunError(Exception):
@@ -150,19 +152,19 @@ def describe_row(row):
     return text
 
 
-def read(path, header):
-    """The rows of a CSV as dicts of strings; a last row that was cut short is left out. RunError: it is damaged."""
+def read(path, header, older=None):
+    """The rows of a CSV with one of these headers as dicts of strings; a last row that was cut short is left out."""
     try:
         text = Path(path).read_text(errors="replace")
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
     whole_lines = text[: text.rfind("\n") + 1]
-    rows = [line.split(",") for line in whole_lines.splitlines()]
-    require(rows[:1] == [header], f"{path} is not a {Path(path).name} of train.py: it does not begin with "
-                                  f"{','.join(header)}")
-    for number, row in enumerate(rows[1:], 2):
-        require(is_row(row, header), f"{path} is damaged: line {number} is no row of {','.join(header)}")
-    return [dict(zip(header, row)) for row in rows[1:]]
+    first, *rows = [line.split(",") for line in whole_lines.splitlines()] or [[]]
+    require(first in (header, older), f"{path} is not a {Path(path).name} of train.py: it does not begin with "
+                                      f"{','.join(header)}")
+    for number, row in enumerate(rows, 2):
+        require(is_row(row, first), f"{path} is damaged: line {number} is no row of {','.join(first)}")
+    return [dict(zip(first, row)) for row in rows]
 
 
 def is_row(row, header):
@@ -284,7 +286,7 @@ class Run(NamedTuple):
     config: dict  # with checksum and tokenizer of its token files
     log: dict  # column of log.csv -> (evaluations,)
     steps: np.ndarray  # of scores.csv, (steps,)
-    layers: dict  # symmetry, directionality, update_symmetry -> (steps, L)
+    layers: dict  # symmetry, directionality, directionality_eq17, update_symmetry -> (steps, L)
     heads: dict  # the same -> (steps, L, H)
 
 
@@ -292,7 +294,7 @@ def read_run(folder):
     """A finished or running run; RunError where there is none."""
     folder = Path(folder)
     log = read(folder / "log.csv", LOG)
-    scores = read(folder / "scores.csv", SCORES)
+    scores = read(folder / "scores.csv", SCORES, OLDER_SCORES)
     config = read_config(folder)
     losses = {name: np.array([float(row[name] or "nan") for row in log]) for name in LOG}
     steps, layers, heads = read_scores(scores, config["n_layer"], config["n_head"])
@@ -304,11 +306,13 @@ def read_scores(rows, n_layer, n_head):
     """The rows of scores.csv, in any order -> steps, layers, heads of a Run; a step that lacks rows is left out."""
     by_step = {}  # step -> (layer, head) -> its row
     for row in rows:
+        if "directionality_eq17" not in row:
+            row = row | dict(directionality_eq17=row["directionality"], directionality="nan")
         by_step.setdefault(int(row["step"]), {})[row["layer"], row["head"]] = row
     expected = {(str(layer), str(head)) for layer in range(n_layer) for head in ("", *range(n_head))}
     steps = sorted(step for step, rows in by_step.items() if rows.keys() == expected)  # the last may be being written
     layers, heads = {}, {}
-    for name in "symmetry", "directionality", "update_symmetry":
+    for name in SCORES[3:]:
         layers[name] = np.full((len(steps), n_layer), np.nan)
         heads[name] = np.full((len(steps), n_layer, n_head), np.nan)
         for i, step in enumerate(steps):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.results import compare
+from data.results import compare, null
 from data.results.runs import append, replacing
 
 
@@ -19,8 +19,11 @@ class ModelScore(NamedTuple):
     stack: str  # encoder, decoder, ...; "" where the model has one
     layer: int
     head: int | None  # None: the whole layer; an empty cell
+    n: int  # W_qk is n x n, the product of factors (n, r)
+    r: int
     symmetry: float
     directionality: float
+    directionality_eq17: float
 
 
 class Summary(NamedTuple):
@@ -32,8 +35,12 @@ class Summary(NamedTuple):
     n_params: float
     causal: bool | None
     published: dict  # the row of data/pretrained/models.csv that is about it, or {}
+    outside: int | None  # layers with a directionality that random factors seldom have, or None: not known
+    n: int  # of its layers, as in ModelScore
+    r: int
     symmetry: tuple
     directionality: tuple
+    directionality_eq17: tuple
 
     def matrix(self):
         """Of which matrix the published numbers are: wqk, or what models.csv says instead."""
@@ -53,8 +60,8 @@ def read_scores(path):
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["stack"], int(row["layer"]), head,
-                                   float(row["symmetry"]), float(row["directionality"])))
+            rows.append(ModelScore(row["model"], row["stack"], int(row["layer"]), head, int(row["n"]), int(row["r"]),
+                                   *(float(row[name]) for name in ModelScore._fields[6:])))
     return rows
 
 
@@ -75,11 +82,22 @@ def summarise(rows, facts, known):
     summary = []
     for (model, stack), layers in by_stack.items():
         n_params, causal = facts[model, stack]
-        symmetry = np.percentile([row.symmetry for row in layers], [25, 50, 75])
-        directionality = np.percentile([row.directionality for row in layers], [25, 50, 75])
+        quartiles = np.percentile([row[6:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
         summary.append(Summary(model, stack, len(layers), n_params, causal, published.get((model, stack), {}),
-                               symmetry, directionality))
+                               count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
     return summary
+
+
+def count_outside(layers):
+    """How many of them have a directionality outside of what 95 of 100 random matrices of their size have."""
+    outside = 0
+    for row in layers:
+        band = null.band("directionality", row.n, row.r)
+        if band is None:
+            return None
+        if not band[0] <= row.directionality <= band[1]:
+            outside += 1
+    return outside
 
 
 def summary_table(summary):
@@ -88,8 +106,8 @@ def summary_table(summary):
     model_width = max(model_width, len("model"))
     stack_width = max(len(s.stack) for s in summary)
     stack_width = max(stack_width, len("stack"))
-    lines = [f"{'model':{model_width}}  {'stack':{stack_width}}  layers   params"
-             f"  {'symmetry [quartiles]':26} published   {'directionality [quartiles]':26} published"]
+    lines = [f"{'model':{model_width}}  {'stack':{stack_width}}  layers   params  {'symmetry':20} {'published':>9}   "
+             f"{'directionality':20} {'published':>9}  outside  Eq. 17"]
     for s in summary:
         params = tqdm.format_sizeof(s.n_params)
         line = f"{s.model:{model_width}}  {s.stack:{stack_width}}  {s.n_layer:6}  {params:>7}"
@@ -98,18 +116,22 @@ def summary_table(summary):
             q1, median, q3 = getattr(s, name)
             ours = f"{median:5.2f} [{q1:.2f}, {q3:.2f}]"
             theirs = f"{float(s.published[name]):.2f}" if s.published else "-"
-            line += f"  {ours:26} {theirs:>9}{star}"
-        lines.append(line.rstrip())
+            line += f"  {ours:20} {theirs:>9}{star}"
+        outside = "-" if s.outside is None else f"{s.outside}/{s.n_layer}"
+        lines.append(f"{line} {outside:>8} {s.directionality_eq17[1]:7.2f}")
     for matrix in sorted({s.matrix() for s in summary} - {"wqk"}):
         lines.append(f"* published: {matrix}, not W_qk")
+    lines.append("median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices "
+                 "do not have;\nEq. 17: directionality as printed, whose sign can be wrong")
     return "\n".join(lines)
 
 
 def layer_table(rows):
-    lines = ["stack    layer  head  symmetry  directionality"]
+    lines = ["stack    layer  head  symmetry  directionality  as printed, Eq. 17"]
     for row in rows:
         head = "" if row.head is None else row.head
-        lines.append(f"{row.stack:8} {row.layer:5} {head:>5} {row.symmetry:9.3f} {row.directionality:15.3f}")
+        lines.append(f"{row.stack:8} {row.layer:5} {head:>5} {row.symmetry:9.3f} {row.directionality:15.3f}"
+                     f" {row.directionality_eq17:19.3f}")
     return "\n".join(lines)
 
 
@@ -154,18 +176,6 @@ def runs_table(arms, rows, level):
             lines.append(f"  {len(behind)} of its runs have not finished, the first of them is at {at:.0f}")
     if all(len(seeds) == 1 for seeds in arms.values()):
         lines.append("one seed each: there is no interval, and a difference may be chance")
-    return "\n".join(lines)
-
-
-def curves_table(curves):
-    """Table 1 of the paper from its training losses, by its rule (first loss below the last, not smoothed) and ours."""
-    lines = [f"{'published run':30} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
-    for name, (steps, loss) in curves.items():
-        if name + "--symmetric-init" in curves:
-            other = curves[name + "--symmetric-init"][1]
-            rules = [1 - compare.first_step(steps, other, loss[-1]) / steps[-1], compare.speed_up(steps, other, loss)]
-            rules = ["not reached" if np.isnan(x) else f"{x:.0%}" for x in rules]
-            lines.append(f"{name:30} {loss[-1]:9.3f} {other[-1]:21.3f} {rules[0]:>30} {rules[1]:>8}")
     return "\n".join(lines)
 
 

@@ -13,25 +13,44 @@ import sys
 import sysconfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import tokens
+from data import tokens, writer
 
 ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
 
-def read(path, note):
-    yield (ROOT / path).read_bytes().decode("utf-8", "replace")
-
-
 def names():
+    """The files below ROOT, as paths from there."""
     skip = {"site-packages", "dist-packages", "__pycache__"}
-    files = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.suffix in (".py", ".txt")]
-    return sorted(path.as_posix() for path in files if not skip & set(path.parts))
+    found = []
+    for path in ROOT.rglob("*"):
+        name = path.relative_to(ROOT)
+        if path.suffix in (".py", ".txt") and not skip & set(name.parts):
+            found.append(name.as_posix())
+    return sorted(found)
+
+
+def read(name, note):
+    yield (ROOT / name).read_bytes().decode("utf-8", "replace")
 
 
 def main(argv=None):
-    cli, files = tokens.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02), names()
-    return tokens.write(cli.parse_args(argv), f"Python {platform.python_version()}", files, read, total=len(files))
+    args = writer.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02).parse_args(argv)
+    parts = names()
+    files = writer.look_at([ROOT / name for name in parts])
+    return writer.write(args, f"Python {platform.python_version()}", parts, read, total=len(parts), files=files)
+
+
+def make(folder):
+    """
+    Prepare a folder like data/stdlib/bytes that is not there yet, as train.py does by itself. Any other folder is left
+    alone: this script would not make it under that name.
+    """
+    folder = pathlib.Path(folder)
+    dataset, name = folder.absolute().parts[-2:]
+    missing = not (folder / "meta.json").exists()
+    if dataset == "stdlib" and missing and tokens.options(name):
+        main([*tokens.options(name), f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":
-    tokens.run(main)
+    writer.run_script(main)

@@ -4,53 +4,80 @@ Your own text: files, and folders with all that is in and below them.
     python data/text/prepare.py notes.txt books/
 
 A document is a file. One of more than 16,384 characters is split, after each so many at the next blank line (after 16
-times as many anywhere), so that even a single file gives documents to train and to validate on. Bytes that are not
-UTF-8 become U+FFFD. Left out: binary files, which one NUL in 500 bytes gives away, and in folders what is hidden.
+times as many anywhere), so that even a single file gives documents to train and to validate on; of several files, each
+goes to one of the two as a whole. UTF-8, or what a byte-order mark says; bytes that cannot be decoded become U+FFFD.
+Left out: binary files, which one NUL in 500 bytes gives away, and in folders what is hidden.
 """
 
+import codecs
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import tokens
+from data import writer
+from data.tokens import DataError
 
-SPLIT = 16_384
+SPLIT = 16_384  # characters
+BINARY = 500  # bytes, one of which is 0
 
 
-def files(path):
-    found = [path] if path.is_file() else sorted(path.rglob("*"))
-    found = [str(file) for file in found if file.is_file() and
-             not any(part.startswith(".") for part in file.relative_to(path).parts)]
+def files_in(path):
+    """The file itself, or all that is in and below a folder and not hidden."""
+    if path.is_file():
+        return [str(path)]
+    found = []
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.is_file() and not hidden:
+            found.append(str(file))
     if not found:
-        raise tokens.DataError(f"{path} is no file, nor a folder with files in it")
+        raise DataError(f"{path} is no file, nor a folder with files in it")
     return found
 
 
-def read(path, note):
-    replaced, lines, size = 0, [], 0
+def encoding(path):
+    """utf-8, or what a byte-order mark says; None of a binary file."""
     with open(path, "rb") as file:
         start = file.read(65_536)
-    if start.count(0) > 4 + len(start) / 500:
-        return note("binary files left out", 1)
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:  # newline="": ends of lines stay
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):  # first: the one begins as UTF-16's does
+        return "utf-32"
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if start.count(0) > 4 + len(start) / BINARY:
+        return None
+    return "utf-8"
+
+
+def read(path, note):
+    replaced = 0
+    lines, size = [], 0  # of the document to come
+    with open(path, encoding=encoding(path), errors="replace", newline="") as file:  # newline="": ends of lines stay
         while line := file.readline(16 * SPLIT):
             lines.append(line)
             size += len(line)
             if "\ufffd" in line:
                 replaced += line.count("\ufffd")
-                note("U+FFFD where bytes are not UTF-8", replaced)
-            if size >= (16 * SPLIT if line.strip() else SPLIT):
+                note("U+FFFD where bytes cannot be decoded", replaced)
+            blank = not line.strip()
+            if (blank and size >= SPLIT) or size >= 16 * SPLIT:
                 yield "".join(lines)
                 lines, size = [], 0
         yield "".join(lines)
 
 
 def main(argv=None):
-    cli = tokens.command_line("text", __doc__, argv, tokenizer="bytes", val_fraction=0.05)
+    cli = writer.command_line("text", __doc__, argv, tokenizer="bytes", val_fraction=0.05)
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     args = cli.parse_args(argv)
-    return tokens.write(args, " ".join(map(str, args.paths)), sum(map(files, args.paths), []), read)
+    found = [file for path in args.paths for file in files_in(path)]
+    binary = [file for file in found if encoding(file) is None]
+    text = [file for file in found if encoding(file) is not None]
+    if binary:
+        print(f"{len(binary):,} binary files left out: {writer.some(binary)}")
+    files = writer.look_at(text)
+    source = " ".join(map(str, args.paths))
+    return writer.write(args, source, text, read, files=files, whole_files=len(text) > 1)
 
 
 if __name__ == "__main__":
-    tokens.run(main)
+    writer.run_script(main)

@@ -13,23 +13,28 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import tokens
+from data import writer
 
+FILES = 41  # of each snapshot
 SNAPSHOTS = {  # where its files are, its articles
     "20231101.en": ("wikimedia/wikipedia@b04c8d1ceb2f5cd4588862100d08de323dccfbaa", 6_407_814),
     "20220301.en": ("legacy-datasets/wikipedia@97a0b052c326b45fb68593a14972d9eed884cd17/data", 6_458_670),
 }
 
 
+def read(part, note):
+    return writer.read_column("parquet", part, "text")
+
+
 def main(argv=None):
-    cli = tokens.command_line("wikipedia", __doc__, argv)
+    cli = writer.command_line("wikipedia", __doc__, argv)
     cli.add_argument("--snapshot", choices=SNAPSHOTS, default="20231101.en", help="(%(default)s)")
     args = cli.parse_args(argv)
-    folder, total = SNAPSHOTS[args.snapshot]
+    folder, n_articles = SNAPSHOTS[args.snapshot]
     source = f"{folder}/{args.snapshot}"
-    files = [f"hf://datasets/{source}/train-{i:05d}-of-00041.parquet" for i in range(41)]
-    return tokens.write(args, source, files, lambda file, note: tokens.rows("parquet", file, "text"), total)
+    files = [f"hf://datasets/{source}/train-{i:05d}-of-{FILES:05d}.parquet" for i in range(FILES)]
+    return writer.write(args, source, files, read, total=n_articles)
 
 
 if __name__ == "__main__":
-    tokens.run(main)
+    writer.run_script(main)

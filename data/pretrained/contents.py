@@ -1,0 +1,74 @@
+"""What a folder holds: the files of its weights, its config, or the folder inside of it in which the model lies."""
+
+import re
+
+from data.pretrained.files import CheckpointError, Folder, read_json, require
+
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
+FORMATS = re.compile(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b")  # of those that hold weights
+
+
+def enter_model(folder: Folder):
+    """Where the folder has no weights itself: its 0_Transformer, of sentence-transformers, or newest checkpoint-N."""
+    if choose_weights(folder.names):
+        return
+    inner = folder.subfolders()
+    steps = [int(name.removeprefix("checkpoint-")) for name in inner if re.fullmatch(r"checkpoint-\d{1,18}", name)]
+    if "0_Transformer" in inner:
+        folder.enter("0_Transformer", note="of 0_Transformer in it")
+    elif steps:  # of a Trainer of transformers
+        newest = f"checkpoint-{max(steps)}"
+        folder.enter(newest, note=f"of {newest}, the newest of {len(steps)} in it")
+
+
+def choose_weights(names: list[str]) -> str | None:
+    """The file of the weights, or the index of several."""
+    wanted = ["model.safetensors", "model.safetensors.index.json"]
+    lone = [name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")]
+    if len(lone) == 1:  # under a name of its own
+        wanted += lone
+    wanted += ["pytorch_model.bin", "pytorch_model.bin.index.json", "ckpt.pt"]  # the last is nanoGPT's
+    wanted += sorted((name for name in names if re.fullmatch(r"model_\d+\.pt", name)), reverse=True)[:1]  # nanochat's
+    return next((name for name in wanted if name in names), None)
+
+
+def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
+    """The files of the weights, and the index (tensor -> file) if they are shards of one checkpoint."""
+    if "adapter_config.json" in folder.names:
+        base = read_json(folder, "adapter_config.json").get("base_model_name_or_path")
+        raise CheckpointError(f"an adapter of {base!s:.80}, not a model: merge the two, with PEFT by "
+                              "merge_and_unload(), and save the model with save_pretrained")
+    name = choose_weights(folder.names)
+    if name is None:
+        found = ", ".join([name for name in folder.names if FORMATS.search(name)][:5]) or "no"
+        config = "" if "config.json" in folder.names else "no config.json and "
+        note = f" ({folder.note})" if folder.note else ""
+        raise CheckpointError(f"{config}no model.safetensors or pytorch_model.bin here{note}, found {found} weights: "
+                              "convert it with save_pretrained, or give the path of one file")
+    if not name.endswith(".json"):
+        return [name], None
+    index = read_json(folder, name).get("weight_map")
+    require(isinstance(index, dict) and index and all(isinstance(file, str) for file in index.values()),
+            f"{name} has no weight_map, get it again")
+    files = sorted(set(index.values()))
+    missing = [file for file in files if file not in folder.names]
+    require(not missing, f"{', '.join(missing):.100}, which {name} names, is not there: get it again")
+    return files, index
+
+
+def read_config(folder: Folder, weights: str) -> dict | None:
+    """config.json, or what nanochat writes beside model_000650.pt, as meta_000650.json; None if neither is there."""
+    step = re.fullmatch(r"model_(\d+)\.pt", weights)
+    meta = f"meta_{step[1]}.json" if step else ""
+    if meta in folder.names:
+        config = read_json(folder, meta).get("model_config")
+        require(isinstance(config, dict), f"{meta} has no model_config: get it again")
+        kv_heads = config.get("n_kv_head", config.get("n_head"))
+        return {**config, "num_key_value_heads": kv_heads, "model_type": "nanochat-checkpoint"}
+    if "config.json" not in folder.names:
+        return None
+    config = read_json(folder, "config.json")
+    require("model_type" in config or "architecture" not in config,
+            f"a timm checkpoint ({config.get('architecture')!s:.60}), whose config.json does not tell the number of "
+            "heads: give the version for transformers of this model, which has a model_type there")
+    return config

@@ -1,0 +1,58 @@
+"""
+Weights in eight bits, F8_E4M3, with their scales beside them: weight = scale * what is stored.
+
+The scale of NAME.weight is NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, and, one number a tensor,
+Devstral-Small-2; "inv", but it multiplies: DeepSeek-V3's README_WEIGHTS.md), NAME.weight_scale (compressed-tensors, one
+number a tensor or an output row) or NAME.scale (DeepSeek-V4, powers of two in F8_E8M0).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from data.pretrained.files import TensorInfo, require
+
+SUFFIXES = ("weight_scale_inv", "weight_scale", "scale")
+SCALE_DTYPES = ("F32", "F16", "BF16", "F8_E8M0")
+BLOCK = [128, 128]  # where config.json has no weight_block_size
+
+
+def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+    """The tensors without the scales, each of which becomes the `scale` of its weight."""
+    scale_of = {}
+    for name, info in tensors.items():
+        if info.dtype == "F8_E4M3" and name.endswith(".weight"):
+            for suffix in SUFFIXES:
+                scale = name.removesuffix("weight") + suffix
+                if scale in tensors:
+                    scale_of[name] = scale
+    scales = set(scale_of.values())
+    attached = {}
+    for name, info in tensors.items():
+        if name in scale_of:
+            attached[name] = replace(info, scale=tensors[scale_of[name]])
+        elif name not in scales:
+            attached[name] = info
+    return attached
+
+
+def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name: str) -> torch.Tensor:
+    """
+    weight (m, n) -> float32 (m, n). scale: one number; (m,) or (m, 1), a number a row; or a number for each block of
+    the weight, of which the last in a row or column may be smaller.
+    """
+    weight, scale = weight.float(), scale.float()
+    if scale.numel() == 1:
+        return weight * scale.reshape(())
+    fits = False
+    if weight.ndim == 2:
+        m, n = weight.shape
+        rows, columns = block
+        if scale.shape in ((m,), (m, 1)):
+            return weight * scale.reshape(m, 1)
+        fits = scale.shape == (-(-m // rows), -(-n // columns))  # rounded up
+    require(fits, f"{name!r} {tuple(weight.shape)} has a scale of shape {tuple(scale.shape)}, expected one number, "
+                  f"one a row, or one a block of {' x '.join(map(str, block))}")
+    scale = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # a number for each element, and more
+    return weight * scale[:m, :n]

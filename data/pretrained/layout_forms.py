@@ -1,0 +1,130 @@
+"""
+How the tensors of a self-attention layer hold its heads: a function for each way.
+
+Each takes the tensors of a layer and returns q (H, D, C) and k (Hkv, D, C), views where it can. A RuntimeError says
+that the tensors do not have the form. nn.Linear stores (out, in): a head is D rows of its weight.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from data.pretrained.layout_config import pick_count, pick_flag, require
+
+
+class Sizes(NamedTuple):
+    n_head: int  # H
+    n_kv_head: int | None  # Hkv; None: as the shape of k says, or H in a fused tensor
+    head_dim: int | None  # D; None: C / H
+
+
+def separate(weights, sizes, config):
+    """q (H D, C) and k (Hkv D, C)."""
+    q, k = weights
+    head_dim = sizes.head_dim or q.shape[1] // sizes.n_head
+    n_kv_head = sizes.n_kv_head or -1  # -1: as many as there are
+    return q.unflatten(0, (sizes.n_head, head_dim)), k.unflatten(0, (n_kv_head, head_dim))
+
+
+def gated(weights, sizes, config):
+    """q and the gate of the output, head by head (2 H D, C), and k (Hkv D, C)."""
+    q_and_gate, k = weights
+    head_dim = sizes.head_dim or q_and_gate.shape[1] // sizes.n_head
+    q = q_and_gate.unflatten(0, (sizes.n_head, 2, head_dim))[:, 0]
+    return q, k.unflatten(0, (sizes.n_kv_head or -1, head_dim))
+
+
+def blocks(weights, sizes, config):
+    """[q; k; v] ((H + 2 Hkv) D, C): all queries, all keys, all values."""
+    [qkv] = weights
+    n_head = sizes.n_head
+    n_kv_head = sizes.n_kv_head or n_head
+    head_dim = sizes.head_dim or qkv.shape[1] // n_head
+    heads = qkv.unflatten(0, (n_head + 2 * n_kv_head, head_dim))
+    return heads[:n_head], heads[n_head : n_head + n_kv_head]
+
+
+def query_key(weights, sizes, config):
+    """[q; k] (2 H D, C)."""
+    [qk] = weights
+    head_dim = sizes.head_dim or qk.shape[1] // sizes.n_head
+    q, k = qk.unflatten(0, (2, sizes.n_head, head_dim))
+    return q, k
+
+
+def conv1d(weights, sizes, config):
+    """[q, k, v] (C, 3 H D): GPT-2's Conv1D stores (in, out)."""
+    return blocks([weights[0].mT], sizes, config)
+
+
+def grouped(weights, sizes, config):
+    """[q_1; ...; q_G; k; v] of each key head (Hkv (G + 2) D, C), G = H / Hkv: [q; k; v] head by head where G = 1."""
+    [qkv] = weights
+    n_kv_head = sizes.n_kv_head or sizes.n_head
+    group = sizes.n_head // n_kv_head
+    head_dim = sizes.head_dim or qkv.shape[1] // sizes.n_head
+    heads = qkv.unflatten(0, (n_kv_head, group + 2, head_dim))
+    return heads[:, :group].flatten(0, 1), heads[:, group]
+
+
+def multi_query(weights, sizes, config):
+    """Falcon and GPTBigCode: one key head, as many as queries, or some; the config says it in a way of its own."""
+    if pick_flag(config, "new_decoder_architecture"):  # num_kv_heads counts here only: falcon-7b says 71 and has one
+        return grouped(weights, sizes._replace(n_kv_head=pick_count(config, "num_kv_heads")), config)
+    if pick_flag(config, "multi_query", True):
+        return blocks(weights, sizes._replace(n_kv_head=1), config)
+    return grouped(weights, sizes._replace(n_kv_head=sizes.n_head), config)
+
+
+def codegen(weights, sizes, config):
+    """4 blocks, 8 in CodeGen2, of [q; v; k] (3 H D, C), each of H / 4 or H / 8 heads."""
+    [qvk] = weights
+    n_block = codegen_blocks(config)
+    head_dim = sizes.head_dim or qvk.shape[1] // sizes.n_head
+    heads = qvk.unflatten(0, (n_block, 3, sizes.n_head // n_block, head_dim))
+    return heads[:, 0].flatten(0, 1), heads[:, 2].flatten(0, 1)
+
+
+def codegen_blocks(config: dict) -> int:
+    """
+    CodeGen2 has CodeGen's model_type and code of its own (auto_map), with mp_num = 8 in those whose config also has a
+    head_dim: 1B (its modeling_codegen.py) and 3.7B (by CTranslate2's converter, which has 4 for all others).
+    """
+    own_code, head_dim = "auto_map" in config, "head_dim" in config
+    require(own_code == head_dim, "codegen: the config of CodeGen has neither auto_map nor head_dim, that of CodeGen2 "
+            f"has both, this one has {'auto_map' if own_code else 'head_dim'} only: in 4 or in 8 blocks?")
+    return 8 if own_code else 4
+
+
+def xlnet(weights, sizes, config):
+    """q and k (C, H, D)."""
+    q, k = weights
+    return q.permute(1, 2, 0), k.permute(1, 2, 0)
+
+
+def latent(weights, sizes, config):
+    """
+    Multi-head latent attention, as in DeepSeek-V2, in float32. Head h has, with A, R, Q_a the same for all heads:
+
+    W_q,h = Q_b,h Q_a, or Q_h where the queries have no latent; its rows are [nope; rope]
+    W_k,h = [K_b,h A; R]
+    """
+    *q_weights, kv_a, kv_b = [weight.float() for weight in weights]
+    nope = pick_count(config, "qk_nope_head_dim", default=0)
+    rope = pick_count(config, "qk_rope_head_dim", default=0)
+    v = pick_count(config, "v_head_dim", default=0)
+    r_kv = pick_count(config, "kv_lora_rank", default=0)
+
+    q = q_weights[0]  # (H (nope + rope), C); or Q_a (r_q, C)
+    if len(q_weights) == 2:
+        q = q_weights[1] @ q_weights[0]  # Q_b (H (nope + rope), r_q)
+    q = q.unflatten(0, (sizes.n_head, nope + rope))
+
+    a, r = kv_a.split([r_kv, rope])  # (r_kv, C), (rope, C)
+    k_b = kv_b.unflatten(0, (sizes.n_head, nope + v))[:, :nope]  # (H, nope, r_kv)
+    k = torch.cat([k_b @ a, r.expand(sizes.n_head, -1, -1)], 1)  # (H, nope + rope, C)
+    return q, k
+
+
+FORMS = {form.__name__: form for form in (
+    separate, gated, blocks, query_key, conv1d, grouped, multi_query, codegen, xlnet, latent)}

@@ -1,0 +1,221 @@
+"""
+The pictures of what the authors published: of pretrained models, put right, and of their training runs.
+"""
+
+import numpy as np
+
+from data.pretrained import audit
+from data.results import compare
+from data.results.figures import DECODER, ENCODER, MARKERS, figure, layer_colour, styles, together
+from data.results.published import Trajectory
+
+SCORES = ["symmetry", "directionality"]
+FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
+N_LAYERS = [12, 4]  # the paper draws the runs with 12
+CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
+
+
+def colour(causal):
+    return DECODER if causal else ENCODER
+
+
+def put_title(axis, row, column, text):
+    """(a1) text: a letter for the row of panels, a number for the column."""
+    axis.set_title(f"({'abcd'[row]}{column + 1}) {text}", fontsize=8, loc="left")
+
+
+# ---- pretrained models -------------------------------------------------------------------------------------------
+
+
+def plot_pretrained(models, ours, path):
+    """
+    Figures 2, S1 and S2 from models (of audit.read_models): dot = median over layers, bar = quartiles, against
+    parameters, in the colour of what the stack is. Crossed out: not of W_qk. Numbered: listed beside the figure, with
+    what is to be known. Repeats are not drawn. ours: {(name, stack): (symmetry, directionality)}, each (q1, median,
+    q3): where a model has one it is the full dot, and the published one a hollow dot joined to it.
+    """
+    with figure(path, [1, 1, 0.55], rows=len(FIGURES)) as axes:
+        for row, name in enumerate(FIGURES):
+            drawn = [model for model in models if model.figure == name and not model.repeats]
+            drawn.sort(key=lambda model: (model.params, model.name))
+            numbered = [model for model in drawn if audit.remark(model)]
+            for column, score in enumerate(SCORES):
+                axis = axes[row, column]
+                for model in drawn:
+                    draw_model(axis, model, column, ours.get((model.name, model.stack)))
+                axis.axhline(0, color="0.8", lw=0.8, zorder=0)
+                axis.set(xscale="log", xlabel="parameters of the model", ylabel=score)
+                put_title(axis, row, column, f"Figure {name}, {FIGURES[name]}: {score}")
+                write_numbers(axis, drawn, numbered, score)
+            list_numbered(axes[row, 2], numbered)
+        write_key(axes[-1, 2], ours)
+
+
+def draw_model(axis, model, column, our_scores):
+    """One stack in the panel of symmetry (column 0) or directionality (column 1)."""
+    published = (model.symmetry, model.directionality)[column]
+    _, median, _ = published
+    style = dict(color=colour(model.causal), marker=MARKERS[model.modality])
+    if our_scores is None:
+        draw_quartiles(axis, model.params, published, style)
+    else:
+        _, our_median, _ = our_scores[column]
+        draw_quartiles(axis, model.params, our_scores[column], style)
+        axis.plot([model.params, model.params], [median, our_median], color="0.6", lw=0.5, zorder=1)
+        axis.plot(model.params, median, ms=5, mfc="white", mew=0.8, ls="", **style)
+    if audit.is_miscoloured(model):
+        axis.plot(model.params, median, "o", ms=9, mfc="none", mec=colour(not model.causal))
+    if not audit.is_of_wqk(model):
+        axis.plot(model.params, median, "x", color="black", ms=7, mew=0.8, zorder=4)
+
+
+def draw_quartiles(axis, x, quartiles, style):
+    q1, median, q3 = quartiles
+    axis.errorbar(x, median, [[median - q1], [q3 - median]], ms=5, lw=0.8, ls="", alpha=0.9, zorder=2, **style)
+
+
+def write_numbers(axis, drawn, numbered, score):
+    """The numbers 1, 2, ... above their dots, each as low as it can stand without covering a dot or another number."""
+    to_axes = axis.transScale + axis.transLimits  # data -> fractions of the panel
+    places = {}
+    for model in drawn:
+        _, median, _ = getattr(model, score)
+        places[model] = to_axes.transform((model.params, median))
+    taken = list(places.values())
+    for i, model in enumerate(numbered):
+        x, y = places[model]
+        y += 0.03
+        while any(abs(x - other_x) < 0.025 and abs(y - other_y) < 0.027 for other_x, other_y in taken):
+            y += 0.005
+        taken.append((x, y))
+        axis.text(x, y, i + 1, fontsize=6, ha="center", va="center", transform=axis.transAxes, zorder=5)
+
+
+def list_numbered(axis, numbered):
+    axis.axis("off")
+    for i, model in enumerate(numbered):
+        line = f"{i + 1} {model.name} {model.stack}".rstrip() + f": {audit.remark(model)}"
+        axis.text(0, 1 - 0.038 * i, line, fontsize=6, va="top", transform=axis.transAxes)
+
+
+def write_key(axis, ours):
+    for causal, text in (False, "encoder: every token sees all"), (True, "decoder: a token sees those before it"):
+        axis.plot([], [], "o", color=colour(causal), label=text)
+    for modality, marker in MARKERS.items():
+        axis.plot([], [], marker, color="0.6", label=modality)
+    if ours:
+        axis.plot([], [], "o", color="0.4", mfc="white", label="published, joined to ours")
+    axis.plot([], [], "x", color="black", label="published, but not of $W_{qk}$")
+    axis.plot([], [], "o", ms=9, mfc="none", mec=DECODER, label="encoder that the paper draws in purple")
+    axis.legend(frameon=False, fontsize=7, loc="center left", borderaxespad=0)
+
+
+# ---- training runs -----------------------------------------------------------------------------------------------
+
+
+def plot_trajectories(trajectories, arms, path):
+    """
+    Figures 3 a and b, S3: both scores over the steps of training, median and quartiles over layers. arms: {name: its
+    runs of train.py, one per seed}, mean over seeds, in a last column; may be empty.
+    """
+    columns = columns_of(trajectories, list(arms.values()))
+    our_styles = styles(arms)
+    with figure(path, [1] * len(columns), rows=len(SCORES)) as axes:
+        for row, score in enumerate(SCORES):
+            for column, (title, shown) in enumerate(columns):
+                axis = axes[row, column]
+                for run in shown:
+                    style = our_styles.get(run.name, dict(color=colour(run.causal)))
+                    draw_median(axis, run.steps, getattr(run, score), style)
+                put_title(axis, row, column, title)
+            share_axes(axes[row], score)
+        legend = {"encoder": dict(color=ENCODER), "decoder": dict(color=DECODER)}
+        for name, style in our_styles.items():
+            legend[f"ours: {name}"] = style
+        write_legend(axes, legend)
+
+
+def plot_trajectory_layers(trajectories, arms, path):
+    """
+    Figures 3 c and d, S4: both scores of every layer; a row for encoders and one for decoders. arms as above: the plain
+    one of each kind in a last column.
+    """
+    plain = [arms[name] for name in plain_arms(arms)]
+    columns = columns_of(trajectories, plain)
+    rows = [("symmetry", False), ("symmetry", True), ("directionality", False), ("directionality", True)]
+    with figure(path, [1] * len(columns), rows=len(rows)) as axes:
+        for row, (score, causal) in enumerate(rows):
+            for column, (title, shown) in enumerate(columns):
+                axis = axes[row, column]
+                for run in shown:
+                    if run.causal == causal:
+                        draw_layers(axis, run.steps, getattr(run, score))
+                put_title(axis, row, column, f"{'decoder' if causal else 'encoder'}, {title}")
+            share_axes(axes[row], score)
+        write_legend(axes, {"first layer": dict(color=layer_colour(0, 12)),
+                            "last layer": dict(color=layer_colour(11, 12))})
+
+
+def columns_of(trajectories, our_arms):
+    """The columns of both pictures, each a title and the Trajectories in it; our_arms: lists of runs, one per seed."""
+    columns = []
+    for n_layer in N_LAYERS:
+        for corpus, corpus_title in CORPORA.items():
+            shown = [run for run in trajectories if run.n_layer == n_layer and run.corpus == corpus]
+            if shown:
+                columns.append((f"{n_layer} layers, {corpus_title}", shown))
+    if our_arms:
+        columns.append(("ours", [mean_over_seeds(seeds) for seeds in our_arms]))
+    return columns
+
+
+def mean_over_seeds(seeds):
+    """Runs of train.py that differ in their seed -> a Trajectory, as far as all of them have come."""
+    symmetry = together(seeds, lambda run: run.layers["symmetry"]).mean(0)  # (S, L)
+    directionality = together(seeds, lambda run: run.layers["directionality"]).mean(0)
+    config = seeds[0].config
+    return Trajectory(seeds[0].name, config["n_layer"], config["causal"], "ours", seeds[0].steps[: len(symmetry)],
+                      symmetry, directionality)
+
+
+def plain_arms(arms):
+    """The names of the arms that the others are measured against: of the encoders, and of the decoders."""
+    kinds = {seeds[0].config["causal"] for seeds in arms.values()}
+    return [compare.baseline(arms, causal) for causal in sorted(kinds)]
+
+
+def draw_median(axis, steps, values, style):
+    """values (S, L): a line for the median over layers, a band from quartile to quartile."""
+    q1, median, q3 = np.percentile(values, [25, 50, 75], axis=1)  # (S,)
+    axis.plot(steps, median, **style)
+    axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
+
+
+def draw_layers(axis, steps, values):
+    """values (S, L): a line per layer, dark at the bottom of the network, light at its top."""
+    n_layer = values.shape[1]
+    for layer in range(n_layer):
+        axis.plot(steps, values[:, layer], color=layer_colour(layer, n_layer), lw=1)
+
+
+def write_legend(axes, styles_by_label):
+    """Above all panels: a line for each."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], label=label, **style) for label, style in styles_by_label.items()]
+    axes[0, 0].figure.legend(handles=lines, loc="outside upper center", ncols=6, frameon=False, fontsize=8)
+
+
+def share_axes(axes, score):
+    """The panels of a row: one range, as far as the data go, and numbers at the left edge only."""
+    low = min(axis.get_ylim()[0] for axis in axes)
+    high = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.axhline(0, color="0.8", lw=0.8, zorder=0)
+        axis.set(ylim=(low, high), ylabel=score, xlabel="step")
+        axis.xaxis.set_major_formatter(thousands)
+        axis.label_outer()
+
+
+def thousands(step, _):
+    return f"{step / 1000:g}k" if step >= 1000 else f"{step:g}"

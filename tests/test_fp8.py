@@ -1,0 +1,175 @@
+"""Weights in FP8 are read with their scales: against transformers' own dequantisation, and loops written out here."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save
+from transformers import LlamaConfig, LlamaModel
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.sources import open_checkpoint
+from tests.hub import hub  # noqa: F401 (a fixture)
+from tests.toy import CONFIG, folder, refusal
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+def eight_bits(m: int, n: int) -> torch.Tensor:
+    torch.manual_seed(m + n)
+    return (100 * torch.randn(m, n)).to(torch.float8_e4m3fn)
+
+
+def scales(*shape: int) -> torch.Tensor:
+    return torch.rand(shape) / 100 + 0.001
+
+
+def written_out(weight: torch.Tensor, scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Element by element: that of row i and column j has the scale of block i // rows, j // columns."""
+    right = torch.empty(weight.shape)
+    for i in range(weight.shape[0]):
+        for j in range(weight.shape[1]):
+            right[i, j] = float(weight[i, j].float()) * float(scale[i // rows, j // columns].float())
+    return right
+
+
+def write(path, weights: dict[str, torch.Tensor], **quantization):
+    config = json.dumps({"model_type": "toy", "quantization_config": FP8 | quantization}).encode()
+    return folder(path, {"model.safetensors": save(weights)}, config)
+
+
+def read_one(path, name="q.weight") -> torch.Tensor:
+    with open_checkpoint(str(path)) as opened:
+        assert list(opened.tensors) == [name]  # scales are not shown
+        return next(opened.stream([[name]]))[name]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_scale_for_each_block_gives_what_transformers_makes_of_it(tmp_path, dtype):
+    weight, scale = eight_bits(256, 384), scales(2, 3).to(dtype)
+    got = read_one(write(tmp_path / "toy", {"q.weight": weight, "q.weight_scale_inv": scale}))
+    assert got.dtype == torch.float32
+    assert torch.equal(got, Fp8Dequantize(None)._dequantize_one(weight, scale, torch.float32))
+
+
+@pytest.mark.parametrize("m, n", [(130, 300), (1, 129), (127, 128), (64, 200)])
+def test_the_last_blocks_may_be_smaller(tmp_path, m, n):
+    weight, scale = eight_bits(m, n), scales(-(-m // 128), -(-n // 128))
+    got = read_one(write(tmp_path / "toy", {"q.weight": weight, "q.weight_scale_inv": scale}))
+    assert torch.equal(got, written_out(weight, scale, 128, 128))
+
+
+def test_blocks_have_the_size_that_config_json_says(tmp_path):
+    weight, scale = eight_bits(12, 10), scales(3, 4)
+    toy = write(tmp_path / "toy", {"q.weight": weight, "q.weight_scale_inv": scale}, weight_block_size=[4, 3])
+    assert torch.equal(read_one(toy), written_out(weight, scale, 4, 3))
+
+
+@pytest.mark.parametrize("suffix", ["weight_scale_inv", "weight_scale"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (12,), (12, 1)])
+def test_a_scale_is_one_number_or_one_for_each_row(tmp_path, suffix, shape):
+    weight, scale = eight_bits(12, 10), scales(*shape)
+    got = read_one(write(tmp_path / "toy", {"q.weight": weight, f"q.{suffix}": scale}, weight_block_size=None))
+    rows = 1 if scale.numel() == 12 else 12
+    assert torch.equal(got, written_out(weight, scale.reshape(-1, 1), rows, 10))
+
+
+def test_scales_that_are_powers_of_two_are_read(tmp_path):
+    """F8_E8M0, as in DeepSeek-V4: a byte b stands for 2^(b - 127). The library that writes the file knows no such."""
+    weight, exponents = eight_bits(130, 20), torch.tensor([[120], [131]], dtype=torch.uint8)
+    file = save({"wq_a.weight": weight, "wq_a.scale": exponents}).replace(b'"U8"', b'"F8_E8M0"')
+    n = int.from_bytes(file[:8], "little") + 5  # the header has grown
+    file = n.to_bytes(8, "little") + file[8:]
+    toy = folder(tmp_path / "toy", {"model.safetensors": file})
+    right = written_out(weight, torch.tensor([[2.0**-7], [2.0**4]]), 128, 128)
+    assert torch.equal(read_one(toy, "wq_a.weight"), right)
+
+
+def test_the_scales_are_the_only_bytes_that_are_read_beside_the_weights(hub):
+    weights = {f"{i}.weight": eight_bits(512, 512) for i in range(20)}
+    weights |= {f"{i}.weight_scale_inv": scales(4, 4) for i in range(20)}
+    file = save(weights)
+    hub.add("org/toy", {"config.json": CONFIG, "model.safetensors": file})
+    with open_checkpoint("org/toy") as opened:
+        assert opened.n_params == 20 * 512 * 512
+        groups = [["0.weight", "1.weight"], ["7.weight"]]
+        got = {name: tensor for group in opened.stream(groups) for name, tensor in group.items()}
+        wanted = 3 * (512 * 512 + 4 * 4 * 4) + 8 + int.from_bytes(file[:8], "little")
+        assert wanted <= hub.sent("model.safetensors") == opened.bytes_read <= wanted + (1 << 15)
+    for name, tensor in got.items():
+        right = Fp8Dequantize(None)._dequantize_one(weights[name], weights[name + "_scale_inv"], torch.float32)
+        assert torch.equal(tensor, right)
+
+
+@pytest.mark.parametrize("quantization", [
+    {"quant_method": "fp8", "weight_block_size": [128, 128]}, {"quant_method": "fp8", "weight_block_size": None},
+    {"quant_method": "compressed-tensors", "format": "float-quantized"}])
+def test_a_model_in_fp8_has_the_heads_of_its_dequantised_weights(tmp_path, quantization):
+    config = LlamaConfig(vocab_size=30, hidden_size=160, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, intermediate_size=32)
+    model = LlamaModel(config)
+    state, right = {}, {}
+    for name, weight in model.state_dict().items():
+        if "proj" not in name:
+            state[name] = weight.detach()
+            continue
+        m, n = weight.shape
+        if quantization["quant_method"] != "fp8":
+            scale, suffix = scales(m, 1), "_scale"
+        elif quantization["weight_block_size"]:
+            scale, suffix = scales(-(-m // 128), -(-n // 128)), "_scale_inv"
+        else:
+            scale, suffix = scales(), "_scale_inv"
+        state[name], state[name + suffix] = eight_bits(m, n), scale
+        right[name] = state[name].float() * spread(scale, m, n)
+    toy = folder(tmp_path / "toy", {"model.safetensors": save(state)},
+                 json.dumps(config.to_dict() | {"quantization_config": quantization}, default=str).encode())
+    with open_checkpoint(str(toy)) as opened:
+        (stack,) = find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
+        assert len(stack.layers) == 2
+        for layer, tensors in zip(stack.layers, opened.stream([layer.names for layer in stack.layers])):
+            w_q, w_k = layer.heads(tensors)
+            where = f"layers.{layer.index}.self_attn."
+            assert torch.equal(w_q, right[where + "q_proj.weight"].reshape(4, 40, 160).mT)
+            assert torch.equal(w_k, right[where + "k_proj.weight"].reshape(2, 40, 160).mT)
+
+
+def spread(scale: torch.Tensor, m: int, n: int) -> torch.Tensor:
+    """The scale of each element, by looking it up."""
+    if scale.ndim == 0 or scale.shape == (m, 1):
+        return scale
+    return torch.stack([torch.stack([scale[i // 128, j // 128] for j in range(n)]) for i in range(m)])
+
+
+def test_scales_that_do_not_fit_are_refused(tmp_path):
+    weight = eight_bits(256, 256)
+    for shape in (3,), (2, 3), (4, 1), (256, 256), (1, 256):
+        pair = {"q.weight": weight, "q.weight_scale_inv": scales(*shape)}
+        told = refusal(write(tmp_path / "toy", pair), [["q.weight"]])
+        assert "'q.weight'" in told and "128 x 128" in told
+    three = {"q.weight": torch.stack([weight, weight]), "q.weight_scale_inv": scales(2, 2)}
+    assert "(2, 256, 256)" in refusal(write(tmp_path / "toy", three), [["q.weight"]])
+    told = refusal(write(tmp_path / "toy", {"q.weight": weight}), [["q.weight"]])
+    assert "'q.weight'" in told and "F8_E4M3" in told and "scale" in told
+    pair = {"q.weight": weight, "q.weight_scale_inv": torch.ones(2, 2, dtype=torch.int32)}
+    assert "I32" in refusal(write(tmp_path / "toy", pair), [["q.weight"]])
+    pair["q.weight_scale_inv"] = scales(2, 2)
+    for block in ([0, 128], [128], "128", [128.0, 128], [True, 128]):
+        assert "weight_block_size" in refusal(write(tmp_path / "toy", pair, weight_block_size=block), [["q.weight"]])
+    pair["q.weight_scale_inv"][0, 1] = float("nan")
+    assert "NaN" in refusal(write(tmp_path / "toy", pair), [["q.weight"]])
+
+
+def test_other_ways_to_store_fewer_bits_are_refused_by_name(tmp_path):
+    """int8 with a scale a row, as of compressed-tensors, and 4 bits in a byte with FP8 scales, as of NVFP4."""
+    config = LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32).to_dict()
+    integers = {"weight": torch.ones(32, 32, dtype=torch.int8), "weight_scale": scales(32, 1)}
+    packed = {"weight": torch.ones(32, 16, dtype=torch.uint8), "weight_scale_2": scales(),
+              "weight_scale": torch.ones(32, 2).to(torch.float8_e4m3fn)}
+    for parts in integers, packed:
+        state = {f"layers.0.self_attn.{x}_proj.{part}": tensor.clone()
+                 for x in "qk" for part, tensor in parts.items()}
+        toy = folder(tmp_path / "toy", {"model.safetensors": save(state)}, json.dumps(config, default=str).encode())
+        with open_checkpoint(str(toy)) as opened, pytest.raises(LayoutError, match="quantised weights .*weight_scale"):
+            find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})

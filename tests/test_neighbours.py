@@ -1,0 +1,207 @@
+"""Checkpoints that others write: nanoGPT, nanochat, a Trainer, sentence-transformers; what is no checkpoint says so."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from data.pretrained.layouts import find_stacks
+from data.pretrained.sources import CheckpointError, find_source, open_checkpoint
+from tests.hub import hub  # noqa: F401 (a fixture)
+from tests.test_bin import as_bin
+from tests.toy import CONFIG, FILE, SINGLE, WEIGHTS, folder, make, read, refusal
+
+C, H, HKV, D, N = 24, 4, 2, 6, 2  # n_embd, n_head, n_kv_head, head_dim, n_layer
+
+
+def heads_of(source) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(W_q, W_k) of each layer."""
+    with open_checkpoint(str(source)) as opened:
+        (stack,) = find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
+        assert stack.causal
+        return [layer.heads(tensors)
+                for layer, tensors in zip(stack.layers, opened.stream([layer.names for layer in stack.layers]))]
+
+
+def check_heads(got, queries: list[nn.Linear], keys: list[nn.Linear]):
+    """What each head makes of an input is what the modules make of it."""
+    x = torch.randn(3, C)
+    assert len(got) == len(queries) == N
+    for (w_q, w_k), q, k in zip(got, queries, keys):
+        torch.testing.assert_close(torch.cat([x @ head for head in w_q], 1), q(x))
+        torch.testing.assert_close(torch.cat([x @ head for head in w_k], 1), k(x))
+
+
+class NanoGPT(nn.Module):
+    """Attention of nanoGPT's model.py: one Linear, whose output is split into q, k and v."""
+
+    def __init__(self):
+        super().__init__()
+        block = [nn.ModuleDict({"attn": nn.ModuleDict({"c_attn": nn.Linear(C, 3 * C, bias=False)})}) for _ in range(N)]
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(30, C), "h": nn.ModuleList(block)})
+        self.lm_head = nn.Linear(C, 30, bias=False)
+
+
+@pytest.mark.parametrize("prefix", ["", "_orig_mod."])
+def test_a_checkpoint_of_nanogpt_is_read_without_a_config(tmp_path, hub, prefix):
+    torch.manual_seed(0)
+    model = NanoGPT()
+    saved = {
+        "model": {prefix + name: weight for name, weight in model.state_dict().items()},
+        "optimizer": torch.optim.AdamW(model.parameters()).state_dict(),
+        "model_args": dict(n_layer=N, n_head=H, n_embd=C, block_size=8, bias=False, vocab_size=30, dropout=0.0),
+        "iter_num": 10, "best_val_loss": torch.tensor(1.5), "config": {"out_dir": "out", "eval_only": False},
+    }
+    hub.add("org/nano", {"ckpt.pt": as_bin(saved)})
+    out = folder(tmp_path / "out", {"ckpt.pt": as_bin(saved)}, config=None)
+
+    class Part(nn.Module):
+        def __init__(self, linear, i):
+            super().__init__()
+            self.linear, self.i = linear, i
+
+        def forward(self, x):
+            return self.linear(x).split(C, dim=1)[self.i]  # as in nanoGPT: q, k, v
+
+    fused = [block["attn"]["c_attn"] for block in model.transformer["h"]]
+    for source in (out, out / "ckpt.pt", "org/nano"):
+        check_heads(heads_of(source), [Part(linear, 0) for linear in fused], [Part(linear, 1) for linear in fused])
+
+
+def test_the_newest_checkpoint_of_nanochat_is_read_with_its_meta_file(tmp_path):
+    torch.manual_seed(0)
+    queries = [nn.Linear(C, H * D, bias=False) for _ in range(N)]
+    keys = [nn.Linear(C, HKV * D, bias=False) for _ in range(N)]
+    state = {}
+    for i in range(N):
+        state[f"_orig_mod.transformer.h.{i}.attn.c_q.weight"] = queries[i].weight.data
+        state[f"_orig_mod.transformer.h.{i}.attn.c_k.weight"] = keys[i].weight.data
+    meta = {"step": 20, "model_config": dict(sequence_len=8, vocab_size=30, n_layer=N, n_head=H, n_kv_head=HKV, n_embd=C)}
+    older = {name: torch.zeros_like(weight) for name, weight in state.items()}
+    files = {"model_000010.pt": as_bin(older), "meta_000010.json": b"{}", "model_000020.pt": as_bin(state),
+             "meta_000020.json": json.dumps(meta).encode(), "optim_000020_rank0.pt": b""}
+    out = folder(tmp_path / "d2", files, config=None)
+    for source in (out, out / "model_000020.pt"):
+        check_heads(heads_of(source), queries, keys)
+    assert "meta_000010.json" in refusal(out / "model_000010.pt")
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model"])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_weights_inside_of_another_dict_are_found(tmp_path, key, zipped):
+    saved = {key: WEIGHTS, "epoch": 3, "loss": torch.tensor(0.5)}
+    data = as_bin(saved, _use_new_zipfile_serialization=zipped)
+    opened = read(folder(tmp_path / "toy", {"pytorch_model.bin": data}))
+    assert set(opened.tensors) == set(WEIGHTS)
+
+
+def test_of_a_trainer_the_newest_checkpoint_is_read_and_named(tmp_path, hub):
+    root = folder(tmp_path / "run", {"training_args.bin": b"", "trainer_state.json": b"{}"}, config=None)
+    old = save({name: weight + 1 for name, weight in WEIGHTS.items()})
+    folder(root / "checkpoint-900", {"model.safetensors": old})
+    folder(root / "checkpoint-1000", {"model.safetensors": FILE})
+    folder(root / "checkpoint-best", {"model.safetensors": old})
+    (root / "checkpoint-2000").write_text("a file")
+    assert "checkpoint-1000, the newest of 2" in read(root).note
+    hub.add("org/run", {f"checkpoint-{step}/{name}": data for step, weights in ((900, old), (1000, FILE))
+                        for name, data in (SINGLE | {"model.safetensors": weights}).items()})
+    assert "checkpoint-1000, the newest of 2" in read("org/run").note
+    folder(root, {"model.safetensors": FILE})
+    folder(root / "checkpoint-1000", {"model.safetensors": old})
+    assert read(root).note == ""  # what was saved at the end
+
+
+def test_the_transformer_of_a_sentence_transformers_root_is_read(tmp_path, hub):
+    files = {"modules.json": b"[]", "config_sentence_transformers.json": b"{}"}
+    root = folder(tmp_path / "sbert", files, config=None)
+    folder(root / "1_Pooling", {})
+    folder(root / "0_Transformer", {"pytorch_model.bin": as_bin(WEIGHTS)})
+    assert "0_Transformer" in read(root).note
+    hub.add("org/sbert", files | {"1_Pooling/config.json": b"{}", "0_Transformer/config.json": CONFIG,
+                                  "0_Transformer/pytorch_model.bin": as_bin(WEIGHTS)})
+    read("org/sbert")
+    assert hub.sent("0_Transformer/pytorch_model.bin") < 0.6 * len(as_bin(WEIGHTS))
+
+
+# What is no checkpoint says so
+
+
+def test_a_pointer_of_git_lfs_says_to_pull(tmp_path):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 440473133\n"
+    for file in "model.safetensors", "pytorch_model.bin":
+        assert "git lfs pull" in refusal(folder(tmp_path / file, {file: pointer}))
+    assert "git lfs pull" in refusal(folder(tmp_path / "toy", {"model.safetensors": FILE}, config=pointer))
+
+
+def test_an_adapter_is_refused_with_its_base(tmp_path, hub):
+    files = {"adapter_config.json": b'{"base_model_name_or_path": "org/base", "peft_type": "LORA"}',
+             "adapter_model.safetensors": FILE}
+    hub.add("org/lora", files)
+    for source in (folder(tmp_path / "lora", files, config=None), "org/lora"):
+        told = refusal(source)
+        assert "org/base" in told and "merge_and_unload" in told
+
+
+def test_a_timm_checkpoint_says_what_to_give_instead(tmp_path):
+    config = b'{"architecture": "vit_base_patch16_224", "num_classes": 1000, "pretrained_cfg": {}}'
+    told = refusal(folder(tmp_path / "vit", {"model.safetensors": FILE}, config))
+    assert "timm" in told and "vit_base_patch16_224" in told and "transformers" in told
+
+
+@pytest.mark.parametrize("address, source", [
+    ("https://huggingface.co/org/toy", "org/toy"), ("https://huggingface.co/org/toy/", "org/toy"),
+    ("huggingface.co/org/toy/tree/main", "org/toy@main"), ("https://hf.co/org/toy?library=x", "org/toy"),
+    ("https://huggingface.co/org/toy/tree/refs%2Fpr%2F1", "org/toy@refs/pr/1"), (" org/toy ", "org/toy"),
+    ("https://huggingface.co/org/toy/blob/v2/model.safetensors", "org/toy@v2"), ("org/toy@v2 ", "org/toy@v2"),
+    ("bert-base ", "google-bert/bert-base-uncased"), ("bert-base@v2", "google-bert/bert-base-uncased@v2"),
+])
+def test_the_address_of_a_page_and_spaces_around_a_name_are_understood(address, source):
+    assert find_source(address) == source
+
+
+def test_the_address_of_a_page_is_opened(hub):
+    hub.add("org/toy", SINGLE, branch="v2")
+    for source in ("https://huggingface.co/org/toy/tree/v2", f"{hub.url}/org/toy/tree/v2", "org/toy@v2\n"):
+        assert read(source).source == "org/toy@v2"
+
+
+def test_no_line_repeats_the_name_or_holds_a_control_character(tmp_path, hub):
+    clear_screen = "\x1b[2J\n\x07"
+    hub.add("org/closed", SINGLE, gated=True)
+    hub.add("org/bare", {"model.safetensors": FILE})
+    bad = {f"q{clear_screen}": torch.tensor([float("nan")])}
+    toy = folder(tmp_path / "toy", {"model.safetensors": save(bad)})
+    config = json.dumps({"architecture": clear_screen}).encode()
+    told = [refusal(toy, [list(bad)]), refusal(toy, [[f"k{clear_screen}"]]), refusal("org/closed"), refusal("org/bare"),
+            refusal(folder(tmp_path / "vit", {"model.safetensors": FILE}, config)),
+            refusal(folder(tmp_path / "cut", {"model.safetensors": FILE[:-1]})),
+            refusal(folder(tmp_path / "none", {f"{clear_screen}.gguf": b""})), refusal(tmp_path / "absent")]
+    for line in told:
+        assert line.isprintable() and str(tmp_path) not in line and not line.startswith("org/")
+    with pytest.raises(CheckpointError) as error:
+        find_source(f"bert{clear_screen}")
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_no_more_is_read_than_there_is(tmp_path, hub, file):
+    weights = make(n_embd=8)
+    data = save(weights) if file.endswith("safetensors") else as_bin(weights)
+    hub.add("org/toy", {"config.json": CONFIG, file: data})
+    hub.fail(file, "cut", times=3)
+    for source in (folder(tmp_path / "toy", {file: data}), "org/toy"):
+        opened = read(source, [list(weights)], weights)
+        assert opened.bytes_read <= opened.size
+
+
+def test_shapes_that_torch_cannot_hold_are_refused(tmp_path):
+    header = json.dumps({"q": {"dtype": "F32", "shape": [1 << 40, 1 << 40, 0], "data_offsets": [0, 0]}}).encode()
+    file = len(header).to_bytes(8, "little") + header
+    assert "too large" in refusal(folder(tmp_path / "toy", {"model.safetensors": file}), [["q"]])
+    weight = torch.empty(0, 7, 9)
+    pickled = as_bin({"q": weight}).replace(b"K\x00K\x07K\x09", b"K\x00" + 2 * (b"\x8a\x06" + (1 << 40).to_bytes(6, "little")))
+    path = Path(folder(tmp_path / "bin", {"pytorch_model.bin": pickled}))
+    assert "pytorch_model.bin" in refusal(path, [["q"]])

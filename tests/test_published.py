@@ -1,0 +1,319 @@
+"""What the authors published, read again: rows of tables, training curves, trajectories, and our pictures of them.
+pytest tests/test_published.py"""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import same_color
+
+import analyze
+from data.pretrained import audit
+from data.pretrained.layouts import find_stacks
+from data.results import figures, published, runs, tables
+
+ROOT = Path(analyze.__file__).parent
+HERE = ROOT / "data" / "results" / "published"
+SHARED = ROOT.parent / "shared"
+PAPER = SHARED / "paper" / "002_029aa20f9913524b.txt"
+needs_shared = pytest.mark.skipif(not PAPER.exists(), reason="needs ../shared: the paper and the published scores")
+
+
+def run(*argv):
+    with pytest.raises(SystemExit) as e:
+        analyze.main(list(argv))
+        raise SystemExit(0)
+    return e.value.code
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are drawn, in order."""
+    from matplotlib import pyplot as plt
+
+    found = []
+    monkeypatch.setattr(plt, "close", found.append)
+    return found
+
+
+# ---- Tables S2 and S3, row by row --------------------------------------------------------------------------------
+
+
+def table_of_the_paper(name):
+    """The left half of a table and then its right half, as (printed name, median)."""
+    text = PAPER.read_text()
+    text = text[text.index(f"Table {name}: ") :]
+    left, right = [], []
+    for line in text[text.index("|") : text.index("\n\n", text.index("|"))].splitlines()[2:]:
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        left.append((cells[0], float(cells[1])))
+        right.append((cells[3], float(cells[4])))
+    return left + right
+
+
+@needs_shared
+def test_the_printed_rows_are_those_of_the_paper():
+    rows = audit.read_printed_tables()
+    assert [(row.printed_as, row.symmetry) for row in rows] == table_of_the_paper("S2")
+    in_s3 = [row for row in rows if row.directionality is not None]
+    assert [(row.printed_as, row.directionality) for row in in_s3] == table_of_the_paper("S3")
+
+
+@needs_shared
+def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row_names():
+    layers = {}
+    with open(SHARED / "published" / "scores.csv", newline="") as f:
+        for row in csv.DictReader(f):
+            if row["modality"] == "language" and (row["family"], row["model"][:4]) != ("GPT", "gpt-"):  # see README.md
+                scores = layers.setdefault((row["model"], row["matrix"]), [])
+                scores.append((float(row["symmetry"]), float(row["directionality"])))
+    rows = audit.read_printed_tables()
+    for row in rows:
+        symmetry, directionality = np.median(layers[row.published_as, row.matrix], axis=0)
+        assert symmetry == pytest.approx(row.symmetry, abs=0.00501), row
+        if row.directionality is not None:
+            assert directionality == pytest.approx(row.directionality, abs=0.00501), row
+    symmetries = [np.array(layers[row.published_as, row.matrix])[:, 0] for row in rows]  # of every layer
+    for i, row in enumerate(rows):
+        same = [other.row for other, x in zip(rows[:i], symmetries) if x.shape == symmetries[i].shape
+                and np.allclose(x, symmetries[i], atol=1e-5, rtol=0)]
+        assert row.repeats == (same[0] if same else None)
+
+
+def test_18_of_the_70_printed_rows_are_not_of_wqk_and_11_not_of_what_they_name():
+    rows = audit.read_printed_tables()
+    assert [row.row for row in rows] == list(range(1, 71))
+    not_of_wqk = [32, 48, 49, 50, 51, 52, 54, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67]
+    assert [row.row for row in rows if row.matrix != "wqk"] == not_of_wqk and len(not_of_wqk) == 18
+    remarked = [row for row in rows if row.matrix == "wqk" and row.remark]
+    assert [row.row for row in remarked] == [15, 16, 17, 18, 19, 20, 21, 37, 46, 47, 53]
+    models = {model.name: model for model in audit.read_models()}
+    for row in rows:
+        model = models[row.model]
+        assert ("images" in row.remark) == (model.modality == "vision")
+        if row.matrix != "random_init":  # a second copy of a model whose first was loaded
+            assert row.matrix == model.matrix
+    assert [row.row for row in rows if row.directionality is None] == [35, 70]
+
+
+def test_the_readme_has_the_counts_of_the_files():
+    text = (ROOT / "data" / "pretrained" / "README.md").read_text()
+    assert audit.tally(audit.read_printed_tables()) in text
+    models = audit.read_models()
+    for matrix in {model.matrix for model in models}:
+        of_matrix = [model for model in models if model.matrix == matrix]
+        cells = re.search(rf"\| {matrix} \| [^|]+ \| (\d+) \|", text)
+        assert int(cells[1]) == len(of_matrix), matrix
+    assert f"{len({model.name for model in models})} models in {len(models)} rows" in text
+
+
+@needs_shared
+def test_the_readme_has_the_counts_of_the_published_scores():
+    layers = {}
+    with open(SHARED / "published" / "scores.csv", newline="") as f:
+        for row in csv.DictReader(f):
+            models = layers.setdefault(row["matrix"], {})
+            models.setdefault((row["modality"], row["family"], row["model"]), []).append(row)
+    text = (ROOT / "data" / "pretrained" / "README.md").read_text()
+    for matrix, models in layers.items():
+        assert f"| {matrix} | {len(models)} ({sum(map(len, models.values())):,}) |" in text
+    assert f"scores of {sum(map(len, layers.values()))} models" in text
+
+
+# ---- the points of the figures -----------------------------------------------------------------------------------
+
+
+def test_five_bidirectional_stacks_are_drawn_as_decoders_and_none_the_other_way_round():
+    wrong = {(model.name, model.stack) for model in audit.read_models() if audit.is_miscoloured(model)}
+    assert wrong == {("llama3.2-11b-vision", "vision"), ("detr-resnet-50", "decoder"), ("mask2former-tiny", "decoder"),
+                     ("mask2former-base", "decoder"), ("mask2former-large", "decoder")}
+
+
+def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
+    models = audit.read_models()
+    repeats = [model for model in models if model.repeats]
+    assert sum(model.family == "MusicGenEncoder" for model in repeats) == 6 and len(repeats) == 7
+    for model in repeats:
+        first = [other for other in models if other.name == model.repeats and other.causal == model.causal]
+        assert [(other.symmetry, other.directionality) for other in first] == [(model.symmetry, model.directionality)]
+
+
+def test_beit_is_among_the_vision_models():
+    beit = [model for model in audit.read_models() if model.name.startswith("beit")]
+    assert len(beit) == 7 and {model.figure for model in beit} == {"S1"}
+
+
+# ---- head space --------------------------------------------------------------------------------------------------
+
+
+def fused_layer(model_type, name, weight):
+    """-> wqk of the weight, and the product that the authors' code scored, both (C, C) in float64."""
+    config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=2, hidden_size=4)
+    (stack,) = find_stacks(config, {name: tuple(weight.shape)})
+    layer = stack.layers[0]
+    heads = layer.heads({name: weight})
+    q, k = analyze.layer_factors(*heads)
+    their_q, their_k = analyze.published_factors(layer, {name: weight}, *heads)
+    return analyze.wqk(q, k).double(), analyze.wqk(their_q, their_k).double()
+
+
+def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k():
+    """ModernBERT and Phi-3: tr(W_q^T W_k W_q^T W_k) = tr(W_q W_k^T W_q W_k^T), so the published symmetry has the right
+    sign, and only |M|^2, by which it is divided, is another. Pythia's rows are q and k in turns, head by head."""
+    w_q = torch.tensor([[1.0, 2, 0, 0], [0, 1, 3, 0], [0, 0, 2, 1], [2, 0, 0, 5]])  # (C, H D)
+    w_k = torch.tensor([[2.0, 0, 1, 0], [1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1]])
+    w_v = torch.zeros(4, 4)
+    for model_type, name in ("modernbert", "layers.0.attn.Wqkv.weight"), ("phi3", "layers.0.self_attn.qkv_proj.weight"):
+        wqk, scored = fused_layer(model_type, name, torch.cat([w_q.T, w_k.T, w_v.T]))
+        torch.testing.assert_close(wqk, (w_q @ w_k.T).double())
+        torch.testing.assert_close(scored, (w_q.T @ w_k).double())
+        assert (scored @ scored).trace() == (wqk @ wqk).trace() > 0
+        assert scored.square().sum() != wqk.square().sum()
+    per_head = torch.cat([w.T.unflatten(0, (2, 2)) for w in (w_q, w_k, w_v)], dim=1)  # (H, 3 D, C)
+    wqk, scored = fused_layer("gpt_neox", "layers.0.attention.query_key_value.weight", per_head.flatten(0, 1))
+    torch.testing.assert_close(wqk, (w_q @ w_k.T).double())
+    assert (scored @ scored).trace() != (wqk @ wqk).trace()
+
+
+# ---- the authors' training runs ----------------------------------------------------------------------------------
+
+
+@needs_shared
+def test_the_curves_and_trajectories_are_the_published_ones():
+    ours = list(csv.reader(open(HERE / "loss_curves.csv", newline="")))
+    encoders = list(csv.reader(open(SHARED / "published" / "loss_curves.csv", newline="")))
+    decoders = list(csv.reader(open(SHARED / "published" / "loss_curves_decoders.csv", newline="")))
+    assert ours == [left + right for left, right in zip(encoders, decoders, strict=True)]
+    name = "trajectories.csv"
+    assert (HERE / name).read_bytes() == (SHARED / "published" / name).read_bytes()
+
+
+PRINTED = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % where the loss was not reached
+    "bert_small--encoder--jigsaw": (2.782, 2.758, 26), "bert_small--encoder--wikipedia": (0.984, 0.812, 73),
+    "bert_small--encoder--red_pajama": (1.106, 0.907, 69), "bert--encoder--jigsaw": (1.419, 1.430, None),
+    "bert--encoder--wikipedia": (0.256, 0.247, 20), "bert--encoder--red_pajama": (0.297, 0.274, 35),
+}
+
+
+def test_table_1_comes_out_of_the_curves_and_decoders_speed_up_too(capsys):
+    assert run("--runs", str(HERE / "loss_curves.csv")) == 0
+    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert len(lines) == 12
+    for name, (plain, symmetric, speed_up) in PRINTED.items():
+        assert [float(x) for x in lines[name][:2]] == pytest.approx([plain, symmetric], abs=0.0011)
+        if speed_up is None:
+            assert lines[name][2:4] == ["not", "reached"]
+        else:
+            assert float(lines[name][2].rstrip("%")) == pytest.approx(speed_up, abs=0.51)
+    names = (HERE / "loss_curves.csv").read_text().splitlines()[0].split(",")
+    columns = dict(zip(names, np.loadtxt(HERE / "loss_curves.csv", delimiter=",", skiprows=1).T))
+    for name in lines:  # a row every 200 of 200,000 steps: the first below the plain run's last, as theirs counts
+        below = columns[name + "--symmetric-init"] < columns[name][-1]
+        expected = ["not", "reached"] if not below.any() else [f"{100 - (below.argmax() + 1) / 10:.1f}%"]
+        assert lines[name][2 : 2 + len(expected)] == expected, name
+
+
+def test_trajectories_are_read_layer_by_layer(tmp_path):
+    path = tmp_path / "trajectories.csv"
+    path.write_text("run,step,layer,symmetry,directionality\n" + "".join(
+        f"bert_small--decoder--jigsaw,{step},{layer},{step / 10 + layer / 100},{-layer / 10}\n"
+        for step in (1, 2, 5) for layer in range(4)))
+    (trajectory,) = published.read_trajectories(path)
+    assert trajectory[:4] == ("bert_small--decoder--jigsaw", 4, True, "jigsaw") and list(trajectory.steps) == [1, 2, 5]
+    assert trajectory.symmetry[2] == pytest.approx([0.5, 0.51, 0.52, 0.53])
+    assert trajectory.directionality[0] == pytest.approx([0, -0.1, -0.2, -0.3])
+
+
+def test_the_ends_of_the_trajectories_are_what_the_readme_says(capsys):
+    assert run("--runs", str(HERE / "trajectories.csv")) == 0
+    ends = {}  # name -> what is printed: layers, symmetry, directionality
+    for line in capsys.readouterr().out.splitlines()[1:]:
+        name, *numbers = line.split()
+        ends[name] = [float(x) for x in numbers]
+    last = {}  # name -> (symmetry, directionality) of its layers at the end
+    with open(HERE / "trajectories.csv", newline="") as f:
+        for row in csv.DictReader(f):
+            if row["step"] == "200000":
+                last.setdefault(row["run"], []).append((float(row["symmetry"]), float(row["directionality"])))
+    text = (HERE / "README.md").read_text()
+    assert len(ends) == len(last) == 12
+    for name, (n_layer, *printed) in ends.items():
+        assert len(last[name]) == n_layer
+        assert printed == pytest.approx(np.median(last[name], axis=0), abs=0.00501)
+        _, kind, corpus = name.split("--")
+        corpus = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}[corpus]
+        *_, line = [line for line in text.splitlines() if line.startswith(f"| {n_layer:.0f} layers, {corpus} |")]
+        cells = [float(cell) for cell in line.split("|")[2:6]]  # symmetry of encoder, decoder, directionality likewise
+        assert printed == [cells[kind == "decoder"], cells[2 + (kind == "decoder")]], name
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(tmp_path, monkeypatch, capsys, drawn):
+    monkeypatch.setattr(analyze, "open_checkpoint", None)  # nothing may be opened
+    assert run("--paper", "--offline", "--csv", str(tmp_path / "none.csv"), "--plot", str(tmp_path / "f.png")) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[57].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
+    assert audit.tally(audit.read_printed_tables()) in out
+    models = audit.read_models()
+    for score, column in ("symmetry", 0), ("directionality", 1):
+        axes = [drawn[0].axes[3 * row + column] for row in range(3)]
+        dots = [bar for axis in axes for bar in axis.containers]
+        assert len(dots) == 180 - 7  # repeats are not drawn
+        for dot, model in zip(dots, [m for f in ("2", "S1", "S2") for m in sorted(
+                (m for m in models if m.figure == f and not m.repeats), key=lambda m: (m.params, m.name))]):
+            (x, y), = dot.lines[0].get_xydata()
+            assert (x, y) == (model.params, getattr(model, score)[1])
+            assert same_color(dot.lines[0].get_color(), figures.DECODER if model.causal else figures.ENCODER)
+        crosses = [line for axis in axes for line in axis.lines if line.get_marker() == "x" and len(line.get_xdata())]
+        assert len(crosses) == 33
+        rings = [line for axis in axes for line in axis.lines if line.get_markersize() == 9]
+        assert len(rings) == 5 and all(same_color(ring.get_markeredgecolor(), figures.DECODER) for ring in rings)
+
+
+def test_our_scores_stand_beside_the_published_ones_in_table_and_figure(tmp_path, monkeypatch, capsys, drawn):
+    few = [model for model in audit.read_models() if model.name in ("gpt2", "bert-base")]
+    monkeypatch.setattr(audit, "read_models", lambda: few)
+    ours = [tables.ModelScore("gpt2", "", layer, None, 768, 64, 0.1 * layer, -0.5, 0.0) for layer in range(3)]
+    tables.write_scores(tmp_path / "ours.csv", ours)
+    assert run("--paper", "--offline", "--csv", str(tmp_path / "ours.csv"), "--plot", str(tmp_path / "f.png")) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("34"))
+    assert line.split() == ["34", "GPT2", "0.15", "0.10", "-0.58", "-0.50"]
+    ends = [line.get_ydata() for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 2]
+    assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours
+
+
+def test_offline_is_a_word_of_paper(capsys):
+    assert run("--hf", "gpt2", "--offline") == 2
+    assert "--offline goes with --paper" in capsys.readouterr().err
+
+
+def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
+    from tests.test_runs import write_run
+
+    folders = [write_run(tmp_path / "random-1"), write_run(tmp_path / "decoder-1", causal=True)]
+    theirs = tmp_path / "trajectories.csv"
+    header, *lines = (HERE / "trajectories.csv").read_text().splitlines()
+    few = [line for line in lines if line.startswith(("bert--encoder--jigsaw", "bert_small--decoder--jigsaw"))]
+    theirs.write_text("\n".join([header, *few]))
+    assert run("--runs", str(theirs), *folders, "--plot", str(tmp_path / "f.png")) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-2].split() == ["random", "2", "0.53", "-0.50"]  # (10 + layer) / 20 at the last step
+    medians, layers = drawn
+    encoder = next(run for run in published.read_trajectories(theirs) if run.name == "bert--encoder--jigsaw")
+    line = next(line for line in medians.axes[0].lines if same_color(line.get_color(), figures.ENCODER))
+    assert line.get_ydata() == pytest.approx(np.median(encoder.symmetry, axis=1))
+    assert list(line.get_xdata()) == list(encoder.steps)
+    assert medians.axes[2].lines[0].get_ydata() == pytest.approx((np.arange(11) + 0.5) / 20)
+    panels = layers.axes[:6]  # encoders of 12 layers, of 4, ours; decoders likewise
+    assert [len(panel.lines) - 1 for panel in panels] == [12, 0, 2, 0, 4, 2]  # and the line at 0
+    assert (tmp_path / "f_layers.png").exists()
+
+
+def test_a_picture_of_curves_alone_is_refused_in_one_line(tmp_path):
+    told = run("--runs", str(HERE / "loss_curves.csv"), "--plot", str(tmp_path / "f.png"))
+    assert told.startswith("analyze.py: nothing to draw") and not (tmp_path / "f.png").exists()
