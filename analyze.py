@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from data.pretrained.files import CheckpointError
+from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
 from data.results import compare, figures, report, runs, tables
@@ -408,7 +408,7 @@ def analyze_models(args):
         try:
             result = score_model(name, find_source(name), args)
         except (CheckpointError, LayoutError) as e:
-            print(f"analyze.py: {name}: {e}", file=sys.stderr)
+            print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
             status = 1
             continue
         print(f"{name}: {result.note}", file=sys.stderr)

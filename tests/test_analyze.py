@@ -270,7 +270,8 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
 
 @pytest.mark.parametrize("flag, words", [
     ("--gamma=-1", "expected 0 or more"), ("--gamma=nan", "expected 0 or more"),
-    ("--device=foo", "cannot be used here"), ("--device=meta", "cannot be used here"), ("--plot=x.abc", "its name ends in none of"),
+    ("--device=foo", "cannot be used here"), ("--device=meta", "cannot be used here"),
+    ("--plot=x.abc", "its name ends in none of"),
     ("--csv=README.md", "holds something else, which would be lost"), ("--offline", "--offline goes with --paper")])
 def test_what_would_fail_after_the_work_is_refused_before_it(tmp_path, monkeypatch, capsys, flag, words):
     monkeypatch.chdir(tmp_path)
