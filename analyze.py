@@ -26,13 +26,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from data.pretrained import suites
-from data.pretrained.files import CheckpointError
+from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import compare, figures, report, runs, tables
@@ -359,8 +358,8 @@ def parse_args(argv):
     parser.add_argument("--csv", metavar="FILE",
                         help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
-                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, and, "
-                        "with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
+                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
@@ -378,17 +377,17 @@ def check_args(args):
     """Everything that would end in an error after the work, before it."""
     require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
     try:
-        torch.empty(1, device=args.device)
+        torch.zeros(1, device=args.device).item()
     except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
-        raise UsageError(f"--device={args.device} cannot be used: {str(e).splitlines()[0]}") from e
+        raise UsageError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     require(not args.offline or args.paper,
             "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
     require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
     require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
     if args.plot:
         formats = figures.formats()
-        require(Path(args.plot).suffix[1:] in formats, f"--plot={args.plot}: the name tells the format, expected one of "
-                                                       f".{', .'.join(formats)}")
+        ending = Path(args.plot).suffix[1:] or "png"
+        require(ending in formats, f"--plot={args.plot}: its name ends in none of .{', .'.join(formats)}")
     if args.csv and Path(args.csv).exists():
         mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
@@ -409,7 +408,7 @@ def analyze_models(args):
     members = suites.find_suite(args.suite) if args.suite else []
     targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
     for name, error in errors.items():
-        print(f"analyze.py: {name}: {error}", file=sys.stderr)
+        print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
     path, rows = args.csv, []
     if args.paper:
         path = path or "data/results/paper.csv"
@@ -420,7 +419,7 @@ def analyze_models(args):
     left = [target for target in targets if (target.model, target.revision) not in done]
     surveys = suites.survey(targets, left)
     for seen in surveys:
-        print(seen.line(), file=sys.stderr)
+        print(printable(seen.line()), file=sys.stderr)
     facts, result = {}, None  # facts: (model, stack) -> n_params, causal
     if args.offline:
         left = []
@@ -429,9 +428,9 @@ def analyze_models(args):
             result = score_model(target, args)
         except (CheckpointError, LayoutError) as e:
             errors[target.label()] = e
-            print(f"analyze.py: {target.label()}: {e}", file=sys.stderr)
+            print(printable(f"analyze.py: {target.label()}: {e}"), file=sys.stderr)
             continue
-        print(f"{target.label()}: {result.note}", file=sys.stderr)
+        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
         rows += result.rows
         for stack in result.causal:
             facts[target.model, stack] = result.n_params, result.causal[stack]

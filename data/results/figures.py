@@ -119,7 +119,7 @@ def plot_model(name, rows, causal, crops, path):
                 draw_stack(axis, mine, score, colours[stack], label)
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, max(row.layer for row in rows) + 0.5))
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         i = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)[len(layers) // 2]
         draw_parts(pictures, crops[i], layers[i])
         where = f"{layers[i].stack} layer {layers[i].layer}".strip()

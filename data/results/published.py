@@ -32,7 +32,7 @@ class Trajectory(NamedTuple):
 
 
 class CsvFiles(NamedTuple):
-    """What the authors' files hold that analyze.py --runs is given."""
+    """What the authors' CSV files hold that analyze.py --runs is given."""
 
     curves: dict  # name of a published run -> (steps, training loss)
     trajectories: list  # of Trajectory
@@ -50,8 +50,7 @@ def read_csv_files(paths):
             else:
                 found.curves.update(read_curves(path))
         except (ValueError, KeyError) as e:
-            raise RunError(f"{path} is no comparison that --csv wrote, and no file of data/results/published: cannot "
-                           f"read {e}") from e
+            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: it has {e}") from e
     return found
 
 
@@ -105,7 +104,7 @@ def share(x):
 
 
 def ends_table(trajectories, arms):
-    """Scores at the last step, median over layers: of every published run; of arms, means over seeds."""
+    """Scores at the last step, median over layers: of every published run; of our arms, means over seeds."""
     lines = [f"{'published run':31} symmetry  directionality"]
     for run in trajectories:
         lines.append(end_line(run.name, np.median(run.symmetry[-1]), np.median(run.directionality[-1])))

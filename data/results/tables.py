@@ -171,8 +171,8 @@ def comparison_table(lines, arms, level):
             beside = [p_text(line.p_step), signed(line.difference), p_text(line.p_loss), share(line.speed_up)]
         p_step, difference, p_loss, speed_up = beside
         table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6}  {loss:>20}"
-                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6} {number(line.directionality):>7}"
-                     f" {number(line.update_symmetry):>6}")
+                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6}"
+                     f" {number(line.directionality):>7} {number(line.update_symmetry):>6}")
     return "\n".join(table + comparison_notes(lines, arms))
 
 
@@ -206,8 +206,8 @@ def comparison_notes(lines, arms):
     """What the columns are, and what a reader of this table must know of these runs."""
     notes = ["left: seeds whose loss (mean of three evaluations) came to the level; their median step, \"not left\" "
              "being the latest;",
-             "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of steps: "
-             "of their",
+             "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of "
+             "steps: of their",
              "ranks), each column after Holm; speed-up: share of the steps not needed to come to the baseline's last "
              "loss, median;",
              "symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over "
@@ -231,5 +231,6 @@ def comparison_notes(lines, arms):
         if line.unfinished:
             behind = min(record.eval_steps[-1] for record in arms[line.name])
             counted = "counted as they are" if line.unfinished == len(arms[line.name]) else "left out"
-            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished ({counted}), one is at {behind}")
+            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished ({counted}), one is at "
+                         f"{behind}")
     return notes
