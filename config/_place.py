@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,8 @@ from tqdm import tqdm
 from config import ConfigError
 
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # torchrun repeats the command line as it was
+BYTES_PER_WEIGHT = 16  # float32 four times: the weight, its gradient, and AdamW's two moments
+MEET = 300  # seconds that the processes wait for each other at the start
 GRACE = 25  # seconds from torchrun's SIGTERM to our own end: its SIGKILL, which says nothing, comes after 30
 
 
@@ -107,9 +110,24 @@ def find_device(name, local_rank):
     return device
 
 
+def require_memory(cfg, vocab_size, device):
+    """Refuse a model that does not fit, before it is drawn. ConfigError."""
+    C = cfg.n_embd
+    embeddings = (vocab_size + cfg.block_size) * C
+    n_params = embeddings + cfg.n_layer * 12 * C**2  # of a layer: q, k, v, proj, and 8 C^2 of the MLP; the rest is small
+    needed = BYTES_PER_WEIGHT * n_params
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    else:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise ConfigError(f"n_layer = {cfg.n_layer}, n_embd = {C}: {n_params / 1e6:,.0f} M parameters take "
+                          f"{needed / 1e9:,.0f} GB to train, and {device} has {there / 1e9:,.0f} GB")
+
+
 def join(device, rank, world):
     """Meet the other processes."""
-    store, _, _ = next(dist.rendezvous("env://"))
+    store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=MEET)))
     # The store of one node outlives a restart, and with it the addresses of processes that are gone: each start keeps
     # its own under a name of its own. Several nodes count their restarts separately, and get a new store.
     if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
