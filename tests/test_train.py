@@ -1,5 +1,6 @@
 """train.py: what a step sees, that nothing is lost, and what a run leaves behind. pytest tests/test_train.py"""
 
+import functools
 import json
 import math
 import os
@@ -14,6 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 import analyze
@@ -526,7 +530,8 @@ def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
     (dict(RANK="a", LOCAL_RANK="0", WORLD_SIZE="2"), "RANK = 'a'"),
     (dict(RANK="0", LOCAL_RANK="0"), "WORLD_SIZE = ''"),
     (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"), "cannot meet at None:None"),
-    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="no.such.host", MASTER_PORT="1"), "cannot meet at no.such"),
+    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="no.such.host", MASTER_PORT="1"),
+     "cannot meet at no.such.host:1"),
 ])
 def test_a_wrong_environment_of_torchrun_ends_in_one_line(cfg, monkeypatch, env, words):
     monkeypatch.setattr(_place, "MEET", 1)
@@ -576,3 +581,44 @@ def test_a_cache_that_cannot_be_written_lets_the_run_go_on_without_a_compiler(cf
 def test_a_refusal_comes_before_any_compiling(finished, cfg, monkeypatch):
     monkeypatch.setattr(train.Trainer, "compile", lambda trainer: pytest.fail("compiled"))
     assert "holds a run already" in refusal(argv(finished, compile="on"))
+
+
+def test_gradients_are_sent_while_the_backward_pass_of_a_compiled_model_goes_on(cfg, monkeypatch):
+    """DDP splits what is compiled at the buckets of gradients, if it is there when that happens."""
+    events = []
+
+    def compile_forward(graph, inputs):
+        return make_boxed_func(graph.forward)
+
+    def compile_backward(graph, inputs):
+        def run(*args):
+            events.append("backward")
+            return graph.forward(*args)
+        return make_boxed_func(run)
+
+    def send(_, bucket):
+        events.append("sent")
+        sent = torch.futures.Future()
+        sent.set_result(bucket.buffer())
+        return sent
+
+    backend = aot_autograd(fw_compiler=compile_forward, bw_compiler=compile_backward)
+    compile = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **kwargs: compile(model, backend=backend, **kwargs))
+    ddp = functools.partial(train.DistributedDataParallel, bucket_cap_mb=5_000 / 2**20)  # for so small a model
+    monkeypatch.setattr(train, "DistributedDataParallel", ddp)
+    monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 5_000)
+    torch._dynamo.reset()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        cpu = torch.device("cpu")
+        trainer = train.Trainer(replace(cfg, compile="on"), Place(0, 2, cpu), tokens.load(cfg.data_dir))
+        trainer.prepare_net()
+        trainer.net.register_comm_hook(None, send)
+        trainer.train_step(trainer.loader.train_batch(0))  # DDP makes its buckets in the first step
+        events.clear()
+        trainer.train_step(trainer.loader.train_batch(1))
+    finally:
+        dist.destroy_process_group()
+    assert events.count("backward") > 1 and events.count("sent") > 1
+    assert events.index("sent") < len(events) - 1 - events[::-1].index("backward"), events

@@ -109,7 +109,8 @@ def measure(path, seed, every):
     trainer = train.Trainer(cfg, place, train.open_corpus(cfg, place))
     probe = trainer.loader.val_batch(0)
     rows = []
-    for batch in tqdm(trainer.loader.train_batches(0), total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
+    batches = trainer.loader.train_batches(0)
+    for batch in tqdm(batches, total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
         if trainer.step % every:
             trainer.train_step(batch)
             continue
