@@ -29,7 +29,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from data.pretrained import audit
-from data.pretrained.files import CheckpointError
+from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
 from data.results import compare, figures, figures_published, published, runs, tables
@@ -350,12 +350,14 @@ def parse_args(argv):
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
-                      help="runs of train.py, and the CSV files in data/results/published")
+                      help="folders of runs, comparisons that --csv wrote, and the files in data/results/published")
     parser.add_argument("--level", type=float, default=2.5,
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
+    parser.add_argument("--baseline", metavar="ARM",
+                        help="what other runs are measured against (the plain random start, or the first arm)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
     parser.add_argument("--csv", metavar="FILE",
-                        help=f"write {','.join(tables.ModelScore._fields)}, in full precision")
+                        help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, and, "
                         "with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
@@ -391,7 +393,7 @@ def analyze_models(args):
         try:
             result = score_model(name, find_source(name), args)
         except (CheckpointError, LayoutError) as e:
-            print(f"analyze.py: {name}: {e}", file=sys.stderr)
+            print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
             status = 1
             continue
         print(f"{name}: {result.note}", file=sys.stderr)
@@ -431,24 +433,24 @@ def report_paper(summary, args):
 
 
 def analyze_runs(args):
-    curves, trajectories, folders = {}, [], []
+    """Compare runs, from their folders or from what an earlier --csv has kept of them; and the authors' runs."""
+    ours, theirs = [], []
     for path in args.runs:
-        if not path.endswith(".csv"):
-            folders.append(path)
-        elif published.holds_trajectories(path):
-            trajectories += published.read_trajectories(path)
+        if path.endswith(".csv") and not compare.is_comparison(path):
+            theirs.append(path)
         else:
-            curves |= published.read_curves(path)
-    arms = compare.pool(folders)
-    rows = compare.compare(arms, args.level)
+            ours.append(path)
+    curves, trajectories = published.read_csv_files(theirs)
+    arms = compare.arrange(compare.pool(ours), args.baseline)
+    lines = compare.compare(arms, args.level, args.baseline)
     if curves:
         print(published.curves_table(curves))
     if arms:
-        print(tables.runs_table(arms, rows, args.level))
+        print(tables.comparison_table(lines, arms, args.level))
     if trajectories:
         print(published.ends_table(trajectories, arms))
     if args.csv and arms:
-        tables.write_comparison(args.csv, rows)
+        compare.write_comparison(args.csv, arms)
     if not args.plot:
         return
     path = Path(args.plot)
@@ -457,7 +459,7 @@ def analyze_runs(args):
         figures_published.plot_trajectories(trajectories, arms, path)
         figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
     elif arms:
-        figures.plot_runs(arms, rows, curves, path)
+        figures.plot_runs(arms, lines, args.level, curves, path)
         figures.plot_arms(arms, path_of_layers)
     else:
         raise runs.RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")

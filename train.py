@@ -82,7 +82,7 @@ def build_model(cfg, meta):
     try:
         load_hf(model, checkpoint.config, state)
     except (KeyError, ValueError) as e:
-        raise CheckpointError(f"{cfg.init_from} is not the BERT that this configuration describes: {e.args[0]}")
+        raise CheckpointError(f"it is not the BERT that this configuration describes: {e.args[0]}")
     return model
 
 
@@ -438,7 +438,9 @@ def main(argv):
         lock = runs.locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
         with lock:
             train(cfg, place)
-    except (ConfigError, TrainError, tokens.DataError, CheckpointError, runs.RunError, OSError) as e:
+    except CheckpointError as e:
+        sys.exit(f"train.py: init_from = {cfg.init_from}: {e}")
+    except (ConfigError, TrainError, tokens.DataError, runs.RunError, OSError) as e:
         sys.exit(f"train.py: {e}")
     except (RuntimeError, MemoryError) as e:
         if is_out_of_memory(e):

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data.pretrained import layout_table, layouts
+from data.pretrained import layout_table
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 
 transformers = pytest.importorskip("transformers")
@@ -24,7 +24,8 @@ from transformers.models.auto import configuration_auto, modeling_auto  # noqa: 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 aten = torch.ops.aten
-NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|resampler|mask_decoder|pixel_level")  # no layers
+NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level")  # no
+# layers
 NORMS = re.compile(r"(q|k|query|key)_(a_)?(layer)?norm$|kv_a_layernorm$")  # outside of W_qk: replaced by the identity
 
 
@@ -104,6 +105,10 @@ def text(model, n, t):
     model(input_ids=ids(n, t))
 
 
+def embeddings(model, n, t):
+    model(inputs_embeds=torch.randn(n, t, model.config.hidden_size))
+
+
 def window(model, n, t):  # the window of 4 tokens must be full
     (seq2seq if model.config.is_encoder_decoder else text)(model, n, 4)
 
@@ -128,6 +133,9 @@ def waves(model, n, t):
 
 def patches(model, n=0, t=0):  # of one image, 8 x 8 patches of 3 x 4 x 4
     model(torch.randn(64, 48), grid_thw=torch.tensor([[1, 8, 8]]))
+
+
+GRID = torch.cartesian_prod(torch.arange(8), torch.arange(8))[None]  # (1, 64, 2): where the 64 patches are
 
 
 def of(text_path, other_path, run):  # a text model and another inside of a model
@@ -248,8 +256,14 @@ case("videomae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="dec
 case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_clip_vision_model", VIT,
      encoder(0, 1, 2), images)
 case("dinov2 dinov2_with_registers ijepa vit_msn", VIT, encoder(0, 1, 2), images)
-case("swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2], num_heads=[2, 4],
-     image_size=16, out_features=None)
+case("segformer", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
+                       sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]),
+     encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images)
+case("timesformer", VIT, encoder(0, 1, 2, name="space") | encoder(0, 1, 2, name="time"),
+     lambda model, *_: model(torch.randn(9, 4, 3, 16, 16)), num_frames=4)
+case("aimv2_vision_model", VIT, encoder(0, 1, 2), images)
+case("swin donut-swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2],
+     num_heads=[2, 4], image_size=16, out_features=None)
 case("dinov3_vit mlcd_vision_model", VIT, encoder(0, 1, 2), images, hidden_size=32)
 case("sam3_vit_model", VIT, encoder(0, 1, 2), images, window_size=0, global_attn_indexes=[0, 1, 2], hidden_size=32,
      pretrain_image_size=16)
@@ -289,6 +303,33 @@ llava("idefics3", "llama", dict(VIT, model_type="idefics3_vision"), IDEFICS)
 llava("smolvlm", "llama", dict(VIT, model_type="smolvlm_vision"), IDEFICS)
 QWEN_VL = of(LLM, "model.visual", patches)
 case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v", dict(text_config=MROPE, vision_config=QWEN_VIT), LLAVA, QWEN_VL)
+OMNI_AUDIO = dict(d_model=24, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=48, num_mel_bins=8,
+                  max_source_positions=64, output_dim=64, downsample_hidden_size=8)
+OMNI = LLAVA | encoder(0, 1, 2, name="audio")
+
+
+def omni(length, **more):
+    """Text, an image, and a sound of that many frames."""
+    def drive(model, n, t):
+        QWEN_VL(model, n, t)
+        audio_tower = model.get_submodule("model.audio_tower")
+        audio_tower(torch.randn(8, length), feature_lens=torch.tensor([length]), **more)
+    return drive
+
+
+case("qwen2_5_omni_thinker", dict(text_config=MROPE, vision_config=QWEN_VIT, audio_config=OMNI_AUDIO | dict(
+    n_window=40)), OMNI, omni(80, aftercnn_lens=torch.tensor([40])))
+case("qwen3_omni_moe_thinker", dict(text_config=MROPE, vision_config=QWEN_VIT, audio_config=OMNI_AUDIO | dict(
+    n_window=50, n_window_infer=400)), OMNI, omni(400))
+case("qwen2_5_omni_talker", MROPE, decoder(0, 1), of("model", "model", lambda model: None),
+     "Qwen2_5OmniTalkerForConditionalGeneration", embedding_size=64)
+case("qwen3_omni_moe_talker_text", MROPE, decoder(0, 1), embeddings, "Qwen3OmniMoeTalkerModel",
+     shared_expert_intermediate_size=16)
+case("qwen3_omni_moe_talker_code_predictor", MROPE, decoder(0, 1), embeddings, "Qwen3OmniMoeTalkerCodePredictorModel")
+case("gemma4", dict(text_config=dict(GEMMA, global_head_dim=24), vision_config=dict(
+    VIT, hidden_size=32, head_dim=8, num_key_value_heads=4, patch_size=4, position_embedding_size=64,
+    pooling_kernel_size=1, use_clipped_linears=True)), LLAVA | decoder(0, 1, 2, 3, name="text"),
+     of(LLM, VISION, lambda model: model(torch.randn(1, 64, 48), GRID)))
 case("qwen3_5 qwen3_5_moe", dict(text_config=HYBRID | MROPE | HYBRID_LAYERS, vision_config=QWEN_VIT),
      LLAVA | decoder(1, 3, name="text"), QWEN_VL)
 case("mllama", dict(text_config=dict(GQA, num_hidden_layers=3, cross_attention_layers=[1]), vision_config=MLLAMA_VIT),
@@ -297,6 +338,15 @@ case("mllama", dict(text_config=dict(GQA, num_hidden_layers=3, cross_attention_l
          torch.randn(9, 1, 1, 3, 16, 16), torch.ones(9, 1, dtype=torch.long), torch.ones(9, 1, 1))))
 case("llama4", dict(text_config=MOE, vision_config=LLAMA4_VIT), LLAVA, of("language_model", "vision_model", images))
 case("clip", dict(text_config=TEXT, vision_config=VIT), LLAVA, of("text_model", "vision_model", images))
+case("clipseg metaclip_2 owlvit owlv2", dict(text_config=TEXT, vision_config=VIT), LLAVA,
+     of("text_model", "vision_model", images))
+case("chinese_clip altclip", dict(text_config=dict(TEXT, project_dim=24), vision_config=VIT), TEXT_ENCODER,
+     of("text_model", "vision_model", images))
+case("clap", dict(text_config=TEXT, audio_config=dict(
+    hidden_size=16, patch_embeds_hidden_size=8, depths=[1, 2], num_attention_heads=[2, 4], spec_size=32,
+    num_mel_bins=16, window_size=2, patch_size=4, patch_stride=[4, 4])),
+    encoder(0, name="audio.stage 0") | encoder(0, 1, name="audio.stage 1") | encoder(0, 1, name="text"),
+    of("text_model", "audio_model", lambda model: model(torch.randn(9, 1, 64, 16), is_longer=torch.zeros(9, 1))))
 case("siglip", dict(text_config=CLIP_TEXT, vision_config=VIT), TEXT_ENCODER, of("text_model", "vision_model", images))
 case("siglip2", dict(text_config=TEXT, vision_config=dict(VIT, num_patches=4)), TEXT_ENCODER,
      of("text_model", "vision_model", lambda model: model(
@@ -330,6 +380,11 @@ case("encoder-decoder", dict(encoder=dict(TEXT, model_type="bert"),
 case("vision-encoder-decoder", dict(encoder=dict(VIT, model_type="vit"),
                                     decoder=dict(GPT, model_type="gpt2", add_cross_attention=True, is_decoder=True)),
      encoder(0, 1, 2, name="encoder") | decoder(0, 1, name="decoder"),
+     lambda model, *_: images(model, decoder_input_ids=ids(25, 4)))
+case("vision-encoder-decoder", dict(encoder=dict(SWIN, model_type="donut-swin", depths=[1, 2], num_heads=[2, 4],
+                                                 image_size=16, out_features=None),
+                                    decoder=dict(BART, model_type="mbart")),  # Donut
+     encoder(0, name="encoder.stage 0") | encoder(0, 1, name="encoder.stage 1") | decoder(0, 1, 2, name="decoder"),
      lambda model, *_: images(model, decoder_input_ids=ids(25, 4)))
 case("speech-encoder-decoder", dict(encoder=dict(WAVE, model_type="wav2vec2"), decoder=dict(BART, model_type="mbart")),
      encoder(0, 1, name="encoder") | decoder(0, 1, 2, name="decoder"),
@@ -502,6 +557,7 @@ def test_every_model_type_of_the_table_is_proven():
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
     proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
+    proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
 
@@ -582,7 +638,7 @@ def halved(qk, n_head, _):
 
 
 def apart(q, k, n_head, n_kv_head):
-    """Dream and LLaDA: (T, C) each."""
+    """Dream, LLaDA, and the conformers of Gemma, whose attention in chunks no probe sees: (T, C) each."""
     return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_kv_head, -1))
 
 
@@ -604,6 +660,11 @@ OWN_CODE = [
                  id="gpt_bert"),
     pytest.param(dict(model_type="Dream", num_key_value_heads=4), [
         f"model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="Dream"),
+    pytest.param(dict(model_type="gemma4_audio"), [f"layers.0.self_attn.{w}_proj.linear.weight" for w in "qk"],
+                 [32, 32], apart, 8, id="gemma4_audio"),
+    pytest.param(dict(model_type="gemma3n_audio", num_hidden_layers=None, num_attention_heads=None,
+                      conf_num_hidden_layers=1, conf_num_attention_heads=8),
+                 [f"conformer.0.attention.attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8, id="gemma3n_audio"),
     pytest.param(dict(model_type="llada", n_kv_heads=4), [f"model.transformer.blocks.0.{w}_proj.weight" for w in "qk"],
                  [32, 16], apart, 4, id="llada"),
 ]
@@ -612,7 +673,7 @@ OWN_CODE = [
 @pytest.mark.parametrize("config, names, rows, project, n_block", OWN_CODE)
 def test_heads_are_those_of_a_models_own_code(config, names, rows, project, n_block):
     torch.manual_seed(0)
-    config = config | dict(num_hidden_layers=1, num_attention_heads=8)
+    config = dict(num_hidden_layers=1, num_attention_heads=8) | config
     tensors = {name: torch.randn(n, 32) for name, n in zip(names, rows)}
     q, k = project(*[weight.T for weight in tensors.values()], 8, n_block)  # x = 1: basis vectors
     w_q, w_k = heads(config, tensors)
@@ -666,6 +727,25 @@ def test_the_text_of_old_qwen2_vl_files_has_its_sizes_at_the_top():
     assert [(s.name, s.causal, len(s.layers)) for s in stacks] == [("vision", False, 1), ("text", True, 2)]
 
 
+def test_the_parts_of_omni_models_are_parts_of_parts():
+    text = dict(LLAMA, model_type="qwen3_omni_moe_text")
+    vision = dict(model_type="qwen3_omni_moe_vision_encoder", depth=1, num_heads=2)
+    config = dict(model_type="qwen3_omni_moe", thinker_config=dict(text_config=text, vision_config=vision),
+                  talker_config=dict(text_config=dict(LLAMA, num_hidden_layers=1), code_predictor_config=LLAMA))
+    names = (llama(prefix="thinker.model.") | {"thinker.visual.blocks.0.attn.qkv.weight": (72, 24)}
+             | llama(1, prefix="talker.model.") | llama(prefix="talker.code_predictor.model.")
+             | llama(prefix="code2wav.pre_transformer."))
+    assert {stack.name: (stack.causal, len(stack.layers)) for stack in find_stacks(config, names)} == {
+        "vision": (False, 1), "text": (True, 2), "talker.code_predictor": (True, 2), "talker.text": (True, 1)}
+
+
+def test_a_backbone_of_timm_is_no_stack():
+    config = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
+        LLAMA, model_type="gemma3n_text", num_kv_shared_layers=0, head_dim=8))
+    backbone = {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}
+    assert [s.name for s in find_stacks(config, llama(prefix="model.language_model.") | backbone)] == ["text"]
+
+
 def test_a_part_of_clip_may_name_no_model_type():
     names = {f"{tower}_model.encoder.layers.{i}.self_attn.{w}_proj.weight": (width, width)
              for tower, width in (("text", 512), ("vision", 768)) for i in range(12) for w in "qk"}
@@ -691,16 +771,15 @@ def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
     assert missing_stacks(config, find_stacks(config, names)) == missing
 
 
-@pytest.mark.parametrize("kind", sorted(layouts.CONFIG_DICT))
-def test_text_config_dict_counts_as_transformers_counts_it(kind):
-    config = dict(model_type=kind, vision_config={}, vision_config_dict={"num_hidden_layers": 1},
-                  text_config={"num_attention_heads": 4, "num_hidden_layers": 3}, text_config_dict={
-                      "num_hidden_layers": 1, "hidden_size": 512})
-    truth = configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))).text_config
-    names = {f"text_model.encoder.layers.0.self_attn.{w}_proj.weight": (512, 512) for w in "qk"}
+@pytest.mark.parametrize("kind", sorted(layout_table.CONFIG_DICT))
+def test_vision_config_dict_counts_as_transformers_counts_it(kind):
+    config = dict(model_type=kind, text_config={}, vision_config={"num_attention_heads": 4, "num_hidden_layers": 3},
+                  vision_config_dict={"num_hidden_layers": 1})
+    truth = configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))).vision_config
+    names = {f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}
     [stack] = find_stacks(config, names)
-    n_heads = [len(stack.layers), len(stack.layers[0].heads({n: torch.empty(s) for n, s in names.items()})[0])]
-    assert n_heads == [truth.num_hidden_layers, truth.num_attention_heads] == [1, 8]
+    w_q, _ = stack.layers[0].heads({name: torch.empty(shape) for name, shape in names.items()})
+    assert (len(stack.layers), len(w_q)) == (truth.num_hidden_layers, truth.num_attention_heads) == (1, 12)
 
 
 def test_layers_that_predict_further_tokens_are_left_out():
@@ -720,6 +799,9 @@ def test_quantised_experts_leave_the_attention_readable():
     assert len(find_stacks(config, llama() | blocks)[0].layers) == 2
 
 
+NESTED = dict(model_type="clip", text_config={})
+for _ in range(900):
+    NESTED = dict(model_type="llava" if NESTED["model_type"] == "clip" else "clip", text_config=NESTED)
 NO_Q1 = {name: shape for name, shape in llama().items() if name != "model.layers.1.self_attn.q_proj.weight"}
 C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
 FP8 = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
@@ -729,6 +811,8 @@ FP8 = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
     ({}, llama(), "model_type None is not known .config.json names none; write"),
     (dict(LLAMA, model_type="mamba"), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config=dict(LLAMA, model_type="mamba")), llama(), "'mamba' is not known"),
+    (dict(model_type="llava", text_config={}), llama(), "'llava_text' is not known"),
+    (NESTED, llama(), "parts inside of parts"),
     (LLAMA, {"lm_head.weight": (50, 32)}, "no q and k weights"),
     (LLAMA, llama(1), r"layers.1.self_attn.q_proj missing"),
     (LLAMA, NO_Q1, r"layers.1.self_attn.q_proj missing"),

@@ -141,6 +141,20 @@ def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
         assert [(other.symmetry, other.directionality) for other in first] == [(model.symmetry, model.directionality)]
 
 
+def test_the_readme_says_how_many_points_are_which():
+    text = (ROOT / "data" / "pretrained" / "README.md").read_text()
+    models = audit.read_models()
+    crossed_out = [model for model in models if model.matrix != "wqk"]
+    assert f"- {len(crossed_out)} of the dots are crossed out." in text
+    near_0 = [model for model in models if model.figure == "2" and model.causal and abs(model.symmetry[1]) < 0.03]
+    left = [model.name for model in near_0 if model.matrix == "wqk"]
+    assert f"Of the {len(near_0)} language decoders" in text and f"{len(near_0) - len(left)} are**" in text
+    assert left == ["tinystories-1m", "tinystories-8m"]
+    undrawn = [model for model in models if not model.drawn_as]
+    assert f"- Added are {len(undrawn)} published stacks" in text
+    assert {model.family.split("-")[0].rstrip("v23") for model in undrawn} == {"Pythia", "mms", "whisper"}
+
+
 def test_beit_is_among_the_vision_models():
     beit = [model for model in audit.read_models() if model.name.startswith("beit")]
     assert len(beit) == 7 and {model.figure for model in beit} == {"S1"}
@@ -229,7 +243,7 @@ def test_trajectories_are_read_layer_by_layer(tmp_path):
 
 def test_the_ends_of_the_trajectories_are_what_the_readme_says(capsys):
     assert run("--runs", str(HERE / "trajectories.csv")) == 0
-    ends = {}  # name -> what is printed: layers, symmetry, directionality
+    ends = {}  # name -> what is printed: symmetry, directionality
     for line in capsys.readouterr().out.splitlines()[1:]:
         name, *numbers = line.split()
         ends[name] = [float(x) for x in numbers]
@@ -240,12 +254,11 @@ def test_the_ends_of_the_trajectories_are_what_the_readme_says(capsys):
                 last.setdefault(row["run"], []).append((float(row["symmetry"]), float(row["directionality"])))
     text = (HERE / "README.md").read_text()
     assert len(ends) == len(last) == 12
-    for name, (n_layer, *printed) in ends.items():
-        assert len(last[name]) == n_layer
+    for name, printed in ends.items():
         assert printed == pytest.approx(np.median(last[name], axis=0), abs=0.00501)
         _, kind, corpus = name.split("--")
         corpus = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}[corpus]
-        *_, line = [line for line in text.splitlines() if line.startswith(f"| {n_layer:.0f} layers, {corpus} |")]
+        *_, line = [line for line in text.splitlines() if line.startswith(f"| {len(last[name])} layers, {corpus} |")]
         cells = [float(cell) for cell in line.split("|")[2:6]]  # symmetry of encoder, decoder, directionality likewise
         assert printed == [cells[kind == "decoder"], cells[2 + (kind == "decoder")]], name
 
@@ -302,7 +315,7 @@ def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
     theirs.write_text("\n".join([header, *few]))
     assert run("--runs", str(theirs), *folders, "--plot", str(tmp_path / "f.png")) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[-2].split() == ["random", "2", "0.53", "-0.50"]  # (10 + layer) / 20 at the last step
+    assert out.splitlines()[-2].split() == ["random", "0.53", "-0.50"]  # (10 + layer) / 20 at the last step
     medians, layers = drawn
     encoder = next(run for run in published.read_trajectories(theirs) if run.name == "bert--encoder--jigsaw")
     line = next(line for line in medians.axes[0].lines if same_color(line.get_color(), figures.ENCODER))
@@ -312,6 +325,17 @@ def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
     panels = layers.axes[:6]  # encoders of 12 layers, of 4, ours; decoders likewise
     assert [len(panel.lines) - 1 for panel in panels] == [12, 0, 2, 0, 4, 2]  # and the line at 0
     assert (tmp_path / "f_layers.png").exists()
+
+
+@pytest.mark.parametrize("text, word", [
+    ("arm,seed,symmetry,directionality\nrandom,1,0.5,-0.1\n", "random"),  # of an earlier version
+    ("run,step,layer,symmetry,directionality\nmine--encoder--jigsaw,1,0,0.5,0\n", "mine"),
+    ("model,stack,layer\ngpt2,,0\n", "gpt2"),
+])
+def test_another_csv_is_refused_in_one_line(tmp_path, text, word):
+    (tmp_path / "x.csv").write_text(text)
+    told = run("--runs", str(tmp_path / "x.csv"))
+    assert told.startswith(f"analyze.py: {tmp_path}/x.csv is n") and word in told
 
 
 def test_a_picture_of_curves_alone_is_refused_in_one_line(tmp_path):

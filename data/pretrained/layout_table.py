@@ -104,7 +104,9 @@ ROWS = [
         apertus ernie4_5 ernie4_5_moe exaone4 seed_oss hunyuan_v1_dense hunyuan_v1_moe dots1 minimax_m2 nemotron
         vaultgemma xglm biogpt afmoe bitnet cohere2_moe cwm diffllama doge exaone_moe granite_swa hy_v3 hyperclovax
         internlm3 iquestcoder jais2 laguna mellum minimax_m3_vl_text nanochat solar_open qwen2_vl_text qwen2_5_vl_text
-        qwen3_vl_text qwen3_vl_moe_text glm4v_text llama4_text falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid
+        qwen2_5_omni_text qwen2_5_omni_talker qwen3_omni_moe_text qwen3_omni_moe_talker_text
+        qwen3_omni_moe_talker_code_predictor qwen3_vl_text qwen3_vl_moe_text glm4v_text llama4_text falcon_h1 lfm2_moe
+        granitemoehybrid minimax olmo_hybrid
         mobilellm""",  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
         **LLAMA),
     Row("llama mistral qwen2", **LLAMA, n_layer=32, n_head=32),
@@ -115,7 +117,8 @@ ROWS = [
     Row("gemma4_text", **LLAMA, n_layer=30, n_head=8, head_dim=256),
     Row("opt", **LLAMA, n_layer=12, n_head=12),
     Row("musicgen_decoder", **LLAMA, n_layer=24, n_head=16),  # musicgen
-    Row("clip_text_model", **LLAMA, n_layer=12, n_head=8),  # clip
+    Row("clip_text_model metaclip_2_text_model owlvit_text_model owlv2_text_model clipseg_text_model", **LLAMA,
+        n_layer=12, n_head=8),  # clip
     Row("mllama_text_model", **LLAMA, n_layer=40, n_head=32, own=without_cross_attention),  # mllama
     Row("jamba", **LLAMA, own=one_in_a_period),
     Row("bamba", **LLAMA, own=those_listed),
@@ -130,6 +133,9 @@ ROWS = [
     # Decoders with q, k and v in one tensor, or in a product of two.
     Row("gpt2 openai-gpt imagegpt", path="h.{i}.attn", weights="c_attn", form="conv1d", causal=True),
     Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
+    # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
+    Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
+    Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
     Row("codegen", path="h.{i}.attn", weights="qkv_proj", form="codegen", causal=True),
     Row("falcon", path="h.{i}.self_attention", weights="query_key_value", form="multi_query", causal=True),
     Row("gpt_neox gpt_neox_japanese persimmon bloom", path="(h|layers).{i}.(self_attn|self_attention|attention)",
@@ -168,26 +174,43 @@ ROWS = [
     Row("git_text", **(BERT | dict(causal=True))),  # git
     Row("blip_text_model", **(BERT | dict(causal=None)), n_layer=12, n_head=8),  # blip_text: encoder or decoder
     Row("siglip_text_model siglip2_text_model", **CLIP, n_layer=12, n_head=12),  # siglip, siglip2
+    Row("chinese_clip_text_model clap_text_model", **BERT, n_layer=12, n_head=12),  # chinese_clip, clap
+    Row("altclip_text_model", **BERT, n_layer=24, n_head=16),  # altclip
     Row("blip_2_qformer instructblip_qformer", **BERT, n_layer=12, n_head=12),  # blip_2, instructblip
 
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
         audio-spectrogram-transformer dpt pixio""", **BERT),
-    Row("swin", path="blocks.{i}.attention.self", weights="query key", form="separate", causal=False),
+    Row("swin donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key", form="separate",
+        causal=False),
+    Row("segformer", path="block.\\d+.{i}.attention.self", weights="query key", form="separate", causal=False),
+    Row("timesformer", path="layer.{i}.attention.attention", weights="qkv", form="blocks", causal=False, stack="space"),
+    Row("timesformer", path="layer.{i}.temporal_attention.attention", weights="qkv", form="blocks", causal=False,
+        stack="time"),
     Row("""dinov3_vit mlcd_vision_model granite_docling_vision sam3_vit_model llama4_vision_model wav2vec2 hubert wavlm
         unispeech unispeech-sat data2vec-audio sew""", **CLIP),
-    Row("""clip_vision_model chinese_clip_vision_model siglip_vision_model siglip2_vision_model git_vision_model
-        idefics2_vision""", **CLIP, n_layer=12, n_head=12),  # in the file of the model around it, as those that follow
+    Row("""clip_vision_model chinese_clip_vision_model altclip_vision_model metaclip_2_vision_model
+        owlvit_vision_model owlv2_vision_model clipseg_vision_model siglip_vision_model siglip2_vision_model
+        git_vision_model idefics2_vision""",  # in the file of the model around it, as those that follow
+        **CLIP, n_layer=12, n_head=12),
     Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
+    Row("aimv2_vision_model", **CLIP, n_layer=24, n_head=8),
+    Row("gemma4_vision", **CLIP, n_layer=16, n_head=12, head_dim=64),
+    Row("gemma4_audio", **CLIP, n_layer=12, n_head=8),
+    Row("gemma3n_audio", path="conformer.{i}.attention.attn", weights="q_proj k_proj", form="separate", causal=False),
     Row("pixtral internvl_vision", **CLIP, n_layer=24, n_head=16),
-    Row("qwen2_audio_encoder voxtral_encoder", **CLIP, n_layer=32, n_head=20),
+    Row("qwen2_audio_encoder voxtral_encoder qwen2_5_omni_audio_encoder qwen3_omni_moe_audio_encoder", **CLIP,
+        n_layer=32, n_head=20),
+    Row("qwen2_5_omni_vision_encoder", path="blocks.{i}.attn", weights="q k", form="separate", causal=False,
+        n_layer=32, n_head=16),
     Row("wav2vec2-bert wav2vec2-conformer", path="layers.{i}.self_attn", weights="linear_q linear_k", form="separate",
         causal=False),
     Row("glm4v_vision radio tipsv2_vision_model", **VISION_QKV),
     Row("blip_vision_model sam_vision_model", **VISION_QKV, n_layer=12, n_head=12),
     Row("blip_2_vision_model instructblip_vision_model", **VISION_QKV, n_layer=39, n_head=16),
     Row("qwen2_vl_vision qwen2_5_vl_vision", **VISION_QKV, n_layer=32, n_head=16),
-    Row("qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision", **VISION_QKV, n_layer=27, n_head=16),
+    Row("""qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision qwen3_omni_moe_vision_encoder""",
+        **VISION_QKV, n_layer=27, n_head=16),
     Row("mllama_vision_model", path="transformer.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
         causal=False, n_layer=32, n_head=16),  # mllama
     Row("mllama_vision_model", path="global_transformer.layers.{i}.self_attn", weights="q_proj k_proj",
@@ -217,14 +240,18 @@ KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
 
 # ---- models made of parts, each with a config of its own inside of config.json ---------------------------------------
 
-COMPOSITES = set("""llava llava_next llava_onevision vipllava paligemma gemma3 mistral3 internvl idefics2 idefics3
-    smolvlm mllama llama4 clip siglip siglip2 blip blip-2 instructblip git qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe
-    qwen3_5 qwen3_5_moe glm4v qwen2_audio voxtral musicgen sam encoder-decoder vision-encoder-decoder
-    speech-encoder-decoder vision-text-dual-encoder t5gemma""".split())
+COMPOSITES = set("""llava llava_next llava_onevision vipllava paligemma gemma3 gemma3n gemma4 mistral3 internvl idefics2
+    idefics3 smolvlm mllama llama4 clip chinese_clip altclip clipseg metaclip_2 owlvit owlv2 siglip siglip2 blip blip-2
+    instructblip git qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker
+    qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap musicgen sam
+    encoder-decoder vision-encoder-decoder speech-encoder-decoder vision-text-dual-encoder t5gemma""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
+    "thinker": r"thinker\.",
+    "talker": r"talker\.",
+    "code_predictor": r"(.*\.)?code_predictor\.",
     "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual)\.",
-    "audio": r"(.*\.)?audio_tower\.",
+    "audio": r"(.*\.)?(audio_tower|audio_model)\.",
     "qformer": r"(.*\.)?qformer\.",
     "text_encoder": r"text_encoder\.",
     "encoder": r"(model\.)?encoder\.",
@@ -232,4 +259,22 @@ PARTS = {
     "text": "",
 }
 # Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
-CONFIG_DICT = {"clip"}
+CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2"}
+
+
+class Stages(NamedTuple):
+    """Models whose width grows from stage to stage: each stage is a stack. {i}: the number of the stage."""
+
+    path: str  # how the names of its tensors go on, after any prefix
+    n_layer: str  # key of the config: numbers of layers
+    n_head: str  # key: numbers of heads
+    default_n_layer: list[int]
+    default_n_head: list[int]
+
+
+STAGES = {
+    "swin": Stages(r"layers\.{i}\.blocks\.", "depths", "num_heads", [2, 2, 6, 2], [3, 6, 12, 24]),
+    "donut-swin": Stages(r"layers\.{i}\.blocks\.", "depths", "num_heads", [2, 2, 6, 2], [3, 6, 12, 24]),
+    "clap_audio_model": Stages(r"layers\.{i}\.blocks\.", "depths", "num_attention_heads", [2, 2, 6, 2], [4, 8, 16, 32]),
+    "segformer": Stages(r"block\.{i}\.", "depths", "num_attention_heads", [2, 2, 2, 2], [1, 2, 5, 8]),
+}

@@ -24,7 +24,7 @@ from torch import Tensor
 from data.pretrained.layout_config import (LayoutError, expect, pick, pick_count, pick_counts, pick_flag,
                                            pick_section, pick_word, pick_words, require)
 from data.pretrained.layout_forms import FORMS, Sizes
-from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, Row
+from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, STAGES, Row
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
@@ -80,10 +80,10 @@ class Stack:
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
-# Not layers: cross-attention, pooling, backbones, prediction of further tokens, and the indexer that chooses what
-# DeepSeek-V3.2 attends to. Position projections have other names.
-UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|mask_decoder|pixel_level|indexer\.|"
-                      r"\bmtp\.")
+# Not layers: cross-attention, pooling, backbones, what turns codes into sound, prediction of further tokens, and the
+# indexer that chooses what DeepSeek-V3.2 attends to. Position projections have other names.
+UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|\bhead\.[qk]_proj|mask_decoder|"
+                      r"pixel_level|timm_model|token2wav|code2wav|indexer\.|\bmtp\.")
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|att_proj|in_proj_qk|(q|k|qkv|query|key)_(proj|lin)|"
       r"(linear|to)_(q|k|qkv)|q_[ab]_proj|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
@@ -160,8 +160,9 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
     missing = []
     for part in find_parts(pick_word(config, "model_type"), config, set()):
         if part.name and part.model_type in KNOWN:
-            is_there = any(name.split(".")[0] == part.name.removeprefix("text_") for name in names)
-            missing += [] if is_there else [part.name]
+            part_name = shown(part.name)
+            is_there = any(name == part_name or name.startswith(f"{part_name}.") for name in names)
+            missing += [] if is_there else [part_name]
         elif not part.name:
             missing += [row.stack for row in rows_of(part.model_type) if row.stack not in names]
     return missing
@@ -197,10 +198,11 @@ class Part(NamedTuple):
     names: set[str]
 
 
-def find_parts(model_type: str, config: dict, names: set[str]) -> list[Part]:
+def find_parts(model_type: str, config: dict, names: set[str], depth: int = 0) -> list[Part]:
     """The parts of a composite model, each with its config and its tensors; any other model is one part."""
-    if model_type == "swin":
-        return find_stages(config, names)
+    require(depth < 5, f"{model_type}: config.json has parts inside of parts without end")
+    if model_type in STAGES:
+        return find_stages(model_type, config, names)
     if model_type not in COMPOSITES:
         return [Part("", model_type, config, names)]
     parts, left = [], names
@@ -216,38 +218,41 @@ def find_parts(model_type: str, config: dict, names: set[str]) -> list[Part]:
         left = left - inside
         if model_type == "paligemma" and name == "text":  # the image and the prompt see each other
             part_config = {"use_bidirectional_attention": True, **part_config}
-        parts.append(Part(name, part_type(model_type, name, part_config), part_config, inside))
+        for part in find_parts(part_type(model_type, name, part_config), part_config, inside, depth + 1):
+            parts.append(part._replace(name=".".join(filter(None, [name, part.name]))))
     return parts
 
 
-def find_stages(config: dict, names: set[str]) -> list[Part]:
-    """Swin has a stack for each stage, of its own width and number of heads."""
-    depths = pick_counts(config, "depths", default=[2, 2, 6, 2])
-    n_heads = pick_counts(config, "num_heads", default=[3, 6, 12, 24])
+def find_stages(model_type: str, config: dict, names: set[str]) -> list[Part]:
+    stages = STAGES[model_type]
+    n_layers = pick_counts(config, stages.n_layer, default=stages.default_n_layer)
+    n_heads = pick_counts(config, stages.n_head, default=stages.default_n_head)
     parts = []
-    for i, (n_layer, n_head) in enumerate(zip(depths, n_heads)):
-        inside = {name for name in names if re.match(rf"(.*\.)?layers\.{i}\.blocks\.", name)}
-        parts.append(Part(f"stage {i}", "swin", dict(num_hidden_layers=n_layer, num_attention_heads=n_head), inside))
+    for i, (n_layer, n_head) in enumerate(zip(n_layers, n_heads)):
+        start = r"(.*\.)?" + stages.path.replace("{i}", str(i))
+        inside = {name for name in names if re.match(start, name)}
+        stage_config = dict(num_hidden_layers=n_layer, num_attention_heads=n_head)
+        parts.append(Part(f"stage {i}", model_type, stage_config, inside))
     return parts
 
 
 def part_type(model_type: str, part: str, config: dict) -> str:
-    """The model_type of a part; where its config has none of the table, as in CLIP's files, the model's with its name."""
+    """The model_type of a part; if its config has none of the table, as in CLIP, the model's with the part's name."""
     own = pick_word(config, "model_type", default=model_type)
     if own != model_type and own in KNOWN | COMPOSITES:
         return own
     guess = f"{model_type}_{part}".replace("-", "_")
     for known in (guess, f"{guess}_model"):
-        if known in KNOWN:
+        if known in KNOWN | COMPOSITES:
             return known
-    return own
+    return guess if own == model_type else own
 
 
 # Keys of config.json, tried in this order; {0} is the name of the stack.
 N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
-    encoder_layers"""
+    encoder_layers conf_num_hidden_layers"""
 N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
-    num_heads attention_heads encoder_attention_heads"""
+    num_heads attention_heads encoder_attention_heads conf_num_attention_heads"""
 N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
 SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}  # of
 # those in layer_types
@@ -257,7 +262,7 @@ def match_layers(row: Row, part: Part) -> list[re.Match]:
     """A match, with groups prefix, i and weight, for every tensor of the part that is in a layer of the row."""
     path = row.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
     weights = "|".join(weights_of(row, part.config))
-    pattern = re.compile(rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weights})(\.weight)?")
+    pattern = re.compile(rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weights})(\.linear)?(\.weight)?")
     matches = [pattern.fullmatch(name) for name in part.names]
     return [match for match in matches if match]
 
@@ -363,7 +368,12 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
         name = part.name
     else:
         name = ".".join(filter(None, [part.name, row.stack]))
-    return name.removeprefix("text_")  # MusicGen's text_encoder
+    return shown(name)
+
+
+def shown(name: str) -> str:
+    """The name of a part as a stack's: MusicGen's text_encoder is its encoder, Qwen-Omni's thinker is the model."""
+    return name.removeprefix("text_").removeprefix("thinker.")
 
 
 def is_causal(row: Row, config: dict) -> bool | None:

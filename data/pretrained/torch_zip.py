@@ -97,7 +97,8 @@ def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | 
     prefix = infos[0].filename.partition("/")[0] + "/"  # the others are none of torch's
     infos.sort(key=lambda info: info.header_offset)
     ends = [info.header_offset for info in infos[1:]] + [directory_start]  # where the next record begins
-    records, stored = {}, True
+    records = {}
+    stored = True
     for info, end in zip(infos, ends):
         header_end = info.header_offset + LOCAL_HEADER
         if header_end > end:
@@ -109,7 +110,8 @@ def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | 
         if name in records:
             raise ValueError(f"{info.filename!r:.60} comes twice")
         records[name] = record
-        stored = stored and info.compress_type == zipfile.ZIP_STORED
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:  # the bit: encrypted
+            stored = False
     byteorder = records.get("byteorder")  # holds "little" or "big"; absent from older files, which are little
     if not stored or byteorder and byteorder.end - byteorder.start != len("little"):
         return None
@@ -173,7 +175,7 @@ def placed_tensor(file: str, name: str, tensor: torch.Tensor, record_at: dict[in
     if tensor.numel():
         steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
         end = start + tensor.itemsize * (1 + sum(steps))
-    if end > record.end or storage.nbytes() > record.end - record.start:
+    if start < record.start or end > record.end or storage.nbytes() > record.end - record.start:
         raise ValueError(f"{name!r:.60} reaches beyond its storage")
     return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, end, tensor.stride())
 

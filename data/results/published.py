@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from data.results import compare
+from data.results.runs import RunError
 
 LOGGED_EVERY = 200  # updates; a row of losses is the mean over those since the row before
-TRAJECTORIES = ["run", "step", "layer", "symmetry", "directionality"]  # how trajectories.csv begins
+TRAJECTORIES = ["run", "step", "layer", "symmetry", "directionality"]  # the first line of trajectories.csv
 N_LAYER = {"bert_small": 4, "bert": 12}  # by the first part of a run's name
 SYMMETRIC = "--symmetric-init"  # how the name of a run ends that starts from W_k = W_q
 
@@ -30,41 +31,58 @@ class Trajectory(NamedTuple):
     directionality: np.ndarray  # (S, L)
 
 
-def first_line(path):
-    with open(path, newline="") as f:
-        return next(csv.reader(f), [])
+class CsvFiles(NamedTuple):
+    """What the authors' CSV files hold that analyze.py --runs is given."""
+
+    curves: dict  # name of a published run -> (steps, training loss)
+    trajectories: list  # of Trajectory
 
 
-def holds_trajectories(path):
-    return first_line(path) == TRAJECTORIES
+def read_csv_files(paths):
+    """Told apart by their first lines. RunError names a file that is none of these."""
+    found = CsvFiles({}, [])
+    for path in paths:
+        with open(path, newline="") as f:
+            header = next(csv.reader(f), [])
+        try:
+            if header == TRAJECTORIES:
+                found.trajectories.extend(read_trajectories(path))
+            else:
+                found.curves.update(read_curves(path))
+        except (ValueError, KeyError) as e:
+            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: it has {e}") from e
+    return found
 
 
 def read_trajectories(path):
     """-> a list of Trajectory, in the order of the file."""
-    rows = {}
+    scores = {}  # run -> step -> (symmetry, directionality) of each layer
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
-            scores = float(row["symmetry"]), float(row["directionality"])
-            steps = rows.setdefault(row["run"], {})
-            steps.setdefault(int(row["step"]), []).append(scores)  # layers follow one another
+            steps = scores.setdefault(row["run"], {})
+            layers = steps.setdefault(int(row["step"]), [])  # layers follow one another
+            layers.append((float(row["symmetry"]), float(row["directionality"])))
     trajectories = []
-    for name, steps in rows.items():
+    for name, steps in scores.items():
         model, kind, corpus = name.split("--")
-        scores = np.array(list(steps.values()))  # (S, L, 2)
+        values = np.array(list(steps.values()))  # (S, L, 2)
         trajectories.append(Trajectory(name, N_LAYER[model], kind == "decoder", corpus, np.array(list(steps)),
-                                       scores[:, :, 0], scores[:, :, 1]))
+                                       values[:, :, 0], values[:, :, 1]))
     return trajectories
 
 
 def read_curves(path):
     """Training losses, a column per run and a row every LOGGED_EVERY updates -> {name: (steps, loss)}."""
-    with open(path, newline="") as f:
-        names, *rows = csv.reader(f)
     curves = {}
-    for name, column in zip(names, zip(*rows)):
-        loss = np.array([float(cell or "nan") for cell in column])
-        steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
-        curves[name] = (steps, loss)
+    try:
+        with open(path, newline="") as f:
+            names, *rows = csv.reader(f)
+        for name, column in zip(names, zip(*rows)):
+            loss = np.array([float(cell or "nan") for cell in column])
+            steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
+            curves[name] = (steps, loss)
+    except ValueError as e:
+        raise RunError(f"{path} is neither a comparison that --csv wrote nor a table of losses ({e})") from e
     return curves
 
 
@@ -85,24 +103,22 @@ def curves_table(curves):
 
 
 def share(x):
-    return "not reached" if np.isnan(x) else f"{x:.1%}"
+    return f"{x:.1%}" if np.isfinite(x) else "not reached"
 
 
 def ends_table(trajectories, arms):
-    """Scores at the last step, median over layers: of every published run, and of arms (mean over seeds)."""
-    lines = [f"{'published run':31} layers  symmetry  directionality"]
+    """Scores at the last step, median over layers: of every published run; of our arms, means over seeds."""
+    lines = [f"{'published run':31} symmetry  directionality"]
     for run in trajectories:
-        symmetry = np.median(run.symmetry[-1])
-        directionality = np.median(run.directionality[-1])
-        lines.append(end_line(run.name, run.n_layer, symmetry, directionality))
+        lines.append(end_line(run.name, np.median(run.symmetry[-1]), np.median(run.directionality[-1])))
     if arms:
         lines.append("ours")
     for name, seeds in arms.items():
         symmetry = np.mean([np.median(run.layers["symmetry"][-1]) for run in seeds])
         directionality = np.mean([np.median(run.layers["directionality"][-1]) for run in seeds])
-        lines.append(end_line(name, seeds[0].config["n_layer"], symmetry, directionality))
+        lines.append(end_line(name, symmetry, directionality))
     return "\n".join(lines)
 
 
-def end_line(name, n_layer, symmetry, directionality):
-    return f"{name:31} {n_layer:6}  {symmetry:8.2f}  {directionality:14.2f}"
+def end_line(name, symmetry, directionality):
+    return f"{name:31} {symmetry:8.2f}  {directionality:14.2f}"

@@ -275,8 +275,6 @@ def save_checkpoint(folder, cfg, meta, state):
 
 
 # Keys that must agree in runs that are compared at all, and keys that may differ within one arm.
-SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
-FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size", "data_dir"}
 
 
 class Run(NamedTuple):
