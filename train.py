@@ -43,7 +43,7 @@ from config._place import RESTARTS, find_place, first_line, is_lost_process, is_
 from data import tokens
 from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
-from data.results import figures, runs
+from data.results import figures, runs, samples
 from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
@@ -426,6 +426,8 @@ def train(cfg, place):
         sys.exit(128 + max(stop, default=signal.SIGTERM))  # another process may have been the one that was told
     if place.rank == 0:
         place.say(analyze.report_run(trainer.out))
+        with torch.compiler.set_stance("force_eager"):  # for three rows of another shape no compiling is worth it
+            place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
 
 
 def main(argv):

@@ -26,7 +26,7 @@ from config._place import Place
 from config import ConfigError, TrainConfig, _place
 from data import batches, tokens
 from data.loader import split_batch
-from data.results import runs
+from data.results import runs, samples
 from data.text import prepare
 
 ROOT = Path(__file__).parents[1]
@@ -264,6 +264,30 @@ def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(fin
         losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item())
     last = runs.read(finished.out_dir + "/log.csv", runs.LOG)[-1]
     assert float(last["val_loss"]) == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(finished, causal, cfg, capsys):
+    if causal:
+        finished = replace(cfg, causal=True, max_iters=4)
+        train.main(argv(finished))
+    else:
+        train.main(argv(finished, init_from="resume"))
+    lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][-6:]
+    corpus = tokens.load(finished.data_dir)
+    hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(finished.out_dir).eval()
+    decode = samples.decoder(corpus.meta)
+    for start, before, after in zip(np.linspace(0, len(corpus.val) - 16, 3).astype(int), lines[::2], lines[1::2]):
+        text = torch.from_numpy(corpus.val.rows(np.array([start]), 16))  # (1, 16)
+        seen = text[:, :8] if causal else text.index_fill(1, torch.tensor([3, 10]), 257)
+        assert before == decode(seen[0].tolist())
+        if causal:
+            expected = seen
+            for _ in range(8):
+                expected = torch.cat([expected, hf(expected).logits[:, -1:, :256].argmax(-1)], 1)
+        else:
+            expected = torch.where(seen == 257, hf(seen).logits[..., :256].argmax(-1), text)
+        assert after == decode(expected[0].tolist())
 
 
 def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg):
