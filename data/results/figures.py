@@ -180,6 +180,7 @@ def plot_run(run, path):
             plot_layers(axis, [record], score)
             put_null(axis, score, run.config["n_embd"], run.config["n_embd"])
         put_titles((left, *others), ["loss", "symmetry, by layer", "directionality, by layer"])
+        left.figure.suptitle(f"{run.name}, seed {run.config['seed']}")
         losses, layers = left.get_legend_handles_labels()[0], others[0].get_legend_handles_labels()[0]
         put_legend(left, losses + layers)
 
