@@ -360,6 +360,8 @@ def parse_args(argv):
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
                         "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+    parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
+                        "symmetric and its skew part")
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
@@ -384,10 +386,11 @@ def check_args(args):
             "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
     require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
     require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
-    if args.plot:
-        formats = figures.formats()
-        ending = Path(args.plot).suffix[1:] or "png"
-        require(ending in formats, f"--plot={args.plot}: its name ends in none of .{', .'.join(formats)}")
+    for flag, path in ("plot", args.plot), ("matrices", args.matrices):
+        if path:
+            ending = Path(path).suffix[1:] or "png"
+            formats = figures.formats()
+            require(ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
     if args.csv and Path(args.csv).exists():
         mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
@@ -421,6 +424,7 @@ def analyze_models(args):
     for seen in surveys:
         print(printable(seen.line()), file=sys.stderr)
     facts, result = {}, None  # facts: (model, stack) -> n_params, causal
+    matrices = []  # (name, rows, crops) of each model, to be drawn
     if args.offline:
         left = []
     for target in left:
@@ -432,10 +436,14 @@ def analyze_models(args):
             continue
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
         rows += result.rows
+        if args.matrices:
+            matrices.append((target.label(), result.rows, result.crops))
         for stack in result.causal:
             facts[target.model, stack] = result.n_params, result.causal[stack]
         if path:
             tables.write_scores(path, rows)  # after each: what takes hours goes on from here
+    if matrices:
+        figures.plot_matrices(matrices, args.matrices)
     if args.paper:
         report.report_paper(rows, facts, args.plot)
     elif args.suite:
