@@ -405,13 +405,40 @@ class UsageError(Exception):
     """An argument that cannot be used, in one line."""
 
 
+def complain(name, error):
+    print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
+
+
+def score_all(targets, rows, path, args):
+    """
+    Score one after the other, and name those that cannot be. rows: what was scored before, in the CSV at path, if any.
+
+    -> the rows of all, {target: what score_model found}
+    """
+    results = {}
+    for target in targets:
+        try:
+            result = score_model(target, args)
+        except (CheckpointError, LayoutError) as e:
+            complain(target.label(), e)
+            continue
+        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
+        rows = rows + result.rows
+        if path:
+            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
+        drawn = args.matrices or len(targets) == 1
+        results[target] = result if drawn else result._replace(crops=[])  # those of hundreds would fill the memory
+    return rows, results
+
+
 def analyze_models(args):
     """Score every checkpoint that is asked for -> exit status, 1 if one of them could not be scored."""
     names = args.hf or [row["name"] for row in known_models()]
     members = suites.find_suite(args.suite) if args.suite else []
     targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
     for name, error in errors.items():
-        print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
+        complain(name, error)
+
     path, rows = args.csv, []
     if args.paper:
         path = path or "data/results/paper.csv"
@@ -419,41 +446,32 @@ def analyze_models(args):
     if takes_long and path and Path(path).exists():
         rows = tables.read_scores(path)
     done = {(row.model, row.revision) for row in rows}
-    left = [target for target in targets if (target.model, target.revision) not in done]
+    left = []
+    if not args.offline:
+        left = [target for target in targets if (target.model, target.revision) not in done]
     surveys = suites.survey(targets, left)
     for seen in surveys:
         print(printable(seen.line()), file=sys.stderr)
-    facts, result = {}, None  # facts: (model, stack) -> n_params, causal
-    matrices = []  # (name, rows, crops) of each model, to be drawn
-    if args.offline:
-        left = []
-    for target in left:
-        try:
-            result = score_model(target, args)
-        except (CheckpointError, LayoutError) as e:
-            errors[target.label()] = e
-            print(printable(f"analyze.py: {target.label()}: {e}"), file=sys.stderr)
-            continue
-        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
-        rows += result.rows
-        if args.matrices:
-            matrices.append((target.label(), result.rows, result.crops))
+
+    rows, results = score_all(left, rows, path, args)
+    facts = {}  # (model, stack) -> n_params, causal
+    for target, result in results.items():
         for stack in result.causal:
             facts[target.model, stack] = result.n_params, result.causal[stack]
-        if path:
-            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
-    if matrices:
+    if args.matrices and results:
+        matrices = [(target.label(), result.rows, result.crops) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
     if args.paper:
         report.report_paper(rows, facts, args.plot)
-    elif args.suite:
+    elif args.suite and rows:
         report.report_suite(members, rows, targets, surveys, args.plot)
-    elif surveys:
+    elif surveys and rows:
         report.report_trainings(rows, targets, surveys, args.plot)
     elif rows:
+        crops = results[targets[0]].crops if len(targets) == 1 else None
         with_layers = len(targets) == 1 or args.per_head and not args.csv
-        report.report_models(rows, facts, with_layers, args.plot, result.crops if len(targets) == 1 else None)
-    return 1 if errors else 0
+        report.report_models(rows, facts, with_layers, args.plot, crops)
+    return 1 if errors or len(results) < len(left) else 0
 
 
 def main(argv):
