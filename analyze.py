@@ -5,6 +5,8 @@ runs of train.py.
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
+    python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
+    python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
     python analyze.py --paper --offline --plot paper.png      # what it published alone, put right, and no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
     python analyze.py --runs data/results/published/*.csv out/tiny --plot trajectories.png  # beside the authors' runs
@@ -28,9 +30,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layouts import LayoutError, find_stacks
-from data.pretrained.sources import find_source, known_models, open_checkpoint
+from data.pretrained.sources import known_models, open_checkpoint
 from data.results import compare, figures, report, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
@@ -231,8 +234,8 @@ def side_by_side(heads):
 def published_factors(layer, tensors, w_q, w_k):
     """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
     if layer.layout[1] in FUSED:
-        # Rows 0 to C and C to 2 C, and not transposed: W_q^T W_k where these are q and k. In Pythia each head has its q,
-        # k and v together, so that the first C rows are a third of the heads, with their keys and values.
+        # Rows 0 to C and C to 2 C, and not transposed: W_q^T W_k where these are q and k. In Pythia each head has its
+        # q, k and v together, so that the first C rows are a third of the heads, with their keys and values.
         weight = tensors[layer.names[0]]
         C = weight.shape[1]
         return weight[:C], weight[C : 2 * C]
@@ -249,19 +252,20 @@ class ScoredModel(NamedTuple):
     note: str  # what was read
 
 
-def score_model(name, source, args):
+def score_model(target, args):
     """One layer after the other; those to come are being read meanwhile."""
     rows, crops = [], []
-    with open_checkpoint(source, args.revision) as checkpoint:
+    with open_checkpoint(target.source) as checkpoint:
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
         stacks = find_stacks(checkpoint.config, shapes)
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory: only queries and keys are read, a layer at a time, a few ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
+        name = target.label()
         with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
             for (stack, layer), tensors in zip(layers, stream):
                 tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
-                new_rows, crop = score_layer(name, stack.name, layer, tensors, args)
+                new_rows, crop = score_layer(target, stack.name, layer, tensors, args)
                 rows += new_rows
                 crops.append(crop)
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
@@ -271,7 +275,7 @@ def score_model(name, source, args):
         return ScoredModel(checkpoint.n_params, causal, rows, crops, note)
 
 
-def score_layer(name, stack, layer, tensors, args):
+def score_layer(target, stack, layer, tensors, args):
     """-> the row of one layer, those of its heads if asked for, and the corner of its W_qk that is drawn."""
     w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D)
     if args.published:
@@ -282,13 +286,14 @@ def score_layer(name, stack, layer, tensors, args):
     if not math.isfinite(whole.symmetry):  # W_q W_k^T can be zero where neither of them is
         raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
     values = [float(x) for x in whole]
-    rows = [tables.ModelScore(name, stack, layer.index, None, *q.shape, *values)]
+    rows = [tables.ModelScore(target.model, target.revision, stack, layer.index, None, *q.shape, *values)]
     if args.per_head:
         keys = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): to each query head its key head
         each = scores(w_q, keys, args.gamma)  # (H,) each
         for head in range(len(w_q)):
             values = [float(x[head]) for x in each]
-            rows.append(tables.ModelScore(name, stack, layer.index, head, *w_q.shape[1:], *values))
+            rows.append(tables.ModelScore(target.model, target.revision, stack, layer.index, head, *w_q.shape[1:],
+                                          *values))
     # The first rows of both factors are what the first rows and columns of W_qk are made of: no need for all of it.
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
@@ -355,6 +360,8 @@ def parse_args(argv):
                       help="names of data/pretrained/models.csv, Hub ids, or local folders")
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
+    what.add_argument("--suite", metavar="NAME",
+                      help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
                       help="folders of runs, comparisons that --csv wrote, and the files in data/results/published")
     parser.add_argument("--level", type=float, default=2.5,
@@ -368,12 +375,18 @@ def parse_args(argv):
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
                         "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+    parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
+                        "symmetric and its skew part")
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
+    parser.add_argument("--revisions", metavar="GLOB", help="the branches and tags of each NAME, or the folders in it, "
+                        "that match, in the order of their steps; goes on where --csv stands")
+    parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th of these")
+    parser.add_argument("--limit", type=int, metavar="N", help="N of these at most, evenly spread")
     return parser.parse_args(argv)
 
 
@@ -386,10 +399,13 @@ def check_args(args):
         raise UsageError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     require(not args.offline or args.paper,
             "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
-    if args.plot:
-        formats = figures.formats()
-        ending = Path(args.plot).suffix[1:] or "png"
-        require(ending in formats, f"--plot={args.plot}: its name ends in none of .{', .'.join(formats)}")
+    require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
+    require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
+    for flag, path in ("plot", args.plot), ("matrices", args.matrices):
+        if path:
+            ending = Path(path).suffix[1:] or "png"
+            formats = figures.formats()
+            require(ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
     if args.csv and Path(args.csv).exists():
         mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
@@ -405,48 +421,54 @@ class UsageError(Exception):
 
 
 def analyze_models(args):
-    """Score every model that is asked for -> exit status, 1 if one of them could not be scored."""
-    known = known_models()
-    facts = {}  # (model, stack) -> n_params, causal
-    for row in known:
-        facts[row["name"], row["stack"]] = float(row["params"]), row["causal"] == "1"
-    names = list(dict.fromkeys(args.hf or [row["name"] for row in known]))  # each once
+    """Score every checkpoint that is asked for -> exit status, 1 if one of them could not be scored."""
+    names = args.hf or [row["name"] for row in known_models()]
+    members = suites.find_suite(args.suite) if args.suite else []
+    targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
+    for name, error in errors.items():
+        print(f"analyze.py: {name}: {error}", file=sys.stderr)
     path, rows = args.csv, []
     if args.paper:
         path = path or "data/results/paper.csv"
-        if Path(path).exists():
-            rows = tables.read_scores(path)
-    done = {row.model for row in rows}
-    status, result = 0, None
-    for name in names:
-        if name in done or args.offline:
-            continue
+    takes_long = args.paper or args.suite or any(target.step is not None for target in targets)
+    if takes_long and path and Path(path).exists():
+        rows = tables.read_scores(path)
+    done = {(row.model, row.revision) for row in rows}
+    left = [target for target in targets if (target.model, target.revision) not in done]
+    surveys = suites.survey(targets, left)
+    for seen in surveys:
+        print(seen.line(), file=sys.stderr)
+    facts, result = {}, None  # facts: (model, stack) -> n_params, causal
+    matrices = []  # (name, rows, crops) of each model, to be drawn
+    if args.offline:
+        left = []
+    for target in left:
         try:
-            result = score_model(name, find_source(name), args)
+            result = score_model(target, args)
         except (CheckpointError, LayoutError) as e:
-            print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
-            status = 1
+            errors[target.label()] = e
+            print(printable(f"analyze.py: {target.label()}: {e}"), file=sys.stderr)
             continue
-        print(f"{name}: {result.note}", file=sys.stderr)
+        print(f"{target.label()}: {result.note}", file=sys.stderr)
         rows += result.rows
-        for stack, causal in result.causal.items():
-            facts[name, stack] = result.n_params, causal
+        if args.matrices:
+            matrices.append((target.label(), result.rows, result.crops))
+        for stack in result.causal:
+            facts[target.model, stack] = result.n_params, result.causal[stack]
         if path:
-            tables.write_scores(path, rows)  # after each model: --paper takes hours and goes on from here
+            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
+    if matrices:
+        figures.plot_matrices(matrices, args.matrices)
     if args.paper:
-        report.report_paper(tables.summarise(rows, facts, known), args.plot)
-        return status
-    if not rows:
-        return status
-    if len(names) == 1 or args.per_head and not args.csv:
-        print(tables.layer_table(rows))
-    summary = tables.summarise(rows, facts, known)
-    print(tables.summary_table(summary))
-    if args.plot and len(names) == 1:
-        figures.plot_model(names[0], rows, result.causal, result.crops, args.plot)
-    elif args.plot:
-        figures.plot_models(summary, args.plot)
-    return status
+        report.report_paper(rows, facts, args.plot)
+    elif args.suite:
+        report.report_suite(members, rows, targets, surveys, args.plot)
+    elif surveys:
+        report.report_trainings(rows, targets, surveys, args.plot)
+    elif rows:
+        with_layers = len(targets) == 1 or args.per_head and not args.csv
+        report.report_models(rows, facts, with_layers, args.plot, result.crops if len(targets) == 1 else None)
+    return 1 if errors else 0
 
 
 def main(argv):
@@ -457,7 +479,7 @@ def main(argv):
             report.report_runs(args)
         else:
             sys.exit(analyze_models(args))
-    except (UsageError, runs.RunError, OSError) as e:
+    except (UsageError, CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:
         print("analyze.py: stopped", file=sys.stderr)

@@ -6,11 +6,11 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume            # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
-Writes into out_dir: run.json at once, log.csv and scores.csv as it goes, and at every evaluation ckpt.pt, the model as a
-Hugging Face BERT (model.safetensors, config.json) and run.png. data/results/runs.py says what these hold. Ctrl-C,
+Writes into out_dir: run.json at once, log.csv and scores.csv as it goes, and at every evaluation ckpt.pt, the model as
+a Hugging Face BERT (model.safetensors, config.json) and run.png. data/results/runs.py says what these hold. Ctrl-C,
 SIGTERM and SIGHUP end in a checkpoint, and in status 130, 143 or 129; torchrun makes 1 of each.
 
-Several nodes: run on each of them, with its own --node_rank, and with out_dir and data_dir on a file system that all see,
+Several nodes: on each, with its own --node_rank, and with out_dir and data_dir on a file system that all of them see,
 
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 
@@ -38,14 +38,13 @@ from tqdm import tqdm
 
 import analyze
 import init
-from config import ConfigError, TrainConfig, load
+from config import ConfigError, load
 from config._place import RESTARTS, find_place, first_line, is_lost_process, is_out_of_memory, require_memory
 from data import tokens
-from data.loader import Loader
+from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
-from data.results import figures, runs
+from data.results import figures, runs, samples
 from data.results.report import report_run
-from data.stdlib import prepare
 from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
@@ -54,24 +53,6 @@ DRAW_EVERY = 10  # seconds between two pictures of a run, at least: drawing one 
 
 class TrainError(Exception):
     """What stopped a run, in one line."""
-
-
-# ---- the data ----------------------------------------------------------------------------------------------------
-
-
-def open_corpus(cfg, place):
-    """The token files of cfg.data_dir."""
-    folder = Path(cfg.data_dir)
-    if place.rank == 0:
-        prepare.make(folder)  # those of the standard library, where they are missing: a few seconds, no network
-    if place.world > 1:
-        dist.barrier()  # the others wait for the files
-    corpus = tokens.load(folder)
-    for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
-        if len(split) <= rows * cfg.block_size:
-            raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
-                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower eval_iters or prepare more")
-    return corpus
 
 
 # ---- the model and its start -------------------------------------------------------------------------------------
@@ -92,13 +73,13 @@ def build_model(cfg, meta):
         qk_norm=cfg.qk_norm,
         diagonal=cfg.diagonal,
     ))
-    if cfg.init_from in ("scratch", "resume"):
+    if cfg.init_from in ("scratch", "resume"):  # the weights of a checkpoint come later, in Trainer.begin
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
         return model
     if not Path(cfg.init_from).is_dir():
         raise ConfigError(f"init_from = {cfg.init_from!r}, expected scratch, resume, or a folder with a model")
     with open_checkpoint(cfg.init_from) as checkpoint:
-        (state,) = checkpoint.stream([list(checkpoint.tensors)], zeros=True)
+        (state,) = checkpoint.stream([list(checkpoint.tensors)], zeros=True)  # one group of tensors: all of them
     try:
         load_hf(model, checkpoint.config, state)
     except (KeyError, ValueError) as e:
@@ -114,7 +95,9 @@ def make_optimizer(cfg, model):
     decay = [p for p in model.parameters() if p.ndim > 1]  # matrices and embeddings
     no_decay = [p for p in model.parameters() if p.ndim <= 1]  # biases and LayerNorm
     groups = [dict(params=decay, weight_decay=cfg.weight_decay), dict(params=no_decay, weight_decay=0.0)]
-    # fused: one pass over the weights instead of one per operation of Adam
+    # m = 0.9 m + 0.1 g and v = beta2 v + (1 - beta2) g^2 are running means of the gradient and of its square; a weight
+    # moves by learning_rate m / sqrt(v), so by about learning_rate, however large or small its gradient is.
+    # fused: one pass over the weights instead of one per operation.
     return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
 
 
@@ -143,8 +126,8 @@ def constraint(cfg, model):
     """
     s = analyze.scores(*stacked_qk(model)).symmetry  # (L,), (|M_s|^2 - |M_n|^2) / |M|^2, and the parts sum to |M|^2
     if cfg.constraint == "symmetric":
-        return (2 / (1 + s)).mean()
-    return (2 / (1 - s)).mean()
+        return (2 / (1 + s)).mean()  # |M_s|^2 = (1 + s) / 2 |M|^2
+    return (2 / (1 - s)).mean()  # |M_n|^2 = (1 - s) / 2 |M|^2
 
 
 class Trainer:
@@ -178,8 +161,8 @@ class Trainer:
         """
         One update of the weights by the gradient of the mean loss over the global batch.
 
-        The batch is more than fits in memory, so its gradient is a sum over micro-batches: backward() adds to p.grad,
-        and after the last one DDP takes the mean of p.grad over processes.
+        The batch is more than fits in memory, so its gradient is a sum over micro-batches, which hold one part each:
+        backward() adds to p.grad, and with the last one DDP takes the mean of p.grad over processes.
         """
         cfg = self.cfg
         micro_batches = self.loader.micro_batches(batch)
@@ -191,18 +174,18 @@ class Trainer:
                 self.net.require_backward_grad_sync = is_last  # DDP sends gradients once they are complete
             self.seed_dropout(first_row)
             with self.autocast():
-                loss = self.net(*micro_batch)  # [nats/token]
+                loss = self.net(*micro_batch)  # (), mean over the predicted tokens [nats/token]
             batch_loss += loss.detach() / n
             if cfg.constraint != "none":
                 loss = loss + cfg.constraint_weight * constraint(cfg, self.model)  # Eq. (S146)
             self.scaler.scale(loss / n).backward()  # backward() sums, and we want the mean
-        self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)
+        self.scaler.unscale_(self.optimizer)  # p.grad is now that of the loss itself
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all weights as one vector
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(cfg, self.step)
         self.scaler.step(self.optimizer)  # skips the update if float16 overflowed ...
         self.scaler.update()  # ... and halves the scale
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad()  # frees the gradients: the next forward pass needs the memory
         self.unread.append(batch_loss)  # a tensor: to look at it now would be to wait for the GPU
         self.step += 1
 
@@ -213,7 +196,7 @@ class Trainer:
 
     def read_losses(self):
         """Bring the losses of the last updates to the host; the run ends if one, or every gradient, is not finite."""
-        losses = self.place.mean(torch.stack(self.unread)).tolist()
+        losses = self.place.mean(torch.stack(self.unread)).tolist()  # the one wait for the device
         first = self.step - len(losses) + 1
         for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
@@ -237,7 +220,7 @@ class Trainer:
                 with self.autocast():
                     losses.append(self.model(*micro_batch))
         self.model.train()
-        return self.place.mean(torch.stack(losses).mean()).item()
+        return self.place.mean(torch.stack(losses).mean()).item()  # every process has evaluated its rows
 
     # before the first step
 
@@ -251,9 +234,9 @@ class Trainer:
         elif resume:
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
         if not self.place.all_equal(self.step):
-            raise TrainError(f"the processes of this run find different checkpoints in {self.out}: it must be on a file "
-                             "system that all of them see")
-        if self.place.rank == 0:
+            raise TrainError(f"the processes of this run find different checkpoints in {self.out}: it must be on a "
+                             "file system that all of them see")
+        if self.place.rank == 0:  # files are written by one process
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
 
     def load(self, state):
@@ -284,7 +267,7 @@ class Trainer:
         """
         self.model.compile(dynamic=False)  # shapes are static: batches are whole, and every row has K masked tokens
         if self.place.world > 1:
-            self.net.require_backward_grad_sync = False
+            self.net.require_backward_grad_sync = False  # this is no step: nothing to share
         try:  # a compiler is first used, and fails, when the model is
             _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
             with self.autocast():
@@ -293,7 +276,7 @@ class Trainer:
             if is_out_of_memory(e):
                 raise
             self.place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
-            torch.compiler.set_stance("force_eager")
+            torch.compiler.set_stance("force_eager")  # from here on compile() has not happened
         self.optimizer.zero_grad()
 
     # what is written
@@ -323,7 +306,7 @@ class Trainer:
     def write_scores(self):
         """Append the scores of every layer and head to scores.csv, and of what W_qk gained since the rows before."""
         if self.place.rank == 0:
-            now = stacked_qk(self.model)
+            now = stacked_qk(self.model)  # copies: training changes the weights themselves
             rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
             runs.append(self.out / "scores.csv", runs.SCORES, rows)
             self.scored_qk = now
@@ -370,14 +353,16 @@ def loop(trainer, stop):
     if cfg.profile and place.rank == 0:
         batches = runs.traced(batches, trainer.out / "trace.json")
     with bar:
-        if trainer.step == 0:
+        if trainer.step == 0:  # what a run starts from is part of its story
             trainer.write_scores()
             trainer.write_log()
             trainer.save()
         began = time.perf_counter()
         for batch in batches:
-            trainer.train_step(batch)
+            trainer.train_step(batch)  # a GPU only gets the work here, and goes on with it while we do
             bar.update()
+
+            # Is there a reason to stop and look?
             is_end = trainer.step == cfg.max_iters
             time_to_score = is_end or trainer.step % cfg.score_interval == 0
             time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
@@ -385,9 +370,9 @@ def loop(trainer, stop):
             time_to_look = trainer.step % READ_EVERY == 0 or (place.world == 1 and len(stop) > 0)
             if not (time_to_score or time_to_evaluate or time_to_look):
                 continue
-            trainer.read_losses()  # waits for the device
+            trainer.read_losses()  # waits until the device has done all steps so far, so the clock is right
             trainer.seconds += time.perf_counter() - began
-            told_to_stop = place.any(len(stop) > 0)
+            told_to_stop = place.any(len(stop) > 0)  # all processes stop, or none
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}, {trainer.tokens_per_s():,.0f} tokens/s", refresh=False)
             if time_to_score:
                 trainer.write_scores()
@@ -408,14 +393,15 @@ def describe(trainer):
     n_params = sum(p.numel() for p in trainer.model.parameters())
     micro = trainer.loader.micro_batch_size
     n_micro = len(trainer.loader.rows) // micro
+    precision = cfg.dtype
+    if cfg.dtype == "float32" and place.device.type == "cuda":
+        precision = "float32, products in TF32"
     lines = [
         f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
-        f"({cfg.dtype})",
-        f"batch of {cfg.batch_size} = {place.world} processes x {n_micro} micro-batches x {micro} "
-        f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
+        f"({precision})",
+        f"batch of {cfg.batch_size} = {place.world} processes x {n_micro} micro-batches x {micro} sequences of "
+        f"{cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
     ]
-    if place.device.type == "cuda" and cfg.dtype == "float32":
-        lines.append("float32 products in TF32, which keeps 10 of 23 bits of mantissa")
     if cfg.warmup_iters > cfg.max_iters:
         lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
     return "\n".join(lines)
@@ -426,7 +412,8 @@ def train(cfg, place):
     trainer.begin()  # refuses, if it does, before anything is compiled
     trainer.prepare_net()
     place.say(describe(trainer))
-    stop = []  # the signals that asked for an end: noted here, acted upon between two steps
+    # A signal comes at any moment, in the middle of a step too: it is noted here, and acted upon between two steps.
+    stop = []
     before = {}
     for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:  # the last one when a terminal or ssh is closed
         before[signum] = signal.signal(signum, lambda signum, frame: stop.append(signum))
@@ -440,6 +427,8 @@ def train(cfg, place):
         sys.exit(128 + max(stop, default=signal.SIGTERM))  # another process may have been the one that was told
     if place.rank == 0:
         place.say(report_run(trainer.out))
+        with torch.compiler.set_stance("force_eager"):  # for three rows of another shape no compiling is worth it
+            place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
 
 
 def main(argv):
@@ -460,8 +449,8 @@ def main(argv):
         if is_out_of_memory(e):
             told = f"out of memory ({first_line(e)}): lower micro_batch_size = {cfg.micro_batch_size}"
         elif is_lost_process(e):
-            told = (f"another process of this run does not answer ({first_line(e)}); --init_from=resume goes on from the "
-                    f"last checkpoint in {cfg.out_dir}")
+            told = (f"another process of this run does not answer ({first_line(e)}); --init_from=resume goes on from "
+                    f"the last checkpoint in {cfg.out_dir}")
         else:
             raise
         if not dist.is_initialized():

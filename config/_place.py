@@ -34,6 +34,11 @@ class Place:
             dist.all_reduce(x)
         return x / self.world
 
+    def wait(self):
+        """Until all processes have come here."""
+        if self.world > 1:
+            dist.barrier()
+
     def any(self, condition):
         """Whether the condition holds in one process at least."""
         return self.mean(torch.tensor(float(condition), device=self.device)).item() > 0
@@ -114,7 +119,8 @@ def require_memory(cfg, vocab_size, device):
     """Refuse a model that does not fit, before it is drawn. ConfigError."""
     C = cfg.n_embd
     embeddings = (vocab_size + cfg.block_size) * C
-    n_params = embeddings + cfg.n_layer * 12 * C**2  # of a layer: q, k, v, proj, and 8 C^2 of the MLP; the rest is small
+    # of a layer: q, k, v and proj, C^2 each, and 8 C^2 of the MLP; biases and LayerNorm are small beside these
+    n_params = embeddings + cfg.n_layer * 12 * C**2
     needed = BYTES_PER_WEIGHT * n_params
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory

@@ -1,16 +1,20 @@
 """
-What one process reads of every batch: its rows, made in another thread ahead of time, in pieces that fit its device.
+What a run reads: its token files, and of every batch the rows of this process, made in another thread ahead of time,
+in pieces that fit the device.
 
 Shapes of a batch: those of data/batches.py.
 """
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
 from config import ConfigError
+from data import tokens
 from data.batches import get_batch
+from data.stdlib import prepare
 
 AHEAD = 4  # batches that are made while one is trained on
 
@@ -23,6 +27,21 @@ def split_batch(cfg, world):
         raise ConfigError(f"batch_size = {cfg.batch_size}, expected a multiple of {world} processes x micro_batch_size "
                           f"= {cfg.micro_batch_size}")
     return per_process, micro
+
+
+def open_corpus(cfg, place):
+    """The token files of cfg.data_dir. DataError and ConfigError say what is missing."""
+    folder = Path(cfg.data_dir)
+    if place.rank == 0:
+        prepare.make(folder)  # those of the standard library, where they are missing: a few seconds, no network
+    place.wait()  # the others, for the files
+    corpus = tokens.load(folder)
+    # One block to train on will do, as epochs follow each other; an evaluation shall not see a token twice.
+    for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
+        if len(split) <= rows * cfg.block_size:
+            raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
+                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower eval_iters or prepare more")
+    return corpus
 
 
 class Loader:

@@ -59,8 +59,8 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--n_layer=True"], "n_layer = True, expected int, got bool"),
     (["--causal=1"], "causal = 1, expected bool, got int"),
     (["--learning_rate=fast"], "learning_rate = 'fast', expected float"),
-    (["--init=symetric"], "init = 'symetric', expected random | symmetric | tilted | mimetic | indefinite | negative | skew; "
-                          "the nearest one is 'symmetric'"),
+    (["--init=symetric"], "init = 'symetric', expected random | symmetric | tilted | mimetic | indefinite | negative | "
+                          "skew; the nearest one is 'symmetric'"),
     (["--compile"], "--compile: write --key=value"),
     (["-n_layer=2"], "-n_layer=2: write --key=value"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4, such as 248"),

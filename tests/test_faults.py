@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from config import TrainConfig
 from data import loader, tokens
 from data.results import runs
 from tests.lives import begin, begin_ranks, end
-from tests.test_train import SMALL, argv, data_dir, result, start
+from tests.test_train import SMALL, argv, data_dir, refusal, result, start
 
 
 @pytest.fixture
@@ -89,6 +91,49 @@ def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number
         assert end(alone)[0] == -signal.SIGALRM
     assert [end(life)[0] for life in begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rank")] == [0, 0]
     np.testing.assert_allclose(losses(cfg), losses(whole), atol=2e-5)
+
+
+def test_processes_that_find_different_checkpoints_end_in_one_line(short, tmp_path):
+    """Two nodes that do not see the same out_dir: one would resume and the other begin."""
+    train.main(argv(short))
+    lives = begin_ranks(argv(short, init_from="resume"), tmp_path / "rank",
+                        others=argv(short, init_from="resume", out_dir=tmp_path / "elsewhere"))
+    for life in lives:
+        status, said = end(life)
+        assert status == 1 and "Traceback" not in said, said
+        assert "the processes of this run find different checkpoints in" in said.splitlines()[-1]
+
+
+def test_a_process_that_waits_for_a_lost_one_and_cannot_hear_a_signal_ends_in_one_line():
+    """As under NCCL: the main thread is in C, and Python's handlers do not run there."""
+    code = """
+import ctypes, signal
+from config import _place
+_place.GRACE = 0.2
+signal.signal(signal.SIGTERM, lambda *_: None)
+_place.watch()
+print("ready", flush=True)
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+libc.pthread_mutex_lock(mutex)
+libc.pthread_mutex_lock(mutex)  # for ever
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(train.__file__).parent, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said.startswith("train.py: told to stop, and still waiting for another process") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_out_of_memory_names_what_to_lower(short, monkeypatch, compile):
+    def forward(model, *batch):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nmore advice")
+
+    monkeypatch.setattr(train.Transformer, "forward", forward)
+    assert refusal(argv(short, compile=compile)) == ("train.py: out of memory (CUDA out of memory. Tried to allocate "
+                                                     "3 GiB): lower micro_batch_size = 4")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes of torchrun are found in /proc")
@@ -170,6 +215,12 @@ def test_profile_writes_a_trace_of_a_few_updates(short):
     names = [event["name"] for event in events]
     assert names.count("aten::scaled_dot_product_attention") == 5 * 2 * short.n_layer  # updates, micro-batches, layers
     assert any(name.startswith("Optimizer.step") for name in names)
+
+
+@pytest.mark.parametrize("steps", [11, 12, 15])
+def test_profile_of_a_run_that_ends_early_is_written_too(short, steps):
+    train.main(argv(short, max_iters=steps, eval_interval=20, profile=True))
+    assert json.loads(Path(short.out_dir, "trace.json").read_text())["traceEvents"]
 
 
 # ---- what a step may cost ----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """train.py: what a step sees, that nothing is lost, and what a run leaves behind. pytest tests/test_train.py"""
 
+import functools
 import json
 import math
 import os
@@ -14,6 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 import analyze
@@ -22,7 +26,7 @@ from config._place import Place
 from config import ConfigError, TrainConfig, _place
 from data import batches, tokens
 from data.loader import split_batch
-from data.results import runs
+from data.results import runs, samples
 from data.text import prepare
 
 ROOT = Path(__file__).parents[1]
@@ -260,6 +264,30 @@ def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(fin
         losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item())
     last = runs.read(finished.out_dir + "/log.csv", runs.LOG)[-1]
     assert float(last["val_loss"]) == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(finished, causal, cfg, capsys):
+    if causal:
+        finished = replace(cfg, causal=True, max_iters=4)
+        train.main(argv(finished))
+    else:
+        train.main(argv(finished, init_from="resume"))
+    lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][-6:]
+    corpus = tokens.load(finished.data_dir)
+    hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(finished.out_dir).eval()
+    decode = samples.decoder(corpus.meta)
+    for start, before, after in zip(np.linspace(0, len(corpus.val) - 16, 3).astype(int), lines[::2], lines[1::2]):
+        text = torch.from_numpy(corpus.val.rows(np.array([start]), 16))  # (1, 16)
+        seen = text[:, :8] if causal else text.index_fill(1, torch.tensor([3, 10]), 257)
+        assert before == decode(seen[0].tolist())
+        if causal:
+            expected = seen
+            for _ in range(8):
+                expected = torch.cat([expected, hf(expected).logits[:, -1:, :256].argmax(-1)], 1)
+        else:
+            expected = torch.where(seen == 257, hf(seen).logits[..., :256].argmax(-1), text)
+        assert after == decode(expected[0].tolist())
 
 
 def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg):
@@ -526,7 +554,8 @@ def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
     (dict(RANK="a", LOCAL_RANK="0", WORLD_SIZE="2"), "RANK = 'a'"),
     (dict(RANK="0", LOCAL_RANK="0"), "WORLD_SIZE = ''"),
     (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"), "cannot meet at None:None"),
-    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="no.such.host", MASTER_PORT="1"), "cannot meet at no.such"),
+    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="no.such.host", MASTER_PORT="1"),
+     "cannot meet at no.such.host:1"),
 ])
 def test_a_wrong_environment_of_torchrun_ends_in_one_line(cfg, monkeypatch, env, words):
     monkeypatch.setattr(_place, "MEET", 1)
@@ -576,3 +605,44 @@ def test_a_cache_that_cannot_be_written_lets_the_run_go_on_without_a_compiler(cf
 def test_a_refusal_comes_before_any_compiling(finished, cfg, monkeypatch):
     monkeypatch.setattr(train.Trainer, "compile", lambda trainer: pytest.fail("compiled"))
     assert "holds a run already" in refusal(argv(finished, compile="on"))
+
+
+def test_gradients_are_sent_while_the_backward_pass_of_a_compiled_model_goes_on(cfg, monkeypatch):
+    """DDP splits what is compiled at the buckets of gradients, if it is there when that happens."""
+    events = []
+
+    def compile_forward(graph, inputs):
+        return make_boxed_func(graph.forward)
+
+    def compile_backward(graph, inputs):
+        def run(*args):
+            events.append("backward")
+            return graph.forward(*args)
+        return make_boxed_func(run)
+
+    def send(_, bucket):
+        events.append("sent")
+        sent = torch.futures.Future()
+        sent.set_result(bucket.buffer())
+        return sent
+
+    backend = aot_autograd(fw_compiler=compile_forward, bw_compiler=compile_backward)
+    compile = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **kwargs: compile(model, backend=backend, **kwargs))
+    ddp = functools.partial(train.DistributedDataParallel, bucket_cap_mb=5_000 / 2**20)  # for so small a model
+    monkeypatch.setattr(train, "DistributedDataParallel", ddp)
+    monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 5_000)
+    torch._dynamo.reset()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        cpu = torch.device("cpu")
+        trainer = train.Trainer(replace(cfg, compile="on"), Place(0, 2, cpu), tokens.load(cfg.data_dir))
+        trainer.prepare_net()
+        trainer.net.register_comm_hook(None, send)
+        trainer.train_step(trainer.loader.train_batch(0))  # DDP makes its buckets in the first step
+        events.clear()
+        trainer.train_step(trainer.loader.train_batch(1))
+    finally:
+        dist.destroy_process_group()
+    assert events.count("backward") > 1 and events.count("sent") > 1
+    assert events.index("sent") < len(events) - 1 - events[::-1].index("backward"), events

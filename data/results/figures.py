@@ -120,14 +120,35 @@ def plot_model(name, rows, causal, crops, path):
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, max(row.layer for row in rows) + 0.5))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        i = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)[len(layers) // 2]
+        i = median_layer(layers)
         draw_parts(pictures, crops[i], layers[i])
-        where = f"{layers[i].stack} layer {layers[i].layer}".strip()
-        put_titles((left, right, *pictures), [
-            "symmetry", "directionality", f"$W_{{qk}}$ of {where}: symmetry {layers[i].symmetry:.2f}",
-            "its symmetric part", "its skew part"])
+        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(layers[i])])
         handles = left.get_legend_handles_labels()[0]
         left.figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=8, ncols=4)
+
+
+def plot_matrices(models, path):
+    """W_qk of the layer of median symmetry and its parts, a row for each model. models: [(name, rows, crops)]"""
+    with figure(path, [1, 1, 1], rows=len(models), inches=3.4) as axes:
+        titles = []
+        for row_of_axes, (name, rows, crops) in zip(axes, models):
+            layers = [row for row in rows if row.head is None]
+            i = median_layer(layers)
+            draw_parts(row_of_axes, crops[i], layers[i])
+            first, *others = titles_of_parts(layers[i])
+            titles += [f"{Path(name).name}: {first}", *others]
+        put_titles(axes.flat, titles)
+
+
+def median_layer(layers):
+    """The number, among rows of layers, of the one of median symmetry; the upper one of two."""
+    order = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)
+    return order[len(layers) // 2]
+
+
+def titles_of_parts(row):
+    where = f"{row.stack} layer {row.layer}".strip()
+    return [f"$W_{{qk}}$ of {where}, symmetry {row.symmetry:.2f}", "its symmetric part", "its skew part"]
 
 
 def draw_stack(axis, rows, score, colour, label):
@@ -180,6 +201,7 @@ def plot_run(run, path):
             plot_layers(axis, [record], score)
             put_null(axis, score, run.config["n_embd"], run.config["n_embd"])
         put_titles((left, *others), ["loss", "symmetry, by layer", "directionality, by layer"])
+        left.figure.suptitle(f"{run.name}, seed {run.config['seed']}")
         losses, layers = left.get_legend_handles_labels()[0], others[0].get_legend_handles_labels()[0]
         put_legend(left, losses + layers)
 

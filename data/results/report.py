@@ -1,16 +1,57 @@
 """
-What analyze.py prints and draws of the paper's models and of runs, once the scores are there.
+What analyze.py prints and draws of models and of runs, once the scores are there.
 """
 
 from pathlib import Path
 
 from data.pretrained import audit
-from data.results import compare, figures, figures_published, published, tables
+from data.pretrained.sources import known_models
+from data.results import compare, figures, figures_published, figures_training, published, tables, training
 from data.results.runs import RunError, read_run
 
+# ---- pretrained models -------------------------------------------------------------------------------------------
+#
+# rows: of tables.ModelScore; facts: (model, stack) -> n_params, causal of the models that were read just now.
 
-def report_paper(summary, plot):
+
+def summarise(rows, facts):
+    """Summaries of the models in rows; what facts lack of them is in data/pretrained/models.csv."""
+    known = known_models()
+    known_facts = {(row["name"], row["stack"]): (float(row["params"]), row["causal"] == "1") for row in known}
+    return tables.summarise(rows, known_facts | facts, known)
+
+
+def report_models(rows, facts, with_layers, plot, crops=None):
+    """with_layers: a table of them first. crops: the corner of every layer's W_qk, if there is but one model."""
+    if with_layers:
+        print(tables.layer_table(rows))
+    summary = summarise(rows, facts)
+    print(tables.summary_table(summary))
+    if plot and crops:
+        causal = {s.stack: s.causal for s in summary}
+        figures.plot_model(summary[0].model, rows, causal, crops, plot)
+    elif plot:
+        figures.plot_models(summary, plot)
+
+
+def report_trainings(rows, targets, surveys, plot):
+    trainings = training.find_trainings(targets, rows, surveys)
+    print(training.training_table(trainings))
+    if plot and trainings:
+        figures_training.plot_training(trainings, plot)
+
+
+def report_suite(members, rows, targets, surveys, plot):
+    scored = training.find_scored(members, rows)
+    trainings = training.find_trainings(targets, rows, surveys)
+    print(training.suite_table(scored, trainings))
+    if plot and (scored or trainings):
+        figures_training.plot_suite(scored, trainings, plot)
+
+
+def report_paper(rows, facts, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
+    summary = summarise(rows, facts)
     ours = {}
     for s in summary:
         ours[s.model, s.stack] = s.symmetry, s.directionality
@@ -21,6 +62,9 @@ def report_paper(summary, plot):
     print(audit.tally(rows))
     if plot:
         figures_published.plot_pretrained(audit.read_models(), ours, plot)
+
+
+# ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
 def report_run(folder):

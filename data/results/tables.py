@@ -16,6 +16,7 @@ class ModelScore(NamedTuple):
     """A row of the CSV of pretrained models: the scores of one layer, or of one of its heads."""
 
     model: str
+    revision: str  # which of its checkpoints; "" where it is the one that its name stands for
     stack: str  # encoder, decoder, ...; "" where the model has one
     layer: int
     head: int | None  # None: the whole layer; an empty cell
@@ -66,8 +67,8 @@ def read_scores(path):
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["stack"], int(row["layer"]), head, int(row["n"]), int(row["r"]),
-                                   *(float(row[name]) for name in ModelScore._fields[6:])))
+            rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head, int(row["n"]),
+                                   int(row["r"]), *(float(row[name]) for name in ModelScore._fields[7:])))
     return rows
 
 
@@ -88,7 +89,7 @@ def summarise(rows, facts, known):
     summary = []
     for (model, stack), layers in by_stack.items():
         n_params, causal = facts[model, stack]
-        quartiles = np.percentile([row[6:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
+        quartiles = np.percentile([row[7:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
         summary.append(Summary(model, stack, len(layers), n_params, causal, published.get((model, stack), {}),
                                count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
     return summary
