@@ -426,7 +426,7 @@ def analyze_models(args):
     members = suites.find_suite(args.suite) if args.suite else []
     targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
     for name, error in errors.items():
-        print(f"analyze.py: {name}: {error}", file=sys.stderr)
+        print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
     path, rows = args.csv, []
     if args.paper:
         path = path or "data/results/paper.csv"
@@ -437,7 +437,7 @@ def analyze_models(args):
     left = [target for target in targets if (target.model, target.revision) not in done]
     surveys = suites.survey(targets, left)
     for seen in surveys:
-        print(seen.line(), file=sys.stderr)
+        print(printable(seen.line()), file=sys.stderr)
     facts, result = {}, None  # facts: (model, stack) -> n_params, causal
     matrices = []  # (name, rows, crops) of each model, to be drawn
     if args.offline:
@@ -449,7 +449,7 @@ def analyze_models(args):
             errors[target.label()] = e
             print(printable(f"analyze.py: {target.label()}: {e}"), file=sys.stderr)
             continue
-        print(f"{target.label()}: {result.note}", file=sys.stderr)
+        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
         rows += result.rows
         if args.matrices:
             matrices.append((target.label(), result.rows, result.crops))

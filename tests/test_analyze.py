@@ -302,10 +302,10 @@ def test_ctrl_c_ends_in_one_line_and_what_is_done_is_kept(tmp_path, monkeypatch,
     first, second = model(BERT, tmp_path / "b"), model(LLAMA, tmp_path / "l")
     score = analyze.score_model
 
-    def stop_at_the_second(name, *rest):
-        if name == second:
+    def stop_at_the_second(target, *rest):
+        if target.model == second:
             raise KeyboardInterrupt
-        return score(name, *rest)
+        return score(target, *rest)
 
     monkeypatch.setattr(analyze, "score_model", stop_at_the_second)
     assert run("--hf", first, second, "--csv", str(tmp_path / "s.csv")) == 130
