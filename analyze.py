@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from data.pretrained import audit
 from data.pretrained.files import CheckpointError
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
 from data.results import compare, figures, figures_published, published, runs, tables
 
@@ -259,7 +259,9 @@ def score_model(name, source, args):
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
-        note = ", ".join(part for part in (bytes_read(checkpoint), checkpoint.note) if part)
+        notes = [bytes_read(checkpoint), checkpoint.note]
+        notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
+        note = ", ".join(part for part in notes if part)
         return ScoredModel(checkpoint.n_params, causal, rows, crops, note)
 
 
