@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import compare, figures, report, runs, tables
 
@@ -271,7 +271,9 @@ def score_model(target, args):
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
-        note = ", ".join(part for part in (bytes_read(checkpoint), checkpoint.note) if part)
+        notes = [bytes_read(checkpoint), checkpoint.note]
+        notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
+        note = ", ".join(part for part in notes if part)
         return ScoredModel(checkpoint.n_params, causal, rows, crops, note)
 
 
