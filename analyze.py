@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import compare, figures, report, runs, tables
 
@@ -73,8 +73,8 @@ def directionality(m, gamma=GAMMA):
     r is what row norms have above their mean plus gamma standard deviations (over the n norms, divided by n - 1),
     summed over the rows that are above; c the same of columns. So it was computed for the published tables.
     """
-    # A row of W_qk belongs to a dimension of the token that asks, a column to one of the token that is asked. Under a
-    # causal mask a token is asked by all that follow it, and a few columns grow long: c > r, d < 0.
+    # A row of W_qk belongs to a dimension of the token that asks, a column to one of the token that is asked. The
+    # paper's argument: under a causal mask a token is asked by all that follow it, so some columns grow long: d < 0.
     r = excess(m.norm(dim=-1), gamma)
     c = excess(m.norm(dim=-2), gamma)
     return balance(r, c)
@@ -94,6 +94,7 @@ def directionality_eq17(m, gamma=GAMMA):
 
 def excess(norms, gamma):
     """(..., n) -> (...): what stands above the threshold, summed."""
+    # With gamma = 2 few pass, and a norm barely above weighs next to nothing: one long column outweighs many of these.
     threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)
     return (norms - threshold).clamp_min(0).sum(-1)
 
@@ -105,6 +106,7 @@ def outliers(norms, gamma):
 
 
 def balance(r, c):
+    # 0 / 0 where nothing stands out, and then no side has the upper hand
     return torch.where(r + c == 0, 0.0, (r - c) / (r + c))
 
 
@@ -129,21 +131,24 @@ def scores(w_q, w_k, gamma=GAMMA):
     w_q, w_k = near_one(w_q), near_one(w_k)
     C, r = w_q.shape[-2:]
     if 5 * r > 2 * C:  # from here on the plain way is the faster one, at C = 768 and at 4096
-        s, row_norms, column_norms = from_product(w_q, w_k)
-        precise = 1e-8  # of |W_q|^2 |W_k|^2: with less, W_qk is a difference of numbers that agree to many digits
+        s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
+        enough = 1e-8
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
-        precise = 1e-4  # the squares cancel, and not the entries; if factors are random, |W_qk|^2 is 1 / r of that
-    size = row_norms.square().sum(-1)
-    if (size < precise * squared_size(w_q) * squared_size(w_k)).any():
-        if w_q.ndim > 2:  # of many matrices, one by one
+        enough = 1e-4  # here squares are what is rounded, to 7 digits; of random factors 1 / r is left
+    # Heads may all but cancel, and queries may avoid the main direction of the keys. If next to nothing is left of
+    # |W_q|^2 |W_k|^2, it is the difference of numbers that agree in most of their digits: then once more, in float64.
+    left = row_norms.square().sum(-1)
+    if (left < enough * squared_norm(w_q) * squared_norm(w_k)).any():
+        if w_q.ndim > 2:  # many matrices: one by one, as most of them are well
             each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
             return Scores(*(torch.stack(values) for values in zip(*each)))
-        s, row_norms, column_norms = from_product(w_q.cpu().double(), w_k.cpu().double())  # not every device has double
+        found = from_product(w_q.cpu().double(), w_k.cpu().double())  # on the CPU: not every device has float64
+        s, row_norms, column_norms = (x.to(w_q.device, w_q.dtype) for x in found)
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
-    found = (s, d + 0 * s, eq17 + 0 * s)  # where there is no matrix there is nothing in balance: nan, not 0
-    return Scores(*(x.to(w_q.device, w_q.dtype) for x in found))
+    nothing = s.isnan()  # a zero matrix, of which balance says that neither rows nor columns stand out
+    return Scores(s, d.masked_fill(nothing, math.nan), eq17.masked_fill(nothing, math.nan))
 
 
 def at_least_float32(x):
@@ -151,14 +156,15 @@ def at_least_float32(x):
 
 
 def near_one(w):
-    """w (..., C, r) in float32 at least and over a power of two, so that no square underflows and no digit changes."""
+    """w (..., C, r) in float32 at least, times a power of two that brings its largest entry to between 0.5 and 1."""
+    # The scores do not depend on the scale of W_q and W_k. Products of four entries do: of 1e-21 they would be 0.
     w = at_least_float32(w)
     largest = w.detach().abs().amax((-2, -1), keepdim=True)
-    exponent = torch.frexp(largest).exponent.clamp(-126, 126)
-    return torch.ldexp(w, -exponent)
+    exponent = torch.frexp(largest).exponent.clamp(-126, 126)  # largest = mantissa 2^exponent; the range of float32
+    return torch.ldexp(w, -exponent)  # w 2^-exponent, which changes no digit
 
 
-def squared_size(w):
+def squared_norm(w):
     return w.square().sum((-2, -1))
 
 
@@ -227,7 +233,9 @@ def side_by_side(heads):
 
 def published_factors(layer, tensors, w_q, w_k):
     """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
-    if layer.layout[1] in FUSED:  # rows 0 to C and C to 2 C, not transposed: W_q^T W_k where these are q and k
+    if layer.layout[1] in FUSED:
+        # Rows 0 to C and C to 2 C, and not transposed: W_q^T W_k where these are q and k. In Pythia each head has its
+        # q, k and v together, so that the first C rows are a third of the heads, with their keys and values.
         weight = tensors[layer.names[0]]
         C = weight.shape[1]
         return weight[:C], weight[C : 2 * C]
@@ -251,6 +259,7 @@ def score_model(target, args):
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
         stacks = find_stacks(checkpoint.config, shapes)
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
+        # A model may be larger than the memory: only queries and keys are read, a layer at a time, a few ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
         name = target.label()
         with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
@@ -262,7 +271,9 @@ def score_model(target, args):
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
-        note = ", ".join(part for part in (bytes_read(checkpoint), checkpoint.note) if part)
+        notes = [bytes_read(checkpoint), checkpoint.note]
+        notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
+        note = ", ".join(part for part in notes if part)
         return ScoredModel(checkpoint.n_params, causal, rows, crops, note)
 
 
@@ -274,16 +285,18 @@ def score_layer(target, stack, layer, tensors, args):
     else:
         q, k = layer_factors(w_q, w_k)  # (C, Hkv D)
     whole = scores(q, k, args.gamma)
-    if not math.isfinite(whole.symmetry):
+    if not math.isfinite(whole.symmetry):  # W_q W_k^T can be zero where neither of them is
         raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
-    rows = [tables.ModelScore(target.model, target.revision, stack, layer.index, None, *q.shape,
-                              *map(float, whole))]
+    values = [float(x) for x in whole]
+    rows = [tables.ModelScore(target.model, target.revision, stack, layer.index, None, *q.shape, *values)]
     if args.per_head:
         keys = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): to each query head its key head
-        heads = scores(w_q, keys, args.gamma)  # (H,) each
-        for head, values in enumerate(zip(*(x.tolist() for x in heads))):
-            rows.append(tables.ModelScore(target.model, target.revision, stack, layer.index, head,
-                                          *w_q.shape[1:], *values))
+        each = scores(w_q, keys, args.gamma)  # (H,) each
+        for head in range(len(w_q)):
+            values = [float(x[head]) for x in each]
+            rows.append(tables.ModelScore(target.model, target.revision, stack, layer.index, head, *w_q.shape[1:],
+                                          *values))
+    # The first rows of both factors are what the first rows and columns of W_qk are made of: no need for all of it.
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
 
@@ -304,15 +317,18 @@ def score_rows(step, n_head, new, old):
 
     update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4.
     """
-    layers = score_step(new, old)  # (L,) each
+    # A layer's W_qk is the product of W_q and W_k as they are, that of head h of their columns h D to (h + 1) D.
     heads_now = [split_heads(w, n_head) for w in new]
     heads_before = None if old is None else [split_heads(w, n_head) for w in old]
-    heads = score_step(heads_now, heads_before)  # (L, H) each
+    of_layers = score_step(new, old)  # (L,) each
+    of_heads = score_step(heads_now, heads_before)  # (L, H) each
     rows = []
     for layer in range(len(new[0])):
-        rows.append(runs.RunScore(step, layer, "", *(f"{values[layer]:.6f}" for values in layers)))
+        texts = [f"{values[layer]:.6f}" for values in of_layers]
+        rows.append(runs.RunScore(step, layer, "", *texts))
         for head in range(n_head):
-            rows.append(runs.RunScore(step, layer, head, *(f"{values[layer, head]:.6f}" for values in heads)))
+            texts = [f"{values[layer, head]:.6f}" for values in of_heads]
+            rows.append(runs.RunScore(step, layer, head, *texts))
     return rows
 
 
@@ -322,10 +338,10 @@ def split_heads(w, n_head):
 
 
 def score_step(new, old):
-    """The scores of W_qk (a Scores) and the symmetry of its change, nan where old is None: four tensors on the CPU."""
+    """The scores of W_qk and the symmetry of its change: four tensors on the CPU."""
     w_q, w_k = new
     now = scores(w_q, w_k)
-    change = torch.full_like(now.symmetry, math.nan)
+    change = torch.full_like(now.symmetry, math.nan)  # at the start there is none
     if old is not None:
         # W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T:
         # a product of two factors again, and nothing that cancels when the change is small
@@ -354,6 +370,7 @@ def parse_args(argv):
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     parser.add_argument("--baseline", metavar="ARM",
                         help="what other runs are measured against (the plain random start, or the first arm)")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="of the runs, only these (all)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
     parser.add_argument("--csv", metavar="FILE",
                         help="write every score in full precision; with --runs, the comparison itself")
@@ -479,7 +496,7 @@ def main(argv):
     try:
         check_args(args)
         if args.runs:
-            report.report_runs(args.runs, args.level, args.baseline, args.csv, args.plot)
+            report.report_runs(args)
         else:
             sys.exit(analyze_models(args))
     except (UsageError, CheckpointError, runs.RunError, OSError) as e:

@@ -430,6 +430,23 @@ def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, mon
     assert drawn[0].axes[3].get_xlabel().startswith(f"{share:.0%} of")
 
 
+def test_matrices_of_several_models_stand_below_each_other_each_with_its_parts(tmp_path, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    one = BertConfig(**{**BERT.to_dict(), "num_hidden_layers": 1})
+    names = [model(one, tmp_path / "a"), model(one, tmp_path / "b")]
+    assert run("--hf", *names, "--matrices", str(tmp_path / "f.png")) == 0
+    pictures = [axis.images[0].get_array() for axis in drawn[0].axes if axis.images]
+    for name, whole, symmetric, skew in zip(names, pictures[::3], pictures[1::3], pictures[2::3]):
+        weights = load_file(Path(name) / "model.safetensors")
+        q, k = (weights[f"encoder.layer.0.attention.self.{x}.weight"] for x in ("query", "key"))
+        np.testing.assert_allclose(whole, q.T @ k, atol=1e-6)
+        np.testing.assert_allclose(symmetric, symmetric.T, atol=1e-6)
+        np.testing.assert_allclose(symmetric + skew, whole, atol=1e-6)
+
+
 def test_ticks_of_layers_are_whole_numbers_and_stacks_of_a_kind_differ_in_shade(tmp_path, monkeypatch):
     from matplotlib import pyplot as plt
 

@@ -142,6 +142,16 @@ def test_another_baseline_can_be_chosen_and_an_unknown_one_is_refused(tmp_path, 
     assert run(*folders, "--baseline", "slo") == "analyze.py: no arm is called slo: there are fast, random, slow"
 
 
+def test_arms_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):
+    run(*run_arms(tmp_path), "--csv", str(tmp_path / "c.csv"))
+    capsys.readouterr()
+    assert not run(str(tmp_path / "c.csv"), "--arms", "slow", "fast", "--baseline", "fast")
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].startswith("fast") and out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
+    assert "random" not in "".join(out)
+    assert "no arm is called sloe: there are" in run(str(tmp_path / "c.csv"), "--arms", "sloe")
+
+
 def test_what_one_seed_gains_over_another_stands_below_the_table(tmp_path, capsys):
     folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed) for seed in (1, 2)]
     assert not run(*folders)
@@ -273,7 +283,7 @@ def test_a_row_that_is_being_written_is_left_out(tmp_path):
         text = (tmp_path / "a-1" / name).read_text()
         (tmp_path / "a-1" / name).write_text(text + text.splitlines()[-1][:-3])
     with open(tmp_path / "a-1" / "scores.csv", "a") as f:
-        f.write("1\n1100,0,,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
+        f.write("1\n1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
     whole = runs.read_run(folder)
     assert len(whole.log["step"]) == len(whole.steps) == 11
 

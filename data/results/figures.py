@@ -68,7 +68,7 @@ def put_null(axis, score, n, r):
     """A grey band, which 95 of 100 random matrices are in."""
     band = null.band(score, n, r)
     if band:
-        axis.axhspan(*band, color="0.9", lw=0, zorder=-1)
+        axis.axhspan(*band, color="0.93", lw=0, zorder=-1)
 
 
 def layer_colour(layer, n_layer):
@@ -288,9 +288,8 @@ def plot_runs(arms, lines, level, curves, path):
             loss.plot(steps, values, color="0.75", lw=0.8, zorder=0)
         for name, records in arms.items():
             draw_losses(loss, records, name, style[name])
-            draw_medians(symmetry, records, "symmetry", style[name])
-            draw_medians(directionality, records, "directionality", style[name])
-            draw_medians(updates, records, "update_symmetry", style[name])
+            for axis, score in (symmetry, "symmetry"), (directionality, "directionality"), (updates, "update_symmetry"):
+                draw_medians(axis, records, score, style[name], band=len(arms) <= 6)
             values = together(records, lambda record: record.symmetry_std).mean(0)
             spread.plot(records[0].steps[: len(values)], values, **style[name])
         loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
@@ -309,8 +308,8 @@ def plot_runs(arms, lines, level, curves, path):
         empty.axis("off")
         put_titles((loss, left, ends, symmetry, directionality, updates, spread), [
             "validation loss", f"first step at {level:g} nats/token; bar: median", "loss at the end; bar: mean",
-            "symmetry of $W_{qk}$", "directionality of $W_{qk}$", "symmetry of the change of $W_{qk}$",
-            "standard deviation of symmetry over heads"])
+            "symmetry of $W_{qk}$", "directionality of $W_{qk}$; grey: random matrices",
+            "symmetry of the change of $W_{qk}$", "standard deviation of symmetry over heads"])
         put_legend_of_arms(empty, loss, arms)
 
 
@@ -325,12 +324,13 @@ def draw_losses(axis, records, name, style):
             axis.plot(record.eval_steps, record.val_loss, color=style["color"], lw=0.5, alpha=0.4)
 
 
-def draw_medians(axis, records, score, style):
-    """The median over layers, mean over seeds, as in the table; a band from the lowest seed to the highest."""
+def draw_medians(axis, records, score, style, band):
+    """The median over layers, mean over seeds, as in the table; with a band from the lowest seed to the highest."""
     values = together(records, lambda record: record.medians[score])  # (seeds, steps)
     steps = records[0].steps[: values.shape[1]]
     axis.plot(steps, values.mean(0), **style)
-    axis.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.08, lw=0)
+    if band:
+        axis.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.1, lw=0)
 
 
 def loss_limits(arms, level):

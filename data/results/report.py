@@ -75,27 +75,31 @@ def report_run(folder):
     return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
 
 
-def report_runs(paths, level, baseline, csv, plot):
-    """Compare runs, from their folders or from what an earlier --csv has kept of them, and the authors' runs."""
+def report_runs(args):
+    """
+    Compare runs, from their folders or from what an earlier --csv has kept of them, and the authors' runs. args: of the
+    command line, runs, level, baseline, arms, csv, plot.
+    """
     ours, theirs = [], []
-    for path in paths:
+    for path in args.runs:
         if path.endswith(".csv") and not compare.is_comparison(path):
             theirs.append(path)
         else:
             ours.append(path)
     curves, trajectories = published.read_csv_files(theirs)
-    arms = compare.arrange(compare.pool(ours), baseline)
-    lines = compare.compare(arms, level, baseline)
+    arms = compare.choose(compare.pool(ours), args.arms)
+    arms = compare.arrange(arms, args.baseline)
+    lines = compare.compare(arms, args.level, args.baseline)
     if curves:
         print(published.curves_table(curves))
     if arms:
-        print(tables.comparison_table(lines, arms, level))
+        print(tables.comparison_table(lines, arms, args.level))
     if trajectories:
         print(published.ends_table(trajectories, arms))
-    if csv and arms:
-        compare.write_comparison(csv, arms)
-    if plot:
-        draw_runs(arms, lines, level, curves, trajectories, Path(plot))
+    if args.csv and arms:
+        compare.write_comparison(args.csv, arms)
+    if args.plot:
+        draw_runs(arms, lines, args.level, curves, trajectories, Path(args.plot))
 
 
 def draw_runs(arms, lines, level, curves, trajectories, path):
