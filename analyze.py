@@ -35,6 +35,7 @@ from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import compare, figures, report, runs, tables
+from data.results.runs import RunError, require
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -398,7 +399,7 @@ def check_args(args):
     try:
         torch.zeros(1, device=args.device).item()
     except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
-        raise UsageError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
+        raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     require(not args.offline or args.paper,
             "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
     require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
@@ -411,15 +412,6 @@ def check_args(args):
     if args.csv and Path(args.csv).exists():
         mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
-
-
-def require(condition, message):
-    if not condition:
-        raise UsageError(message)
-
-
-class UsageError(Exception):
-    """An argument that cannot be used, in one line."""
 
 
 def complain(name, error):
@@ -471,23 +463,18 @@ def analyze_models(args):
         print(printable(seen.line()), file=sys.stderr)
 
     rows, results = score_all(left, rows, path, args)
-    facts = {}  # (model, stack) -> n_params, causal
-    for target, result in results.items():
-        for stack in result.causal:
-            facts[target.model, stack] = result.n_params, result.causal[stack]
     if args.matrices and results:
         matrices = [(target.label(), result.rows, result.crops) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
     if args.paper:
-        report.report_paper(rows, facts, args.plot)
+        report.report_paper(rows, results, args.plot)
     elif args.suite and rows:
         report.report_suite(members, rows, targets, surveys, args.plot)
     elif surveys and rows:
         report.report_trainings(rows, targets, surveys, args.plot)
     elif rows:
-        crops = results[targets[0]].crops if len(targets) == 1 else None
         with_layers = len(targets) == 1 or args.per_head and not args.csv
-        report.report_models(rows, facts, with_layers, args.plot, crops)
+        report.report_models(rows, results, with_layers, args.plot)
     return 1 if errors or len(results) < len(left) else 0
 
 
@@ -499,7 +486,7 @@ def main(argv):
             report.report_runs(args)
         else:
             sys.exit(analyze_models(args))
-    except (UsageError, CheckpointError, runs.RunError, OSError) as e:
+    except (CheckpointError, RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:
         print("analyze.py: stopped", file=sys.stderr)
