@@ -185,7 +185,7 @@ class Member(NamedTuple):
     objective: str  # what it was trained for; of a dose, what is counted, with its unit
     size: str
     dose: float | None
-    partner: str  # of a switch: the name of the member that its training began from
+    partner: str  # of a switch: the member that its training began from; "" of one from which others began
     source: str  # where it was seen to exist
 
 
