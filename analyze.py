@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import arguments, figures, report, runs, tables
 
@@ -270,7 +270,9 @@ def score_model(target, args):
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
-        note = ", ".join(part for part in (bytes_read(checkpoint), checkpoint.note) if part)
+        notes = [bytes_read(checkpoint), checkpoint.note]
+        notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
+        note = ", ".join(part for part in notes if part)
         return ScoredModel(checkpoint.n_params, causal, rows, crops, note)
 
 
@@ -358,7 +360,7 @@ def analyze_models(args):
     members = suites.find_suite(args.suite) if args.suite else []
     targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
     for name, error in errors.items():  # one that cannot be found does not stop the others
-        print(f"analyze.py: {name}: {error}", file=sys.stderr)
+        print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
 
     # What takes hours goes on where its CSV stands.
     path, rows = args.csv, []
@@ -373,7 +375,7 @@ def analyze_models(args):
     # Of a training, how many bytes will be read is said first.
     surveys = suites.survey(targets, left)
     for seen in surveys:
-        print(seen.line(), file=sys.stderr)
+        print(printable(seen.line()), file=sys.stderr)
 
     facts, result = {}, None  # facts: (model, stack) -> n_params, causal
     matrices = []  # (name, rows, crops) of each model, to be drawn
@@ -386,7 +388,7 @@ def analyze_models(args):
             errors[target.label()] = e
             print(printable(f"analyze.py: {target.label()}: {e}"), file=sys.stderr)
             continue
-        print(f"{target.label()}: {result.note}", file=sys.stderr)
+        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
         rows += result.rows
         if args.matrices:
             matrices.append((target.label(), result.rows, result.crops))

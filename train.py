@@ -265,10 +265,11 @@ class Trainer:
         Within DDP, which then splits the graph of the backward pass where a bucket of gradients is complete: one bucket
         is on its way to the other processes while the next is computed.
         """
-        self.model.compile(dynamic=False)  # shapes are static: batches are whole, and every row has K masked tokens
         if self.place.world > 1:
             self.net.require_backward_grad_sync = False  # this is no step: nothing to share
-        try:  # a compiler is first used, and fails, when the model is
+        try:
+            self.model.compile(dynamic=False)  # shapes are static: batches are whole, every row has K masked tokens
+            # The compiler is used, and fails if it does, when the model is used first.
             _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
             with self.autocast():
                 self.net(*micro_batch).backward()

@@ -5,6 +5,7 @@ Where a run runs: its device, and this process alone or among those that torchru
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def find_place(cfg):
         if cfg.threads > most:
             raise ConfigError(f"threads = {cfg.threads}, expected at most the {most} of this machine")
         torch.set_num_threads(cfg.threads)
+    check_cache()
     rank, local_rank, world = read_ranks()
     device = find_device(cfg.device, local_rank)
     if device.type == "cuda":
@@ -81,6 +83,19 @@ def find_place(cfg):
         raise ConfigError(f"the processes of this run cannot meet at {os.environ.get('MASTER_ADDR')}:"
                           f"{os.environ.get('MASTER_PORT')}: {first_line(e)}")
     return Place(rank, world, device)
+
+
+def check_cache():
+    """torch makes the folder of its compiler's cache whenever an optimizer is made, and fails where it cannot."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    if name not in os.environ:
+        return
+    try:
+        os.makedirs(os.environ[name], exist_ok=True)
+        tempfile.TemporaryFile(dir=os.environ[name]).close()
+    except OSError as e:
+        print(f"{name} = {os.environ[name]} cannot be written ({e.strerror}): torch's own place for it is used instead")
+        del os.environ[name]
 
 
 def read_ranks():

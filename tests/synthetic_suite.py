@@ -1,9 +1,11 @@
-"""
+r"""
 Trains the suite of data/results/synthetic_suite.png: what the public suites promise, small enough to make here.
 
-    python tests/synthetic_suite.py out/suite        # about three minutes on one core; pytest does not collect this
+    python tests/synthetic_suite.py out/suite        # five minutes of one core; pytest does not collect this
     python analyze.py --suite out/suite/suite.csv --csv data/results/synthetic_suite.csv \
         --plot data/results/synthetic_suite.png
+    python analyze.py --hf out/suite/encoder-64 out/suite/decoder-64 out/suite/encoder-32 out/suite/decoder-32 \
+        --revisions 'step*' --plot data/results/synthetic_training.png
 
 Encoders and decoders of two sizes from one seed, the same text in the same order, and ten checkpoints of each in
 folders step0 ... step800; and the larger ones, trained on for the other objective. suite.csv lists them.

@@ -302,10 +302,10 @@ def test_ctrl_c_ends_in_one_line_and_what_is_done_is_kept(tmp_path, monkeypatch,
     first, second = model(BERT, tmp_path / "b"), model(LLAMA, tmp_path / "l")
     score = analyze.score_model
 
-    def stop_at_the_second(name, *rest):
-        if name == second:
+    def stop_at_the_second(target, *rest):
+        if target.model == second:
             raise KeyboardInterrupt
-        return score(name, *rest)
+        return score(target, *rest)
 
     monkeypatch.setattr(analyze, "score_model", stop_at_the_second)
     assert run("--hf", first, second, "--csv", str(tmp_path / "s.csv")) == 130
@@ -428,6 +428,23 @@ def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, mon
         np.testing.assert_allclose(axis.images[0].get_array(), part, atol=1e-6)
     share = np.linalg.norm((m + m.T) / 2) ** 2 / np.linalg.norm(m) ** 2
     assert drawn[0].axes[3].get_xlabel().startswith(f"{share:.0%} of")
+
+
+def test_matrices_of_several_models_stand_below_each_other_each_with_its_parts(tmp_path, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    one = BertConfig(**{**BERT.to_dict(), "num_hidden_layers": 1})
+    names = [model(one, tmp_path / "a"), model(one, tmp_path / "b")]
+    assert run("--hf", *names, "--matrices", str(tmp_path / "f.png")) == 0
+    pictures = [axis.images[0].get_array() for axis in drawn[0].axes if axis.images]
+    for name, whole, symmetric, skew in zip(names, pictures[::3], pictures[1::3], pictures[2::3]):
+        weights = load_file(Path(name) / "model.safetensors")
+        q, k = (weights[f"encoder.layer.0.attention.self.{x}.weight"] for x in ("query", "key"))
+        np.testing.assert_allclose(whole, q.T @ k, atol=1e-6)
+        np.testing.assert_allclose(symmetric, symmetric.T, atol=1e-6)
+        np.testing.assert_allclose(symmetric + skew, whole, atol=1e-6)
 
 
 def test_ticks_of_layers_are_whole_numbers_and_stacks_of_a_kind_differ_in_shade(tmp_path, monkeypatch):

@@ -197,7 +197,7 @@ def test_the_axis_of_steps_is_logarithmic_where_they_span_decades(steps, scale, 
     (["--hf", "{run}", "--revisions", "step*"], "no folder in {run} matches step*"),
     (["--hf", "{run}/lo*"], "nothing that matches {run}/lo* has a step in its name"),
     (["--hf", "{run}/checkpoint-2", "--revision", "v1"], "is local, where there is no revision v1"),
-    (["--suite", "ettn"], "no suite ettn; did you mean ettin?"),
+    (["--suite", "ettn"], "no suite ettn (did you mean ettin?): there are "),
     (["--suite", "{run}/none.csv"], "there is no file {run}/none.csv"),
 ])
 def test_what_cannot_be_found_is_one_line(argv, wanted, run_folder, capsys):

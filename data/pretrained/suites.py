@@ -210,8 +210,8 @@ def find_suite(name: str) -> list[Member]:
     members = read_suites()
     names = list(dict.fromkeys(member.suite for member in members))
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    require(name in names, f"no suite {name}{hint} There are {', '.join(names)}, or a CSV of the form of {SUITES.name}")
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    require(name in names, f"no suite {name}{hint}: there are {', '.join(names)}, or a CSV of the form of {SUITES.name}")
     return [member for member in members if member.suite == name]
 
 
