@@ -225,7 +225,7 @@ def side_by_side(heads):
 
 def published_factors(layer, tensors, w_q, w_k):
     """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
-    if layer.layout[1] in FUSED:  # rows 0 to C and C to 2 C, not transposed: W_q^T W_k where these are q and k
+    if layer.layout.form in FUSED:  # rows 0 to C and C to 2 C, not transposed: W_q^T W_k where these are q and k
         weight = tensors[layer.names[0]]
         C = weight.shape[1]
         return weight[:C], weight[C : 2 * C]

@@ -136,9 +136,6 @@ def patches(model, n=0, t=0):  # of one image, 8 x 8 patches of 3 x 4 x 4
     model(torch.randn(64, 48), grid_thw=torch.tensor([[1, 8, 8]]))
 
 
-GRID = torch.cartesian_prod(torch.arange(8), torch.arange(8))[None]  # (1, 64, 2): where the 64 patches are
-
-
 def of(text_path, other_path, run):  # a text model and another inside of a model
     def drive(model, n, t):
         model.get_submodule(text_path)(input_ids=ids(n, t))
@@ -219,6 +216,7 @@ case("nemotron_h", WIDE, decoder(1, 3), hybrid_override_pattern="M*-*", mamba_nu
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet "
      "roc_bert tapas convbert jina_embeddings_v3 gte", TEXT, encoder(0, 1))
+case("mobilebert", TEXT, encoder(0, 1), intra_bottleneck_size=16, true_hidden_size=16, embedding_size=16)
 case("nystromformer", TEXT, encoder(0, 1), num_landmarks=1, segment_means_seq_len=1)
 case("openai_privacy_filter", MOE, encoder(0, 1))
 case("bert", TEXT, decoder(0, 1), is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
@@ -274,7 +272,7 @@ case("yolos", SQUARE, encoder(0, 1, 2), images, patch_size=8)
 case("internvl_vision", SQUARE, encoder(0, 1, 2), images)
 case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(12, 16, 16)),
      max_length=16, num_mel_bins=16)
-case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew wav2vec2-conformer wav2vec2-bert", WAVE,
+case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav2vec2-conformer wav2vec2-bert", WAVE,
      encoder(0, 1), waves)
 case("wav2vec2-bert", WAVE, encoder(0, 1) | encoder(0, name="adapter"), waves, add_adapter=True, num_adapter_layers=1,
      adapter_kernel_size=1, adapter_stride=1, output_hidden_size=32)
@@ -296,6 +294,7 @@ def llava(types, text_type, vision, run=of(LLM, VISION, images), stacks=LLAVA, m
 llava("llava llava_next vipllava", "llama", dict(VIT, model_type="clip_vision_model"))
 llava("llava_onevision", "qwen2", dict(VIT, model_type="siglip_vision_model"))
 llava("gemma3", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
+llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"))
 llava("paligemma", "gemma", dict(VIT, model_type="siglip_vision_model"), stacks=LLAVA | {"text": (None, [0, 1])})
 llava("mistral3", "mistral", dict(VIT, model_type="pixtral", head_dim=6),
       of(LLM, VISION, lambda model: images(model, image_sizes=[(16, 16)] * 25)))
@@ -305,7 +304,8 @@ llava("idefics2", "mistral", dict(VIT, model_type="idefics2_vision"), IDEFICS,
 llava("idefics3", "llama", dict(VIT, model_type="idefics3_vision"), IDEFICS)
 llava("smolvlm", "llama", dict(VIT, model_type="smolvlm_vision"), IDEFICS)
 QWEN_VL = of(LLM, "model.visual", patches)
-case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v", dict(text_config=MROPE, vision_config=QWEN_VIT), LLAVA, QWEN_VL)
+case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe", dict(text_config=MROPE, vision_config=QWEN_VIT), LLAVA,
+     QWEN_VL)
 OMNI_AUDIO = dict(d_model=24, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=48, num_mel_bins=8,
                   max_source_positions=64, output_dim=64, downsample_hidden_size=8)
 OMNI = LLAVA | encoder(0, 1, 2, name="audio")
@@ -329,10 +329,19 @@ case("qwen2_5_omni_talker", MROPE, decoder(0, 1), of("model", "model", lambda mo
 case("qwen3_omni_moe_talker_text", MROPE, decoder(0, 1), embeddings, "Qwen3OmniMoeTalkerModel",
      shared_expert_intermediate_size=16)
 case("qwen3_omni_moe_talker_code_predictor", MROPE, decoder(0, 1), embeddings, "Qwen3OmniMoeTalkerCodePredictorModel")
-case("gemma4", dict(text_config=dict(GEMMA, global_head_dim=24), vision_config=dict(
-    VIT, hidden_size=32, head_dim=8, num_key_value_heads=4, patch_size=4, position_embedding_size=64,
-    pooling_kernel_size=1, use_clipped_linears=True)), LLAVA | decoder(0, 1, 2, 3, name="text"),
+GEMMA4 = dict(text_config=dict(GEMMA, global_head_dim=24, num_experts=2, top_k_experts=1, moe_intermediate_size=16),
+              vision_config=dict(VIT, model_type="gemma4_vision", hidden_size=32, head_dim=8, num_key_value_heads=4,
+                                 patch_size=4, position_embedding_size=64, pooling_kernel_size=1,
+                                 use_clipped_linears=True))
+GRID = torch.cartesian_prod(torch.arange(8), torch.arange(8))[None]  # (1, 64, 2): where the 64 patches are
+case("gemma4", GEMMA4, LLAVA | decoder(0, 1, 2, 3, name="text"),
      of(LLM, VISION, lambda model: model(torch.randn(1, 64, 48), GRID)))
+case("diffusion_gemma", GEMMA4, LLAVA | {"text": (None, [0, 1, 2, 3])},
+     of("model.encoder.language_model", "model.encoder.vision_tower",
+        lambda model: model(torch.randn(1, 64, 48), GRID)))
+case("kimi_k25", dict(text_config=dict(MLA, model_type="deepseek_v3"), vision_config=dict(
+    VIT, hidden_size=32, patch_size=4, pos_emb_height=4, pos_emb_width=4, pos_emb_time=1)), LLAVA,
+     of(LLM, VISION, lambda model: model(torch.randn(64, 3, 4, 4), torch.tensor([[1, 8, 8]]))))
 case("qwen3_5 qwen3_5_moe", dict(text_config=HYBRID | MROPE | HYBRID_LAYERS, vision_config=QWEN_VIT),
      LLAVA | decoder(1, 3, name="text"), QWEN_VL)
 case("mllama", dict(text_config=dict(GQA, num_hidden_layers=3, cross_attention_layers=[1]), vision_config=MLLAMA_VIT),
@@ -351,10 +360,16 @@ case("clap", dict(text_config=TEXT, audio_config=dict(
     encoder(0, name="audio.stage 0") | encoder(0, 1, name="audio.stage 1") | encoder(0, 1, name="text"),
     of("text_model", "audio_model", lambda model: model(torch.randn(9, 1, 64, 16), is_longer=torch.zeros(9, 1))))
 case("siglip", dict(text_config=CLIP_TEXT, vision_config=VIT), TEXT_ENCODER, of("text_model", "vision_model", images))
+
+
+def four_patches(model):
+    model(pixel_values=torch.randn(9, 4, 192), pixel_attention_mask=torch.ones(9, 4),
+          spatial_shapes=torch.tensor([[2, 2]] * 9))
+
+
 case("siglip2", dict(text_config=TEXT, vision_config=dict(VIT, num_patches=4)), TEXT_ENCODER,
-     of("text_model", "vision_model", lambda model: model(
-         pixel_values=torch.randn(9, 4, 192), pixel_attention_mask=torch.ones(9, 4),
-         spatial_shapes=torch.tensor([[2, 2]] * 9))))
+     of("text_model", "vision_model", four_patches))
+llava("lfm2_vl", "lfm2", dict(VIT, model_type="siglip2_vision_model", num_patches=4), of(LLM, VISION, four_patches))
 case("blip", dict(text_config=CLIP_TEXT, vision_config=VIT), LLAVA,
      of("text_decoder", "vision_model", images), "BlipForConditionalGeneration")
 case("blip", dict(text_config=dict(CLIP_TEXT, projection_dim=24), vision_config=VIT), TEXT_ENCODER,
@@ -456,10 +471,16 @@ class Probe(TorchDispatchMode):
     def __init__(self, model):
         super().__init__()
         modules = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
-        self.names = {module: name for name, module in modules.items()
-                      if not any(other.startswith(name + ".") for other in modules) and [*module.parameters()]
-                      and not NOT_SELF.search(name) and not re.search("Linear|Lightning", type(module).__name__)
-                      and not getattr(module, "is_kv_shared_layer", False)}
+        weights = set()  # of those taken: the decoder of Diffusion Gemma has the weights of its encoder
+        self.names = {}
+        for name, module in modules.items():
+            first = next(module.parameters(), None)
+            wraps_another = any(other.startswith(name + ".") for other in modules)
+            is_other = NOT_SELF.search(name) or re.search("Linear|Lightning", type(module).__name__)
+            takes_keys = getattr(module, "is_kv_shared_layer", False)
+            if first is not None and first not in weights and not (wraps_another or is_other or takes_keys):
+                self.names[module] = name
+                weights.add(first)
         self.heads, self.causal, self.axis, self.module, self.basis = {}, {}, {}, None, True
         self.paused = False
         for module in self.names:
@@ -497,7 +518,8 @@ class Probe(TorchDispatchMode):
         if not self.basis:
             name, changed = self.names[module], self.replace(args, kwargs)[1].clone()
             changed.select(self.axis[name], 1).add_(1)
-            args, kwargs = self.replace(args, kwargs | {"cache": None} if "cache" in kwargs else kwargs, changed)[0]
+            no_cache = {key: None for key in ("cache", "past_key_values") if key in kwargs}
+            args, kwargs = self.replace(args, kwargs | no_cache, changed)[0]
             outs = (x if torch.is_tensor(x) else x[0] for x in (out, module.forward(*args, **kwargs)))
             self.causal[name] = torch.equal(*(x.select(self.axis[name], 0) for x in outs))
 
@@ -806,8 +828,9 @@ def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
 def test_the_half_of_an_encoder_decoder_says_what_it_lacks(tmp_path, capsys):
     config = transformers.T5Config(**T5)
     transformers.T5EncoderModel(config).save_pretrained(tmp_path)
-    analyze.main(["--hf", str(tmp_path)])
-    assert "no weights of its decoder" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        analyze.main(["--hf", str(tmp_path)])
+    assert "no weights of its decoder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", sorted(layout_table.CONFIG_DICT))
