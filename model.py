@@ -250,6 +250,14 @@ HF_LAYER_NAMES = {  # the same of one layer: blocks.0.attn.q.weight is bert.enco
     "ln_2.": "output.LayerNorm.",
 }
 HF_TOKEN_TYPES = "bert.embeddings.token_type_embeddings.weight"
+HF_DEFAULTS = dict(  # what the shapes of the weights do not show: a config.json that lacks one of these means its default
+    num_attention_heads=12,
+    hidden_act="gelu",
+    layer_norm_eps=1e-12,
+    is_decoder=False,
+    position_embedding_type="absolute",
+    tie_word_embeddings=True,
+)
 
 
 def hf_prefixes(n_layer):
@@ -334,8 +342,17 @@ def from_hf(state):
     return ours
 
 
-def load_hf(model, state):
-    """A Hugging Face BERT's state dict into a model of ours; KeyError and ValueError name what does not fit."""
+def load_hf(model, config, state):
+    """
+    A Hugging Face BERT, its config.json as a dict and its state dict, into a model of ours.
+
+    KeyError and ValueError name what does not fit.
+    """
+    our_config, _ = to_hf(model)
+    for key, default in HF_DEFAULTS.items():
+        there, here = config.get(key, default), our_config[key]
+        if there != here:
+            raise ValueError(f"{key} is {there} there and {here} here")
     state, ours = from_hf(state), model.state_dict()
     for name in sorted(ours.keys() | state.keys()):
         there = tuple(state[name].shape) if name in state else "missing"

@@ -6,10 +6,11 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume            # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
-Writes into out_dir: run.json at once; log.csv and scores.csv as it goes; ckpt.pt at every evaluation; and at the end
-run.png and the model as a Hugging Face BERT (model.safetensors, config.json). data/results/runs.py says what they hold.
+Writes into out_dir: run.json at once, log.csv and scores.csv as it goes, and at every evaluation ckpt.pt, the model as
+a Hugging Face BERT (model.safetensors, config.json) and run.png. data/results/runs.py says what these hold. Ctrl-C,
+SIGTERM and SIGHUP end in a checkpoint, and in status 130, 143 or 129; torchrun makes 1 of each.
 
-Several nodes: run on each of them, with its own --node_rank, and with out_dir and data_dir on a file system that all see,
+Several nodes: on each, with its own --node_rank, and with out_dir and data_dir on a file system that all of them see,
 
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 
@@ -18,13 +19,16 @@ CPUs). Several jobs on one machine: torchrun --standalone. With --max-restarts=3
 its last checkpoint by itself.
 """
 
+import contextlib
 import math
+import os
 import signal
 import sys
 import time
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until training begins, Ctrl-C ends quietly: imports take seconds
 
 import numpy as np
 import torch
@@ -34,49 +38,21 @@ from tqdm import tqdm
 
 import analyze
 import init
-from config import ConfigError, TrainConfig, load
-from config._place import RESTARTS, find_place, first_line, is_lost_process, is_out_of_memory
+from config import ConfigError, load
+from config._place import RESTARTS, find_place, first_line, is_lost_process, is_out_of_memory, require_memory
 from data import tokens
-from data.batches import get_batch
+from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
-from data.results import runs
-from data.stdlib import prepare
+from data.results import figures, runs, samples
+from data.results.report import report_run
 from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
-AHEAD = 2  # batches that are made while the one before is trained on
+DRAW_EVERY = 10  # seconds between two pictures of a run, at least: drawing one takes about as long as 20 small steps
 
 
 class TrainError(Exception):
     """What stopped a run, in one line."""
-
-
-# ---- the data and the batch --------------------------------------------------------------------------------------
-
-
-def split_batch(cfg, world):
-    """-> (rows of the global batch for each process, rows of a micro-batch)."""
-    per_process, rest = divmod(cfg.batch_size, world)
-    micro = min(cfg.micro_batch_size, per_process)
-    if rest or per_process % micro:
-        raise ConfigError(f"batch_size = {cfg.batch_size}, expected a multiple of {world} processes x micro_batch_size "
-                          f"= {cfg.micro_batch_size}")
-    return per_process, micro
-
-
-def open_corpus(cfg, place):
-    """The token files of cfg.data_dir."""
-    folder = Path(cfg.data_dir)
-    if place.rank == 0:
-        prepare.make(folder)  # those of the standard library, where they are missing: a few seconds, no network
-    if place.world > 1:
-        dist.barrier()  # the others wait for the files
-    corpus = tokens.load(folder)
-    for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
-        if len(split) <= rows * cfg.block_size:
-            raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
-                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower eval_iters or prepare more")
-    return corpus
 
 
 # ---- the model and its start -------------------------------------------------------------------------------------
@@ -97,15 +73,17 @@ def build_model(cfg, meta):
         qk_norm=cfg.qk_norm,
         diagonal=cfg.diagonal,
     ))
-    if cfg.init_from in ("scratch", "resume"):
+    if cfg.init_from in ("scratch", "resume"):  # the weights of a checkpoint come later, in Trainer.begin
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
         return model
+    if not Path(cfg.init_from).is_dir():
+        raise ConfigError(f"init_from = {cfg.init_from!r}, expected scratch, resume, or a folder with a model")
     with open_checkpoint(cfg.init_from) as checkpoint:
-        (state,) = checkpoint.stream([list(checkpoint.tensors)], zeros=True)
+        (state,) = checkpoint.stream([list(checkpoint.tensors)], zeros=True)  # one group of tensors: all of them
     try:
-        load_hf(model, state)
+        load_hf(model, checkpoint.config, state)
     except (KeyError, ValueError) as e:
-        raise CheckpointError(f"{cfg.init_from} is not the BERT that this configuration describes: {e.args[0]}")
+        raise CheckpointError(f"it is not the BERT that this configuration describes: {e.args[0]}")
     return model
 
 
@@ -117,15 +95,18 @@ def make_optimizer(cfg, model):
     decay = [p for p in model.parameters() if p.ndim > 1]  # matrices and embeddings
     no_decay = [p for p in model.parameters() if p.ndim <= 1]  # biases and LayerNorm
     groups = [dict(params=decay, weight_decay=cfg.weight_decay), dict(params=no_decay, weight_decay=0.0)]
-    # fused: one pass over the weights instead of one per operation of Adam
+    # m = 0.9 m + 0.1 g and v = beta2 v + (1 - beta2) g^2 are running means of the gradient and of its square; a weight
+    # moves by learning_rate m / sqrt(v), so by about learning_rate, however large or small its gradient is.
+    # fused: one pass over the weights instead of one per operation.
     return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
 
 
 def learning_rate(cfg, step):
     """Linear warm-up to cfg.learning_rate, then linear decay that would reach 0 at max_iters."""
-    if step < cfg.warmup_iters:
-        return cfg.learning_rate * ((step + 1) / cfg.warmup_iters)  # step + 1: at 0 the first update would be lost
-    return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - cfg.warmup_iters))
+    warmup_iters = min(cfg.warmup_iters, cfg.max_iters)  # a run that is shorter than its warm-up is all warm-up
+    if step < warmup_iters:
+        return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: at 0 the first update would be lost
+    return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - warmup_iters))
 
 
 # ---- what a step does --------------------------------------------------------------------------------------------
@@ -145,8 +126,8 @@ def constraint(cfg, model):
     """
     s = analyze.scores(*stacked_qk(model)).symmetry  # (L,), (|M_s|^2 - |M_n|^2) / |M|^2, and the parts sum to |M|^2
     if cfg.constraint == "symmetric":
-        return (2 / (1 + s)).mean()
-    return (2 / (1 - s)).mean()
+        return (2 / (1 + s)).mean()  # |M_s|^2 = (1 + s) / 2 |M|^2
+    return (2 / (1 - s)).mean()  # |M_n|^2 = (1 - s) / 2 |M|^2
 
 
 class Trainer:
@@ -155,9 +136,8 @@ class Trainer:
     def __init__(self, cfg, place, corpus):
         self.cfg, self.place, self.corpus = cfg, place, corpus
         self.out = Path(cfg.out_dir)
-        per_process, self.micro_batch_size = split_batch(cfg, place.world)
-        first = place.rank * per_process
-        self.rows = np.arange(first, first + per_process)  # of the global batch: what this process trains on
+        self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)
+        require_memory(cfg, corpus.meta["vocab_size"], place.device)
         self.model = build_model(cfg, corpus.meta).to(place.device)
         self.net = self.model  # what a training step calls: the model, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
@@ -168,31 +148,7 @@ class Trainer:
         self.unread = []  # losses of the last updates, still on the device
         self.losses = []  # and on the host, since the last row of log.csv [nats/token]
         self.seconds = 0.0  # that these took
-
-    # batches
-
-    def batch(self, stream, seed, step):
-        """This process's rows of a global batch, on the CPU."""
-        batch = get_batch(self.cfg, self.corpus.meta, stream, seed, step, self.rows)
-        if self.place.device.type == "cuda":
-            return [x.pin_memory() for x in batch]  # so that the copy to the GPU need not be waited for
-        return batch
-
-    def batches(self):
-        """The batches of the steps to come; the next ones are made and masked in another thread meanwhile."""
-        ahead = deque()
-        with ThreadPoolExecutor(1) as thread:
-            for step in range(self.step, self.cfg.max_iters):
-                ahead.append(thread.submit(self.batch, self.corpus.train, self.cfg.seed, step))
-                if len(ahead) > AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-
-    def micro_batches(self, batch):
-        """A batch in pieces of micro_batch_size rows, on the device: each the arguments of the model."""
-        parts = [x.to(self.place.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
-        return list(zip(*parts))
+        self.drawn_at = time.monotonic()
 
     # the step
 
@@ -205,41 +161,42 @@ class Trainer:
         """
         One update of the weights by the gradient of the mean loss over the global batch.
 
-        The batch is more than fits in memory, so its gradient is a sum over micro-batches: backward() adds to p.grad,
-        and after the last one DDP takes the mean of p.grad over processes.
+        The batch is more than fits in memory, so its gradient is a sum over micro-batches, which hold one part each:
+        backward() adds to p.grad, and with the last one DDP takes the mean of p.grad over processes.
         """
         cfg = self.cfg
-        micro_batches = self.micro_batches(batch)
+        micro_batches = self.loader.micro_batches(batch)
         n = len(micro_batches)
         batch_loss = 0.0
-        for i, micro_batch in enumerate(micro_batches):
+        for i, (first_row, micro_batch) in enumerate(micro_batches):
             is_last = i == n - 1
-            self.net.require_backward_grad_sync = is_last  # DDP's; nothing is sent for what is not complete
-            self.seed_dropout(first_row=self.rows[i * self.micro_batch_size])
+            if self.place.world > 1:
+                self.net.require_backward_grad_sync = is_last  # DDP sends gradients once they are complete
+            self.seed_dropout(first_row)
             with self.autocast():
-                loss = self.net(*micro_batch)  # [nats/token]
+                loss = self.net(*micro_batch)  # (), mean over the predicted tokens [nats/token]
             batch_loss += loss.detach() / n
             if cfg.constraint != "none":
                 loss = loss + cfg.constraint_weight * constraint(cfg, self.model)  # Eq. (S146)
             self.scaler.scale(loss / n).backward()  # backward() sums, and we want the mean
-        self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)
+        self.scaler.unscale_(self.optimizer)  # p.grad is now that of the loss itself
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all weights as one vector
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(cfg, self.step)
         self.scaler.step(self.optimizer)  # skips the update if float16 overflowed ...
         self.scaler.update()  # ... and halves the scale
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad()  # frees the gradients: the next forward pass needs the memory
         self.unread.append(batch_loss)  # a tensor: to look at it now would be to wait for the GPU
         self.step += 1
 
     def seed_dropout(self, first_row):
         """Dropout is a function of (seed, step, row), as batches are: a run that goes on needs no state of it."""
-        (seed,) = np.random.SeedSequence([self.cfg.seed, self.step, int(first_row)]).generate_state(1)
+        (seed,) = np.random.SeedSequence([self.cfg.seed, self.step, first_row]).generate_state(1)
         torch.manual_seed(int(seed))
 
     def read_losses(self):
         """Bring the losses of the last updates to the host; the run ends if one, or every gradient, is not finite."""
-        losses = self.place.mean(torch.stack(self.unread)).tolist()
+        losses = self.place.mean(torch.stack(self.unread)).tolist()  # the one wait for the device
         first = self.step - len(losses) + 1
         for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
@@ -259,11 +216,11 @@ class Trainer:
         self.model.eval()  # no dropout
         losses = []
         for i in range(self.cfg.eval_iters):
-            for micro_batch in self.micro_batches(self.batch(self.corpus.val, 0, i)):
+            for _, micro_batch in self.loader.micro_batches(self.loader.val_batch(i)):
                 with self.autocast():
                     losses.append(self.model(*micro_batch))
         self.model.train()
-        return self.place.mean(torch.stack(losses).mean()).item()
+        return self.place.mean(torch.stack(losses).mean()).item()  # every process has evaluated its rows
 
     # before the first step
 
@@ -273,14 +230,25 @@ class Trainer:
         resume = restarted or self.cfg.init_from == "resume"
         state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
         if state is not None:
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.scaler.load_state_dict(state["scaler"])
-            self.step, self.scored_qk, self.losses = state["step"], state["scored_qk"], state["losses"]
+            self.load(state)
         elif resume:
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        if self.place.rank == 0:
+        if not self.place.all_equal(self.step):
+            raise TrainError(f"the processes of this run find different checkpoints in {self.out}: it must be on a "
+                             "file system that all of them see")
+        if self.place.rank == 0:  # files are written by one process
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
+
+    def load(self, state):
+        """state: as in `save`."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.step, self.scored_qk, self.losses = state["step"], state["scored_qk"], state["losses"]
+        before = state["config"]["max_iters"]
+        if before < self.cfg.max_iters:
+            self.place.say(f"max_iters was {before:,} so far: from here on the learning rate falls to 0 at "
+                           f"{self.cfg.max_iters:,}")
 
     def prepare_net(self):
         """Share the training step among processes, and compile it."""
@@ -291,15 +259,25 @@ class Trainer:
             self.compile()
 
     def compile(self):
-        """Compile the model, and go on without, with one line, where there is no compiler that works."""
-        self.model.compile(dynamic=False)  # shapes are static: batches are whole, and every row has K masked tokens
-        try:  # compilers fail when they are first used
-            first, *_ = self.micro_batches(self.batch(self.corpus.train, 0, 0))
+        """
+        Compile the model, and go on without, with one line, where there is no compiler that works.
+
+        Within DDP, which then splits the graph of the backward pass where a bucket of gradients is complete: one bucket
+        is on its way to the other processes while the next is computed.
+        """
+        if self.place.world > 1:
+            self.net.require_backward_grad_sync = False  # this is no step: nothing to share
+        try:
+            self.model.compile(dynamic=False)  # shapes are static: batches are whole, every row has K masked tokens
+            # The compiler is used, and fails if it does, when the model is used first.
+            _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
             with self.autocast():
-                self.model(*first).backward()
-        except RuntimeError as e:  # TorchDynamoException and InvalidCxxCompiler are RuntimeErrors
-            self.place.say(f"torch.compile does not work here, going on without it: {str(e).strip().splitlines()[0]}")
-            torch.compiler.set_stance("force_eager")
+                self.net(*micro_batch).backward()
+        except (RuntimeError, OSError) as e:  # TorchDynamoException and InvalidCxxCompiler are RuntimeErrors
+            if is_out_of_memory(e):
+                raise
+            self.place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
+            torch.compiler.set_stance("force_eager")  # from here on compile() has not happened
         self.optimizer.zero_grad()
 
     # what is written
@@ -308,31 +286,34 @@ class Trainer:
         return len(self.losses) * self.cfg.batch_size * self.cfg.block_size / self.seconds
 
     def write_log(self):
-        """Evaluate, and append a row to log.csv; at step 0 there is nothing yet to say of training."""
-        val_loss = self.evaluate()
+        """Evaluate, append a row to log.csv and say it; at step 0 there is nothing yet to say of training."""
         n_tokens = self.step * self.cfg.batch_size * self.cfg.block_size
-        train_loss = rate = speed = ""
+        row = runs.LogRow(self.step, n_tokens, val_loss=f"{self.evaluate():.6f}")
+        left = ""
         if self.losses:
-            train_loss = f"{sum(self.losses) / len(self.losses):.6f}"
-            rate = f"{learning_rate(self.cfg, self.step - 1):.6g}"
-            speed = f"{self.tokens_per_s():.0f}"
+            row = row._replace(
+                train_loss=f"{sum(self.losses) / len(self.losses):.6f}",
+                learning_rate=f"{learning_rate(self.cfg, self.step - 1):.6g}",
+                tokens_per_s=f"{self.tokens_per_s():.0f}",
+            )
+            updates_left = self.cfg.max_iters - self.step
+            left = f", {tqdm.format_interval(updates_left * self.seconds / len(self.losses))} left"
         if self.place.rank == 0:
-            row = [self.step, n_tokens, train_loss, f"{val_loss:.6f}", rate, speed]
             runs.append(self.out / "log.csv", runs.LOG, [row])
         self.losses, self.seconds = [], 0.0
-        self.place.say(f"step {self.step}: validation loss {val_loss:.4f}")
+        self.place.say(runs.describe_row(row) + left)
 
     @torch.no_grad()
     def write_scores(self):
         """Append the scores of every layer and head to scores.csv, and of what W_qk gained since the rows before."""
         if self.place.rank == 0:
-            now = stacked_qk(self.model)
+            now = stacked_qk(self.model)  # copies: training changes the weights themselves
             rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
             runs.append(self.out / "scores.csv", runs.SCORES, rows)
             self.scored_qk = now
 
     def save(self):
-        """Write ckpt.pt: all that resuming needs."""
+        """Write ckpt.pt, all that resuming needs; and the model and a picture, for whoever looks at the run."""
         if not all(p.isfinite().all() for p in self.model.parameters()):  # losses would tell a step later
             self.fail(self.step, "weights are no longer finite")
         self.corpus.check()  # or what was learned since the checkpoint before may be of other text
@@ -340,15 +321,20 @@ class Trainer:
             state = dict(step=self.step, model=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
                          scaler=self.scaler.state_dict(), scored_qk=self.scored_qk, losses=self.losses)
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
+            self.export()
+            if time.monotonic() - self.drawn_at > DRAW_EVERY:
+                figures.plot_run(runs.read_run(self.out), self.out / "run.png")
+                self.drawn_at = time.monotonic()
 
     def export(self):
-        """The model as a Hugging Face BERT, a picture of the run, and a table of its last scores."""
-        if self.place.rank == 0:
-            try:
-                runs.save_hf(self.out, *to_hf(self.model))
-            except ValueError as e:
-                self.place.say(f"no model.safetensors: {e}")
-            print(analyze.report_run(self.out))
+        """Write the model as a Hugging Face BERT, which analyze.py and transformers open at any time."""
+        try:
+            config, state = to_hf(self.model)
+        except ValueError as e:  # a model that no BERT is
+            if self.step == 0:
+                self.place.say(f"this run writes no model.safetensors: {e}")
+            return
+        runs.save_hf(self.out, config, state)
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -362,18 +348,22 @@ def loop(trainer, stop):
     The clock of tokens_per_s stands still while scores, evaluations and checkpoints are made.
     """
     cfg, place = trainer.cfg, trainer.place
-    bar = tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=place.rank > 0, dynamic_ncols=True)
-    batches = trainer.batches()
+    hidden = None if place.rank == 0 else True  # None: hidden where stderr is no terminal
+    bar = tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden, dynamic_ncols=True)
+    batches = trainer.loader.train_batches(trainer.step)
     if cfg.profile and place.rank == 0:
         batches = runs.traced(batches, trainer.out / "trace.json")
     with bar:
-        if trainer.step == 0:
+        if trainer.step == 0:  # what a run starts from is part of its story
             trainer.write_scores()
             trainer.write_log()
             trainer.save()
         began = time.perf_counter()
         for batch in batches:
-            trainer.train_step(batch)
+            trainer.train_step(batch)  # a GPU only gets the work here, and goes on with it while we do
+            bar.update()
+
+            # Is there a reason to stop and look?
             is_end = trainer.step == cfg.max_iters
             time_to_score = is_end or trainer.step % cfg.score_interval == 0
             time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
@@ -381,11 +371,10 @@ def loop(trainer, stop):
             time_to_look = trainer.step % READ_EVERY == 0 or (place.world == 1 and len(stop) > 0)
             if not (time_to_score or time_to_evaluate or time_to_look):
                 continue
-            trainer.read_losses()  # waits for the device
+            trainer.read_losses()  # waits until the device has done all steps so far, so the clock is right
             trainer.seconds += time.perf_counter() - began
-            told_to_stop = place.any(len(stop) > 0)
+            told_to_stop = place.any(len(stop) > 0)  # all processes stop, or none
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}, {trainer.tokens_per_s():,.0f} tokens/s", refresh=False)
-            bar.update(trainer.step - bar.n)
             if time_to_score:
                 trainer.write_scores()
             if time_to_evaluate:
@@ -399,25 +388,35 @@ def loop(trainer, stop):
 
 
 def describe(trainer):
-    """What is about to run, in two lines."""
+    """What is about to run, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
     kind = "decoder" if cfg.causal else "encoder"
     n_params = sum(p.numel() for p in trainer.model.parameters())
-    n_micro = len(trainer.rows) // trainer.micro_batch_size
-    return (f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
-            f"({cfg.dtype})\nbatch of {cfg.batch_size} = {place.world} processes x {n_micro} micro-batches x "
-            f"{trainer.micro_batch_size} sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training "
-            "tokens")
+    micro = trainer.loader.micro_batch_size
+    n_micro = len(trainer.loader.rows) // micro
+    precision = cfg.dtype
+    if cfg.dtype == "float32" and place.device.type == "cuda":
+        precision = "float32, products in TF32"
+    lines = [
+        f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
+        f"({precision})",
+        f"batch of {cfg.batch_size} = {place.world} processes x {n_micro} micro-batches x {micro} sequences of "
+        f"{cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
+    ]
+    if cfg.warmup_iters > cfg.max_iters:
+        lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
+    return "\n".join(lines)
 
 
 def train(cfg, place):
     trainer = Trainer(cfg, place, open_corpus(cfg, place))
-    trainer.begin()
+    trainer.begin()  # refuses, if it does, before anything is compiled
     trainer.prepare_net()
     place.say(describe(trainer))
-    stop = []  # the signals that asked for an end: noted here, acted upon between two steps
+    # A signal comes at any moment, in the middle of a step too: it is noted here, and acted upon between two steps.
+    stop = []
     before = {}
-    for signum in signal.SIGINT, signal.SIGTERM:
+    for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:  # the last one when a terminal or ssh is closed
         before[signum] = signal.signal(signum, lambda signum, frame: stop.append(signum))
     try:
         interrupted = loop(trainer, stop)
@@ -427,7 +426,10 @@ def train(cfg, place):
     if interrupted:
         place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
         sys.exit(128 + max(stop, default=signal.SIGTERM))  # another process may have been the one that was told
-    trainer.export()
+    if place.rank == 0:
+        place.say(report_run(trainer.out))
+        with torch.compiler.set_stance("force_eager"):  # for three rows of another shape no compiling is worth it
+            place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
 
 
 def main(argv):
@@ -436,16 +438,25 @@ def main(argv):
         argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
     try:
         cfg = load(argv)
-        train(cfg, find_place(cfg))
-    except KeyboardInterrupt:  # before training began: later ones end in a checkpoint
-        sys.exit(128 + signal.SIGINT)
-    except (ConfigError, TrainError, tokens.DataError, CheckpointError, runs.RunError, OSError) as e:
+        place = find_place(cfg)
+        lock = runs.locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
+        with lock:
+            train(cfg, place)
+    except CheckpointError as e:
+        sys.exit(f"train.py: init_from = {cfg.init_from}: {e}")
+    except (ConfigError, TrainError, tokens.DataError, runs.RunError, OSError) as e:
         sys.exit(f"train.py: {e}")
-    except RuntimeError as e:
-        if not isinstance(e, dist.DistError) and "gloo" not in str(e):  # Gloo raises no class of its own
+    except (RuntimeError, MemoryError) as e:
+        if is_out_of_memory(e):
+            told = f"out of memory ({first_line(e)}): lower micro_batch_size = {cfg.micro_batch_size}"
+        elif is_lost_process(e):
+            told = (f"another process of this run does not answer ({first_line(e)}); --init_from=resume goes on from "
+                    f"the last checkpoint in {cfg.out_dir}")
+        else:
             raise
-        print(f"train.py: a process of this run is gone; --init_from=resume goes on from {cfg.out_dir}/ckpt.pt",
-              file=sys.stderr)
+        if not dist.is_initialized():
+            sys.exit(f"train.py: {told}")
+        print(f"train.py: {told}", file=sys.stderr)
         sys.stdout.flush()
         os._exit(1)  # sys.exit can wait for ever: the destructors of DDP and of Gloo's threads wait for each other
     finally:

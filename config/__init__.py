@@ -50,7 +50,7 @@ class TrainConfig:
         "random", "of W_q and W_k (init.py)")
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
-    init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a Hugging Face BERT")
+    init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a BERT of the same tokens")
     mlm_probability: float = key(0.15, "share of the tokens that an encoder predicts")
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
     constraint_weight: float = key(0.0, "its weight, gamma of Eq. (S146)")
@@ -77,11 +77,11 @@ class TrainConfig:
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
         from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", *shares]
         for name, value in dataclasses.asdict(self).items():
-            if name == "diagonal":  # any number
+            if type(value) not in (int, float) or name == "diagonal":  # which may be any number
                 continue
-            if isinstance(value, (int, float)) and not 0 <= value < math.inf:
+            if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} = {value}, expected 0 or more")
-            if isinstance(value, (int, float)) and value == 0 and not isinstance(value, bool) and name not in from_zero:
+            if value == 0 and name not in from_zero:
                 raise ConfigError(f"{name} = {value}, expected more than 0")
             if name in shares and value >= 1:
                 raise ConfigError(f"{name} = {value}, expected a share below 1")
@@ -92,11 +92,18 @@ class TrainConfig:
             raise ConfigError(f"n_head = {self.n_head}, expected at most n_embd / 2 with init = {self.init!r}")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
-        if self.warmup_iters >= self.max_iters:
-            raise ConfigError(f"warmup_iters = {self.warmup_iters}, expected less than max_iters = {self.max_iters}")
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed = {self.seed}, expected less than 2**63, what torch takes")
+        if not self.out_dir:
+            raise ConfigError("out_dir is empty, expected a folder")
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
+        symmetric_starts = ("symmetric", "indefinite", "negative")
+        if (self.constraint == "skew" and self.init in symmetric_starts
+                or self.constraint == "symmetric" and self.init == "skew"):
+            raise ConfigError(f"constraint = {self.constraint!r} with init = {self.init!r}: the start has no "
+                              f"{self.constraint} part, and the constraint divides by it")
 
     @property
     def predicts_next(self):
@@ -106,11 +113,14 @@ class TrainConfig:
 
 def load(argv):
     """argv: at most one file and any number of --key=value, in that order of precedence -> TrainConfig."""
-    flags = [a for a in argv if a.startswith("-")]
-    files = [a for a in argv if not a.startswith("-")]
-    if {"-h", "--help"} & set(flags):
+    flags = [word for word in argv if word.startswith("-")]
+    files = [word for word in argv if not word.startswith("-")]
+    if "-h" in flags or "--help" in flags:
         print(help_text())
         raise SystemExit(0)
+    for flag in flags:  # before any file, as in `--max_iters 100` the 100 looks like one
+        if not flag.startswith("--") or "=" not in flag:
+            raise ConfigError(f"{flag}: write --key=value, without a space")
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
     values = {}
@@ -118,24 +128,40 @@ def load(argv):
         values["out_dir"] = f"out/{Path(path).stem}"
         values |= {name: checked(name, value, path) for name, value in read_file(path).items()}
     for flag in flags:
-        name, equals, text = flag.removeprefix("--").partition("=")
-        if not equals or not flag.startswith("--"):
-            raise ConfigError(f"{flag}: write --key=value")
+        name, _, text = flag.removeprefix("--").partition("=")
         values[name] = checked(name, parse(name, text), "command line")
     return TrainConfig(**values)
 
 
 def read_file(path):
-    try:
-        variables = runpy.run_path(path)
-    except OSError as e:
-        mine = ", ".join(sorted(p.name for p in Path(__file__).parent.glob("[!_]*.py")))
-        raise ConfigError(f"{path}: {e.strerror}; config/ has {mine}")
-    except (SyntaxError, NameError, ImportError, AttributeError, TypeError, ValueError, ArithmeticError) as e:
-        raise ConfigError(f"{path} is not plain key = value Python: {e}")
+    """The keys that a config file sets -> {name: value}, not yet checked."""
+    variables = run_file(path)
     if "arms" in variables:
         raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -P 2 -L 1 python train.py")
-    return {k: v for k, v in variables.items() if not k.startswith("_") and not isinstance(v, ModuleType)}
+    values = {}
+    for name, value in variables.items():
+        if not name.startswith("_") and not isinstance(value, ModuleType):
+            values[name] = value
+    if not values:
+        raise ConfigError(f"{path} sets no key; expected lines such as n_layer = 4")
+    return values
+
+
+def run_file(path):
+    """The variables of a config file, which is Python."""
+    if Path(path).is_dir():
+        raise ConfigError(f"{path} is a folder; expected a file, one of {config_files()}")
+    try:
+        return runpy.run_path(path)
+    except OSError as e:
+        raise ConfigError(f"{path}: {e.strerror}; config/ has {config_files()}")
+    except (SyntaxError, NameError, ImportError, AttributeError, TypeError, ValueError, ArithmeticError, LookupError,
+            AssertionError, RuntimeError, SystemExit) as e:
+        raise ConfigError(f"{path} is not plain key = value Python: {type(e).__name__} {e}".replace("\n", " "))
+
+
+def config_files():
+    return ", ".join(sorted(path.name for path in Path(__file__).parent.glob("[!_]*.py")))
 
 
 def arms(path):
@@ -143,11 +169,9 @@ def arms(path):
     The arguments of train.py for every run of a comparison, as lists: a file with base (a config file), arms {name: its
     changes} and seeds. All are checked here, so that no run begins before a mistake in another is found.
     """
+    plan = run_file(path)
     try:
-        plan = runpy.run_path(path)
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
-    except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror}")
     except KeyError as e:
         raise ConfigError(f"{path} has no {e.args[0]}, expected base, arms and seeds, as in config/arms/tiny.py")
     for seed, (name, changes) in itertools.product(seeds, named.items()):  # stopped, it is a comparison of fewer seeds

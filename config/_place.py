@@ -5,9 +5,11 @@ Where a run runs: its device, and this process alone or among those that torchru
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,8 @@ from tqdm import tqdm
 from config import ConfigError
 
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # torchrun repeats the command line as it was
+BYTES_PER_WEIGHT = 16  # float32 four times: the weight, its gradient, and AdamW's two moments
+MEET = 300  # seconds that the processes wait for each other at the start
 GRACE = 25  # seconds from torchrun's SIGTERM to our own end: its SIGKILL, which says nothing, comes after 30
 
 
@@ -30,6 +34,11 @@ class Place:
         if self.world > 1:
             dist.all_reduce(x)
         return x / self.world
+
+    def wait(self):
+        """Until all processes have come here."""
+        if self.world > 1:
+            dist.barrier()
 
     def any(self, condition):
         """Whether the condition holds in one process at least."""
@@ -60,6 +69,7 @@ def find_place(cfg):
         if cfg.threads > most:
             raise ConfigError(f"threads = {cfg.threads}, expected at most the {most} of this machine")
         torch.set_num_threads(cfg.threads)
+    check_cache()
     rank, local_rank, world = read_ranks()
     device = find_device(cfg.device, local_rank)
     if device.type == "cuda":
@@ -73,6 +83,19 @@ def find_place(cfg):
         raise ConfigError(f"the processes of this run cannot meet at {os.environ.get('MASTER_ADDR')}:"
                           f"{os.environ.get('MASTER_PORT')}: {first_line(e)}")
     return Place(rank, world, device)
+
+
+def check_cache():
+    """torch makes the folder of its compiler's cache whenever an optimizer is made, and fails where it cannot."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    if name not in os.environ:
+        return
+    try:
+        os.makedirs(os.environ[name], exist_ok=True)
+        tempfile.TemporaryFile(dir=os.environ[name]).close()
+    except OSError as e:
+        print(f"{name} = {os.environ[name]} cannot be written ({e.strerror}): torch's own place for it is used instead")
+        del os.environ[name]
 
 
 def read_ranks():
@@ -107,9 +130,25 @@ def find_device(name, local_rank):
     return device
 
 
+def require_memory(cfg, vocab_size, device):
+    """Refuse a model that does not fit, before it is drawn. ConfigError."""
+    C = cfg.n_embd
+    embeddings = (vocab_size + cfg.block_size) * C
+    # of a layer: q, k, v and proj, C^2 each, and 8 C^2 of the MLP; biases and LayerNorm are small beside these
+    n_params = embeddings + cfg.n_layer * 12 * C**2
+    needed = BYTES_PER_WEIGHT * n_params
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    else:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise ConfigError(f"n_layer = {cfg.n_layer}, n_embd = {C}: {n_params / 1e6:,.0f} M parameters take "
+                          f"{needed / 1e9:,.0f} GB to train, and {device} has {there / 1e9:,.0f} GB")
+
+
 def join(device, rank, world):
     """Meet the other processes."""
-    store, _, _ = next(dist.rendezvous("env://"))
+    store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=MEET)))
     # The store of one node outlives a restart, and with it the addresses of processes that are gone: each start keeps
     # its own under a name of its own. Several nodes count their restarts separately, and get a new store.
     if os.environ.get("LOCAL_WORLD_SIZE") == str(world):

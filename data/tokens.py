@@ -75,14 +75,13 @@ def read_meta(path):
         for key in "checksum", "command":
             if len(meta[key].splitlines()) != 1:
                 raise ValueError(f"{key} is not a line of text")
-        found = {key: meta[key] for key in tokenizer}
         for split in "train", "val":
-            shards(folder, split, meta)
+            shards(folder, split, meta)  # a checksum, or none, for each of them
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise damaged(path) from error
     for key, value in tokenizer.items():
-        if found[key] != value:
-            raise broken(folder, f"has {key} = {found[key]!r}, but {meta['tokenizer']} has {value!r}", meta)
+        if meta.get(key) != value:
+            raise broken(folder, f"has {key} = {meta.get(key)!r}, but {meta['tokenizer']} has {value!r}", meta)
     return meta
 
 
@@ -144,6 +143,7 @@ class Stream:
             i += 1
 
     def file(self, i):
+        """The open file of shard i."""
         if i in self.files:
             return self.files[i]
         shard = self.shards[i]
@@ -168,6 +168,7 @@ class Stream:
 
 
 def stamp(path):
+    """What tells, without reading, that a file may hold other bytes than before."""
     status = path.stat()
     return status.st_mtime_ns, status.st_ino
 

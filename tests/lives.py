@@ -31,13 +31,18 @@ def begin(argv, output, break_off=None, **env):
     return life
 
 
-def begin_ranks(argv, output, n=2):
-    """The same on n processes."""
+def begin_ranks(argv, output, n=2, others=None):
+    """The same on n processes; others: the arguments of all but the first, where they are not its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return [begin(argv, f"{output}.{rank}", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n),
-                  MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)) for rank in range(n)]
+    lives = []
+    for rank in range(n):
+        env = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1",
+                   MASTER_PORT=str(port))
+        args = others if others and rank > 0 else argv
+        lives.append(begin(args, f"{output}.{rank}", **env))
+    return lives
 
 
 def end(life, timeout=60):

@@ -24,15 +24,9 @@ from torch.utils.serialization import config as torch_config
 import data.pretrained.hub
 from data.pretrained.sources import CheckpointError, open_checkpoint
 from tests.hub import hub  # noqa: F401 (a fixture)
-from tests.toy import CONFIG, GROUPS, SHARDS, WANTED, WEIGHTS, folder, make, read, refusal
+from tests.toy import CONFIG, SHARDS, WANTED, WEIGHTS, as_bin, folder, make, read, refusal
 
 BIN = "pytorch_model.bin"
-
-
-def as_bin(state, **options) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(state, buffer, **options)
-    return buffer.getvalue()
 
 
 def records_of(data: bytes) -> dict[str, bytes]:
@@ -266,6 +260,10 @@ def test_a_pickle_that_would_run_code_is_refused_and_not_run(hub, tmp_path, zipp
 
 
 STATE = make(n_embd=8)
+PICKLED = entries_of(STATE)[0].content
+SHAPE = b"K\x08K\x08\x86"  # (8, 8), of every tensor of STATE
+HUGE = b"\x8a\x06" + (1 << 40).to_bytes(6, "little")
+assert b"QK\0" + SHAPE in PICKLED  # Q: the storage; K: the first element in it
 LIES = {
     "an offset beyond the file": (3, dict(told_offset=1 << 20)),
     "an offset of 64 bits": (3, dict(told_offset=1 << 62)),
@@ -280,6 +278,9 @@ LIES = {
     "a storage that is not there": (6, dict(name="archive/data/none")),
     "no pickle": (0, dict(name="archive/data.txt")),
     "an empty pickle": (0, dict(content=b"")),
+    "a shape of more elements than 64 bits count": (0, dict(content=PICKLED.replace(SHAPE, HUGE + HUGE + b"\x86"))),
+    "a tensor before its storage": (0, dict(content=PICKLED.replace(b"QK\0" + SHAPE, b"QJ" + 4 * b"\xff" + SHAPE))),
+    "a tensor behind its storage": (0, dict(content=PICKLED.replace(b"QK\0" + SHAPE, b"QK\1" + SHAPE))),
     "no dict": (0, dict(content=pickle.dumps([1, 2], 2))),
 }
 
@@ -299,6 +300,17 @@ def test_a_zip_that_lies_is_refused(hub, tmp_path, lie):
         assert BIN in refusal(source, [list(STATE)])
 
 
+def test_a_pickle_that_has_changed_since_it_was_written_is_refused(tmp_path):
+    data = as_bin(STATE).replace(SHAPE, b"K\x04K\x10\x86")  # (4, 16): as many elements
+    assert "checksum" in refusal(folder(tmp_path / "toy", {BIN: data}), [list(STATE)])
+    torch_config.save.compute_crc32 = False
+    try:
+        unchecked = as_bin(STATE)
+    finally:
+        torch_config.save.compute_crc32 = True
+    read(folder(tmp_path / "toy", {BIN: unchecked}), weights=STATE)
+
+
 @pytest.mark.parametrize("cut", [3, 4, 100, 2000, -1, -22, -300])
 def test_a_bin_cut_short_is_refused(tmp_path, cut):
     assert BIN in refusal(folder(tmp_path / "toy", {BIN: as_bin(STATE)[:cut]}))
@@ -316,7 +328,7 @@ def test_a_damaged_bin_is_refused(tmp_path):
     rng = random.Random(0)
     for zipped in (True, False):
         data = as_bin(make(n_embd=4), _use_new_zipfile_serialization=zipped)
-        for trial in range(200):
+        for trial in range(120):
             hurt = bytearray(data)
             for _ in range(rng.randint(1, 8)):
                 place = rng.randrange(min(len(hurt), 2500))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import close_session, constants, hf_hub_download
+from huggingface_hub import close_session, constants
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
@@ -346,7 +346,8 @@ def test_a_file_cut_short_in_its_data_is_refused(hub, tmp_path):
 def test_an_index_that_lies_is_refused(tmp_path):
     toy, first = folder(tmp_path / "toy", SHARDED), next(iter(SHARDS))
     lies = [(INDEX["weight_map"] | {"new": first}, "'new'"), ({"a": "none.safetensors"}, "none.safetensors"),
-            ({"a": "../toy/" + first}, "is not there"), ({}, "weight_map"), ([], "weight_map"), ({"a": 1}, "weight_map")]
+            ({"a": "../toy/" + first}, "is not there")]
+    lies += [(no_map, "weight_map") for no_map in ({}, [], {"a": 1})]
     for weight_map, told in lies:
         (toy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
         assert told in refusal(toy)

@@ -59,8 +59,8 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--n_layer=True"], "n_layer = True, expected int, got bool"),
     (["--causal=1"], "causal = 1, expected bool, got int"),
     (["--learning_rate=fast"], "learning_rate = 'fast', expected float"),
-    (["--init=symetric"], "init = 'symetric', expected random | symmetric | negative | indefinite | skew; "
-                          "the nearest one is 'symmetric'"),
+    (["--init=symetric"], "init = 'symetric', expected random | symmetric | tilted | mimetic | indefinite | negative | "
+                          "skew; the nearest one is 'symmetric'"),
     (["--compile"], "--compile: write --key=value"),
     (["-n_layer=2"], "-n_layer=2: write --key=value"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4, such as 248"),
@@ -68,7 +68,13 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--batch_size=0"], "batch_size = 0, expected more than 0"),
     (["--learning_rate=-1e-3"], "learning_rate = -0.001, expected 0 or more"),
     (["--dropout=1.0"], "dropout = 1.0, expected a share below 1"),
-    (["--warmup_iters=10", "--max_iters=10"], "warmup_iters = 10, expected less than max_iters = 10"),
+    (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
+    (["--seed=10**24"], "seed = '10**24', expected int, got str"),
+    (["--seed=1" + 24 * "0"], "expected less than 2**63"),
+    (["--out_dir="], "out_dir is empty, expected a folder"),
+    (["config"], "config is a folder; expected a file, one of bert.py"),
+    (["--init=symmetric", "--constraint=skew", "--constraint_weight=1"], "the start has no skew part"),
+    (["--init=skew", "--constraint=symmetric", "--constraint_weight=1"], "the start has no symmetric part"),
     (["--constraint=skew"], "set both or neither"),
     (["--constraint_weight=0.1"], "set both or neither"),
     (["config/nothing.py"], "config/nothing.py: No such file or directory; config/ has bert.py"),
@@ -83,8 +89,12 @@ def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
 @pytest.mark.parametrize("text, words", [
     ("n_layer = 2\nlearning_rat = 3e-4", "unknown key learning_rat = 0.0003; the nearest one is learning_rate"),
     ("n_layer = '2'", "n_layer = '2', expected int, got str"),
-    ("n_layer == 2", "is not plain key = value Python: name 'n_layer' is not defined"),
-    ("n_layer = ", "is not plain key = value Python: invalid syntax"),
+    ("n_layer == 2", "is not plain key = value Python: NameError name 'n_layer' is not defined"),
+    ("n_layer = ", "is not plain key = value Python: SyntaxError invalid syntax"),
+    ("n_layer = {}['x']", "is not plain key = value Python: KeyError 'x'"),
+    ("raise RuntimeError('two\\nlines')", "is not plain key = value Python: RuntimeError two lines"),
+    ("import sys; sys.exit(3)", "is not plain key = value Python: SystemExit 3"),
+    ("_n = 3\nimport math", "sets no key; expected lines such as n_layer = 4"),
 ])
 def test_a_mistake_in_a_file_is_named_with_the_file(tmp_path, text, words):
     (tmp_path / "mine.py").write_text(text)
@@ -123,9 +133,9 @@ def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, text, wor
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config" / "arms").glob("*.py")), ids=lambda path: path.stem)
-def test_the_arms_of_a_shipped_comparison_differ_in_start_mask_or_constraint_alone(path, monkeypatch):
+def test_the_arms_of_a_shipped_comparison_differ_in_start_mask_diagonal_or_constraint_alone(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     found = [vars(load(words)) for words in arms(str(path))]
-    free = {"init", "qk_std", "v_std", "causal", "constraint", "constraint_weight", "seed", "out_dir"}
+    free = {"init", "qk_std", "v_std", "diagonal", "causal", "constraint", "constraint_weight", "seed", "out_dir"}
     assert len({cfg["out_dir"] for cfg in found}) == len(found)
     assert {key for cfg in found for key in cfg if cfg[key] != found[0][key]} <= free

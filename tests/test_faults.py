@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,10 @@ import torch
 
 import train
 from config import TrainConfig
-from data import tokens
+from data import loader, tokens
 from data.results import runs
 from tests.lives import begin, begin_ranks, end
-from tests.test_train import SMALL, argv, data_dir, result, start
+from tests.test_train import SMALL, argv, data_dir, refusal, result, start
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def losses(cfg):
 MOMENTS = [  # (the function in whose n-th call a process dies, n, the share of its bytes written or the seconds passed)
     (name, rng.randint(1, most), rng.uniform(0, longest))
     for rng in [random.Random(1)]
-    for name, most, longest in 4 * [("train.Trainer.train_step", 9, 0.05), ("torch.save", 2, 1), ("os.replace", 4, 1),
+    for name, most, longest in 4 * [("train.Trainer.train_step", 9, 0.05), ("torch.save", 2, 1), ("os.replace", 7, 1),
                                     ("train.Trainer.train_step", 9, 0.05), ("data.results.runs.append", 6, 1)]]
 
 
@@ -82,12 +84,56 @@ def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number
         lives[killed].kill()
         status, said = end(lives[1 - killed])
         assert status == 1 and "Traceback" not in said, said
-        assert said.splitlines()[-1] == ("train.py: a process of this run is gone; --init_from=resume goes on from "
-                                         f"{cfg.out_dir}/ckpt.pt")
+        last = said.splitlines()[-1]
+        assert last.startswith("train.py: another process of this run does not answer (") and "gloo" in last
+        assert last.endswith(f"--init_from=resume goes on from the last checkpoint in {cfg.out_dir}")
         alone = begin(argv(cfg, init_from="resume"), tmp_path / "alone", ("train.Trainer.train_step", 12, 0.001))
         assert end(alone)[0] == -signal.SIGALRM
     assert [end(life)[0] for life in begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rank")] == [0, 0]
     np.testing.assert_allclose(losses(cfg), losses(whole), atol=2e-5)
+
+
+def test_processes_that_find_different_checkpoints_end_in_one_line(short, tmp_path):
+    """Two nodes that do not see the same out_dir: one would resume and the other begin."""
+    train.main(argv(short))
+    lives = begin_ranks(argv(short, init_from="resume"), tmp_path / "rank",
+                        others=argv(short, init_from="resume", out_dir=tmp_path / "elsewhere"))
+    for life in lives:
+        status, said = end(life)
+        assert status == 1 and "Traceback" not in said, said
+        assert "the processes of this run find different checkpoints in" in said.splitlines()[-1]
+
+
+def test_a_process_that_waits_for_a_lost_one_and_cannot_hear_a_signal_ends_in_one_line():
+    """As under NCCL: the main thread is in C, and Python's handlers do not run there."""
+    code = """
+import ctypes, signal
+from config import _place
+_place.GRACE = 0.2
+signal.signal(signal.SIGTERM, lambda *_: None)
+_place.watch()
+print("ready", flush=True)
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+libc.pthread_mutex_lock(mutex)
+libc.pthread_mutex_lock(mutex)  # for ever
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(train.__file__).parent, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said.startswith("train.py: told to stop, and still waiting for another process") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_out_of_memory_names_what_to_lower(short, monkeypatch, compile):
+    def forward(model, *batch):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nmore advice")
+
+    monkeypatch.setattr(train.Transformer, "forward", forward)
+    assert refusal(argv(short, compile=compile)) == ("train.py: out of memory (CUDA out of memory. Tried to allocate "
+                                                     "3 GiB): lower micro_batch_size = 4")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes of torchrun are found in /proc")
@@ -171,6 +217,12 @@ def test_profile_writes_a_trace_of_a_few_updates(short):
     assert any(name.startswith("Optimizer.step") for name in names)
 
 
+@pytest.mark.parametrize("steps", [11, 12, 15])
+def test_profile_of_a_run_that_ends_early_is_written_too(short, steps):
+    train.main(argv(short, max_iters=steps, eval_interval=20, profile=True))
+    assert json.loads(Path(short.out_dir, "trace.json").read_text())["traceEvents"]
+
+
 # ---- what a step may cost ----------------------------------------------------------------------------------------
 
 
@@ -211,14 +263,14 @@ def test_a_compiled_model_is_one_graph_for_training_and_one_for_evaluation(short
 ], ids=["cut", "gone", "replaced"])
 def test_token_files_that_change_under_a_run_end_it_in_one_line_and_nothing_is_lost(short, monkeypatch, fault, words):
     whole, path = replace(short, out_dir=short.out_dir + "_whole"), Path(short.data_dir, "train.bin")
-    kept, whole_batch = path.read_bytes(), train.get_batch
+    kept, whole_batch = path.read_bytes(), loader.get_batch
     train.main(argv(whole))
 
     def get_batch(cfg, meta, stream, seed, step, rows):
         if step == 6:
             fault(path)
         return whole_batch(cfg, meta, stream, seed, step, rows)
-    monkeypatch.setattr(train, "get_batch", get_batch)
+    monkeypatch.setattr(loader, "get_batch", get_batch)
     with pytest.raises(SystemExit) as e:
         train.main(argv(short))
     monkeypatch.undo()

@@ -25,8 +25,8 @@ from transformers.models.auto import configuration_auto, modeling_auto  # noqa: 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 aten = torch.ops.aten
-NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level")  # no
-# layers
+# Attention that is no layer of a stack.
+NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level")
 NORMS = re.compile(r"(q|k|query|key)_(a_)?(layer)?norm$|kv_a_layernorm$")  # outside of W_qk: replaced by the identity
 
 
@@ -260,6 +260,17 @@ case("segformer", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16]
      encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images)
 case("timesformer", VIT, encoder(0, 1, 2, name="space") | encoder(0, 1, 2, name="time"),
      lambda model, *_: model(torch.randn(9, 4, 3, 16, 16)), num_frames=4)
+
+
+def film(model, n, t):  # without its rotary positions
+    for module in model.modules():
+        if hasattr(module, "apply_rotary_embeddings"):
+            module.apply_rotary_embeddings = lambda queries_or_keys, positions: queries_or_keys
+    model(torch.randn(9, 4, 3, 16, 16))
+
+
+case("vjepa2", VIT, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"), film, crop_size=16,
+     frames_per_clip=4, pred_hidden_size=12, pred_num_attention_heads=2, pred_num_hidden_layers=2)
 case("aimv2_vision_model", VIT, encoder(0, 1, 2), images)
 case("swin donut-swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2],
      num_heads=[2, 4], image_size=16, out_features=None)
@@ -304,8 +315,8 @@ llava("idefics2", "mistral", dict(VIT, model_type="idefics2_vision"), IDEFICS,
 llava("idefics3", "llama", dict(VIT, model_type="idefics3_vision"), IDEFICS)
 llava("smolvlm", "llama", dict(VIT, model_type="smolvlm_vision"), IDEFICS)
 QWEN_VL = of(LLM, "model.visual", patches)
-case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe", dict(text_config=MROPE, vision_config=QWEN_VIT), LLAVA,
-     QWEN_VL)
+case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe", dict(text_config=MROPE, vision_config=QWEN_VIT),
+     LLAVA, QWEN_VL)
 OMNI_AUDIO = dict(d_model=24, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=48, num_mel_bins=8,
                   max_source_positions=64, output_dim=64, downsample_hidden_size=8)
 OMNI = LLAVA | encoder(0, 1, 2, name="audio")
@@ -688,7 +699,7 @@ def halved(qk, n_head, _):
 
 
 def apart(q, k, n_head, n_kv_head):
-    """Dream, LLaDA, and the conformers of Gemma, whose attention in chunks no probe sees: (T, C) each."""
+    """Dream and LLaDA; and LongT5, ProphetNet and Gemma's conformers, whose attention no probe sees: (T, C) each."""
     return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_kv_head, -1))
 
 
@@ -714,6 +725,12 @@ OWN_CODE = [
                  id="gpt_bert"),
     pytest.param(dict(model_type="Dream", num_key_value_heads=4), [
         f"model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="Dream"),
+    *[pytest.param(dict(model_type="longt5", num_layers=1, num_heads=8, d_kv=4), [
+        f"encoder.block.0.layer.0.{kind}SelfAttention.{w}.weight" for w in "qk"], [32, 32], apart, 8,
+        id=f"longt5 {kind}") for kind in ("Local", "TransientGlobal")],
+    *[pytest.param(dict(model_type="prophetnet", **{f"num_{side}_layers": 1, f"num_{side}_attention_heads": 8}), [
+        f"prophetnet.{side}.layers.0.self_attn.{w}_proj.weight" for w in ("query", "key")], [32, 32], apart, 8,
+        id=f"prophetnet {side}") for side in ("encoder", "decoder")],
     pytest.param(dict(model_type="gemma4_audio"), [f"layers.0.self_attn.{w}_proj.linear.weight" for w in "qk"],
                  [32, 32], apart, 8, id="gemma4_audio"),
     pytest.param(dict(model_type="gemma3n_audio", num_hidden_layers=None, num_attention_heads=None,
@@ -820,6 +837,8 @@ def test_a_file_may_hold_one_tower_only():
     (dict(model_type="clip", text_config={}, vision_config=dict(num_hidden_layers=1)), {
         f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}, ["text"]),
     (LLAMA, llama(), []),
+    (dict(LLAMA, model_type="wav2vec2-bert"), {
+        f"encoder.layers.{i}.self_attn.linear_{w}.weight": (32, 32) for i in range(2) for w in "qk"}, []),
 ])
 def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
     assert missing_stacks(config, find_stacks(config, names)) == missing
@@ -966,6 +985,14 @@ def test_what_makes_no_sense_in_a_config_ends_in_one_line(config, names):
                     find_stacks(mutant, names)
                 except LayoutError as error:
                     assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("beside", ["road_theta", "parametrizations.weight.0.scale", "weight_g"])
+def test_what_lies_beside_a_query_or_key_is_refused(beside):
+    with pytest.raises(LayoutError, match=f"q_proj.{beside} lies beside"):
+        find_stacks(LLAMA, llama() | {f"model.layers.0.self_attn.q_proj.{beside}": (32,)})
+    harmless = {f"model.layers.0.self_attn.q_proj.{name}": (32,) for name in ("bias", "input_scale")}
+    assert find_stacks(LLAMA, llama() | harmless)
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 1), (2**40, 2**40, 0), (2**40, 2**40), (0, 32), (32, -1), (2**70, 2)])

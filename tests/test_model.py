@@ -4,8 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
+import model
 from model import LinearCrossEntropy, ModelConfig, Transformer, from_hf, to_hf
 
 CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
@@ -101,6 +103,48 @@ def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monk
     loss = LinearCrossEntropy.apply(x, weight, bias, targets, True)
     torch.testing.assert_close(loss, F.cross_entropy(x @ weight.T + bias, targets))
     assert torch.autograd.gradcheck(lambda *a: 3 * LinearCrossEntropy.apply(*a, targets, True), (x, weight, bias))
+
+
+def test_the_loss_is_made_in_a_few_chunks_however_many_rows_there_are(monkeypatch):
+    """torch.compile unrolls their loop."""
+    calls, linear = [], F.linear
+    monkeypatch.setattr(model.F, "linear", lambda *args: calls.append(1) or linear(*args))
+    x, weight, bias = torch.randn(40_000, 4), torch.randn(7, 4), torch.randn(7)
+    loss = LinearCrossEntropy.apply(x, weight, bias, torch.arange(40_000) % 7, True)
+    assert len(calls) <= model.LOSS_CHUNKS
+    torch.testing.assert_close(loss, F.cross_entropy(x @ weight.T + bias, torch.arange(40_000) % 7))
+
+
+def test_an_evaluation_computes_no_gradients():
+    """Counted in multiplications: the loss without gradients takes those of the logits and no other."""
+    decoder = Transformer(ModelConfig(**CFG, causal=True)).eval()
+    idx = torch.randint(61, (2, 16))
+    counts = []
+    for batch in (idx,), (idx, idx):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            decoder(*batch)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+
+
+def test_the_gradient_of_the_head_in_bfloat16_is_as_exact_as_that_of_autocast():
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(16_384, 32), torch.randn(61, 32) / 6, torch.zeros(61)
+    targets = torch.randint(61, (16_384,))
+
+    def gradient(loss, dtype):
+        w = weight.clone().to(dtype).requires_grad_()
+        loss(x.to(dtype), w, bias.to(dtype)).backward()
+        return w.grad.double()
+
+    def plain(x, w, b):
+        return F.cross_entropy(F.linear(x, w, b), targets)
+
+    exact = gradient(plain, torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        theirs = gradient(plain, torch.float32)
+        ours = gradient(lambda x, w, b: LinearCrossEntropy.apply(x, w, b, targets, True), torch.float32)
+    assert (ours - exact).norm() < 1.2 * (theirs - exact).norm() < 0.01 * exact.norm()
 
 
 @pytest.mark.parametrize("causal", [False, True])

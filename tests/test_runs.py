@@ -1,34 +1,36 @@
-"""data/results/runs.py and analyze.py --runs: what runs say together, on hand-made curves. pytest tests/test_runs.py"""
+"""data/results/compare.py and analyze.py --runs, on curves and numbers made by hand. pytest tests/test_runs.py"""
 
 import csv
 import math
+import shutil
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
 
 import analyze
-from data.results import compare, figures, runs, tables
+from config import TrainConfig
+from data.results import compare, figures, runs
 
 STEPS = np.arange(0, 1100, 100.0)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2
 
 
-# ---- speed-up, level, interval -----------------------------------------------------------------------------------
+# ---- a loss curve in one number ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss, expected", [
     (np.full(11, 1.0), 1.0),  # there at once
     (FALL, 0.0),  # there at the end
-    (FALL + 0.5, math.nan),  # never: neither 0 nor 100 %
+    (FALL + 0.5, -math.inf),  # never: less than any, and neither 0 nor 100 %
     (np.where(STEPS < 500, 3.0, 1.0), 0.4),  # the mean of three is 2.33 at step 500 and 1.67 at 600
     (np.where(STEPS == 500, 0.0, 3.0), 0.5),  # a single good evaluation of 0 does count, as its mean with two of 3 is 2
-    (np.where(STEPS == 500, 1.0, 3.0), math.nan),  # one of 1 does not
+    (np.where(STEPS == 500, 1.0, 3.0), -math.inf),  # one of 1 does not
 ])
 def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
     assert compare.smooth(FALL)[-1] == pytest.approx(2.1)
-    found = compare.speed_up(STEPS, loss, FALL)
-    assert math.isnan(found) if math.isnan(expected) else found == pytest.approx(expected)
+    assert compare.speed_up(STEPS, loss, FALL) == pytest.approx(expected)
 
 
 def test_rows_of_nan_do_not_count():
@@ -36,32 +38,61 @@ def test_rows_of_nan_do_not_count():
     holes[[3, 4, 5]] = math.nan
     assert math.isnan(compare.smooth(holes)[5]) and compare.smooth(holes)[6] == holes[6]
     assert compare.speed_up(STEPS, holes, FALL) == 0.0
-    assert math.isnan(compare.speed_up(STEPS, np.full(11, math.nan), FALL))
+    assert compare.speed_up(STEPS, np.full(11, math.nan), FALL) == -math.inf
     assert compare.first_step(STEPS, FALL, 2.75) == 300 and compare.first_step(STEPS, holes, 2.75) == 600
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 11, 40])
-def test_the_interval_covers_the_mean_in_95_of_100_samples(n):
-    samples = np.random.default_rng(0).normal(size=(4000, n))
-    mean, half = np.array([compare.interval(sample) for sample in samples]).T
-    np.testing.assert_allclose(mean, samples.mean(1))
-    assert (abs(mean) < half).mean() == pytest.approx(0.95, abs=0.012)
+# ---- chance ------------------------------------------------------------------------------------------------------
 
 
-def test_one_value_has_no_interval():
-    mean, half = compare.interval([2.5])
-    assert mean == 2.5 and math.isnan(half)
+@pytest.mark.parametrize("differences, p", [
+    ([1.0, 2.0, 3.0, 4.0, 5.0], 2 / 32),  # all of one sign: only they and their opposite are as far from 0
+    ([-1.0, 2.0, 3.0, 4.0, 5.0], 4 / 32),  # sum 13: one more way is as far, 15, and both turned around
+    ([1.0, -2.0, 3.0, 4.0, 5.0], 6 / 32),  # sum 11: so far come 15, 13 (the 1 turned), 11 (the 2)
+    ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2 / 256),
+    ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0], (2 + 2 * 8) / 256),  # one of the eight the other way: 8 ways
+    ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0], (2 + 2 * 8 + 2 * 28) / 256),  # two of eight: 28 ways
+    ([0.1, 0.2, -0.3], 1.0),  # nothing is nearer to 0
+    ([0.0, 0.0, 0.0], 1.0),
+    ([7.0], 1.0)])
+def test_sign_flips_are_counted_as_by_hand(differences, p):
+    assert compare.sign_flip(np.array(differences)) == p
+    assert compare.sign_flip(-1e-7 * np.array(differences)) == p  # neither sign nor unit matters
+
+
+def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by_how_much():
+    never = math.inf
+    assert compare.sign_flip_of_ranks([100, 200, 300, 400, 500], [600, 700, 800, 900, never]) == 2 / 32
+    assert compare.sign_flip_of_ranks([100, 200, 300, 400, 500], [never] * 5) == 2 / 32
+    assert compare.sign_flip_of_ranks([never] * 5, [never] * 5) == 1.0
+    # ranks 1, 2 | 3, 4.5 and 4.5 for two that never do: differences -2, -2.5; with 900 for one of them the same order
+    assert compare.sign_flip_of_ranks([1, 2, never], [3, never, never]) == 0.5  # two pairs count, the third is even
+    assert compare.sign_flip_of_ranks([100, never], [never, 100]) == 1.0
+
+
+def test_sign_flips_are_right_in_95_of_100_when_there_is_nothing():
+    draws = np.random.default_rng(0).standard_t(2, size=(2000, 9))
+    ps = np.array([compare.sign_flip(draw) for draw in draws])
+    assert (ps <= 0.05).mean() == pytest.approx(0.05, abs=0.015) and ps.min() == 2 / 2**9
+
+
+def test_holm_is_that_of_a_worked_example():
+    corrected = compare.holm([0.01, 0.04, 0.03, 0.005])  # 4 x 0.005, 3 x 0.01, 2 x 0.03, then no less than that
+    np.testing.assert_allclose(corrected, [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(compare.holm([0.6, 0.7, math.nan]), [1.0, 1.0, math.nan])  # a baseline has none
+    assert len(compare.holm([])) == 0
 
 
 # ---- folders of runs ---------------------------------------------------------------------------------------------
 
 
-def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, **changes):
+def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, without=(), **changes):
     """A finished run with the given validation losses; symmetry of layer l and head h at step i is known."""
     config = dict(max_iters=1000, batch_size=8, block_size=16, eval_interval=100, eval_iters=2, mlm_probability=0.15,
                   n_layer=n_layer, n_head=n_head, causal=False, init="random", qk_std=0.02, v_std=0.02,
                   constraint="none",
                   seed=seed, out_dir=str(folder)) | changes
+    config = {key: value for key, value in config.items() if key not in without}
     folder.mkdir(parents=True)
     data = dict(checksum=changes.get("checksum", "a"), tokenizer="bytes")
     torch.save(dict(config=config, data=data), folder / "ckpt.pt")
@@ -79,36 +110,136 @@ def run(*argv):
     return e.value.code
 
 
+def run_arms(tmp_path, seeds=range(1, 7)):
+    """random falls to 2 + seed / 100, fast is 0.2 below it from step 500 on, slow stays at 2.8, in every seed."""
+    folders = []
+    for seed in seeds:
+        plain = FALL + seed / 100
+        fast = np.where(STEPS < 500, plain, plain - 0.2)
+        folders.append(write_run(tmp_path / f"fast-{seed}", fast, seed, init="symmetric"))
+        folders.append(write_run(tmp_path / f"random-{seed}", plain, seed))
+        folders.append(write_run(tmp_path / f"slow-{seed}", np.maximum(plain, 2.8), seed, init="skew"))
+    return folders
+
+
 def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_seed(tmp_path, capsys):
-    folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed) for seed in (1, 2, 3)]
-    folders += [write_run(tmp_path / f"fast-{seed}", np.minimum(FALL, 2.3) + seed / 10, seed, init="symmetric")
-                for seed in (1, 2, 3)]
-    assert not run(*folders, "--csv", str(tmp_path / "t.csv"))
-    baseline, fast = capsys.readouterr().out.splitlines()[1:]
-    assert "baseline" in baseline and baseline.split()[:2] == ["random", "3"]
-    mean, half = 2.2, 4.303 * 0.1 / 3**0.5
-    assert f"{mean:.3f} +- {half:.3f}" in baseline and f"{mean:.3f} +- {half:.3f}" in fast
-    assert "+0.000 +- 0.000" in fast and "0% +- 0%" in fast  # each seed against its own: 2.3 is above 2.1, smoothed
-    rows = list(csv.DictReader(open(tmp_path / "t.csv", newline="")))
-    assert [(r["arm"], r["seed"]) for r in rows] == [(a, s) for a in ("random", "fast") for s in "123"]
-    assert float(rows[4]["val_loss"]) == pytest.approx(2.2) and float(rows[4]["symmetry"]) == pytest.approx(10.5 / 20)
+    assert not run(*run_arms(tmp_path), "--level", "2.35")
+    random, fast, slow = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
+    assert random == ["random", "6", "of", "6", "800", "2.035", "[2.01,", "2.06]", "baseline", "0.53", "-0.50", "0.05"]
+    # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
+    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "[1.81,", "1.86]", "-0.200", "0.062", "20%",
+                    "0.53", "-0.50", "0.05"]
+    assert slow == ["slow", "0", "of", "6", "not", "left", "0.062", "2.800", "[2.80,", "2.80]", "+0.765", "0.062",
+                    "not", "reached", "0.53", "-0.50", "0.05"]
 
 
-def test_a_speed_up_that_some_seeds_do_not_reach_is_said_and_not_averaged(tmp_path, capsys):
-    folders = [write_run(tmp_path / f"random-{seed}", FALL, seed) for seed in (1, 2)]
-    folders += [write_run(tmp_path / f"other-{seed}", FALL - 0.3 + 0.6 * (seed - 1), seed, init="skew")
-                for seed in (1, 2)]
+def test_another_baseline_can_be_chosen_and_an_unknown_one_is_refused(tmp_path, capsys):
+    folders = run_arms(tmp_path, seeds=[1, 2])
+    assert not run(*folders, "--baseline", "slow")
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].split()[0] == "slow" and "baseline" in out[1] and "-0.785" in out[3] and out[3].startswith("random")
+    assert "with 2 pairs and 2 tests no p can come below 0.05" in "\n".join(out)
+    assert run(*folders, "--baseline", "slo") == "analyze.py: no arm is called slo: there are fast, random, slow"
+
+
+def test_arms_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):
+    run(*run_arms(tmp_path), "--csv", str(tmp_path / "c.csv"))
+    capsys.readouterr()
+    assert not run(str(tmp_path / "c.csv"), "--arms", "slow", "fast", "--baseline", "fast")
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].startswith("fast") and out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
+    assert "random" not in "".join(out)
+    assert "no arm is called sloe: there are" in run(str(tmp_path / "c.csv"), "--arms", "sloe")
+
+
+def test_what_one_seed_gains_over_another_stands_below_the_table(tmp_path, capsys):
+    folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed) for seed in (1, 2)]
     assert not run(*folders)
-    assert "not reached by 1 of 2" in capsys.readouterr().out.splitlines()[2]
+    # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
+    assert "random, one seed against another: speed-up not reached, from 10% to 10%, not reached by 1 of 2" \
+        in capsys.readouterr().out
 
 
-def test_one_seed_says_so_and_a_run_in_progress_says_where_it_is(tmp_path, capsys):
-    write_run(tmp_path / "random-1"), write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
-    assert not run(str(tmp_path / "random-1"), str(tmp_path / "part-1"), "--plot", str(tmp_path / "p.png"))
+def test_only_pairs_of_one_seed_are_compared(tmp_path, capsys):
+    folders = [write_run(tmp_path / f"random-{seed}", FALL, seed) for seed in (1, 2)]
+    folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew") for seed in (2, 3)]
+    assert not run(*folders)
     out = capsys.readouterr().out
-    assert "one seed each: there is no interval" in out
-    assert "1 of its runs have not finished, the first of them is at 400" in out
+    assert "+2.000" in out.splitlines()[2]  # of seed 2 alone
+    assert "other: 1 of its seeds are seeds of random, and only these are compared" in out
+
+
+def test_losses_of_different_tasks_are_not_compared(tmp_path, capsys):
+    folders = [write_run(tmp_path / "random-1"), write_run(tmp_path / "decoder-1", causal=True),
+               write_run(tmp_path / "masked_decoder-1", causal=True, objective="masked")]
+    assert not run(*folders)
+    assert [line.count("baseline") for line in capsys.readouterr().out.splitlines()[1:4]] == [1, 1, 1]
+
+
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys):
+    write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
+    write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
+    assert not run(*(str(tmp_path / name) for name in ("random-1", "random-2", "part-1")), "--plot",
+                   str(tmp_path / "p.png"))
+    out = capsys.readouterr().out
+    assert "1 of 1        600" in out.splitlines()[1]
+    assert "random: 1 of its runs have not finished (left out), one is at 400" in out
+    assert "part: 1 of its runs have not finished (counted as they are), one is at 400" in out
     assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
+
+
+def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
+    folders = run_arms(tmp_path / "runs", seeds=[1, 2])
+    assert not run(*folders, "--csv", str(tmp_path / "c.csv"), "--plot", str(tmp_path / "a.png"))
+    first = capsys.readouterr().out
+    shutil.rmtree(tmp_path / "runs")
+    assert not run(str(tmp_path / "c.csv"), "--csv", str(tmp_path / "again.csv"), "--plot", str(tmp_path / "b.png"))
+    assert capsys.readouterr().out == first
+    for name in "", "_layers":
+        assert (tmp_path / f"a{name}.png").read_bytes() == (tmp_path / f"b{name}.png").read_bytes()
+    assert sorted((tmp_path / "again.csv").read_text()) == sorted((tmp_path / "c.csv").read_text())  # arms in order
+
+
+def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed(tmp_path):
+    run(*run_arms(tmp_path, seeds=[3]), "--csv", str(tmp_path / "c.csv"))
+    lines = (tmp_path / "c.csv").read_text().splitlines()
+    assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
+    assert lines[2] == '# config of fast {"init": "symmetric"}'
+    rows = list(csv.DictReader(lines[4:]))
+    assert len(rows) == 33 and rows[1] == dict(
+        arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
+        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000",
+        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
+
+
+def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path, capsys):
+    old = write_run(tmp_path / "old-1", without=["qk_norm", "diagonal", "objective"])
+    new = write_run(tmp_path / "new-1")
+    assert not run(old, new, "--csv", str(tmp_path / "c.csv"))
+    text = (tmp_path / "c.csv").read_text()
+    assert '"diagonal": 0.0, ' in text
+    (tmp_path / "c.csv").write_text(text.replace('"diagonal": 0.0, ', ""))
+    capsys.readouterr()
+    assert not run(str(tmp_path / "c.csv")) and "old" in capsys.readouterr().out
+
+
+def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equation_17(tmp_path):
+    folder = write_run(tmp_path / "a-1")
+    rows = runs.read(tmp_path / "a-1" / "scores.csv", runs.SCORES)
+    (tmp_path / "a-1" / "scores.csv").unlink()
+    older = [[row[name] for name in runs.OLDER_SCORES] for row in rows]
+    runs.append(tmp_path / "a-1" / "scores.csv", runs.OLDER_SCORES, older)
+    layers = runs.read_run(folder).layers
+    np.testing.assert_allclose(layers["directionality_eq17"][:, 0], -np.arange(11) / 20)
+    assert np.isnan(layers["directionality"]).all()
+
+
+@pytest.mark.parametrize("text, words", [
+    ("# config {}\narm,seed,step\n", "lacks the columns"), ("model,stack\nbert,\n", "is no CSV file of --runs"),
+    ("", "is no CSV file of --runs")])
+def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
+    (tmp_path / "x.csv").write_text(text)
+    assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code
 
 
 @pytest.mark.filterwarnings("error")
@@ -152,7 +283,7 @@ def test_a_row_that_is_being_written_is_left_out(tmp_path):
         text = (tmp_path / "a-1" / name).read_text()
         (tmp_path / "a-1" / name).write_text(text + text.splitlines()[-1][:-3])
     with open(tmp_path / "a-1" / "scores.csv", "a") as f:
-        f.write("1\n1100,0,,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
+        f.write("1\n1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
     whole = runs.read_run(folder)
     assert len(whole.log["step"]) == len(whole.steps) == 11
 
@@ -165,14 +296,48 @@ def test_figures_hold_the_series_of_the_csv_files(tmp_path, monkeypatch):
     folders = [write_run(tmp_path / f"{name}-{seed}", FALL + 0.1 * seed, seed, causal=name == "decoder")
                for name in ("random", "decoder") for seed in (1, 2)]
     assert not run(*folders, "--plot", str(tmp_path / "p.png"))
-    (loss, symmetry, directionality, ends, updates, spread), layers = drawn[0].axes, drawn[1].axes
-    assert [line.get_color() for line in loss.lines] == [figures.ENCODER, figures.DECODER]
-    for line in loss.lines:
+    loss, left, ends, symmetry, directionality, updates, spread, empty = drawn[0].axes
+    means = [line for line in loss.lines if line.get_label() in ("random", "decoder")]
+    assert [line.get_color() for line in means] == [figures.ENCODER, figures.DECODER]
+    for line in means:
         np.testing.assert_allclose(line.get_ydata(), FALL + 0.15)
     np.testing.assert_allclose(symmetry.lines[0].get_ydata(), (np.arange(11) + 0.5) / 20)  # median of the two layers
     np.testing.assert_allclose(directionality.lines[1].get_ydata(), -np.arange(11) / 20)
     np.testing.assert_allclose(updates.lines[0].get_ydata()[1:], 0.05)
     np.testing.assert_allclose(spread.lines[0].get_ydata(), 0)  # all heads of a layer are alike in the fixture
-    assert [text.get_text() for text in ends.get_yticklabels()] == ["random", "decoder"]
+    assert [text.get_text() for text in left.get_yticklabels()] == ["random", "decoder"]
     assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.1, 2.2])
-    np.testing.assert_allclose(layers[0].lines[1].get_ydata(), (np.arange(11) + 1) / 20)  # random, layer 1
+    assert sorted(left.lines[0].get_xdata()) == [700, 800]  # 2.5 after smoothing, at 2.5 + 0.1 and + 0.2
+    np.testing.assert_allclose(drawn[1].axes[0].lines[1].get_ydata(), (np.arange(11) + 1) / 20)  # random, layer 1
+    titles = [axis.get_title(loc="left")[0] for axis in drawn[0].axes[:-1]]
+    assert titles == list("abcdefg") and not any(axis.get_legend() for axis in drawn[0].axes[:-1])
+
+
+def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    folders = [write_run(tmp_path / "far-1", FALL), write_run(tmp_path / "far-2", FALL + 0.5, 2)]
+    folders += [write_run(tmp_path / f"near-{seed}", FALL + seed / 100, seed, init="skew") for seed in (1, 2)]
+    run(*folders, "--plot", str(tmp_path / "p.png"))
+    thin = [line for line in drawn[0].axes[0].lines if line.get_linewidth() == 0.5]
+    assert [line.get_ydata()[-1] for line in thin] == pytest.approx([2.0, 2.5])
+
+
+def test_colour_is_the_scale_and_dash_the_start_and_with_many_starts_the_other_way_round():
+    def arm(**changes):
+        return [compare.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 7)]
+
+    arms = dict(a=arm(), b=arm(init="symmetric"), c=arm(qk_std=0.1), d=arm(qk_std=0.1, init="symmetric"),
+                e=arm(causal=True))
+    style = figures.styles(arms)
+    assert style["a"]["color"] == style["b"]["color"] == figures.ENCODER and style["e"]["color"] == figures.DECODER
+    assert style["c"]["color"] == style["d"]["color"] != figures.ENCODER
+    assert style["a"]["ls"] == style["c"]["ls"] != style["b"]["ls"] == style["d"]["ls"]
+    for init in "skew", "tilted", "negative", "mimetic":
+        arms[init] = arm(init=init)
+    style = figures.styles(arms)
+    assert style["a"]["color"] == style["c"]["color"] != style["b"]["color"] == style["d"]["color"]
+    assert style["a"]["ls"] == style["b"]["ls"] != style["c"]["ls"] == style["d"]["ls"]
+    assert len({line["color"] for line in style.values()}) == 7

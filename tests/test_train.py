@@ -1,8 +1,10 @@
 """train.py: what a step sees, that nothing is lost, and what a run leaves behind. pytest tests/test_train.py"""
 
+import functools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,14 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 import analyze
 import train
 from config._place import Place
-from config import ConfigError, TrainConfig
+from config import ConfigError, TrainConfig, _place
 from data import batches, tokens
-from data.results import runs
+from data.loader import split_batch
+from data.results import runs, samples
 from data.text import prepare
 
 ROOT = Path(__file__).parents[1]
@@ -43,9 +49,18 @@ def cfg(data_dir, tmp_path):
 
 
 def argv(cfg, **changes):
-    """The command line of a TrainConfig, on top of an empty config file."""
-    (empty := Path(cfg.out_dir).parent / "empty.py").write_text("")
-    return [str(empty), *(f"--{name}={value}" for name, value in (vars(cfg) | changes).items())]
+    """The command line of a TrainConfig, with every key in it."""
+    base = Path(cfg.out_dir).parent / "base.py"  # without a file it would be config/tiny.py
+    base.write_text("seed = 1\n")
+    return [str(base), *(f"--{name}={value}" for name, value in (vars(cfg) | changes).items())]
+
+
+def refusal(args):
+    """The one line in which train.py ends."""
+    with pytest.raises(SystemExit) as e:
+        train.main(args)
+    assert isinstance(e.value.code, str) and "\n" not in e.value.code, e.value.code
+    return e.value.code
 
 
 def start(args, torchrun=0, max_restarts=0, **env):
@@ -141,13 +156,13 @@ def test_learning_rate_rises_for_the_warm_up_and_falls_to_zero():
 
 @pytest.mark.parametrize("world, micro, expected", [(1, 4, (8, 4)), (2, 4, (4, 4)), (4, 4, (2, 2)), (8, 4, (1, 1))])
 def test_the_global_batch_is_split_over_processes_and_micro_batches(cfg, world, micro, expected):
-    assert train.split_batch(replace(cfg, micro_batch_size=micro), world) == expected
+    assert split_batch(replace(cfg, micro_batch_size=micro), world) == expected
 
 
 @pytest.mark.parametrize("world, micro", [(3, 4), (1, 5), (16, 4)])
 def test_a_batch_that_does_not_divide_is_refused(cfg, world, micro):
     with pytest.raises(ConfigError, match=f"batch_size = 8, expected a multiple of {world} processes x micro_batch"):
-        train.split_batch(replace(cfg, micro_batch_size=micro), world)
+        split_batch(replace(cfg, micro_batch_size=micro), world)
 
 
 # ---- scores and constraint ---------------------------------------------------------------------------------------
@@ -190,7 +205,7 @@ def test_constraint_is_the_ratio_of_norms_and_pulls_the_symmetry_to_its_end(cfg,
         part = (m + sign * m.T) / 2
         ratios.append(m.square().sum() / part.square().sum())
     torch.testing.assert_close(train.constraint(cfg, run.model).detach(), torch.stack(ratios).mean())
-    for batch in run.batches():
+    for batch in run.loader.train_batches(0):
         run.train_step(batch)
     for row in analyze.score_rows(60, 2, train.stacked_qk(run.model), None):
         assert sign * float(row.symmetry) > 0.5 or row.head != ""
@@ -209,7 +224,7 @@ def finished(data_dir, tmp_path_factory):
 
 def test_a_run_leaves_what_the_contract_says(finished):
     out = Path(finished.out_dir)
-    files = {"run.json", "log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
+    files = {".lock", "run.json", "log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
     assert {p.name for p in out.iterdir()} == files
     log, scores = runs.read(out / "log.csv", runs.LOG), runs.read(out / "scores.csv", runs.SCORES)
     assert [row["step"] for row in log] == ["0", "4", "8", "12"]
@@ -224,7 +239,7 @@ def test_a_run_leaves_what_the_contract_says(finished):
 def test_the_first_rows_are_the_mean_training_loss_of_their_steps(finished):
     run = train.Trainer(finished, Place(0, 1, torch.device("cpu")), tokens.load(finished.data_dir))
     losses = []
-    for batch in run.batches():
+    for batch in run.loader.train_batches(0):
         run.train_step(batch)
         losses.append(run.unread[-1].item())
     log = runs.read(finished.out_dir + "/log.csv", runs.LOG)
@@ -251,6 +266,30 @@ def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(fin
     assert float(last["val_loss"]) == pytest.approx(np.mean(losses), abs=1e-5)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(finished, causal, cfg, capsys):
+    if causal:
+        finished = replace(cfg, causal=True, max_iters=4)
+        train.main(argv(finished))
+    else:
+        train.main(argv(finished, init_from="resume"))
+    lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][-6:]
+    corpus = tokens.load(finished.data_dir)
+    hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(finished.out_dir).eval()
+    decode = samples.decoder(corpus.meta)
+    for start, before, after in zip(np.linspace(0, len(corpus.val) - 16, 3).astype(int), lines[::2], lines[1::2]):
+        text = torch.from_numpy(corpus.val.rows(np.array([start]), 16))  # (1, 16)
+        seen = text[:, :8] if causal else text.index_fill(1, torch.tensor([3, 10]), 257)
+        assert before == decode(seen[0].tolist())
+        if causal:
+            expected = seen
+            for _ in range(8):
+                expected = torch.cat([expected, hf(expected).logits[:, -1:, :256].argmax(-1)], 1)
+        else:
+            expected = torch.where(seen == 257, hf(seen).logits[..., :256].argmax(-1), text)
+        assert after == decode(expected[0].tolist())
+
+
 def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg):
     train.main(argv(cfg, init_from=finished.out_dir))
     first, last = (runs.read(c.out_dir + "/log.csv", runs.LOG)[i] for c, i in ((cfg, 0), (finished, -1)))
@@ -262,6 +301,22 @@ def test_a_bert_of_another_shape_is_refused_with_the_tensor(finished, cfg, capsy
         train.main(argv(cfg, init_from=finished.out_dir, n_embd=32))
     assert "is not the BERT that this configuration describes" in e.value.code
     assert "blocks.0.attn.k.bias is (16,) there and (32,) here" in e.value.code
+
+
+@pytest.mark.parametrize("key, value", [("num_attention_heads", 4), ("hidden_act", "relu"), ("layer_norm_eps", 1e-5),
+                                        ("is_decoder", True), ("position_embedding_type", "relative_key")])
+def test_a_bert_whose_config_says_another_model_is_refused_with_the_key(finished, cfg, tmp_path, key, value):
+    shutil.copytree(finished.out_dir, tmp_path / "bert")
+    path = tmp_path / "bert" / "config.json"
+    ours = json.loads(path.read_text())
+    path.write_text(json.dumps(ours | {key: value}))
+    said = refusal(argv(cfg, init_from=tmp_path / "bert"))
+    assert f"is not the BERT that this configuration describes: {key} is {value} there and {ours[key]} here" in said
+
+
+def test_a_decoder_that_predicts_masked_tokens_runs(cfg):
+    train.main(argv(cfg, causal=True, objective="masked", max_iters=4))
+    assert [row["step"] for row in runs.read(cfg.out_dir + "/log.csv", runs.LOG)] == ["0", "4"]
 
 
 @pytest.mark.parametrize("steps", [2, 4, 7])
@@ -288,11 +343,20 @@ def test_a_run_that_was_killed_and_resumed_ends_bit_for_bit_as_the_whole_one(fin
     assert result(cfg.out_dir) == result(finished.out_dir)
 
 
-@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_signal_loses_nothing(cfg, signum, code):
-    cfg = replace(cfg, max_iters=400, eval_interval=100, score_interval=30, n_layer=1)
-    whole = replace(cfg, out_dir=cfg.out_dir + "_whole")
-    train.main(argv(whole))
+@pytest.fixture(scope="module")
+def whole_of_400_steps(data_dir, tmp_path_factory):
+    """An uninterrupted run that is long enough to be hit by a signal."""
+    changes = dict(max_iters=400, eval_interval=100, score_interval=30, n_layer=1)
+    cfg = TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
+    train.main(argv(cfg))
+    return cfg
+
+
+@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129),
+                                          (signal.SIGKILL, -9)])
+def test_a_signal_loses_nothing(whole_of_400_steps, cfg, signum, code):
+    whole = whole_of_400_steps
+    cfg = replace(whole, out_dir=cfg.out_dir)
     process = start(argv(cfg))
     while "\n0," not in (Path(cfg.out_dir, "log.csv").read_text() if Path(cfg.out_dir, "log.csv").exists() else ""):
         time.sleep(0.05)
@@ -314,6 +378,85 @@ def test_a_finished_run_is_neither_overwritten_nor_changed_by_resuming(finished)
     assert result(finished.out_dir) == before
 
 
+def test_logs_whose_checkpoint_was_deleted_are_kept_and_can_still_be_read(finished, cfg):
+    shutil.copytree(finished.out_dir, cfg.out_dir)
+    Path(cfg.out_dir, "ckpt.pt").unlink()
+    before = result(cfg.out_dir)
+    for init_from in "scratch", "resume":
+        assert "holds the log of a run, and no ckpt.pt to go on from" in refusal(argv(cfg, init_from=init_from))
+    assert result(cfg.out_dir) == before
+    run = runs.read_run(cfg.out_dir)
+    assert run.config["n_embd"] == 16 and run.config["checksum"] == tokens.load(cfg.data_dir).meta["checksum"]
+
+
+def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finished, cfg):
+    shutil.copytree(finished.out_dir, cfg.out_dir)
+    before = result(cfg.out_dir)
+    assert "max_iters = 12 there, 11 here" in refusal(argv(cfg, init_from="resume", max_iters=11))
+    assert "eval_iters = 2 there, 3 here" in refusal(argv(cfg, init_from="resume", eval_iters=3))
+    train.main(argv(cfg, init_from="resume", max_iters=18, eval_interval=2, score_interval=6))
+    _, scores, log = result(cfg.out_dir)
+    assert [row[0] for row in log] == ["0", "4", "8", "12", "14", "16", "18"] and log[:4] == before[2]
+    assert scores.startswith(before[1])
+    for row in log[4:]:  # the schedule is that of a run of 18 steps
+        assert float(row[4]) == pytest.approx(1e-2 * (18 - (int(row[0]) - 1)) / (18 - 3), rel=1e-5)
+
+
+def test_a_checkpoint_that_lacks_a_newer_key_goes_on_with_its_default(finished, cfg):
+    shutil.copytree(finished.out_dir, cfg.out_dir)
+    path = Path(cfg.out_dir, "ckpt.pt")
+    state = torch.load(path, weights_only=True)
+    for key in "objective", "qk_norm", "diagonal":
+        del state["config"][key]
+    torch.save(state, path)
+    Path(cfg.out_dir, "run.json").unlink()  # older than this, too
+    assert runs.read_run(cfg.out_dir).config["diagonal"] == 0.0
+    assert "diagonal = 0.0 there, 1.0 here" in refusal(argv(cfg, init_from="resume", diagonal=1.0))
+    train.main(argv(cfg, init_from="resume", max_iters=14))
+
+
+def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
+    with runs.locked(cfg.out_dir):
+        assert "another process is writing a run there" in refusal(argv(cfg))
+        assert {path.name for path in Path(cfg.out_dir).iterdir()} == {".lock"}
+    train.main(argv(cfg, max_iters=4))
+
+
+def test_a_run_that_is_shorter_than_its_warm_up_is_all_warm_up(cfg, capsys):
+    train.main(argv(cfg, max_iters=4, warmup_iters=200))
+    assert "warmup_iters = 200 is shortened to the run" in capsys.readouterr().out
+    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["learning_rate"] == "0.01"
+
+
+def test_a_stopped_run_can_be_analyzed_and_has_its_picture(cfg, monkeypatch):
+    class Stopped(BaseException):
+        pass
+
+    def stop(run):
+        raise Stopped
+
+    monkeypatch.setattr(train, "DRAW_EVERY", 0)
+    monkeypatch.setattr(train.Trainer, "read_losses", stop)
+    with pytest.raises(Stopped):
+        train.main(argv(cfg))
+    assert Path(cfg.out_dir, "run.png").exists()
+    with pytest.raises(SystemExit) as e:
+        analyze.main(["--hf", cfg.out_dir])
+    assert not e.value.code
+
+
+def test_redirected_output_is_a_line_per_evaluation_and_no_bar(cfg, capsys):
+    train.main(argv(cfg))
+    said, bar = capsys.readouterr()
+    lines = [line for line in said.splitlines() if line.startswith("step ")]
+    assert [line.split(":")[0] for line in lines] == ["step 0", "step 4", "step 8", "step 12"]
+    log = runs.read(cfg.out_dir + "/log.csv", runs.LOG)
+    for line, row in zip(lines[1:], log[1:]):
+        assert f"validation loss {float(row['val_loss']):.4f}, training loss {float(row['train_loss']):.4f}" in line
+        assert f"learning rate {float(row['learning_rate']):.3g}, {int(row['tokens_per_s']):,} tokens/s" in line
+    assert " left" in lines[1] and "step/s" not in bar
+
+
 def test_a_checkpoint_of_another_run_or_cut_short_is_refused_by_name(finished, cfg, tmp_path):
     out = Path(cfg.out_dir)
     out.mkdir()
@@ -323,10 +466,34 @@ def test_a_checkpoint_of_another_run_or_cut_short_is_refused_by_name(finished, c
         with pytest.raises(SystemExit) as e:
             train.main(argv(cfg, init_from="resume", **change))
         assert "is of another run: " + words in e.value.code
-    (out / "ckpt.pt").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SystemExit) as e:
-        train.main(argv(cfg, init_from="resume"))
-    assert "ckpt.pt is not a checkpoint that can be resumed" in e.value.code and "\n" not in e.value.code
+    rng = np.random.default_rng(0)
+    damaged = [b"", whole[: len(whole) // 2], rng.bytes(1000), b"PK\3\4" + rng.bytes(1000)]
+    for position in rng.integers(0, 2000, 20):  # where the pickle stands that says what the tensors are
+        damaged.append(whole[:position] + rng.bytes(20) + whole[position + 20 :])
+    for data in damaged:
+        (out / "ckpt.pt").write_bytes(data)
+        said = refusal(argv(cfg, init_from="resume"))
+        assert "ckpt.pt is not a checkpoint that can be resumed" in said or "is of another run" in said
+
+
+@pytest.mark.parametrize("name, text", [
+    ("log.csv", "step,tokens,train_loss,val_loss,learning_rate,tokens_per_s\n0,0,,five,,\n"),
+    ("log.csv", "step,tokens,train_loss,val_loss,learning_rate,tokens_per_s\n,0,,5,,\n"),
+    ("scores.csv", "step,layer,head,symmetry,directionality,update_symmetry\n0,0\n"),
+    ("scores.csv", "step,layer,head,symmetry,directionality,update_symmetry\n0,1.5,,0,0,0\n"),
+    ("scores.csv", "\0\x01\n"),
+    ("run.json", '{"config": {"n_layer": "two"}, "data": {}}'),
+    ("run.json", "[]"),
+    ("run.json", ""),
+])
+def test_a_damaged_file_of_a_run_is_named_in_one_line(finished, cfg, name, text):
+    shutil.copytree(finished.out_dir, cfg.out_dir)
+    Path(cfg.out_dir, name).write_text(text)
+    with pytest.raises(runs.RunError, match=name) as e:
+        runs.read_run(cfg.out_dir)
+    assert "\n" not in str(e.value)
+    if name != "run.json":  # which is written again
+        assert name in refusal(argv(cfg, init_from="resume"))
 
 
 def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(cfg, tmp_path):
@@ -349,17 +516,60 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkp
     assert all(x.isfinite().all() for x in state["model"].values())
 
 
-@pytest.mark.parametrize("args, words", [
-    (["--n_layers=3"], "unknown key n_layers = 3; the nearest one is n_layer"),
-    (["--data_dir=/nowhere"], "/nowhere has no finished token files"),
-    (["--device=tpu9"], "device = 'tpu9' cannot be used"),
-    (["--init_from=/nowhere"], "/nowhere"),
+@pytest.mark.parametrize("changes, words", [
+    (dict(n_layers=3), "unknown key n_layers = 3; the nearest one is n_layer"),
+    (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
+    (dict(data_dir="data/stdlib/foo"), "data/stdlib/foo has no finished token files"),
+    (dict(device="tpu9"), "device = 'tpu9' cannot be used"),
+    (dict(device="meta"), "device = 'meta' cannot be used"),
+    (dict(threads=100_000), "threads = 100000, expected at most"),
+    (dict(init_from="/nowhere"), "init_from = '/nowhere', expected scratch, resume, or a folder"),
+    (dict(init_from="resum"), "init_from = 'resum', expected scratch, resume, or a folder"),
+    (dict(n_layer=100_000_000), "M parameters take"),
+    (dict(n_embd=1_000_000), "M parameters take"),
+    (dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
 ])
-def test_a_mistake_ends_in_one_line_and_status_1(args, words, data_dir, tmp_path):
-    process = start([f"--data_dir={data_dir}", f"--out_dir={tmp_path}/x", *args])
+def test_a_mistake_ends_in_one_line(cfg, changes, words):
+    args = argv(cfg) + [f"--{name}={value}" for name, value in changes.items()]
+    assert words in (said := refusal(args)) and said.startswith("train.py: ")
+
+
+def test_a_mistake_on_the_command_line_has_status_1():
+    process = start(["--max_iters", "100"])
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1 and words in output
-    assert output.startswith("train.py: ") and output.count("\n") == 1, output
+    assert process.returncode == 1
+    assert output == "train.py: --max_iters: write --key=value, without a space\n"
+
+
+def test_ctrl_c_during_the_imports_ends_without_a_traceback(cfg):
+    process = start(argv(cfg))
+    time.sleep(0.4)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT and output == ""
+
+
+def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
+    process = start(argv(cfg))
+    process.stdout.readline()
+    process.stdout.close()  # as `| head -1` does
+    assert process.wait(timeout=100) == 0
+    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["step"] == "12"
+
+
+@pytest.mark.parametrize("env, words", [
+    (dict(RANK="0"), "LOCAL_RANK = ''"),
+    (dict(RANK="a", LOCAL_RANK="0", WORLD_SIZE="2"), "RANK = 'a'"),
+    (dict(RANK="0", LOCAL_RANK="0"), "WORLD_SIZE = ''"),
+    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"), "cannot meet at None:None"),
+    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="no.such.host", MASTER_PORT="1"),
+     "cannot meet at no.such.host:1"),
+])
+def test_a_wrong_environment_of_torchrun_ends_in_one_line(cfg, monkeypatch, env, words):
+    monkeypatch.setattr(_place, "MEET", 1)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert words in refusal(argv(cfg))
 
 
 # ---- several processes, compiler ---------------------------------------------------------------------------------
@@ -391,3 +601,57 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, tmp_pat
     (line,) = [line for line in output.splitlines() if "torch.compile" in line]
     assert "torch.compile does not work here, going on without it" in line and "Traceback" not in output
     assert Path(cfg.out_dir, "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("folder, why", [("/dev/null/cache", "Not a directory"), ("/proc/self", "No such file")])
+def test_a_cache_that_cannot_be_written_does_not_end_a_run(cfg, monkeypatch, capsys, folder, why):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
+    train.main(argv(cfg, max_iters=4))
+    assert f"TORCHINDUCTOR_CACHE_DIR = {folder} cannot be written ({why}" in capsys.readouterr().out
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_a_refusal_comes_before_any_compiling(finished, cfg, monkeypatch):
+    monkeypatch.setattr(train.Trainer, "compile", lambda trainer: pytest.fail("compiled"))
+    assert "holds a run already" in refusal(argv(finished, compile="on"))
+
+
+def test_gradients_are_sent_while_the_backward_pass_of_a_compiled_model_goes_on(cfg, monkeypatch):
+    """DDP splits what is compiled at the buckets of gradients, if it is there when that happens."""
+    events = []
+
+    def compile_forward(graph, inputs):
+        return make_boxed_func(graph.forward)
+
+    def compile_backward(graph, inputs):
+        def run(*args):
+            events.append("backward")
+            return graph.forward(*args)
+        return make_boxed_func(run)
+
+    def send(_, bucket):
+        events.append("sent")
+        sent = torch.futures.Future()
+        sent.set_result(bucket.buffer())
+        return sent
+
+    backend = aot_autograd(fw_compiler=compile_forward, bw_compiler=compile_backward)
+    compile = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **kwargs: compile(model, backend=backend, **kwargs))
+    ddp = functools.partial(train.DistributedDataParallel, bucket_cap_mb=5_000 / 2**20)  # for so small a model
+    monkeypatch.setattr(train, "DistributedDataParallel", ddp)
+    monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 5_000)
+    torch._dynamo.reset()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        cpu = torch.device("cpu")
+        trainer = train.Trainer(replace(cfg, compile="on"), Place(0, 2, cpu), tokens.load(cfg.data_dir))
+        trainer.prepare_net()
+        trainer.net.register_comm_hook(None, send)
+        trainer.train_step(trainer.loader.train_batch(0))  # DDP makes its buckets in the first step
+        events.clear()
+        trainer.train_step(trainer.loader.train_batch(1))
+    finally:
+        dist.destroy_process_group()
+    assert events.count("backward") > 1 and events.count("sent") > 1
+    assert events.index("sent") < len(events) - 1 - events[::-1].index("backward"), events

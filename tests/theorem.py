@@ -107,9 +107,10 @@ def measure(path, seed, every):
     cfg = config.load([path, f"--seed={seed}", "--compile=off"])
     place = train.find_place(cfg)
     trainer = train.Trainer(cfg, place, train.open_corpus(cfg, place))
-    probe = trainer.batch(trainer.corpus.val, 0, 0)
+    probe = trainer.loader.val_batch(0)
     rows = []
-    for batch in tqdm(trainer.batches(), total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
+    batches = trainer.loader.train_batches(0)
+    for batch in tqdm(batches, total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
         if trainer.step % every:
             trainer.train_step(batch)
             continue

@@ -1,5 +1,6 @@
 """A toy checkpoint for the tests of data/pretrained: its weights, its files, and reading it back."""
 
+import io
 import json
 from pathlib import Path
 
@@ -33,6 +34,13 @@ SHARDS = {f"model-0000{i + 1}-of-00002.safetensors": dict(list(WEIGHTS.items())[
 INDEX = {"weight_map": {n: file for file, part in SHARDS.items() for n in part}}
 SHARDED = {"model.safetensors.index.json": json.dumps(INDEX).encode(), **{f: save(part) for f, part in SHARDS.items()}}
 SINGLE = {"config.json": CONFIG, "model.safetensors": FILE}
+
+
+def as_bin(saved, **options) -> bytes:
+    """What torch.save writes."""
+    buffer = io.BytesIO()
+    torch.save(saved, buffer, **options)
+    return buffer.getvalue()
 
 
 def read(source, groups=GROUPS, weights=WEIGHTS, **options):

@@ -24,8 +24,8 @@ from data.pretrained.torch_zip import read_torch
 
 N_READERS = 8  # ranges in flight
 PIECE = 1 << 24  # bytes of a range at most: one big tensor keeps every reader busy, and a retry loses little
-SCORED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that are read as they are
 AHEAD = 1 << 27  # bytes read ahead of the arithmetic (one group at least)
+SCORED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that are read as they are
 
 
 class Reading(NamedTuple):
@@ -40,9 +40,9 @@ class Checkpoint(AbstractContextManager):
     """
     An open checkpoint in a folder, or in what looks like one: a repository of the Hub.
 
-    source: as the user wrote it. revision: the commit it is pinned to, None if local. config: its config.json.
-    tensors: a TensorInfo by name. n_params: elements of the floating-point tensors. size, bytes_read: bytes of the
-    weight files, all and read so far. note: what the user should know, or "".
+    source: as the user wrote it. revision: the commit it is pinned to, None if local. config: its config.json, or what
+    nanoGPT and nanochat have instead. tensors: a TensorInfo by name. n_params: elements of the floating-point tensors.
+    size, bytes_read: bytes of the weight files, all and read so far. note: what the user should know, or "".
     """
 
     def __init__(self, source: str, folder: Folder, only: str = ""):
@@ -58,7 +58,9 @@ class Checkpoint(AbstractContextManager):
         self.n_params = count_params(self.tensors.values())
 
     def _open(self, only: str):
-        files, index = ([only], None) if only else weight_files(self._folder)
+        files, index = [only], None
+        if not only:
+            files, index = weight_files(self._folder)
         config = read_config(self._folder, files[0])
         tables = dict(zip(files, self._pool.map(self._read_table, files)))
         if config is None:
@@ -87,7 +89,7 @@ class Checkpoint(AbstractContextManager):
 
     @property
     def note(self) -> str:
-        return self._folder.note
+        return ", ".join(self._folder.notes)
 
     @property
     def bytes_read(self) -> int:

@@ -15,10 +15,12 @@ def enter_model(folder: Folder):
     inner = folder.subfolders()
     steps = [int(name.removeprefix("checkpoint-")) for name in inner if re.fullmatch(r"checkpoint-\d{1,18}", name)]
     if "0_Transformer" in inner:
-        folder.enter("0_Transformer", note="of 0_Transformer in it")
+        folder.enter("0_Transformer")
+        folder.notes.append("of 0_Transformer in it")
     elif steps:  # of a Trainer of transformers
         newest = f"checkpoint-{max(steps)}"
-        folder.enter(newest, note=f"of {newest}, the newest of {len(steps)} in it")
+        folder.enter(newest)
+        folder.notes.append(f"of {newest}, the newest of {len(steps)} in it")
 
 
 def choose_weights(names: list[str]) -> str | None:
@@ -42,8 +44,8 @@ def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
     if name is None:
         found = ", ".join([name for name in folder.names if FORMATS.search(name)][:5]) or "no"
         config = "" if "config.json" in folder.names else "no config.json and "
-        note = f" ({folder.note})" if folder.note else ""
-        raise CheckpointError(f"{config}no model.safetensors or pytorch_model.bin here{note}, found {found} weights: "
+        where = "".join(f" ({note})" for note in folder.notes)
+        raise CheckpointError(f"{config}no model.safetensors or pytorch_model.bin here{where}, found {found} weights: "
                               "convert it with save_pretrained, or give the path of one file")
     if not name.endswith(".json"):
         return [name], None

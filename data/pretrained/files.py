@@ -62,11 +62,12 @@ class Table(NamedTuple):
 class Folder:
     """
     A local folder. names: of its files. revision: the commit it is pinned to, None if it is no snapshot of a
-    repository. note: what the user should know, or "". bytes_read_of: the bytes read so far of each weight file.
+    repository. notes: what the user should know. bytes_read_of: the bytes read so far of each weight file.
     """
 
-    def __init__(self, path: Path | None, names: list[str], revision: str | None = None, note: str = ""):
-        self.path, self.names, self.revision, self.note = path, names, revision, note
+    def __init__(self, path: Path | None, names: list[str], revision: str | None = None):
+        self.path, self.names, self.revision = path, names, revision
+        self.notes = []
         self.bytes_read_of = Counter()
         self._heads = {}  # of the files, as far as they were read to find the tensors
         self._lock = threading.Lock()  # several threads count
@@ -74,14 +75,10 @@ class Folder:
     def subfolders(self) -> list[str]:
         return [name for name in self.names if (self.path / name).is_dir()]
 
-    def enter(self, inner: str, note: str):
+    def enter(self, inner: str):
         """From here on, this is the folder `inner` of the folder."""
         self.path = self.path / inner
         self.names = sorted(os.listdir(self.path))
-        self.add_note(note)
-
-    def add_note(self, note: str):
-        self.note = f"{self.note}, {note}" if self.note else note
 
     def fetch(self, name: str) -> Path:
         """The path of a whole file."""

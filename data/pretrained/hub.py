@@ -98,11 +98,10 @@ class Repository(Folder):
     def subfolders(self) -> list[str]:
         return sorted({path.partition("/")[0] for path in self._paths if "/" in path})
 
-    def enter(self, inner: str, note: str):
+    def enter(self, inner: str):
         self._inner = f"{inner}/"
         inside = [path.removeprefix(self._inner) for path in self._paths if path.startswith(self._inner)]
         self.names = [path for path in inside if "/" not in path]
-        self.add_note(note)
 
     def fetch(self, name: str) -> Path:
         path = self._cached(name)
@@ -114,7 +113,8 @@ class Repository(Folder):
             path = Path(retry(lambda: hf_hub_download(self.repo, self._inner + name, **ask)))
         require(self.revision in path.parts, "it has changed while it was opened: run again")
         if not name.endswith(".json"):
-            self.add_note(f"{name} downloaded whole, {path.stat().st_size / 1e9:.2f} GB, as torch packed it so")
+            size = path.stat().st_size / 1e9
+            self.notes.append(f"{name} downloaded whole, {size:.2f} GB: it is no zip of uncompressed tensors")
         return path
 
     def _cached(self, name: str) -> Path | None:
@@ -180,8 +180,9 @@ def open_repository(repo: str, asked: str | None) -> Folder:
             if refused or not isinstance(cached, str):
                 raise
             path = Path(cached).parent
-            note = "read from the local cache, the Hub being out of reach"
-            return Folder(path, sorted(os.listdir(path)), path.name, note)
+            folder = Folder(path, sorted(os.listdir(path)), path.name)
+            folder.notes.append("read from the local cache, the Hub being out of reach")
+            return folder
 
 
 def list_revisions(repo: str) -> list[str]:

@@ -133,10 +133,10 @@ ROWS = [
 
     # Decoders with q, k and v in one tensor, or in a product of two.
     Row("gpt2 openai-gpt imagegpt", path="h.{i}.attn", weights="c_attn", form="conv1d", causal=True),
-    # model.py of github.com/karpathy/nanoGPT, nanochat/gpt.py of github.com/karpathy/nanochat: Linears.
+    Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
+    # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
     Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
-    Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
     Row("codegen", path="h.{i}.attn", weights="qkv_proj", form="codegen", causal=True),
     Row("falcon", path="h.{i}.self_attention", weights="query_key_value", form="multi_query", causal=True),
     Row("gpt_neox gpt_neox_japanese persimmon bloom", path="(h|layers).{i}.(self_attn|self_attention|attention)",
@@ -166,13 +166,17 @@ ROWS = [
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
     Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub
     Row("eurobert openai_privacy_filter", **CLIP),
-    Row("Dream", **CLIP),  # modeling_dream.py of huggingface.co/Dream-org/Dream-v0-Base-7B: Qwen2 without a mask
-    Row("llada", path="blocks.{i}", weights="q_proj k_proj", form="separate", causal=False),  # LLaDALlamaBlock in
-    # modeling_llada.py of huggingface.co/GSAI-ML/LLaDA-8B-Base
-    Row("gpt_bert", path="layers.{i}.attention", weights="in_proj_qk", form="query_key", causal=None),  # trained both
-    # ways; modeling_gpt_bert.py of huggingface.co/BabyLM-community: in_proj_qk(x).chunk(2, -1)
-    Row("neobert", path="transformer_encoder.{i}", weights="qkv", form="grouped", causal=False),  # model.py of
-    # huggingface.co/chandar-lab/NeoBERT: qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1)
+    # Not in transformers, read off the code that comes with the weights.
+    # huggingface.co/Dream-org/Dream-v0-Base-7B, modeling_dream.py: Qwen2 without a mask.
+    Row("Dream", **CLIP),
+    # huggingface.co/GSAI-ML/LLaDA-8B-Base, modeling_llada.py, LLaDALlamaBlock.
+    Row("llada", path="blocks.{i}", weights="q_proj k_proj", form="separate", causal=False),
+    # huggingface.co/BabyLM-community, modeling_gpt_bert.py: in_proj_qk(x).chunk(2, -1). Both masks in training.
+    Row("gpt_bert", path="layers.{i}.attention", weights="in_proj_qk", form="query_key", causal=None),
+    # huggingface.co/chandar-lab/NeoBERT, model.py: qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1).
+    Row("neobert", path="transformer_encoder.{i}", weights="qkv", form="grouped", causal=False),
+
+    # Encoders of text beside an image or a sound.
     Row("git_text", **(BERT | dict(causal=True))),  # git
     Row("blip_text_model", **(BERT | dict(path="text_(model|encoder).encoder.layer.{i}.attention.self")),
         stack="encoder", n_layer=12, n_head=8),  # blip_text
@@ -186,11 +190,15 @@ ROWS = [
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
         audio-spectrogram-transformer dpt pixio""", **BERT),
+    # The same in a state_dict of transformers 5, which save_pretrained renames.
     Row("vit deit beit dinov2 dinov2_with_registers ijepa vit_msn audio-spectrogram-transformer pixio", **CLIP),
-    # in a state_dict of transformers 5, which save_pretrained renames
     Row("swin donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key", form="separate",
         causal=False),
     Row("segformer", path="block.\\d+.{i}.attention.self", weights="query key", form="separate", causal=False),
+    Row("vjepa2", path="encoder.layer.{i}.attention", weights="query key", form="separate", causal=False,
+        stack="encoder"),
+    Row("vjepa2", path="predictor.layer.{i}.attention", weights="query key", form="separate", causal=False,
+        stack="pred"),
     Row("timesformer", path="layer.{i}.attention.attention", weights="qkv", form="blocks", causal=False, stack="space"),
     Row("timesformer", path="layer.{i}.temporal_attention.attention", weights="qkv", form="blocks", causal=False,
         stack="time"),
@@ -198,8 +206,7 @@ ROWS = [
         unispeech unispeech-sat data2vec-audio sew""", **CLIP),
     Row("""clip_vision_model chinese_clip_vision_model altclip_vision_model metaclip_2_vision_model
         owlvit_vision_model owlv2_vision_model clipseg_vision_model siglip_vision_model siglip2_vision_model
-        git_vision_model idefics2_vision""",  # in the file of the model around it, as those that follow
-        **CLIP, n_layer=12, n_head=12),
+        git_vision_model idefics2_vision""", **CLIP, n_layer=12, n_head=12),  # clip, siglip, ...; and so those below
     Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
     Row("aimv2_vision_model", **CLIP, n_layer=24, n_head=8),
     Row("gemma4_vision", **CLIP, n_layer=16, n_head=12, head_dim=64),
@@ -235,6 +242,10 @@ ROWS = [
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
         speecht5 moonshine led trocr""", **BART_DECODER, causal=True),
     Row("t5gemma_decoder", **LLAMA),
+    Row("prophetnet", **(BART_ENCODER | dict(weights="query_proj key_proj"))),
+    Row("prophetnet", **(BART_DECODER | dict(weights="query_proj key_proj")), causal=True),
+    Row("longt5", **(T5_ENCODER | dict(path="encoder.block.{i}.layer.0.(Local|TransientGlobal)SelfAttention"))),
+    Row("longt5", **T5_DECODER),
     Row("detr table-transformer", **BART_DECODER, causal=False),  # every query sees all queries
     Row("mask2former", **BART_DECODER, causal=False, own=all_but_one),
     Row("t5", **T5_ENCODER, n_layer=6, n_head=8, head_dim=64),

@@ -39,12 +39,16 @@ def without_address(source: str) -> str:
     """https://huggingface.co/org/name/tree/v1 -> org/name@v1; a path, or an id, without the spaces around it."""
     if os.path.exists(os.path.expanduser(source)):
         return source
-    hosts = ["huggingface.co", "hf.co", re.sub("^https?://", "", os.environ.get("HF_ENDPOINT", "huggingface.co"))]
-    page = re.fullmatch(rf"(https?://)?({'|'.join(map(re.escape, hosts))})/(?P<repo>[^/?#]+/[^/?#]+)"
-                        r"(/(tree|blob|resolve)/(?P<revision>[^/?#]+))?([/?#].*)?", source.strip())
-    if not page:
-        return source.strip()
-    return page["repo"] if page["revision"] is None else f"{page['repo']}@{unquote(page['revision'])}"
+    source = source.strip()
+    mirror = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    hosts = ["https://huggingface.co", "huggingface.co", "https://hf.co", "hf.co", mirror.rstrip("/")]
+    host = next((host for host in hosts if source.startswith(f"{host}/")), None)
+    if host is None:
+        return source
+    place = re.split("[?#]", source.removeprefix(f"{host}/"))[0]  # org/name/tree/v1/and/more
+    org, name, kind, revision, *_ = place.split("/") + 3 * [""]
+    repo = f"{org}/{name}" if name else org
+    return f"{repo}@{unquote(revision)}" if kind in ("tree", "blob", "resolve") and revision else repo
 
 
 def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:

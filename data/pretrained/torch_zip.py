@@ -12,6 +12,7 @@ import pickle
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ class Record(NamedTuple):
 
     start: int
     end: int
+    crc: int  # of its bytes; 0 if torch was told to write none
 
 
 def read_torch(folder: Folder, file: str) -> Table:
@@ -97,7 +99,8 @@ def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | 
     prefix = infos[0].filename.partition("/")[0] + "/"  # the others are none of torch's
     infos.sort(key=lambda info: info.header_offset)
     ends = [info.header_offset for info in infos[1:]] + [directory_start]  # where the next record begins
-    records, stored = {}, True
+    records = {}
+    stored = True
     for info, end in zip(infos, ends):
         header_end = info.header_offset + LOCAL_HEADER
         if header_end > end:
@@ -109,7 +112,8 @@ def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | 
         if name in records:
             raise ValueError(f"{info.filename!r:.60} comes twice")
         records[name] = record
-        stored = stored and info.compress_type == zipfile.ZIP_STORED
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:  # the bit: encrypted
+            stored = False
     byteorder = records.get("byteorder")  # holds "little" or "big"; absent from older files, which are little
     if not stored or byteorder and byteorder.end - byteorder.start != len("little"):
         return None
@@ -132,7 +136,7 @@ def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> R
         header = folder.read_bytes(file, info.header_offset, info.header_offset + LOCAL_HEADER)
         name_length, extra_length = struct.unpack("<HH", header[-4:])
         start = info.header_offset + LOCAL_HEADER + name_length + extra_length
-    return Record(start, start + info.compress_size)
+    return Record(start, start + info.compress_size, info.CRC)
 
 
 # ---- the tensors -------------------------------------------------------------------------------------------------
@@ -140,7 +144,9 @@ def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> R
 
 def read_pickle(folder: Folder, file: str, record: Record) -> bytes:
     require(record.end - record.start <= MAX_RECORD, f"{file} has a data.pkl of more than {MAX_RECORD:,} bytes")
-    return folder.read_bytes(file, *record)
+    data_pkl = folder.read_bytes(file, record.start, record.end)
+    require(record.crc in (0, zlib.crc32(data_pkl)), f"{file} is damaged, by the checksum of its data.pkl: get it again")
+    return data_pkl
 
 
 def unpickle(data_pkl: bytes, records: dict[str, Record]) -> tuple[dict, dict[int, Record]]:
@@ -173,7 +179,7 @@ def placed_tensor(file: str, name: str, tensor: torch.Tensor, record_at: dict[in
     if tensor.numel():
         steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
         end = start + tensor.itemsize * (1 + sum(steps))
-    if end > record.end or storage.nbytes() > record.end - record.start:
+    if start < record.start or end > record.end or storage.nbytes() > record.end - record.start:
         raise ValueError(f"{name!r:.60} reaches beyond its storage")
     return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, end, tensor.stride())
 

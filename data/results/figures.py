@@ -7,29 +7,38 @@ from pathlib import Path
 
 import numpy as np
 
-from data.results import compare
+from data.results import compare, null
 from data.results.runs import replacing
 
 ENCODER, DECODER, UNKNOWN = "#2166ac", "#8e3b9e", "0.5"
-OTHERS = ["#e08214", "#1b7837", "#b2182b", "#4d4d4d", "#c7a000", "#35978f", "#f768a1", "#8c510a"]
-DASHES = ["--", "-.", ":"]
+OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
+DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (3, 1)), (0, (8, 2, 1, 2))]
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SPLIT = 0.1  # nats/token between the ends of two seeds, from which on every seed is drawn
 
 
 def kind(causal):
     return {True: ("decoder", DECODER), False: ("encoder", ENCODER), None: ("causal unknown", UNKNOWN)}[causal]
 
 
+def formats():
+    """What a picture can be, by the end of its name: png, pdf, svg, ..."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    return sorted(FigureCanvasBase.get_supported_filetypes())
+
+
 @contextlib.contextmanager
-def figure(path, widths, rows=1):
-    """Axes (rows, len(widths)); saved whole, in the format that the name of the file says."""
+def figure(path, widths, rows=1, inches=2.4):
+    """Axes (rows, len(widths)), of so many inches each; saved whole, in the format that the name of the file says."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    fig, axes = plt.subplots(rows, len(widths), figsize=(max(11, 2.4 * len(widths)), 3.4 * rows), layout="constrained",
-                             width_ratios=widths, squeeze=False)
+    fig, axes = plt.subplots(rows, len(widths), figsize=(max(11, inches * len(widths)), 3.4 * rows),
+                             layout="constrained", width_ratios=widths, squeeze=False)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
@@ -38,9 +47,28 @@ def figure(path, widths, rows=1):
     plt.close(fig)
 
 
-def score_axis(axis, name, xlabel):
+def put_titles(axes, titles):
+    """a, b, c, ... and what each panel shows."""
+    for axis, letter, title in zip(axes, LETTERS, titles):
+        axis.set_title(f"{letter}   {title}", fontsize=9, loc="left")
+
+
+def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
-    axis.set(ylim=(-1.05, 1.05), ylabel=f"{name} of $W_{{qk}}$", xlabel=xlabel)
+
+
+def put_legend(axis, handles=None, ncols=1):
+    """To the right of the panels, where no data are."""
+    if handles is None:
+        handles = axis.get_legend_handles_labels()[0]
+    axis.figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, ncols=ncols)
+
+
+def put_null(axis, score, n, r):
+    """A grey band, which 95 of 100 random matrices are in."""
+    band = null.band(score, n, r)
+    if band:
+        axis.axhspan(*band, color="0.93", lw=0, zorder=-1)
 
 
 def layer_colour(layer, n_layer):
@@ -49,136 +77,331 @@ def layer_colour(layer, n_layer):
     return colormaps["viridis"](0.9 * layer / n_layer)
 
 
+# ---- pretrained models -------------------------------------------------------------------------------------------
+
+
 def plot_models(summary, path):
-    """Figures 2, S1, S2: scores against parameters; dot = median over layers, bar = quartiles."""
+    """Figures 2, S1, S2: scores against parameters; dot = median over layers, bar = quartiles, grey = the null's."""
     with figure(path, [1, 1]) as ((left, right),):
         for axis, name in (left, "symmetry"), (right, "directionality"):
             for s in summary:
                 q1, median, q3 = getattr(s, name)
+                band = null.band(name, s.n, s.r)
+                if band:
+                    axis.plot([s.n_params] * 2, band, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
                 marker = MARKERS[s.published.get("modality", "language")]
                 axis.errorbar(s.n_params, median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white",
                               mew=0.5, fmt=marker, color=kind(s.causal)[1])
-            score_axis(axis, name, "parameters")
-            axis.set_xscale("log")
-        for label, colour in map(kind, dict.fromkeys(s.causal for s in summary)):
+            put_zero(axis)
+            axis.set(xscale="log", xlabel="parameters", ylabel=f"{name} of $W_{{qk}}$")
+        put_titles((left, right), ["median and quartiles over layers", "the same of directionality"])
+        for causal in dict.fromkeys(s.causal for s in summary):
+            label, colour = kind(causal)
             left.plot([], [], "o", color=colour, label=label)
         for modality in dict.fromkeys(s.published.get("modality", "language") for s in summary):
             left.plot([], [], MARKERS[modality], color="0.6", label=modality)
-        left.legend(frameon=False, fontsize=8, ncols=2)
+        left.plot([], [], color="0.88", lw=5, label="95 of 100\nrandom matrices")
+        put_legend(left)
 
 
 def plot_model(name, rows, causal, crops, path):
-    """The layers of one model, its heads where they were scored, and W_qk of its layer of median symmetry."""
+    """The layers of one model, its heads where they were scored, and the W_qk of its layer of median symmetry."""
+    from matplotlib.ticker import MaxNLocator
+
     layers = [row for row in rows if row.head is None]
-    with figure(path, [1, 1, 0.8]) as ((left, middle, right),):
-        for axis, score in (left, "symmetry"), (middle, "directionality"):
+    colours = stack_colours(causal)
+    with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
+        for axis, score in (left, "symmetry"), (right, "directionality"):
+            put_null(axis, score, layers[0].n, layers[0].r)
             for stack in causal:
-                heads = [row for row in rows if row.stack == stack and row.head is not None]
-                whole = [row for row in rows if row.stack == stack and row.head is None]
-                label, colour = kind(causal[stack])
-                axis.plot([row.layer for row in heads], [getattr(row, score) for row in heads], ".", color=colour,
-                          alpha=0.25, ms=4)
-                axis.plot([row.layer for row in whole], [getattr(row, score) for row in whole], "o-", color=colour, ms=4,
-                          label=f"{stack or Path(name).name} ({label})")
-            score_axis(axis, score, "layer")
-            axis.xaxis.get_major_locator().set_params(integer=True)
-        left.legend(frameon=False, fontsize=8)
-        i = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)[len(layers) // 2]
-        limit = np.quantile(np.abs(crops[i]), 0.995)
-        right.imshow(crops[i], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-        where = f"{layers[i].stack} layer {layers[i].layer}".strip()
-        right.set(title=f"$W_{{qk}}$ of {where}", xlabel=f"key side, {len(crops[i])} columns", ylabel="query side")
+                label = f"{stack or Path(name).name} ({kind(causal[stack])[0]})"
+                mine = [row for row in rows if row.stack == stack]
+                draw_stack(axis, mine, score, colours[stack], label)
+            put_zero(axis)
+            axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, max(row.layer for row in rows) + 0.5))
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        i = median_layer(layers)
+        draw_parts(pictures, crops[i], layers[i])
+        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(layers[i])])
+        handles = left.get_legend_handles_labels()[0]
+        left.figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=8, ncols=4)
+
+
+def plot_matrices(models, path):
+    """W_qk of the layer of median symmetry and its parts, a row for each model. models: [(name, rows, crops)]"""
+    with figure(path, [1, 1, 1], rows=len(models), inches=3.4) as axes:
+        titles = []
+        for row_of_axes, (name, rows, crops) in zip(axes, models):
+            layers = [row for row in rows if row.head is None]
+            i = median_layer(layers)
+            draw_parts(row_of_axes, crops[i], layers[i])
+            first, *others = titles_of_parts(layers[i])
+            titles += [f"{Path(name).name}: {first}", *others]
+        put_titles(axes.flat, titles)
+
+
+def median_layer(layers):
+    """The number, among rows of layers, of the one of median symmetry; the upper one of two."""
+    order = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)
+    return order[len(layers) // 2]
+
+
+def titles_of_parts(row):
+    where = f"{row.stack} layer {row.layer}".strip()
+    return [f"$W_{{qk}}$ of {where}, symmetry {row.symmetry:.2f}", "its symmetric part", "its skew part"]
+
+
+def draw_stack(axis, rows, score, colour, label):
+    heads = [row for row in rows if row.head is not None]
+    layers = [row for row in rows if row.head is None]
+    if heads:
+        axis.plot([row.layer for row in heads], [getattr(row, score) for row in heads], ".", color=colour, alpha=0.3,
+                  ms=4, label=f"{label}, its heads")
+    axis.plot([row.layer for row in layers], [getattr(row, score) for row in layers], "o-", color=colour, ms=4,
+              label=label)
+
+
+def stack_colours(causal):
+    """{stack: colour}: of its kind, and lighter for the second stack of that kind and on."""
+    from matplotlib.colors import to_rgb
+
+    colours, seen = {}, []
+    for stack, value in causal.items():
+        white = 0.45 * min(2, seen.count(value))
+        colours[stack] = (1 - white) * np.array(to_rgb(kind(value)[1])) + white
+        seen.append(value)
+    return colours
+
+
+def draw_parts(axes, m, row):
+    """m, the corner of W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2 in the same colours."""
+    limit = np.quantile(np.abs(m), 0.995)
+    for axis, part in zip(axes, [m, (m + m.T) / 2, (m - m.T) / 2]):
+        image = axis.imshow(part, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        axis.set(xticks=[0, len(m) - 1], yticks=[0, len(m) - 1])
+        axis.spines[["top", "right"]].set_visible(True)
+    axes[0].set(xlabel=f"key side, {len(m)} of {row.n} columns", ylabel="query side")
+    share = (1 + row.symmetry) / 2  # |M_s|^2 / |M|^2, as s = (|M_s|^2 - |M_n|^2) / |M|^2
+    axes[1].set_xlabel(f"{share:.0%} of $|W_{{qk}}|^2$")
+    axes[2].set_xlabel(f"{1 - share:.0%} of $|W_{{qk}}|^2$")
+    axes[-1].figure.colorbar(image, ax=axes, shrink=0.6, pad=0.01)
+
+
+# ---- one run -----------------------------------------------------------------------------------------------------
 
 
 def plot_run(run, path):
     """Loss, symmetry and directionality over the steps of one run, one line per layer."""
+    record = compare.condense(run)
     with figure(path, [1, 1, 1]) as ((left, *others),):
-        for name, shade in ("train_loss", "0.7"), ("val_loss", "black"):
-            left.plot(run.log["step"], run.log[name], color=shade, label=name.replace("_", " "))
+        left.plot(record.eval_steps, record.train_loss, color="0.7", label="training loss")
+        left.plot(record.eval_steps, record.val_loss, color="black", label="validation loss")
         left.set(ylabel="loss [nats/token]", xlabel="step")
-        for axis, name in zip(others, ("symmetry", "directionality")):
-            plot_layers(axis, [run], name)
-        for axis in (left, *others):
-            axis.legend(frameon=False, fontsize=8, ncols=1 if run.config["n_layer"] < 7 else 3)
+        for axis, score in zip(others, compare.BY_LAYER):
+            plot_layers(axis, [record], score)
+            put_null(axis, score, run.config["n_embd"], run.config["n_embd"])
+        put_titles((left, *others), ["loss", "symmetry, by layer", "directionality, by layer"])
+        left.figure.suptitle(f"{run.name}, seed {run.config['seed']}")
+        losses, layers = left.get_legend_handles_labels()[0], others[0].get_legend_handles_labels()[0]
+        put_legend(left, losses + layers)
 
 
 def plot_layers(axis, seeds, score):
     """Every layer over steps, mean over the seeds of one arm."""
-    n_layer = seeds[0].config["n_layer"]
-    values = together(seeds, lambda run: run.layers[score]).mean(0)  # (steps, L)
+    values = together(seeds, lambda record: record.layers[score]).mean(0)  # (steps, L)
+    n_layer = values.shape[1]
     for layer in range(n_layer):
         axis.plot(seeds[0].steps[: len(values)], values[:, layer], color=layer_colour(layer, n_layer),
                   label=f"layer {layer}")
-    score_axis(axis, score, "step")
+    put_zero(axis)
+    axis.set(xlabel="step", ylabel=f"{score} of $W_{{qk}}$")
 
 
 def together(seeds, values):
-    """values(run) of every seed, as far as all of them have come: (seeds, steps)."""
-    curves = [values(run) for run in seeds]
+    """values(record) of every seed, as far as all of them have come: (seeds, steps)."""
+    curves = [values(record) for record in seeds]
     return np.stack([curve[: min(map(len, curves))] for curve in curves])
 
 
+# ---- a comparison ------------------------------------------------------------------------------------------------
+
+
 def styles(arms):
-    """{arm: colour, dashes}: baselines in the colours of the paper; so are others, dashed, unless they are too many."""
+    """
+    {arm: its color and ls}. Colour is the scale of q, k and v, and dash the start and whatever else an arm has changed;
+    if there are more than four of these, the other way round. First of encoders is blue, first of decoders purple.
+    """
+    scales, starts = {}, {}
+    for name, records in arms.items():
+        config = records[0].config
+        scales[name] = config["qk_std"], config["v_std"]
+        starts[name] = start_of(config, arms)
+    if colour_is_scale(arms):
+        colours, dashes = scales, starts
+    else:
+        colours, dashes = starts, scales
+    colour_of, dash_of, others = {}, {}, OTHERS
+    for name, records in arms.items():
+        causal = records[0].config["causal"]
+        if (causal, colours[name]) not in colour_of:
+            if causal in [other for other, _ in colour_of]:
+                colour_of[causal, colours[name]] = others[0]
+                others = others[1:] + others[:1]
+            else:
+                colour_of[causal, colours[name]] = kind(causal)[1]
+        dash_of.setdefault(dashes[name], DASHES[len(dash_of) % len(DASHES)])
     found = {}
-    for causal in False, True:
-        names = [name for name, seeds in arms.items() if seeds[0].config["causal"] == causal]
-        others = [name for name in names if name != compare.baseline(arms, causal)]
-        for i, name in enumerate(others):
-            colour = OTHERS[i % len(OTHERS)] if len(others) > len(DASHES) else kind(causal)[1]
-            found[name] = dict(color=colour, ls=DASHES[i % len(DASHES)])
-        found |= {name: dict(color=kind(causal)[1], ls="-") for name in names if name not in others}
-    return {name: found[name] for name in arms}
+    for name, records in arms.items():
+        causal = records[0].config["causal"]
+        found[name] = dict(color=colour_of[causal, colours[name]], ls=dash_of[dashes[name]])
+    return found
 
 
-def plot_runs(arms, rows, curves, path):
+def colour_is_scale(arms):
+    starts = {start_of(records[0].config, arms) for records in arms.values()}
+    return len(starts) <= 4
+
+
+def start_of(config, arms):
+    """The values of all keys but the scale in which arms differ, in one text."""
+    differing = []
+    for key in sorted(config.keys() - compare.FREE - {"causal", "qk_std", "v_std"}):
+        values = {str(records[0].config[key]) for records in arms.values()}
+        if len(values) > 1:
+            differing.append(f"{key}={config[key]}")
+    return " ".join(differing)
+
+
+def plot_runs(arms, lines, level, curves, path):
     """
-    Figures 3, S3, S5 and two that the paper lacks: what an arm ends at, and the symmetry of the updates of W_qk.
+    Figures 3, S3, S5 and some that the paper lacks: when the plateau is left, what an arm ends at, the symmetry of what
+    is added to W_qk, and how much heads differ.
 
-    arms: {name: its runs, one per seed}; rows: of compare.compare; curves: {name: (steps,
-    loss)} to lay under the losses.
+    arms: {name: its records, one per seed}; lines: of compare.compare; curves: {name: (steps, loss)} to lay under the
+    losses.
     """
-    with figure(path, [1, 1, 1], rows=2) as ((loss, symmetry, directionality), (ends, updates, spread)):
-        for name, (steps, values) in curves.items():
+    arms = {name: compare.counted(records) for name, records in arms.items()}
+    style = styles(arms)
+    with figure(path, [1, 1, 1, 1], rows=2, inches=3.8) as axes:
+        (loss, left, ends, symmetry), (directionality, updates, spread, empty) = axes
+        for steps, values in curves.values():
             loss.plot(steps, values, color="0.75", lw=0.8, zorder=0)
-        tops = []
-        for (name, seeds), style in zip(arms.items(), styles(arms).values()):
-            curve = together(seeds, lambda run: run.log["val_loss"])
-            loss.plot(seeds[0].log["step"][: curve.shape[1]], curve.mean(0), label=name, **style)
-            tops.append(curve.mean(0)[:2].min())
-            for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
-                values = together(seeds, lambda run: run.layers[score])  # (seeds, steps, L)
-                q1, median, q3 = np.percentile(values, [25, 50, 75], axis=(0, 2))  # (steps,)
-                axis.plot(seeds[0].steps[: len(median)], median, **style)
-                axis.fill_between(seeds[0].steps[: len(median)], q1, q3, color=style["color"], alpha=0.12, lw=0)
-            update = together(seeds, lambda run: np.median(run.layers["update_symmetry"], axis=1)).mean(0)
-            updates.plot(seeds[0].steps[: len(update)], update, **style)
-            heads = together(seeds, lambda run: run.heads["symmetry"].std(axis=2).mean(axis=1)).mean(0)
-            spread.plot(seeds[0].steps[: len(heads)], heads, **style)
-        for i, (name, style) in enumerate(styles(arms).items()):
-            values = [row["val_loss"] for row in rows if row["arm"] == name]
-            mean, half = compare.interval(values)
-            ends.plot(values, [i] * len(values), ".", color=style["color"], alpha=0.5)
-            ends.errorbar(mean, i, xerr=np.nan_to_num(half), fmt="o", ms=5, color=style["color"])
-        ends.set(yticks=range(len(arms)), yticklabels=arms, ylim=(len(arms) - 0.5, -0.5),
-                 xlabel="validation loss at the end [nats/token]")
-        loss.set(ylabel="validation loss [nats/token]", xlabel="step", ylim=(None, 1.05 * max(tops)))  # step 0 is above
-        score_axis(symmetry, "symmetry", "step")
-        score_axis(directionality, "directionality", "step")
-        score_axis(updates, "symmetry of the change", "step")
-        spread.set(ylabel="spread of symmetry over heads", xlabel="step")
-        n = [len(seeds) for seeds in arms.values()]
-        loss.legend(frameon=False, fontsize=7, ncols=1 + len(arms) // 10, title_fontsize=7,
-                    title=f"seeds: {min(n)}{f' to {max(n)}' * (max(n) > min(n))}")
+        for name, records in arms.items():
+            draw_losses(loss, records, name, style[name])
+            for axis, score in (symmetry, "symmetry"), (directionality, "directionality"), (updates, "update_symmetry"):
+                draw_medians(axis, records, score, style[name], band=len(arms) <= 6)
+            values = together(records, lambda record: record.symmetry_std).mean(0)
+            spread.plot(records[0].steps[: len(values)], values, **style[name])
+        loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
+        loss.set(ylabel="nats/token", ylim=loss_limits(arms, level))
+        draw_dots(left, lines, style, [line.first_steps for line in lines], np.median)
+        draw_dots(ends, lines, style, [line.losses for line in lines], np.mean)
+        left.set(xlabel="step")
+        ends.set(xlabel="nats/token", yticklabels=[])
+        mark_not_left(left, arms, lines, style)
+        config = next(iter(arms.values()))[0].config
+        put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
+        for axis in symmetry, directionality, updates:
+            put_zero(axis)
+        for axis in loss, symmetry, directionality, updates, spread:
+            axis.set(xlabel="step")
+        empty.axis("off")
+        put_titles((loss, left, ends, symmetry, directionality, updates, spread), [
+            "validation loss", f"first step at {level:g} nats/token; bar: median", "loss at the end; bar: mean",
+            "symmetry of $W_{qk}$", "directionality of $W_{qk}$; grey: random matrices",
+            "symmetry of the change of $W_{qk}$", "standard deviation of symmetry over heads"])
+        put_legend_of_arms(empty, loss, arms)
+
+
+def draw_losses(axis, records, name, style):
+    """The mean over seeds; where seeds end far from each other, each of them as well."""
+    curve = together(records, lambda record: record.val_loss)
+    steps = records[0].eval_steps[: curve.shape[1]]
+    axis.plot(steps, curve.mean(0), label=name, **style)
+    last = [record.val_loss[-1] for record in records]
+    if max(last) - min(last) > SPLIT:
+        for record in records:
+            axis.plot(record.eval_steps, record.val_loss, color=style["color"], lw=0.5, alpha=0.4)
+
+
+def draw_medians(axis, records, score, style, band):
+    """The median over layers, mean over seeds, as in the table; with a band from the lowest seed to the highest."""
+    values = together(records, lambda record: record.medians[score])  # (seeds, steps)
+    steps = records[0].steps[: values.shape[1]]
+    axis.plot(steps, values.mean(0), **style)
+    if band:
+        axis.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.1, lw=0)
+
+
+def loss_limits(arms, level):
+    """From below the lowest loss to above the plateau: the losses of the first steps are far above all others."""
+    losses = [record.val_loss for records in arms.values() for record in records]
+    low = min(loss.min() for loss in losses)
+    later = max(loss[len(loss) // 8 :].max() for loss in losses)
+    high = max(level, later)
+    return low - 0.05 * (high - low), high + 0.1 * (high - low)
+
+
+def draw_dots(axis, lines, style, values, middle):
+    """A row per arm, a dot per seed, a bar for the middle of them; what is not finite is left out."""
+    for i, (line, points) in enumerate(zip(lines, values)):
+        colour = style[line.name]["color"]
+        seen = points[np.isfinite(points)]
+        axis.plot(seen, [i] * len(seen), ".", color=colour, alpha=0.6)
+        if np.isfinite(middle(points)):
+            axis.plot([middle(points)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
+    axis.locator_params(axis="x", nbins=5)
+    axis.set(yticks=range(len(lines)), yticklabels=[line.name for line in lines], ylim=(len(lines) - 0.5, -0.5))
+
+
+def mark_not_left(axis, arms, lines, style):
+    """Beyond the last step: how many seeds never came to the level."""
+    end = max(record.eval_steps[-1] for records in arms.values() for record in records)
+    axis.axvline(end, color="0.8", lw=0.8)
+    axis.set_xlim(None, 1.02 * end)
+    for i, line in enumerate(lines):
+        missing = np.isinf(line.first_steps).sum()
+        if missing:
+            axis.annotate(f"{missing} not left", (1, i), xycoords=("axes fraction", "data"), fontsize=7, va="center",
+                          color=style[line.name]["color"], xytext=(2, 0), textcoords="offset points")
+
+
+def put_legend_of_arms(empty, loss, arms):
+    """In a panel without data."""
+    counts = [len(records) for records in arms.values()]
+    colour, dash = ("scale", "start") if colour_is_scale(arms) else ("start", "scale")
+    seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    handles = loss.get_legend_handles_labels()[0]
+    empty.legend(handles=handles, loc="center", frameon=False, fontsize=8, ncols=1 + len(arms) // 13, handlelength=4,
+                 title=f"seeds: {seeds}; colour: {colour}, dash: {dash}", title_fontsize=8)
 
 
 def plot_arms(arms, path):
     """Figures 3 c and d, S4: the scores of every layer over steps, one column per arm, mean over seeds."""
-    with figure(path, [1] * len(arms), rows=2) as axes:
-        for column, (name, seeds) in zip(axes.T, arms.items()):
-            for axis, score in zip(column, ("symmetry", "directionality")):
-                plot_layers(axis, seeds, score)
-            column[0].set_title(f"{name}, seeds: {len(seeds)}", fontsize=9)
-            for axis in column:
-                axis.label_outer()
-        axes[0, 0].legend(frameon=False, fontsize=8)
+    arms = {name: compare.counted(records) for name, records in arms.items()}
+    n_columns = min(len(arms), 7)
+    n_rows = -(-len(arms) // n_columns)  # of arms, with a row of panels for each score
+    with figure(path, [1] * n_columns, rows=2 * n_rows) as axes:
+        for i, (name, records) in enumerate(arms.items()):
+            row, column = 2 * (i // n_columns), i % n_columns
+            for axis, score in zip(axes[row : row + 2, column], compare.BY_LAYER):
+                plot_layers(axis, records, score)
+            axes[row, column].set_title(f"{LETTERS[i]}   {name}, seeds: {len(records)}", fontsize=9, loc="left")
+        for start in 0, 1:
+            share_range(axes[start::2].flat)
+        for axis in axes.flat:
+            if not axis.lines:
+                axis.axis("off")
+        deepest = max(axes.flat, key=lambda axis: len(axis.lines))
+        put_legend(deepest)
+
+
+def share_range(axes):
+    """One range for all panels of a score, as far as the data go."""
+    drawn = [axis for axis in axes if axis.lines]
+    low = min(axis.get_ylim()[0] for axis in drawn)
+    high = max(axis.get_ylim()[1] for axis in drawn)
+    for axis in drawn:
+        axis.set_ylim(low, high)
+        if not axis.get_subplotspec().is_first_col():
+            axis.set(ylabel="", yticklabels=[])

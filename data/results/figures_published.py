@@ -174,14 +174,13 @@ def mean_over_seeds(seeds):
     symmetry = together(seeds, lambda run: run.layers["symmetry"]).mean(0)  # (S, L)
     directionality = together(seeds, lambda run: run.layers["directionality"]).mean(0)
     config = seeds[0].config
-    return Trajectory(seeds[0].name, config["n_layer"], config["causal"], "ours", seeds[0].steps[: len(symmetry)],
+    return Trajectory(seeds[0].arm, config["n_layer"], config["causal"], "ours", seeds[0].steps[: len(symmetry)],
                       symmetry, directionality)
 
 
 def plain_arms(arms):
     """The names of the arms that the others are measured against: of the encoders, and of the decoders."""
-    kinds = {seeds[0].config["causal"] for seeds in arms.values()}
-    return [compare.baseline(arms, causal) for causal in sorted(kinds)]
+    return list(compare.baselines(arms).values())
 
 
 def draw_median(axis, steps, values, style):

@@ -32,24 +32,21 @@ class Trajectory(NamedTuple):
 
 
 class CsvFiles(NamedTuple):
-    """What the CSV files hold that analyze.py --runs is given."""
+    """What the authors' CSV files hold that analyze.py --runs is given."""
 
     curves: dict  # name of a published run -> (steps, training loss)
     trajectories: list  # of Trajectory
-    ends: dict  # name of an arm of ours -> (symmetry, directionality) at the end
 
 
 def read_csv_files(paths):
     """Told apart by their first lines. RunError names a file that is none of these."""
-    found = CsvFiles({}, [], {})
+    found = CsvFiles({}, [])
     for path in paths:
         with open(path, newline="") as f:
             header = next(csv.reader(f), [])
         try:
             if header == TRAJECTORIES:
                 found.trajectories.extend(read_trajectories(path))
-            elif header[:2] == ["arm", "seed"]:
-                found.ends.update(read_ends(path))
             else:
                 found.curves.update(read_curves(path))
         except (ValueError, KeyError) as e:
@@ -72,17 +69,6 @@ def read_trajectories(path):
         trajectories.append(Trajectory(name, N_LAYER[model], kind == "decoder", corpus, np.array(list(steps)),
                                        values[:, :, 0], values[:, :, 1]))
     return trajectories
-
-
-def read_ends(path):
-    """The CSV of a comparison (analyze.py --runs DIR ... --csv FILE): means over seeds of the scores at the end."""
-    scores = {}
-    with open(path, newline="") as f:
-        for row in csv.DictReader(f):
-            if "directionality_eq17" not in row:
-                raise ValueError("directionality, which is that of Eq. (17) where directionality_eq17 is missing")
-            scores.setdefault(row["arm"], []).append((float(row["symmetry"]), float(row["directionality"])))
-    return {arm: tuple(np.mean(values, axis=0)) for arm, values in scores.items()}
 
 
 def read_curves(path):
@@ -114,21 +100,19 @@ def curves_table(curves):
 
 
 def share(x):
-    return "not reached" if np.isnan(x) else f"{x:.1%}"
+    return f"{x:.1%}" if np.isfinite(x) else "not reached"
 
 
-def ends_table(trajectories, arms, ends):
-    """Scores at the last step, median over layers: of every published run; of arms and of ends, means over seeds."""
+def ends_table(trajectories, arms):
+    """Scores at the last step, median over layers: of every published run; of our arms, means over seeds."""
     lines = [f"{'published run':31} symmetry  directionality"]
     for run in trajectories:
         lines.append(end_line(run.name, np.median(run.symmetry[-1]), np.median(run.directionality[-1])))
-    if arms or ends:
+    if arms:
         lines.append("ours")
     for name, seeds in arms.items():
         symmetry = np.mean([np.median(run.layers["symmetry"][-1]) for run in seeds])
         directionality = np.mean([np.median(run.layers["directionality"][-1]) for run in seeds])
-        lines.append(end_line(name, symmetry, directionality))
-    for name, (symmetry, directionality) in ends.items():
         lines.append(end_line(name, symmetry, directionality))
     return "\n".join(lines)
 

@@ -17,6 +17,7 @@ import csv
 import json
 import os
 import pickle
+import struct
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -27,12 +28,24 @@ from safetensors.torch import save as safetensors
 
 from config import TrainConfig
 
-LOG = ["step", "tokens", "train_loss", "val_loss", "learning_rate", "tokens_per_s"]
 DATA = ["tokenizer", "tokens", "checksum"]  # keys of a corpus's meta.json that tell it from any other
 
-# Keys that a resumed run may change: they change where and how it runs, or what is looked at, and not what is learned.
+# Keys that a resumed run may change: where and how it runs, and what is looked at. max_iters may grow.
 RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size",
                "eval_interval", "score_interval"}
+UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
+              ArithmeticError, struct.error, pickle.UnpicklingError)  # what torch.load makes of damaged bytes
+
+
+class LogRow(NamedTuple):
+    """A row of log.csv; at step 0 three cells are empty."""
+
+    step: int
+    tokens: int
+    train_loss: str = ""  # [nats/token], mean since the row before
+    val_loss: str = ""  # [nats/token]
+    learning_rate: str = ""  # of the last update
+    tokens_per_s: str = ""  # without evaluations and the like
 
 
 class RunScore(NamedTuple):
@@ -47,6 +60,7 @@ class RunScore(NamedTuple):
     update_symmetry: str  # of what was added to W_qk since the step before in this file; nan at the start
 
 
+LOG = list(LogRow._fields)
 SCORES = list(RunScore._fields)
 OLDER_SCORES = [name for name in SCORES if name != "directionality_eq17"]  # what they call directionality is Eq. (17)
 
@@ -129,29 +143,77 @@ def append(path, header, rows):
         os.fsync(f.fileno())  # before the checkpoint of these rows
 
 
+def describe_row(row):
+    """A LogRow as one sees it go by."""
+    text = f"step {row.step}: validation loss {float(row.val_loss):.4f}"
+    if row.train_loss:
+        text += (f", training loss {float(row.train_loss):.4f}, learning rate {float(row.learning_rate):.3g}, "
+                 f"{int(row.tokens_per_s):,} tokens/s")
+    return text
+
+
 def read(path, header, older=None):
     """The rows of a CSV with one of these headers as dicts of strings; a last row that was cut short is left out."""
     try:
-        with open(path, newline="") as f:
-            text = f.read()
+        text = Path(path).read_text(errors="replace")
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
-    rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
-    require(rows and rows[0] in (header, older),
-            f"{path} is not a {Path(path).name} of train.py: it does not begin with {','.join(header)}")
-    return [dict(zip(rows[0], row)) for row in rows[1:]]
+    whole_lines = text[: text.rfind("\n") + 1]
+    first, *rows = [line.split(",") for line in whole_lines.splitlines()] or [[]]
+    require(first in (header, older), f"{path} is not a {Path(path).name} of train.py: it does not begin with "
+                                      f"{','.join(header)}")
+    for number, row in enumerate(rows, 2):
+        require(is_row(row, first), f"{path} is damaged: line {number} is no row of {','.join(first)}")
+    return [dict(zip(first, row)) for row in rows]
+
+
+def is_row(row, header):
+    """Whether its cells are as many as the header's, and numbers or empty, and its counts whole numbers."""
+    if len(row) != len(header) or not row[0]:  # the step, which every row has
+        return False
+    for name, cell in zip(header, row):
+        if name in ("step", "layer", "head") and cell and not (cell.isascii() and cell.isdecimal()):
+            return False
+        try:
+            float(cell or "nan")
+        except ValueError:
+            return False
+    return True
+
+
+def read_begun(path, header):
+    """The same of a run that goes on, where the file may be missing, or end in its first line."""
+    if not Path(path).exists() or b"\n" not in Path(path).read_bytes():
+        return []
+    return read(path, header)
 
 
 def cut(path, header, step):
     """Drop the rows of steps after `step`; the file has its header afterwards."""
-    rows = []
-    if Path(path).exists() and "\n" in Path(path).read_text():  # not if it was killed in its first line
-        rows = [row for row in read(path, header) if int(row["step"]) <= step]
+    rows = [row for row in read_begun(path, header) if int(row["step"]) <= step]
     with replacing(path) as temporary:
         append(temporary, header, [row.values() for row in rows])
 
 
 # ---- a run begun, or gone on with --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Keep a folder for this process; the system lets go of it when the process ends, however it ends."""
+    import fcntl  # POSIX alone has it, and reading runs needs none
+
+    with writing(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        lock = open(Path(folder) / ".lock", "w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder}: another process is writing a run there: wait for it, or set --out_dir") from None
+        except OSError:
+            pass  # a file system that has no locks
+        yield
 
 
 def describe(cfg, meta):
@@ -167,23 +229,28 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     """
     path = Path(folder) / "ckpt.pt"
     if not path.exists():
+        steps = [int(row["step"]) for row in read_begun(Path(folder) / "log.csv", LOG)]
+        require(max(steps, default=0) == 0, f"{folder} holds the log of a run, and no ckpt.pt to go on from: set "
+                                            "--out_dir, or move the folder away")
         return None
     require(resume, f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-        require_same_run(path, state, describe(cfg, meta))
-    except (RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError) as e:
-        raise RunError(f"{path} is not a checkpoint that can be resumed: {str(e).splitlines()[0]}") from e
+        theirs = dict(config=state["config"], data=state["data"])
+    except UNREADABLE as e:
+        raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
+                       "program") from e
+    require_same_run(path, theirs, describe(cfg, meta))
     return state
 
 
 def require_same_run(path, theirs, ours):
     """theirs, ours: as `describe` gives them. RunError names what makes the one no continuation of the other."""
     defaults = asdict(TrainConfig())  # of the keys that are newer than the checkpoint
-    there = defaults | theirs["config"]
     for key, here in ours["config"].items():
-        if key not in RESUME_FREE:
-            require(there[key] == here, f"{path} is of another run: {key} = {there[key]!r} there, {here!r} here")
+        there = theirs["config"].get(key, defaults[key])
+        same = there == here or (key == "max_iters" and there < here)
+        require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
     for key, here in ours["data"].items():
         there = theirs["data"][key]
         require(there == here, f"{path} is of another run: {key} of data_dir = {there!r} there, {here!r} here")
@@ -208,8 +275,6 @@ def save_checkpoint(folder, cfg, meta, state):
 
 
 # Keys that must agree in runs that are compared at all, and keys that may differ within one arm.
-SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
-FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size", "data_dir"}
 
 
 class Run(NamedTuple):
@@ -242,8 +307,8 @@ def read_scores(rows, n_layer, n_head):
         if "directionality_eq17" not in row:
             row = row | dict(directionality_eq17=row["directionality"], directionality="nan")
         by_step.setdefault(int(row["step"]), {})[row["layer"], row["head"]] = row
-    n_rows = n_layer * (1 + n_head)
-    steps = sorted(step for step, rows in by_step.items() if len(rows) == n_rows)  # the last may be being written
+    expected = {(str(layer), str(head)) for layer in range(n_layer) for head in ("", *range(n_head))}
+    steps = sorted(step for step, rows in by_step.items() if rows.keys() == expected)  # the last may be being written
     layers, heads = {}, {}
     for name in SCORES[3:]:
         layers[name] = np.full((len(steps), n_layer), np.nan)
@@ -260,13 +325,16 @@ def read_scores(rows, n_layer, n_head):
 def read_config(folder):
     """The configuration of a run, with the checksum and tokenizer of its token files: of run.json, else of ckpt.pt."""
     path = folder / "run.json"
+    if not path.exists():
+        path = folder / "ckpt.pt"  # of a run that is older than run.json
     try:
-        if path.exists():
+        if path.name == "run.json":
             run = json.loads(path.read_text())
-        else:  # of a run that is older than run.json
-            path = folder / "ckpt.pt"
+        else:
             run = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        data = {key: run["data"][key] for key in ("checksum", "tokenizer")}
-        return asdict(TrainConfig()) | run["config"] | data
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError) as e:
+        defaults = asdict(TrainConfig())  # of the keys that are newer than the run
+        config = defaults | run["config"]
+        require(all(type(config[key]) is type(value) for key, value in defaults.items()), f"{path} cannot be read")
+        return config | {key: run["data"][key] for key in ("checksum", "tokenizer")}
+    except (OSError, *UNREADABLE) as e:
         raise RunError(f"{path} cannot be read: {str(e).splitlines()[0]}") from e

@@ -9,13 +9,14 @@ import numpy as np
 from tqdm import tqdm
 
 from data.results import compare, null
-from data.results.runs import append, replacing
+from data.results.runs import replacing, require
 
 
 class ModelScore(NamedTuple):
     """A row of the CSV of pretrained models: the scores of one layer, or of one of its heads."""
 
     model: str
+    revision: str  # which of its checkpoints; "" where it is the one that its name stands for
     stack: str  # encoder, decoder, ...; "" where the model has one
     layer: int
     head: int | None  # None: the whole layer; an empty cell
@@ -55,13 +56,19 @@ def write_scores(path, rows):
         csv.writer(f).writerows([ModelScore._fields, *rows])
 
 
+def holds_scores(path):
+    with open(path, newline="") as f:
+        return next(csv.reader(f), []) == list(ModelScore._fields)
+
+
 def read_scores(path):
+    require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
     rows = []
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["stack"], int(row["layer"]), head, int(row["n"]), int(row["r"]),
-                                   *(float(row[name]) for name in ModelScore._fields[6:])))
+            rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head, int(row["n"]),
+                                   int(row["r"]), *(float(row[name]) for name in ModelScore._fields[7:])))
     return rows
 
 
@@ -82,7 +89,7 @@ def summarise(rows, facts, known):
     summary = []
     for (model, stack), layers in by_stack.items():
         n_params, causal = facts[model, stack]
-        quartiles = np.percentile([row[6:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
+        quartiles = np.percentile([row[7:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
         summary.append(Summary(model, stack, len(layers), n_params, causal, published.get((model, stack), {}),
                                count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
     return summary
@@ -149,36 +156,81 @@ def run_table(run):
     return "\n".join(lines)
 
 
-def with_interval(values, form):
-    mean, half = compare.interval(values)
-    return format(mean, form) + ("" if np.isnan(half) else f" +- {half:{form.lstrip('+')}}")
+def comparison_table(lines, arms, level):
+    """lines: of compare.compare. How many seeds left the plateau and when, and what they end at; p after Holm."""
+    width = max(12, *(len(line.name) for line in lines))
+    left_title, loss_title = f"left {level:g}: of, at step", "loss [min, max]"
+    table = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>8} {'p':>6} {'speed-up':>11}"
+             f" {'symm.':>6} {'direct.':>7} {'change':>6}"]
+    for line in lines:
+        left = f"{np.isfinite(line.first_steps).sum()} of {len(line.first_steps)}"
+        loss = f"{line.losses.mean():.3f} [{line.losses.min():.2f}, {line.losses.max():.2f}]"
+        if line.name == line.baseline:
+            beside = ["", "baseline", "", ""]
+        else:
+            beside = [p_text(line.p_step), signed(line.difference), p_text(line.p_loss), share(line.speed_up)]
+        p_step, difference, p_loss, speed_up = beside
+        table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6}  {loss:>20}"
+                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6}"
+                     f" {number(line.directionality):>7} {number(line.update_symmetry):>6}")
+    return "\n".join(table + comparison_notes(lines, arms))
 
 
-def runs_table(arms, rows, level):
-    """Table 1: mean over seeds +- half of its 95 % interval; what some seeds do not reach is not averaged."""
-    lines = [f"{'arm':20} seeds  loss [nats/token]  less baseline's    {'speed-up':21}  {f'step below {level:g}':21}"
-             " symmetry  direct."]
-    for name, seeds in arms.items():
-        mine = [row for row in rows if row["arm"] == name]
-        base = compare.baseline(arms, seeds[0].config["causal"]) == name
-        cells = [with_interval([row["val_loss"] for row in mine], ".3f")]
-        for key, form in ("difference", "+.3f"), ("speed_up", ".0%"), ("first_step", ".0f"):
-            values = np.array([row[key] for row in mine])
-            missed = f"not reached by {np.isnan(values).sum()} of {len(values)}"
-            cells.append("baseline" if base and key != "first_step" else
-                         missed if np.isnan(values).any() else with_interval(values, form))
-        scores = (np.mean([row[key] for row in mine]) for key in ("symmetry", "directionality"))
-        lines.append(f"{name:20} {len(seeds):5}  {cells[0]:17}  {cells[1]:17}  {cells[2]:21}  {cells[3]:21}"
-                     "{:9.2f}{:9.2f}".format(*scores))
-        behind = [run for run in seeds if run.log["step"][-1] < run.config["max_iters"]]
-        if behind:
-            at = behind[0].log["step"][-1]
-            lines.append(f"  {len(behind)} of its runs have not finished, the first of them is at {at:.0f}")
-    if all(len(seeds) == 1 for seeds in arms.values()):
-        lines.append("one seed each: there is no interval, and a difference may be chance")
-    return "\n".join(lines)
+def step_text(steps):
+    """Median over seeds, with "not left" as a value, later than any."""
+    median = np.median(steps)
+    return f"{median:.0f}" if np.isfinite(median) else "not left"
 
 
-def write_comparison(path, rows):
-    with replacing(path) as temporary:
-        append(temporary, list(rows[0]), [row.values() for row in rows])
+def p_text(p):
+    if np.isnan(p):
+        return "-"
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+def signed(x):
+    return "-" if np.isnan(x) else f"{x:+.3f}"
+
+
+def share(x):
+    if np.isnan(x):
+        return "-"
+    return f"{x:.0%}" if np.isfinite(x) else "not reached"
+
+
+def number(x):
+    return "-" if np.isnan(x) else f"{x:.2f}"
+
+
+def comparison_notes(lines, arms):
+    """What the columns are, and what a reader of this table must know of these runs."""
+    notes = ["left: seeds whose loss (mean of three evaluations) came to the level; their median step, \"not left\" "
+             "being the latest;",
+             "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of "
+             "steps: of their",
+             "ranks), each column after Holm; speed-up: share of the steps not needed to come to the baseline's last "
+             "loss, median;",
+             "symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over "
+             "the run"]
+    for line in lines:
+        if line.name == line.baseline and len(line.losses) > 1:
+            gains = np.array(compare.chance_speed_ups(compare.counted(arms[line.name])))
+            reached = gains[np.isfinite(gains)]
+            note = f"{line.name}, one seed against another: speed-up {share(np.median(gains))}"
+            if len(reached):
+                note += f", from {reached.min():.0%} to {reached.max():.0%}"
+            notes.append(note + f", not reached by {len(gains) - len(reached)} of {len(gains)}")
+        elif line.name != line.baseline and line.n_pairs < len(line.losses):
+            notes.append(f"{line.name}: {line.n_pairs} of its seeds are seeds of {line.baseline}, and only these are "
+                         "compared")
+    most = max(line.n_pairs for line in lines)
+    n_tests = sum(line.n_pairs > 0 for line in lines)
+    if most and min(1, n_tests * 2 / 2**most) > 0.05:
+        notes.append(f"with {most} pairs and {n_tests} tests no p can come below 0.05: nothing can be told from chance")
+    for line in lines:
+        if line.unfinished:
+            behind = min(record.eval_steps[-1] for record in arms[line.name])
+            counted = "counted as they are" if line.unfinished == len(arms[line.name]) else "left out"
+            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished ({counted}), one is at "
+                         f"{behind}")
+    return notes

@@ -1,0 +1,76 @@
+"""
+What a model makes of text that it has not seen: the proof that it has learned something.
+"""
+
+import numpy as np
+import torch
+
+ROWS = 3
+MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
+
+
+@torch.no_grad()
+def sample(model, corpus, predicts_next):
+    """
+    Text of the validation split, and as the model completes it: it fills in masked tokens, shown as "_", or goes on
+    from the first half, with the most likely token each time. "" where the tokenizer cannot be had.
+    """
+    meta = corpus.meta
+    decode = decoder(meta)
+    if decode is None:
+        return ""
+    T = model.cfg.block_size
+    starts = np.linspace(0, len(corpus.val) - T, ROWS).astype(np.int64)
+    rows = torch.from_numpy(corpus.val.rows(starts, T)).to(model.tok_emb.weight.device)  # (ROWS, T)
+    model.eval()
+    if predicts_next:
+        seen = rows[:, : T // 2]
+        completed = go_on(model, seen, T, meta["n_vocab"])
+        heading = f"{T // 2} tokens of validation text, and how the model goes on:"
+    else:
+        seen, completed = fill_in(model, rows, meta)
+        masked = seen == meta["mask_token"]
+        right = (completed == rows)[masked].float().mean()
+        heading = f"masked validation text, and what the model fills in, right in {right:.0%} of the places:"
+    lines = [heading]
+    for before, after in zip(seen.tolist(), completed.tolist()):
+        lines += ["  " + decode(before), "  " + decode(after), ""]
+    return "\n".join(lines).rstrip()
+
+
+def fill_in(model, rows, meta):
+    """rows (B, T) -> the same with every seventh token masked, and with the model's guess in its place, (B, T) each."""
+    masked = torch.zeros_like(rows, dtype=torch.bool)
+    masked[:, MASK_EVERY // 2 :: MASK_EVERY] = True
+    seen = torch.where(masked, meta["mask_token"], rows)
+    logits = model(seen)[:, :, : meta["n_vocab"]]  # (B, T, n_vocab)
+    return seen, torch.where(masked, logits.argmax(-1), rows)
+
+
+def go_on(model, idx, length, n_vocab):
+    """idx (B, n) -> (B, length): one token after the other, without a cache, as there are few."""
+    while idx.shape[1] < length:
+        logits = model(idx)[:, -1, :n_vocab]  # (B, n_vocab), of the token after the last
+        idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
+    return idx
+
+
+def decoder(meta):
+    """A function from ids to one line of text; None where tiktoken cannot have its files."""
+    if meta["tokenizer"] == "gpt2":
+        import tiktoken
+
+        try:
+            to_bytes = tiktoken.get_encoding("gpt2").decode_single_token_bytes
+        except (OSError, ValueError):
+            return None
+    else:
+        def to_bytes(i):
+            return bytes([i])
+
+    special = {meta["eot_token"]: b" ", meta["mask_token"]: b"_"}
+
+    def decode(ids):
+        text = b"".join(special[i] if i in special else to_bytes(i) for i in ids)
+        return " ".join(text.decode(errors="replace").split())
+    return decode

@@ -1,0 +1,83 @@
+"""
+What the tests of the paper share: test_paper.py, test_paper_training.py and test_paper_scores.py.
+
+B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, V tokens in the vocabulary, S samples.
+x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
+"""
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from data.batches import mask_tokens
+from model import ModelConfig, Transformer
+from tests.theorem import WatchedAttention
+
+MASK = 257
+LIBRARY = Path(os.__file__).parent
+TEXT = b"".join((LIBRARY / name).read_bytes() for name in ["argparse.py", "ast.py", "difflib.py"])  # real text
+TEXT = torch.tensor(list(TEXT))  # a token is a byte
+
+
+@pytest.fixture(autouse=True)
+def float64_and_a_seed():
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def exact(a, b):
+    return torch.allclose(a, b, atol=1e-10, rtol=1e-10)
+
+
+def assert_mean(samples, expected):
+    """The mean of samples (S, ...) is the expected one, within five standard errors."""
+    error = samples.std(0) / len(samples) ** 0.5
+    assert ((samples.mean(0) - expected).abs() < 5 * error).all(), (samples.mean(0), expected, error)
+
+
+def fresh(T, C, H, causal=False, n_layer=1):
+    """A model as train.py makes it, of bytes and a mask token."""
+    return Transformer(ModelConfig(258, T, n_layer, H, C, dropout=0.0, attn_dropout=0.0, causal=causal))
+
+
+def batch_of(causal, B, T):
+    """Real text, as train.py gives it to the model: idx (B, T), targets (B, T or K), positions None or (B, K)."""
+    begin = torch.randint(len(TEXT) - T, (B, 1))
+    idx = TEXT[begin + torch.arange(T + 1)]  # (B, T + 1)
+    if causal:
+        return idx[:, :-1], idx[:, 1:], None
+    K = round(0.15 * T)
+    return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256})
+
+
+def head_factors(attn):
+    """W_q and W_k of every head of a layer of model.py, (H, C, D) each."""
+    w_q = attn.q.weight.T.unflatten(1, (attn.n_head, -1)).transpose(0, 1)
+    w_k = attn.k.weight.T.unflatten(1, (attn.n_head, -1)).transpose(0, 1)
+    return w_q, w_k
+
+
+def watch(model, batch):
+    """
+    The backward pass of the model's own loss -> the attention layers of a copy of it, with their scores in sight: x_i
+    is attn.x (B, T, C), beta_ij is attn.scores.grad (B, H, T, T).
+    """
+    expected = model(*batch)
+    model = copy.deepcopy(model)
+    for block in model.blocks:
+        block.attn.__class__ = WatchedAttention  # the same weights, another forward
+    idx, targets, positions = batch
+    x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
+    if positions is not None:
+        x = x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[-1]))  # (B, K, C)
+    logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)  # (B, T or K, V)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(loss, expected)  # and the same function
+    loss.backward()
+    return [block.attn for block in model.blocks]

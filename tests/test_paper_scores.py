@@ -1,0 +1,217 @@
+"""
+The paper, statement by statement, S1.5, S1.6 and S2.1: the two scores, what random matrices have of them, and how
+training starts. See test_paper.py.
+"""
+
+import csv
+import math
+from pathlib import Path
+from statistics import mean, pstdev, stdev
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import init
+from analyze import directionality, directionality_eq17, scores, symmetry, wqk
+from tests.paper import assert_mean, exact, float64_and_a_seed, fresh, head_factors  # noqa: F401
+
+# ---- S1.5: the symmetry score ------------------------------------------------------------------------------------
+
+
+def squared(m):
+    return m.square().sum()
+
+
+def test_lemma_S1_16_the_squared_norm_is_that_of_both_parts():
+    """|M|^2 = |M_s|^2 + |M_n|^2 (Eq. S120): holds."""
+    m = torch.randn(9, 9)
+    assert exact(squared(m), squared((m + m.T) / 2) + squared((m - m.T) / 2))
+
+
+def test_prop_S1_17_symmetry_is_between_minus_1_and_1_and_what_the_parts_make_it():
+    """-1 <= s <= 1, the ends for skew and symmetric M (Eq. S131, S132): holds for s = (|M_s|^2 - |M_n|^2) / |M|^2, Eq.
+    (15) without its leading 2. S127 and S129 have a 1/2 too many: tr(MM) reaches |M|^2."""
+    m = torch.randn(9, 9)
+    symmetric, skew = m + m.T, m - m.T
+    assert exact(symmetry(m), (squared(symmetric / 2) - squared(skew / 2)) / squared(m)) and -1 < symmetry(m) < 1
+    assert exact(symmetry(symmetric), torch.tensor(1.0)) and exact((symmetric @ symmetric).trace(), squared(symmetric))
+    assert exact(symmetry(skew), torch.tensor(-1.0)) and exact((skew @ skew).trace(), -squared(skew))
+
+
+def test_eq_S147_and_S148_are_least_at_a_symmetry_of_1_and_of_minus_1():
+    """|M|^2 / |M_s|^2 is least at s = 1 (S147): holds. |M|^2 / |M_n|^2 at s = 0 (S148): does not; it is at s = -1."""
+    m = torch.randn(9, 9)
+    symmetric, skew = (m + m.T) / 2, (m - m.T) / 2
+    parts = torch.linspace(0, 1, 11)[1:-1]
+    mixed = [p.sqrt() * symmetric / symmetric.norm() + (1 - p).sqrt() * skew / skew.norm() for p in parts]
+    s = torch.stack([symmetry(x) for x in mixed])  # rises from -0.8 to 0.8
+    S147 = torch.stack([squared(x) / squared((x + x.T) / 2) for x in mixed])
+    S148 = torch.stack([squared(x) / squared((x - x.T) / 2) for x in mixed])
+    assert exact(s, 2 * parts - 1)
+    assert (S147.diff() < 0).all() and (S148.diff() > 0).all()
+
+
+@pytest.mark.parametrize("r", [None, 1, 4, 16])
+def test_prop_S1_17_symmetry_of_a_random_matrix(r):
+    """s -> 8 / n (Eq. S137): as corrected, 1 / n (S133 lacks 1/4, Eq. 15 has a 2 too many), with a standard deviation of
+    sqrt(2) / n; and the same for W_q W_k^T of random factors with any number r of columns."""
+    S, n = 4000, 32
+    if r is None:
+        m = torch.randn(S, n, n)
+    else:
+        m = wqk(torch.randn(S, n, r), torch.randn(S, n, r))
+    assert_mean(symmetry(m), 1 / n)
+    assert symmetry(m).std() == pytest.approx(2**0.5 / n, rel=0.15)
+
+
+# ---- S1.6: the directionality score ------------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("score", [directionality, directionality_eq17])
+
+
+@BOTH
+def test_prop_S1_18_directionality_is_1_for_rows_minus_1_for_columns_and_0_for_neither(score):
+    """-1 <= d <= 1, the ends if only rows or only columns stand out: holds for both forms."""
+    flat, heavy_row = torch.ones(16, 16), torch.ones(16, 16)
+    heavy_row[3] = 10
+    assert score(heavy_row) == 1 and score(heavy_row.T) == -1 and score(flat) == 0
+    both = heavy_row + 2 * heavy_row.T
+    assert -1 < score(both) < 0
+    assert score(both, gamma=4) == 0  # of n numbers none is sqrt(n - 1) deviations above their mean
+
+
+def test_prop_S1_18_the_two_forms_of_directionality_worked_out_with_single_numbers():
+    """
+    W_qk = u v^T has row norms |v| |u_i| and column norms |u| |v_j|. One row far out, two columns a little: by what
+    stands out the columns win (Eq. 17-19), by how far it does the row (what the published tables hold).
+    """
+    u, v = [1.0] * 15 + [4.0], [1.0] * 14 + [2.5, 2.5]
+    rows, cols = [math.hypot(*v) * x for x in u], [math.hypot(*u) * x for x in v]
+    printed, excess = {}, {}
+    for side, norms in [("rows", rows), ("cols", cols)]:
+        threshold = mean(norms) + 2 * pstdev(norms)  # divided by n
+        printed[side] = sum(x for x in norms if x > threshold)
+        threshold = mean(norms) + 2 * stdev(norms)  # divided by n - 1
+        excess[side] = sum(x - threshold for x in norms if x > threshold)
+    m = torch.tensor(u).outer(torch.tensor(v))
+    eq17 = (printed["rows"] - printed["cols"]) / (printed["rows"] + printed["cols"])
+    published = (excess["rows"] - excess["cols"]) / (excess["rows"] + excess["cols"])
+    assert directionality_eq17(m).item() == pytest.approx(eq17) and eq17 < -0.1
+    assert directionality(m).item() == pytest.approx(published) and published > 0.3
+
+
+@pytest.mark.parametrize("C, k, f, printed", [(256, 1, 4, 0.39), (768, 1, 4, 0.61), (768, 8, 4, -0.07)])
+def test_eq_17_has_the_wrong_sign_where_one_column_is_heavy(C, k, f, printed):
+    """
+    Columns dominate, so d < 0 (Section 3): does not hold of Eq. (17) as printed. By the excess it does: how far a norm
+    stands out counts, and what chance brings over a threshold is little.
+    """
+    torch.set_default_dtype(torch.float32)
+    w_q, w_k = torch.randn(40, C, 64), torch.randn(40, C, 64)
+    w_k[:, :k] *= f  # the first k columns of W_qk, f times
+    m = wqk(w_q, w_k)
+    assert directionality_eq17(m).mean().item() == pytest.approx(printed, abs=0.15)
+    assert directionality(m).mean() < -0.4
+
+
+def test_eq_17_counts_one_heavy_column_and_all_the_rows_that_chance_lets_pass():
+    """Why: the heavy column lifts the threshold of the columns beyond nearly all others. Rows pass as before."""
+    def outliers(norms):  # (S, C) -> how many
+        return (norms > norms.mean(1, keepdim=True) + 2 * norms.std(1, keepdim=True)).sum(1).double().mean()
+
+    w_q, w_k = torch.randn(40, 768, 64), torch.randn(40, 768, 64)
+    before = wqk(w_q, w_k)
+    w_k[:, 0] *= 4
+    after = wqk(w_q, w_k)
+    assert outliers(before.norm(dim=1)) > 15 and outliers(before.norm(dim=2)) > 15
+    assert outliers(after.norm(dim=1)) < 4 and outliers(after.norm(dim=2)) > 15
+
+
+@BOTH
+def test_prop_S1_18_directionality_of_random_matrices_falls_to_0_slowly(score):
+    """d -> 0 for n -> infinity: holds, but as slowly as outliers gather: at n = 32 |d| is still 0.5 or more."""
+    small, large = score(torch.randn(400, 32, 32)), score(torch.randn(200, 256, 256))
+    assert_mean(small, 0)
+    assert_mean(large, 0)
+    assert small.std() > 0.5 and large.std() < 0.55 * small.std()
+
+
+# ---- S2.1: how training starts -----------------------------------------------------------------------------------
+
+
+def base_size():
+    """Of BERT: x (B, 1, T, C) behind a LayerNorm, w_q and w_k (H, C, D) of a random start."""
+    x = F.layer_norm(torch.randn(8, 1, 64, 768), (768,))
+    return x, *head_factors(fresh(64, 768, 12).blocks[0].attn.requires_grad_(False))
+
+
+def first_attention(x, w_q, w_k):
+    """How many of 64 tokens a query attends to, exp of the entropy; and its own share, in those of an even one."""
+    alpha = (x @ w_q @ (x @ w_k).mT / w_q.shape[-1] ** 0.5).softmax(-1)  # (B, H, T, T)
+    attended = torch.special.entr(alpha).sum(-1).exp().mean().item()
+    return attended, 64 * alpha.diagonal(dim1=2, dim2=3).mean().item()
+
+
+def test_S2_1_the_skew_start_as_printed_is_skew_as_a_whole_only_and_starts_sharp():
+    """W_k = W_q S^T with S = A - A^T makes W_qk skew: holds for the layer, not for its heads, which are cut across S.
+    If A ~ N(0, 1), which the paper does not say, W_k is sqrt(2 C) times W_q and attention starts on 1 or 2 tokens."""
+    x, w_q, _ = base_size()
+    H, C, D = w_q.shape
+    A = torch.randn(C, C)
+    side_by_side = w_q.transpose(0, 1).flatten(1)  # (C, C), W_q
+    w_k = (side_by_side @ (A - A.T).T).unflatten(1, (H, D)).transpose(0, 1)  # (H, C, D)
+    heads = wqk(w_q, w_k)
+    assert symmetry(heads.sum(0)).item() == pytest.approx(-1)
+    assert symmetry(heads).mean().item() == pytest.approx(-1 / H, rel=0.1)
+    assert (w_k.norm() / w_q.norm()).item() == pytest.approx((2 * C) ** 0.5, rel=0.05)
+    attended, _ = first_attention(x, w_q, w_k)
+    assert 1 < attended < 2
+
+
+def test_S2_1_our_skew_start_is_skew_head_by_head_and_starts_even():
+    x, w_q, w_k = base_size()
+    w_q, w_k = init.skew(w_q, w_k, torch.Generator().manual_seed(0))
+    heads = wqk(w_q, w_k)
+    assert exact(symmetry(heads), torch.tensor(-1.0)) and exact(symmetry(heads.sum(0)), torch.tensor(-1.0))
+    assert exact(w_k.norm(), w_q.norm())
+    attended, itself = first_attention(x, w_q, w_k)
+    assert attended > 55 and itself == pytest.approx(1, abs=0.1)
+
+
+def test_S2_1_the_symmetric_start_is_positive_so_that_a_token_attends_to_itself():
+    """W_k = W_q makes W_qk symmetric: holds; and positive semi-definite, with which a token starts by attending to
+    itself ten times as much as to the average one. That is a second thing that this start changes."""
+    x, w_q, w_k = base_size()
+    w_q, w_k = init.symmetric(w_q, w_k, None)
+    heads = wqk(w_q, w_k)
+    assert exact(symmetry(heads), torch.tensor(1.0))
+    assert torch.linalg.eigvalsh(heads[0]).min() > -1e-10
+    attended, itself = first_attention(x, w_q, w_k)
+    assert attended < 55 and itself == pytest.approx(10, rel=0.2)
+
+
+# ---- the null ----------------------------------------------------------------------------------------------------
+
+
+def committed_null(n, r):
+    with open(Path(__file__).parents[1] / "data" / "results" / "null.csv", newline="") as f:
+        return next(row for row in csv.DictReader(f) if int(row["n"]) == n and int(row["r"]) == r)
+
+
+@pytest.mark.parametrize("n, r", [(128, 32), (128, 128), (256, 64)])
+def test_the_committed_null_holds_95_of_100_scores_of_random_weights(n, r):
+    row = committed_null(n, r)
+    found = scores(torch.randn(400, n, r), torch.randn(400, n, r))
+    for name in ["symmetry", "directionality", "directionality_eq17"]:
+        values = getattr(found, name)
+        inside = (values >= float(row[f"{name}_q025"])) & (values <= float(row[f"{name}_q975"]))
+        assert 0.91 < inside.double().mean() < 0.985
+        assert_mean(values, float(row[f"{name}_mean"]))
+
+
+def test_of_64_columns_no_directionality_is_beyond_chance():
+    """d = -1, the least there is, comes up in more than 1 of 40 random matrices."""
+    d = directionality(wqk(torch.randn(1000, 64, 32), torch.randn(1000, 64, 32)))
+    assert (d == -1).double().mean() > 1 / 40
+    assert float(committed_null(64, 32)["directionality_q025"]) == -1

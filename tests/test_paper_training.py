@@ -1,0 +1,332 @@
+"""
+The paper, statement by statement, S1.4: what training does to the rows, the columns and the symmetry of W_qk. See
+test_paper.py.
+"""
+
+import itertools
+from statistics import NormalDist
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from analyze import directionality, symmetry
+from tests.paper import MASK, assert_mean, batch_of, exact, float64_and_a_seed, fresh, watch  # noqa: F401
+
+# ---- S1.4.1, S1.4.2: rows and columns, expected ------------------------------------------------------------------
+
+
+def every_draw(T, C):
+    """
+    Embeddings of which every entry is -1, 0 or 1, independently and with the same probability: all 3^(T C) of them,
+    (S, T, C). Means over S are expectations, exactly; an entry has mean 0 and variance 2/3.
+    """
+    return torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=T * C))).unflatten(1, (T, C))
+
+
+def tokens_and_y(T=2, C=3):
+    """x (S, T, C), i.i.d. with covariance sigma (C, C); y (S, C), independent, with covariance 8/3 I; and sigma."""
+    draws = every_draw(T + 1, C)
+    root = torch.randn(C, C) * torch.tensor([[0.5], [1.0], [2.0]])
+    return draws[:, :T] @ root.T, 2 * draws[:, T], 2 / 3 * root @ root.T
+
+
+def test_prop_S1_8_a_token_as_context_adds_more_to_columns_than_to_rows_of_low_variance():
+    """E|column k|^2 / E|row m|^2 = tr(Sigma) / (C Sigma_mm), > 1 for Sigma_mm below average (Eq. S53-S63). Holds for
+    constant beta; the ratio depends on m alone, and rows above average beat every column."""
+    x, y, sigma = tokens_and_y()
+    C, beta, var_y = len(sigma), torch.randn(x.shape[1]), 8 / 3
+    update = torch.einsum("t,stc,sd->scd", beta, x, y)  # (S, C, C), Eq. (S47): sum_i beta_i x_i y^T
+    rows = update.square().sum(2).mean(0)  # (C,), E|row m|^2
+    cols = update.square().sum(1).mean(0)  # (C,), E|column k|^2
+    assert exact(rows, beta.square().sum() * sigma.diag() * C * var_y)  # Eq. (S61)
+    assert exact(cols, beta.square().sum() * sigma.trace() * var_y * torch.ones(C))  # Eq. (S58)
+    below_average = sigma.diag() < sigma.trace() / C  # (C,)
+    assert 0 < below_average.sum() < C
+    ratio = cols[:, None] / rows  # (C, C): k, m
+    assert (ratio[:, below_average] > 1).all() and (ratio[:, ~below_average] < 1).all()
+
+
+def test_cor_S1_9_a_token_as_prediction_adds_less_to_columns_of_low_variance_than_to_rows():
+    """E|column k|^2 / E|row m|^2 = C Sigma_kk / tr(Sigma), < 1 for Sigma_kk below average (Eq. S64-S67): the mirror
+    image, holds for constant beta. S65-S67 drop beta."""
+    x, y, sigma = tokens_and_y()
+    C, beta, var_y = len(sigma), torch.randn(x.shape[1]), 8 / 3
+    update = torch.einsum("t,sc,std->scd", beta, y, x)  # (S, C, C): sum_j beta_j y x_j^T
+    rows = update.square().sum(2).mean(0)  # (C,)
+    cols = update.square().sum(1).mean(0)  # (C,)
+    assert exact(rows, beta.square().sum() * sigma.trace() * var_y * torch.ones(C))
+    assert exact(cols, beta.square().sum() * sigma.diag() * C * var_y)
+    assert exact(cols[:, None] / rows, (C * sigma.diag() / sigma.trace())[:, None].expand(C, C))  # Eq. (S67)
+
+
+def test_prop_S1_8_with_the_beta_of_prop_2_2_depends_on_the_column_too():
+    """beta_i = delta_i . y, which Prop. 2.2 gives, is not constant: with every delta_i the first unit vector, column 1
+    gets E y_1^4 = (2/3) 2^4 where others get E y_1^2 E y_2^2 = (2/3)^2 2^4."""
+    x, y, _ = tokens_and_y()
+    update = torch.einsum("s,stc,sd->scd", y[:, 0], x, y)  # (S, C, C)
+    cols = update.square().sum(1).mean(0)  # (C,)
+    assert exact(cols[0] / cols[1], torch.tensor(1.5)) and exact(cols[1], cols[2])
+
+
+# ---- S1.4.3: how often a token is context, and how often predicted -----------------------------------------------
+
+
+def causal_pairs(T):
+    """(probability, pairs (i, j) of a predicted i and its context j), once: there is nothing to draw."""
+    return [(1.0, [(i, j) for i in range(T) for j in range(i)])]
+
+
+def masked_pairs(T, rho):
+    """The same for every mask: a masked i is predicted from every j that is not masked."""
+    cases = []
+    for mask in itertools.product([False, True], repeat=T):
+        probability = rho ** sum(mask) * (1 - rho) ** (T - sum(mask))
+        cases.append((probability, [(i, j) for i in range(T) for j in range(T) if mask[i] and not mask[j]]))
+    return cases
+
+
+def expected_counts(joint, cases, token=1):
+    """E mu_c and E mu_p of a token, by going through all sequences of T bits, of probability joint (2, ..., 2)."""
+    mu_c = mu_p = 0.0
+    for bits in itertools.product([0, 1], repeat=joint.dim()):
+        for probability, pairs in cases:
+            weight = joint[bits].item() * probability
+            mu_c += weight * sum(bits[j] == token for i, j in pairs)
+            mu_p += weight * sum(bits[i] == token for i, j in pairs)
+    return mu_c, mu_p
+
+
+def any_source(T):
+    """The joint probability (2, ..., 2) of T bits, any; and Pr[t_k = 1], (T,)."""
+    joint = torch.rand((2,) * T)
+    joint /= joint.sum()
+    return joint, torch.stack([joint.select(k, 1).sum() for k in range(T)])
+
+
+@pytest.mark.parametrize("T", [2, 3, 4, 5, 6])
+def test_prop_S1_10_counts_of_context_and_prediction_with_a_causal_mask(T):
+    """E mu_c / E mu_p = sum_k (T - k) Pr[t_k = t*] / sum_k (k - 1) Pr[t_k = t*] (Eq. S68, S72-S76): holds, with the
+    sum of S73 up to T and not T - 1."""
+    joint, p = any_source(T)
+    k = torch.arange(1, T + 1)
+    mu_c, mu_p = expected_counts(joint, causal_pairs(T))
+    assert mu_c == pytest.approx(((T - k) * p).sum().item())
+    assert mu_p == pytest.approx(((k - 1) * p).sum().item())
+    S73 = ((k - 1) * p)[:-1].sum().item()
+    assert mu_p != pytest.approx(S73)
+    # S96 takes the ratio to be above 1 for most tokens: that is about the corpus. All tokens together are at 1.
+    other_c, other_p = expected_counts(joint, causal_pairs(T), token=0)
+    assert mu_c + other_c == pytest.approx(mu_p + other_p)
+
+
+@pytest.mark.parametrize("T", [2, 3, 4, 5, 6])
+def test_prop_S1_10_correlation_alone_leaves_the_ratio_at_1(T):
+    """A stationary source, however correlated, has the counts that S83 and S84 derive from independence."""
+    joint = torch.tensor([0.4, 0.6])
+    stay_or_leave = torch.tensor([[0.85, 0.15], [0.1, 0.9]])  # keeps 0.4 and 0.6
+    for _ in range(T - 1):
+        joint = joint.unsqueeze(-1) * stay_or_leave  # (2, ..., 2), a bit that mostly stays what it was
+    assert expected_counts(joint, causal_pairs(T)) == pytest.approx((0.6 * T * (T - 1) / 2,) * 2)
+
+
+@pytest.mark.parametrize("T", [2, 3, 4, 5, 6])
+def test_prop_S1_10_counts_of_context_and_prediction_of_masked_tokens(T):
+    """The ratio is 1 (Eq. S69, S77-S81): holds, without the factor T in S79 and S80."""
+    joint, p = any_source(T)
+    count = 0.15 * 0.85 * (T - 1) * p.sum().item()
+    assert expected_counts(joint, masked_pairs(T, 0.15)) == pytest.approx((count, count))
+
+
+# ---- S1.4.4: directionality --------------------------------------------------------------------------------------
+
+
+def test_eq_S99_S100_rows_and_columns_start_alike_but_not_with_the_moments_of_an_entry():
+    """E|w| = mu, Var|w| = sigma^2 for entries of mean mu and variance sigma^2 (Eq. S99, S100): does not hold. The
+    squared norm has mean n (mu^2 + sigma^2) and, for normal entries, variance n (2 sigma^4 + 4 mu^2 sigma^2). That
+    rows and columns are alike, which is all that the proof uses, holds."""
+    S, n, mu, sigma = 4000, 16, 0.5, 0.7
+    m = mu + sigma * torch.randn(S, n, n)
+    rows, cols = m.norm(dim=2), m.norm(dim=1)  # (S, n)
+    assert_mean(rows.square(), n * (mu**2 + sigma**2))
+    assert_mean((rows.square() - n * (mu**2 + sigma**2)).square(), n * (2 * sigma**4 + 4 * mu**2 * sigma**2))
+    assert rows.mean() > 6 * mu and rows.var() < 0.9 * sigma**2
+    assert_mean(rows - cols, 0)
+    assert_mean(rows.var(1) - cols.var(1), 0)
+
+
+def test_lemma_S1_11_a_larger_variance_does_not_make_a_heavier_tail():
+    """Equal means, sigma_a > sigma_b => Pr[X_a > z] >= Pr[X_b > z] for z > sqrt(sigma_a sigma_b) - mu (Eq. S88): does
+    not hold. X_a = +-2 (sigma_a = 2) never passes 2; a standard normal X_b does."""
+    for z in [2.5, 4, 6]:
+        assert z > (2 * 1) ** 0.5 - 0  # Eq. (S93)
+        tail_a = sum(x > z for x in [-2, 2]) / 2
+        assert tail_a < 1 - NormalDist(0, 1).cdf(z)
+
+
+def test_lemma_S1_11_the_second_moment_of_S91_is_not_the_variance():
+    """S91 has sigma_a^2 where the second-moment method has E(X_a - z)^2 = sigma_a^2 + (mu - z)^2. For X_a = +-2 and z
+    = 4 it bounds a probability from below by 4."""
+    z, mu, sigma_a = 4, 0, 2
+    assert ((mu - z) / sigma_a) ** 2 == 4
+    second_moment = sum((x - z) ** 2 for x in [-2, 2]) / 2
+    assert second_moment == sigma_a**2 + (mu - z) ** 2 and (mu - z) ** 2 / second_moment < 1
+
+
+def test_lemma_S1_11_holds_within_one_family_above_the_mean():
+    """Two normals of one mean, for z >= mu. Not from sqrt(sigma_a sigma_b) - mu on: S93 needs + mu."""
+    a, b = NormalDist(3, 1), NormalDist(3, 0.5)
+    for z in range(30, 100):
+        assert 1 - a.cdf(z / 10) >= 1 - b.cdf(z / 10)
+    z = 0
+    assert z > (1 * 0.5) ** 0.5 - 3 and 1 - a.cdf(z) < 1 - b.cdf(z)
+
+
+S, T, C = 400, 32, 64  # samples, tokens, dimensions of the tests below
+UNEQUAL = torch.where(torch.arange(C) < 3, 5.0, 1.0)  # deviations of the entries of x_i: not isotropic, as S1.12 asks
+
+
+def updates(x, beta, causal):
+    """Eq. (S37), sum_ij beta_ij x_i x_j^T, of x (S, T, C) and beta (S, T, T) -> (S, C, C); causal: over j <= i."""
+    if causal:
+        beta = beta.tril()
+    return x.mT @ beta @ x
+
+
+def test_thm_2_3_S1_12_a_causal_mask_alone_favours_neither_rows_nor_columns():
+    """Pr[|column| > w] > Pr[|row| > w] for all large w (Eq. 13, S94): does not follow. With i.i.d. embeddings of
+    unequal variances and i.i.d. beta, both stand out alike; and their squared norms add up to the same in any matrix,
+    so that there is no "net increase" of columns over rows."""
+    update = updates(torch.randn(S, T, C) * UNEQUAL, torch.randn(S, T, T), causal=True)
+    rows, cols = update.norm(dim=2), update.norm(dim=1)  # (S, C)
+    assert exact(rows.square().sum(1), cols.square().sum(1))
+    assert_mean(directionality(update), 0)
+    assert_mean(rows.var(1) - cols.var(1), 0)
+
+
+def test_thm_2_3_S1_12_the_tokens_of_prop_S1_8_make_rows_stand_out():
+    """Queries of unequal variances and isotropic contexts, as in Prop. S1.8, for T tokens t*: rows. The other way
+    round: columns. With S102 the variance of columns is then the larger one: S101 has the two exchanged."""
+    unequal, isotropic = torch.randn(S, T, C) * UNEQUAL, torch.randn(S, T, C)
+    assert (directionality(unequal.mT @ isotropic) > 0).all()
+    columns = isotropic.mT @ unequal  # (S, C, C)
+    assert (directionality(columns) < 0).all()
+    assert (columns.norm(dim=1).var(1) > columns.norm(dim=2).var(1)).all()  # Var|column| > Var|row|, not S101
+
+
+def test_thm_2_3_S1_12_columns_stand_out_where_early_tokens_are_the_uneven_ones():
+    """What a causal mask does do: early tokens are contexts more often than predicted. If it is these that have a few
+    heavy dimensions, columns stand out. Without the mask nothing does."""
+    early = (torch.arange(T) < T // 4)[:, None]  # (T, 1)
+    x = torch.randn(S, T, C) * torch.where(early, UNEQUAL, 1.0)
+    beta = torch.randn(S, T, T)
+    assert directionality(updates(x, beta, causal=True)).mean() < -0.4
+    assert_mean(directionality(updates(x, beta, causal=False)), 0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_thm_2_3_and_cor_S1_13_with_the_beta_of_prop_2_2_columns_stand_out_with_and_without_a_mask(causal):
+    """Var|row| = Var|column| under bidirectional training (Eq. S103): does not hold, and the mask is not what makes
+    columns stand out. The embeddings are i.i.d. and of unequal variances, as S1.12 and S1.13 assume, and beta_ij =
+    delta_i . x_j, as Prop. 2.2 gives it: x_j x_j^T puts the variances on the key side twice, on the query side once."""
+    x = torch.randn(S, T, C) * UNEQUAL
+    delta = torch.randn(S, T, C)
+    beta = delta @ x.mT  # (S, T, T)
+    update = updates(x, beta, causal)
+    assert (update.norm(dim=1).var(1) > update.norm(dim=2).var(1)).all()
+    assert directionality(update).mean() < -0.15
+
+
+# ---- S1.4.5: symmetry --------------------------------------------------------------------------------------------
+
+
+def test_cor_S1_13_holds_for_symmetric_betas():
+    """Rows and columns have the same norms, one by one, if beta_ij = beta_ji."""
+    x, beta = torch.randn(S, T, C) * UNEQUAL, torch.randn(S, T, T)
+    update = updates(x, beta + beta.mT, causal=False)
+    assert exact(update.norm(dim=2), update.norm(dim=1))
+
+
+@pytest.mark.parametrize("b_ij, b_ji", [(1, 1), (1, 0.7), (1, 0), (1, -0.5), (1, -1)])
+def test_thm_2_4_S1_14_a_pair_is_as_symmetric_as_its_betas(b_ij, b_ji):
+    """beta_ij K + beta_ji K^T is about symmetric if beta_ij ~ beta_ji (Eq. 14, S108-S114; S114 lacks a 2). Holds: with
+    t = 2 beta_ij beta_ji / (beta_ij^2 + beta_ji^2) and cos of x_i, x_j its symmetry is (t + cos^2) / (1 + t cos^2)."""
+    x_i, x_j = torch.randn(8), torch.randn(8)
+    K = x_i.outer(x_j)  # (8, 8)
+    S_ij, N_ij = (K + K.T) / 2, (K - K.T) / 2
+    pair = b_ij * K + b_ji * K.T
+    assert exact(pair, (b_ij + b_ji) * S_ij + (b_ij - b_ji) * N_ij)  # Eq. (S113)
+    t = 2 * b_ij * b_ji / (b_ij**2 + b_ji**2)
+    cos = F.cosine_similarity(x_i, x_j, 0)
+    assert exact(symmetry(pair), (t + cos**2) / (1 + t * cos**2))
+    assert exact(pair, 2 * b_ij * S_ij) == (b_ij == b_ji)  # Eq. (S114), with its 2
+
+
+def trained(causal, steps):
+    """Three layers, after so many steps of Adam on real text."""
+    model = fresh(32, 64, 2, causal, n_layer=3)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(*batch_of(causal, 16, 32)).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("steps", [0, 50])
+def test_thm_2_4_S1_14_beta_ij_is_not_near_beta_ji_in_our_encoder(steps):
+    """What the theorem assumes, sign(beta_ij) = sign(beta_ji) and about one size, is not met: where it is, the symmetry
+    of beta is near 1. In every layer, at the start and after 50 steps, it is below 0.1 over all i != j, and below 0.5
+    over the few pairs of which both are predicted."""
+    torch.set_default_dtype(torch.float32)
+    T = 32
+    idx, targets, positions = batch_of(False, 64, T)
+    in_M = torch.zeros(64, T).scatter(1, positions, 1.0)  # (B, T): is i predicted
+    for attn in watch(trained(False, steps), (idx, targets, positions)):
+        beta = attn.scores.grad * (1 - torch.eye(T))  # (B, H, T, T)
+        both_in_M = beta * in_M[:, None, :, None] * in_M[:, None, None, :]
+        assert abs(symmetry_of_all(beta)) < 0.1
+        assert abs(symmetry_of_all(both_in_M)) < 0.5
+
+
+def symmetry_of_all(beta):
+    """tr(beta beta) / |beta|^2 with both sums over all sequences and heads."""
+    return ((beta * beta.mT).sum() / beta.square().sum()).item()
+
+
+def test_prop_2_2_beta_of_our_decoder_is_zero_for_later_keys():
+    torch.set_default_dtype(torch.float32)
+    for attn in watch(trained(True, 0), batch_of(True, 32, 32)):
+        beta = attn.scores.grad  # (B, H, T, T)
+        assert (beta.triu(1) == 0).all() and beta.tril().abs().sum() > 0
+
+
+@pytest.mark.parametrize("steps", [0, 50])
+def test_remark_S1_15_only_masked_queries_count_in_the_last_layer_and_no_lower_one(steps):
+    """beta_ij = 0 for i not in M (Eq. S115-S118): holds in the last layer; below it other queries carry beta too."""
+    torch.set_default_dtype(torch.float32)
+    idx, targets, positions = batch_of(False, 32, 32)
+    not_in_M = 1 - torch.zeros(32, 32).scatter(1, positions, 1.0)  # (B, T)
+    *lower, last = watch(trained(False, steps), (idx, targets, positions))
+    for attn in lower:
+        beta = attn.scores.grad
+        assert (beta * not_in_M[:, None, :, None]).norm() > 1e-3 * beta.norm()
+    assert (last.scores.grad * not_in_M[:, None, :, None] == 0).all()
+
+
+def test_remark_S1_15_and_eq_S119_the_share_of_symmetric_pairs_under_masking():
+    """(i, j in M) / (i in M, j not) = pN (pN - 1) / pN (N - pN) ~ p / (1 - p) (Eq. S119): holds. "About 25 %" is
+    loose: 0.18 at p = 0.15, 0.43 at 0.3, 0.29 on average between. Two thirds of these pairs are two mask tokens."""
+    B, T = 8, 1000
+    idx, _, positions = batch_of(False, B, T)
+    M = torch.zeros(B, T).scatter(1, positions, 1).bool()  # (B, T)
+    others = ~torch.eye(T).bool()  # (T, T): i != j
+
+    def count(i_in, j_in):
+        return (i_in[:, :, None] & j_in[:, None, :] & others).sum().item()
+
+    assert count(M, M) / count(M, ~M) == pytest.approx(150 * 149 / (150 * 850))
+    assert count(M, M) / count(M, ~M) == pytest.approx(0.15 / 0.85, rel=0.01)
+    assert count(idx == MASK, idx == MASK) / count(M, M) == pytest.approx(0.8**2, abs=0.05)
+    between = torch.linspace(0.15, 0.3, 1001)
+    assert (between / (1 - between)).mean().item() == pytest.approx(0.29, abs=0.005)
