@@ -35,6 +35,7 @@ from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import compare, figures, report, runs, tables
+from data.results.runs import RunError, require
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -398,7 +399,7 @@ def check_args(args):
     try:
         torch.zeros(1, device=args.device).item()
     except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
-        raise UsageError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
+        raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     require(not args.offline or args.paper,
             "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
     require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
@@ -413,13 +414,30 @@ def check_args(args):
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
 
 
-def require(condition, message):
-    if not condition:
-        raise UsageError(message)
+def complain(name, error):
+    print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
 
 
-class UsageError(Exception):
-    """An argument that cannot be used, in one line."""
+def score_all(targets, rows, path, args):
+    """
+    Score one after the other, and name those that cannot be. rows: what was scored before, in the CSV at path, if any.
+
+    -> the rows of all, {target: what score_model found}
+    """
+    results = {}
+    for target in targets:
+        try:
+            result = score_model(target, args)
+        except (CheckpointError, LayoutError) as e:
+            complain(target.label(), e)
+            continue
+        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
+        rows = rows + result.rows
+        if path:
+            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
+        drawn = args.matrices or len(targets) == 1
+        results[target] = result if drawn else result._replace(crops=[])  # those of hundreds would fill the memory
+    return rows, results
 
 
 def analyze_models(args):
@@ -428,7 +446,8 @@ def analyze_models(args):
     members = suites.find_suite(args.suite) if args.suite else []
     targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
     for name, error in errors.items():
-        print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
+        complain(name, error)
+
     path, rows = args.csv, []
     if args.paper:
         path = path or "data/results/paper.csv"
@@ -436,41 +455,27 @@ def analyze_models(args):
     if takes_long and path and Path(path).exists():
         rows = tables.read_scores(path)
     done = {(row.model, row.revision) for row in rows}
-    left = [target for target in targets if (target.model, target.revision) not in done]
+    left = []
+    if not args.offline:
+        left = [target for target in targets if (target.model, target.revision) not in done]
     surveys = suites.survey(targets, left)
     for seen in surveys:
         print(printable(seen.line()), file=sys.stderr)
-    facts, result = {}, None  # facts: (model, stack) -> n_params, causal
-    matrices = []  # (name, rows, crops) of each model, to be drawn
-    if args.offline:
-        left = []
-    for target in left:
-        try:
-            result = score_model(target, args)
-        except (CheckpointError, LayoutError) as e:
-            errors[target.label()] = e
-            print(printable(f"analyze.py: {target.label()}: {e}"), file=sys.stderr)
-            continue
-        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
-        rows += result.rows
-        if args.matrices:
-            matrices.append((target.label(), result.rows, result.crops))
-        for stack in result.causal:
-            facts[target.model, stack] = result.n_params, result.causal[stack]
-        if path:
-            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
-    if matrices:
+
+    rows, results = score_all(left, rows, path, args)
+    if args.matrices and results:
+        matrices = [(target.label(), result.rows, result.crops) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
     if args.paper:
-        report.report_paper(rows, facts, args.plot)
-    elif args.suite:
+        report.report_paper(rows, results, args.plot)
+    elif args.suite and rows:
         report.report_suite(members, rows, targets, surveys, args.plot)
-    elif surveys:
+    elif surveys and rows:
         report.report_trainings(rows, targets, surveys, args.plot)
     elif rows:
         with_layers = len(targets) == 1 or args.per_head and not args.csv
-        report.report_models(rows, facts, with_layers, args.plot, result.crops if len(targets) == 1 else None)
-    return 1 if errors else 0
+        report.report_models(rows, results, with_layers, args.plot)
+    return 1 if errors or len(results) < len(left) else 0
 
 
 def main(argv):
@@ -481,7 +486,7 @@ def main(argv):
             report.report_runs(args)
         else:
             sys.exit(analyze_models(args))
-    except (UsageError, CheckpointError, runs.RunError, OSError) as e:
+    except (CheckpointError, RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:
         print("analyze.py: stopped", file=sys.stderr)
