@@ -232,7 +232,7 @@ def side_by_side(heads):
 
 def published_factors(layer, tensors, w_q, w_k):
     """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
-    if layer.layout[1] in FUSED:
+    if layer.layout.form in FUSED:
         # Rows 0 to C and C to 2 C, and not transposed: W_q^T W_k where these are q and k. In Pythia each head has its
         # q, k and v together, so that the first C rows are a third of the heads, with their keys and values.
         weight = tensors[layer.names[0]]
