@@ -5,6 +5,8 @@ runs of train.py.
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
+    python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
+    python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
     python analyze.py --paper --offline --plot paper.png      # what it published alone, put right, and no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
     python analyze.py --runs data/results/published/*.csv out/tiny --plot trajectories.png  # beside the authors' runs
@@ -19,20 +21,20 @@ W_q, W_k (C, r), which is D for one head and H D for a layer.
 
 import argparse
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from data.pretrained import audit
+from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
-from data.pretrained.layouts import LayoutError, find_stacks
-from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import compare, figures, figures_published, published, runs, tables
+from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
+from data.pretrained.sources import known_models, open_checkpoint
+from data.results import compare, figures, report, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -71,8 +73,8 @@ def directionality(m, gamma=GAMMA):
     r is what row norms have above their mean plus gamma standard deviations (over the n norms, divided by n - 1),
     summed over the rows that are above; c the same of columns. So it was computed for the published tables.
     """
-    # A row of W_qk belongs to a dimension of the token that asks, a column to one of the token that is asked. Under a
-    # causal mask a token is asked by all that follow it, and a few columns grow long: c > r, d < 0.
+    # A row of W_qk belongs to a dimension of the token that asks, a column to one of the token that is asked. The
+    # paper's argument: under a causal mask a token is asked by all that follow it, so some columns grow long: d < 0.
     r = excess(m.norm(dim=-1), gamma)
     c = excess(m.norm(dim=-2), gamma)
     return balance(r, c)
@@ -92,6 +94,7 @@ def directionality_eq17(m, gamma=GAMMA):
 
 def excess(norms, gamma):
     """(..., n) -> (...): what stands above the threshold, summed."""
+    # With gamma = 2 few pass, and a norm barely above weighs next to nothing: one long column outweighs many of these.
     threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)
     return (norms - threshold).clamp_min(0).sum(-1)
 
@@ -103,6 +106,7 @@ def outliers(norms, gamma):
 
 
 def balance(r, c):
+    # 0 / 0 where nothing stands out, and then no side has the upper hand
     return torch.where(r + c == 0, 0.0, (r - c) / (r + c))
 
 
@@ -127,21 +131,24 @@ def scores(w_q, w_k, gamma=GAMMA):
     w_q, w_k = near_one(w_q), near_one(w_k)
     C, r = w_q.shape[-2:]
     if 5 * r > 2 * C:  # from here on the plain way is the faster one, at C = 768 and at 4096
-        s, row_norms, column_norms = from_product(w_q, w_k)
-        precise = 1e-8  # of |W_q|^2 |W_k|^2: with less, W_qk is a difference of numbers that agree to many digits
+        s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
+        enough = 1e-8
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
-        precise = 1e-4  # the squares cancel, and not the entries; if factors are random, |W_qk|^2 is 1 / r of that
-    size = row_norms.square().sum(-1)
-    if (size < precise * squared_size(w_q) * squared_size(w_k)).any():
-        if w_q.ndim > 2:  # of many matrices, one by one
+        enough = 1e-4  # here squares are what is rounded, to 7 digits; of random factors 1 / r is left
+    # Heads may all but cancel, and queries may avoid the main direction of the keys. If next to nothing is left of
+    # |W_q|^2 |W_k|^2, it is the difference of numbers that agree in most of their digits: then once more, in float64.
+    left = row_norms.square().sum(-1)
+    if (left < enough * squared_norm(w_q) * squared_norm(w_k)).any():
+        if w_q.ndim > 2:  # many matrices: one by one, as most of them are well
             each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
             return Scores(*(torch.stack(values) for values in zip(*each)))
-        s, row_norms, column_norms = from_product(w_q.cpu().double(), w_k.cpu().double())  # not every device has double
+        found = from_product(w_q.cpu().double(), w_k.cpu().double())  # on the CPU: not every device has float64
+        s, row_norms, column_norms = (x.to(w_q.device, w_q.dtype) for x in found)
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
-    found = (s, d + 0 * s, eq17 + 0 * s)  # where there is no matrix there is nothing in balance: nan, not 0
-    return Scores(*(x.to(w_q.device, w_q.dtype) for x in found))
+    nothing = s.isnan()  # a zero matrix, of which balance says that neither rows nor columns stand out
+    return Scores(s, d.masked_fill(nothing, math.nan), eq17.masked_fill(nothing, math.nan))
 
 
 def at_least_float32(x):
@@ -149,14 +156,15 @@ def at_least_float32(x):
 
 
 def near_one(w):
-    """w (..., C, r) in float32 at least and over a power of two, so that no square underflows and no digit changes."""
+    """w (..., C, r) in float32 at least, times a power of two that brings its largest entry to between 0.5 and 1."""
+    # The scores do not depend on the scale of W_q and W_k. Products of four entries do: of 1e-21 they would be 0.
     w = at_least_float32(w)
     largest = w.detach().abs().amax((-2, -1), keepdim=True)
-    exponent = torch.frexp(largest).exponent.clamp(-126, 126)
-    return torch.ldexp(w, -exponent)
+    exponent = torch.frexp(largest).exponent.clamp(-126, 126)  # largest = mantissa 2^exponent; the range of float32
+    return torch.ldexp(w, -exponent)  # w 2^-exponent, which changes no digit
 
 
-def squared_size(w):
+def squared_norm(w):
     return w.square().sum((-2, -1))
 
 
@@ -225,7 +233,9 @@ def side_by_side(heads):
 
 def published_factors(layer, tensors, w_q, w_k):
     """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
-    if layer.layout[1] in FUSED:  # rows 0 to C and C to 2 C, not transposed: W_q^T W_k where these are q and k
+    if layer.layout[1] in FUSED:
+        # Rows 0 to C and C to 2 C, and not transposed: W_q^T W_k where these are q and k. In Pythia each head has its
+        # q, k and v together, so that the first C rows are a third of the heads, with their keys and values.
         weight = tensors[layer.names[0]]
         C = weight.shape[1]
         return weight[:C], weight[C : 2 * C]
@@ -242,28 +252,32 @@ class ScoredModel(NamedTuple):
     note: str  # what was read
 
 
-def score_model(name, source, args):
+def score_model(target, args):
     """One layer after the other; those to come are being read meanwhile."""
     rows, crops = [], []
-    with open_checkpoint(source, args.revision) as checkpoint:
+    with open_checkpoint(target.source) as checkpoint:
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
         stacks = find_stacks(checkpoint.config, shapes)
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
+        # A model may be larger than the memory: only queries and keys are read, a layer at a time, a few ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
+        name = target.label()
         with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
             for (stack, layer), tensors in zip(layers, stream):
                 tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
-                new_rows, crop = score_layer(name, stack.name, layer, tensors, args)
+                new_rows, crop = score_layer(target, stack.name, layer, tensors, args)
                 rows += new_rows
                 crops.append(crop)
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
-        note = ", ".join(part for part in (bytes_read(checkpoint), checkpoint.note) if part)
+        notes = [bytes_read(checkpoint), checkpoint.note]
+        notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
+        note = ", ".join(part for part in notes if part)
         return ScoredModel(checkpoint.n_params, causal, rows, crops, note)
 
 
-def score_layer(name, stack, layer, tensors, args):
+def score_layer(target, stack, layer, tensors, args):
     """-> the row of one layer, those of its heads if asked for, and the corner of its W_qk that is drawn."""
     w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D)
     if args.published:
@@ -271,14 +285,18 @@ def score_layer(name, stack, layer, tensors, args):
     else:
         q, k = layer_factors(w_q, w_k)  # (C, Hkv D)
     whole = scores(q, k, args.gamma)
-    if not math.isfinite(whole.symmetry):
+    if not math.isfinite(whole.symmetry):  # W_q W_k^T can be zero where neither of them is
         raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
-    rows = [tables.ModelScore(name, stack, layer.index, None, *q.shape, *map(float, whole))]
+    values = [float(x) for x in whole]
+    rows = [tables.ModelScore(target.model, target.revision, stack, layer.index, None, *q.shape, *values)]
     if args.per_head:
         keys = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): to each query head its key head
-        heads = scores(w_q, keys, args.gamma)  # (H,) each
-        for head, values in enumerate(zip(*(x.tolist() for x in heads))):
-            rows.append(tables.ModelScore(name, stack, layer.index, head, *w_q.shape[1:], *values))
+        each = scores(w_q, keys, args.gamma)  # (H,) each
+        for head in range(len(w_q)):
+            values = [float(x[head]) for x in each]
+            rows.append(tables.ModelScore(target.model, target.revision, stack, layer.index, head, *w_q.shape[1:],
+                                          *values))
+    # The first rows of both factors are what the first rows and columns of W_qk are made of: no need for all of it.
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
 
@@ -299,15 +317,18 @@ def score_rows(step, n_head, new, old):
 
     update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4.
     """
-    layers = score_step(new, old)  # (L,) each
+    # A layer's W_qk is the product of W_q and W_k as they are, that of head h of their columns h D to (h + 1) D.
     heads_now = [split_heads(w, n_head) for w in new]
     heads_before = None if old is None else [split_heads(w, n_head) for w in old]
-    heads = score_step(heads_now, heads_before)  # (L, H) each
+    of_layers = score_step(new, old)  # (L,) each
+    of_heads = score_step(heads_now, heads_before)  # (L, H) each
     rows = []
     for layer in range(len(new[0])):
-        rows.append(runs.RunScore(step, layer, "", *(f"{values[layer]:.6f}" for values in layers)))
+        texts = [f"{values[layer]:.6f}" for values in of_layers]
+        rows.append(runs.RunScore(step, layer, "", *texts))
         for head in range(n_head):
-            rows.append(runs.RunScore(step, layer, head, *(f"{values[layer, head]:.6f}" for values in heads)))
+            texts = [f"{values[layer, head]:.6f}" for values in of_heads]
+            rows.append(runs.RunScore(step, layer, head, *texts))
     return rows
 
 
@@ -317,10 +338,10 @@ def split_heads(w, n_head):
 
 
 def score_step(new, old):
-    """The scores of W_qk (a Scores) and the symmetry of its change, nan where old is None: four tensors on the CPU."""
+    """The scores of W_qk and the symmetry of its change: four tensors on the CPU."""
     w_q, w_k = new
     now = scores(w_q, w_k)
-    change = torch.full_like(now.symmetry, math.nan)
+    change = torch.full_like(now.symmetry, math.nan)  # at the start there is none
     if old is not None:
         # W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T:
         # a product of two factors again, and nothing that cancels when the change is small
@@ -329,14 +350,6 @@ def score_step(new, old):
         right = torch.cat([w_k, w_k - p_k], -1)
         change = scores(left, right).symmetry
     return [x.cpu() for x in (*now, change)]
-
-
-def report_run(folder):
-    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
-    run = runs.read_run(folder)
-    figures.plot_run(run, Path(folder) / "run.png")
-    loss = run.log["val_loss"][-1]
-    return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
 
 
 # ---- the command line --------------------------------------------------------------------------------------------
@@ -349,131 +362,130 @@ def parse_args(argv):
                       help="names of data/pretrained/models.csv, Hub ids, or local folders")
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
+    what.add_argument("--suite", metavar="NAME",
+                      help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
                       help="folders of runs, comparisons that --csv wrote, and the files in data/results/published")
     parser.add_argument("--level", type=float, default=2.5,
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     parser.add_argument("--baseline", metavar="ARM",
                         help="what other runs are measured against (the plain random start, or the first arm)")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="of the runs, only these (all)")
     parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
     parser.add_argument("--csv", metavar="FILE",
                         help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
-                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, and, "
-                        "with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
+                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+    parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
+                        "symmetric and its skew part")
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
     parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
-    parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu",
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
-    args = parser.parse_args(argv)
-    if args.offline and not args.paper:
-        parser.error("--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
-    if args.paper:
-        args.hf = list(dict.fromkeys(row["name"] for row in known_models()))
-        args.csv = args.csv or "data/results/paper.csv"
-    return args
+    parser.add_argument("--revisions", metavar="GLOB", help="the branches and tags of each NAME, or the folders in it, "
+                        "that match, in the order of their steps; goes on where --csv stands")
+    parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th of these")
+    parser.add_argument("--limit", type=int, metavar="N", help="N of these at most, evenly spread")
+    return parser.parse_args(argv)
+
+
+def check_args(args):
+    """Everything that would end in an error after the work, before it."""
+    require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
+    try:
+        torch.zeros(1, device=args.device).item()
+    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+        raise UsageError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
+    require(not args.offline or args.paper,
+            "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
+    require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
+    require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
+    for flag, path in ("plot", args.plot), ("matrices", args.matrices):
+        if path:
+            ending = Path(path).suffix[1:] or "png"
+            formats = figures.formats()
+            require(ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
+    if args.csv and Path(args.csv).exists():
+        mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
+        require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
+
+
+def require(condition, message):
+    if not condition:
+        raise UsageError(message)
+
+
+class UsageError(Exception):
+    """An argument that cannot be used, in one line."""
 
 
 def analyze_models(args):
-    """Score every model that is asked for -> exit status, 1 if one of them could not be scored."""
-    known = known_models()
-    facts = {}  # (model, stack) -> n_params, causal
-    for row in known:
-        facts[row["name"], row["stack"]] = float(row["params"]), row["causal"] == "1"
-    rows = []
-    if args.paper and Path(args.csv).exists():
-        rows = tables.read_scores(args.csv)
-    done = {row.model for row in rows}
-    status, result = 0, None
-    for name in args.hf:
-        if name in done or args.offline:
-            continue
-        try:
-            result = score_model(name, find_source(name), args)
-        except (CheckpointError, LayoutError) as e:
-            print(printable(f"analyze.py: {name}: {e}"), file=sys.stderr)
-            status = 1
-            continue
-        print(f"{name}: {result.note}", file=sys.stderr)
-        rows += result.rows
-        for stack, causal in result.causal.items():
-            facts[name, stack] = result.n_params, causal
-        if args.csv:
-            tables.write_scores(args.csv, rows)  # after each model: --paper takes hours and goes on from here
+    """Score every checkpoint that is asked for -> exit status, 1 if one of them could not be scored."""
+    names = args.hf or [row["name"] for row in known_models()]
+    members = suites.find_suite(args.suite) if args.suite else []
+    targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
+    for name, error in errors.items():
+        print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
+    path, rows = args.csv, []
     if args.paper:
-        report_paper(tables.summarise(rows, facts, known), args)
-        return status
-    if not rows:
-        return status
-    if len(args.hf) == 1 or args.per_head and not args.csv:
-        print(tables.layer_table(rows))
-    summary = tables.summarise(rows, facts, known)
-    print(tables.summary_table(summary))
-    if args.plot and len(args.hf) == 1:
-        figures.plot_model(args.hf[0], rows, result.causal, result.crops, args.plot)
-    elif args.plot:
-        figures.plot_models(summary, args.plot)
-    return status
-
-
-def report_paper(summary, args):
-    """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
-    ours = {}
-    for s in summary:
-        ours[s.model, s.stack] = s.symmetry, s.directionality
-    if summary:
-        print(tables.summary_table(summary))
-    rows = audit.read_printed_tables()
-    print(audit.printed_table(rows, ours))
-    print(audit.tally(rows))
-    if args.plot:
-        figures_published.plot_pretrained(audit.read_models(), ours, args.plot)
-
-
-def analyze_runs(args):
-    """Compare runs, from their folders or from what an earlier --csv has kept of them; and the authors' runs."""
-    ours, theirs = [], []
-    for path in args.runs:
-        if path.endswith(".csv") and not compare.is_comparison(path):
-            theirs.append(path)
-        else:
-            ours.append(path)
-    curves, trajectories = published.read_csv_files(theirs)
-    arms = compare.arrange(compare.pool(ours), args.baseline)
-    lines = compare.compare(arms, args.level, args.baseline)
-    if curves:
-        print(published.curves_table(curves))
-    if arms:
-        print(tables.comparison_table(lines, arms, args.level))
-    if trajectories:
-        print(published.ends_table(trajectories, arms))
-    if args.csv and arms:
-        compare.write_comparison(args.csv, arms)
-    if not args.plot:
-        return
-    path = Path(args.plot)
-    path_of_layers = path.with_stem(path.stem + "_layers")
-    if trajectories:
-        figures_published.plot_trajectories(trajectories, arms, path)
-        figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
-    elif arms:
-        figures.plot_runs(arms, lines, args.level, curves, path)
-        figures.plot_arms(arms, path_of_layers)
-    else:
-        raise runs.RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")
+        path = path or "data/results/paper.csv"
+    takes_long = args.paper or args.suite or any(target.step is not None for target in targets)
+    if takes_long and path and Path(path).exists():
+        rows = tables.read_scores(path)
+    done = {(row.model, row.revision) for row in rows}
+    left = [target for target in targets if (target.model, target.revision) not in done]
+    surveys = suites.survey(targets, left)
+    for seen in surveys:
+        print(printable(seen.line()), file=sys.stderr)
+    facts, result = {}, None  # facts: (model, stack) -> n_params, causal
+    matrices = []  # (name, rows, crops) of each model, to be drawn
+    if args.offline:
+        left = []
+    for target in left:
+        try:
+            result = score_model(target, args)
+        except (CheckpointError, LayoutError) as e:
+            errors[target.label()] = e
+            print(printable(f"analyze.py: {target.label()}: {e}"), file=sys.stderr)
+            continue
+        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
+        rows += result.rows
+        if args.matrices:
+            matrices.append((target.label(), result.rows, result.crops))
+        for stack in result.causal:
+            facts[target.model, stack] = result.n_params, result.causal[stack]
+        if path:
+            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
+    if matrices:
+        figures.plot_matrices(matrices, args.matrices)
+    if args.paper:
+        report.report_paper(rows, facts, args.plot)
+    elif args.suite:
+        report.report_suite(members, rows, targets, surveys, args.plot)
+    elif surveys:
+        report.report_trainings(rows, targets, surveys, args.plot)
+    elif rows:
+        with_layers = len(targets) == 1 or args.per_head and not args.csv
+        report.report_models(rows, facts, with_layers, args.plot, result.crops if len(targets) == 1 else None)
+    return 1 if errors else 0
 
 
 def main(argv):
     args = parse_args(argv)
     try:
+        check_args(args)
         if args.runs:
-            analyze_runs(args)
+            report.report_runs(args)
         else:
             sys.exit(analyze_models(args))
-    except (runs.RunError, OSError) as e:
+    except (UsageError, CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
+    except KeyboardInterrupt:
+        print("analyze.py: stopped", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

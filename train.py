@@ -44,6 +44,7 @@ from data import tokens
 from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.results import figures, runs, samples
+from data.results.report import report_run
 from model import ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
@@ -432,7 +433,7 @@ def train(cfg, place):
         place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
         sys.exit(128 + max(stop, default=signal.SIGTERM))  # another process may have been the one that was told
     if place.rank == 0:
-        place.say(analyze.report_run(trainer.out))
+        place.say(report_run(trainer.out))
         with torch.compiler.set_stance("force_eager"):  # for three rows of another shape no compiling is worth it
             place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
 

@@ -33,6 +33,8 @@ from config._place import Place
 from config import load
 from data import tokens, writer
 from data.batches import get_batch
+from data.pretrained.layouts import find_stacks
+from data.pretrained.sources import open_checkpoint
 from data.stdlib import prepare
 from model import ModelConfig, Transformer
 
@@ -108,6 +110,21 @@ def bench_score():
     took = next(line for line in done.stderr.replace("\r", "\n").splitlines() if ": read" in line).split(": ")[1]
     resident = float(done.stdout.split()[-1])
     print(f"\nA checkpoint of LLaMA-3-8B's shape: {took}, largest resident size {resident:.2f} GB")
+    head("the queries and keys of a pytorch_model.bin", "whole / ours", "whole [bytes]", "ours [bytes]")
+    row("BERT 12 with its head, float32", *bytes_of_a_bin(BertForMaskedLM(BertConfig())))
+
+
+def bytes_of_a_bin(model):
+    """-> whole / ours, bytes of the file, bytes that are read of it; as many as would travel from the Hub."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        torch.save(model.state_dict(), Path(folder, "pytorch_model.bin"))
+        with open_checkpoint(folder) as checkpoint:
+            shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+            layers = [layer for stack in find_stacks(checkpoint.config, shapes) for layer in stack.layers]
+            for _ in checkpoint.stream([layer.names for layer in layers]):
+                pass
+            return checkpoint.size / checkpoint.bytes_read, checkpoint.size, checkpoint.bytes_read
 
 
 def fake_llama(folder):

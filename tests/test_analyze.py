@@ -268,6 +268,61 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
             assert float(row["symmetry"]) == float(f"{float(row['symmetry'])!r}") and len(row["symmetry"]) > 8
 
 
+@pytest.mark.parametrize("flag, words", [
+    ("--gamma=-1", "expected 0 or more"), ("--gamma=nan", "expected 0 or more"),
+    ("--device=foo", "cannot be used here"), ("--device=meta", "cannot be used here"),
+    ("--plot=x.abc", "its name ends in none of"),
+    ("--csv=README.md", "holds something else, which would be lost"), ("--offline", "--offline goes with --paper")])
+def test_what_would_fail_after_the_work_is_refused_before_it(tmp_path, monkeypatch, capsys, flag, words):
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("mine")
+    monkeypatch.setattr(analyze, "score_model", lambda *_: pytest.fail("it began"))
+    told = run("--hf", "bert-base", flag)
+    assert words in told and "\n" not in told and Path("README.md").read_text() == "mine"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_where_there_is_none_is_refused_in_one_line():
+    assert "--device=cuda cannot be used here" in run("--hf", "bert-base", "--device=cuda")
+
+
+def test_a_csv_of_another_form_is_not_gone_on_with(tmp_path):
+    (tmp_path / "p.csv").write_text("model,stack,layer,head,symmetry,directionality\nbert-base,,0,,0.5,0.1\n")
+    assert "holds something else" in run("--paper", "--offline", "--csv", str(tmp_path / "p.csv"))
+
+
+def test_a_model_named_twice_counts_once_and_a_file_gets_one_line_of_progress_for_it(tmp_path, capsys):
+    folder = model(BERT, tmp_path / "m")
+    assert run("--hf", folder, folder, "--csv", str(tmp_path / "s.csv")) == 0
+    assert len(read(tmp_path / "s.csv")) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1  # where stderr is no terminal
+
+
+def test_ctrl_c_ends_in_one_line_and_what_is_done_is_kept(tmp_path, monkeypatch, capsys):
+    first, second = model(BERT, tmp_path / "b"), model(LLAMA, tmp_path / "l")
+    score = analyze.score_model
+
+    def stop_at_the_second(target, *rest):
+        if target.model == second:
+            raise KeyboardInterrupt
+        return score(target, *rest)
+
+    monkeypatch.setattr(analyze, "score_model", stop_at_the_second)
+    assert run("--hf", first, second, "--csv", str(tmp_path / "s.csv")) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "analyze.py: stopped" and len(read(tmp_path / "s.csv")) == 3
+
+
+def test_a_head_of_zeros_is_nan_in_the_csv_and_the_layer_has_its_score(tmp_path):
+    folder = Path(model(BERT, tmp_path / "m"))
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.1.attention.self.query.weight"][8:16] = 0  # the second of four heads
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    files = ["--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "f.png")]
+    assert run("--hf", str(folder), "--per_head", *files) == 0
+    nan = [(row["layer"], row["head"]) for row in read(tmp_path / "s.csv") if row["directionality"] == "nan"]
+    assert nan == [("1", "1")]
+
+
 def test_an_encoder_decoder_gives_a_row_for_each_stack(tmp_path, capsys):
     assert run("--hf", model(T5, tmp_path / "m"), model(BERT, tmp_path / "b"), "--csv", str(tmp_path / "s.csv")) == 0
     out = capsys.readouterr().out.splitlines()
@@ -361,14 +416,48 @@ def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, mon
     folder = model(BERT, tmp_path / "m")
     run("--hf", folder, "--per_head", "--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "f.png"))
     rows = read(tmp_path / "s.csv")
-    heads, layers, _zero = drawn[0].axes[0].lines
+    heads, layers, _zero = drawn[0].axes[0].lines  # the band of the null is no line
     for line, wanted in (heads, [r for r in rows if r["head"]]), (layers, [r for r in rows if not r["head"]]):
         assert line.get_ydata() == pytest.approx([float(r["symmetry"]) for r in wanted])
         assert list(line.get_xdata()) == [int(r["layer"]) for r in wanted]
     median = sorted((float(r["symmetry"]), r["layer"]) for r in rows if not r["head"])[1][1]
     weights = load_file(Path(folder) / "model.safetensors")
     q, k = (weights[f"encoder.layer.{median}.attention.self.{x}.weight"] for x in ("query", "key"))
-    np.testing.assert_allclose(drawn[0].axes[2].images[0].get_array(), q.T @ k, atol=1e-6)
+    m = (q.T @ k).numpy()
+    for axis, part in zip(drawn[0].axes[2:5], (m, (m + m.T) / 2, (m - m.T) / 2)):
+        np.testing.assert_allclose(axis.images[0].get_array(), part, atol=1e-6)
+    share = np.linalg.norm((m + m.T) / 2) ** 2 / np.linalg.norm(m) ** 2
+    assert drawn[0].axes[3].get_xlabel().startswith(f"{share:.0%} of")
+
+
+def test_matrices_of_several_models_stand_below_each_other_each_with_its_parts(tmp_path, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    one = BertConfig(**{**BERT.to_dict(), "num_hidden_layers": 1})
+    names = [model(one, tmp_path / "a"), model(one, tmp_path / "b")]
+    assert run("--hf", *names, "--matrices", str(tmp_path / "f.png")) == 0
+    pictures = [axis.images[0].get_array() for axis in drawn[0].axes if axis.images]
+    for name, whole, symmetric, skew in zip(names, pictures[::3], pictures[1::3], pictures[2::3]):
+        weights = load_file(Path(name) / "model.safetensors")
+        q, k = (weights[f"encoder.layer.0.attention.self.{x}.weight"] for x in ("query", "key"))
+        np.testing.assert_allclose(whole, q.T @ k, atol=1e-6)
+        np.testing.assert_allclose(symmetric, symmetric.T, atol=1e-6)
+        np.testing.assert_allclose(symmetric + skew, whole, atol=1e-6)
+
+
+def test_ticks_of_layers_are_whole_numbers_and_stacks_of_a_kind_differ_in_shade(tmp_path, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    one = BertConfig(**{**BERT.to_dict(), "num_hidden_layers": 1})
+    run("--hf", model(one, tmp_path / "m"), "--plot", str(tmp_path / "f.png"))
+    low, high = drawn[0].axes[0].get_xlim()
+    assert [tick for tick in drawn[0].axes[0].get_xticks() if low <= tick <= high] == [0]
+    colours = figures.stack_colours(dict(text=False, vision=False, decoder=True))
+    assert len({tuple(np.round(colour, 3)) for colour in colours.values()}) == 3
 
 
 @pytest.mark.skipif(not (SHARED / "weights").exists(), reason="needs ../shared/weights")
@@ -382,7 +471,7 @@ def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_si
                                        "4096,128,-0.1,0.1\n")
     monkeypatch.setattr(null, "NULL", tmp_path / "null.csv")
     assert null.band("directionality", 64, 64) == (-0.5, 0.5) and null.band("directionality", 3000, 99) == (-0.1, 0.1)
-    layers = [tables.ModelScore("m", "", i, None, 64, 64, 0.1, d, 0.3) for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
+    layers = [tables.ModelScore("m", "", "", i, None, 64, 64, 0.1, d, 0.3) for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
     (summary,) = tables.summarise(layers, {("m", ""): (1e6, None)}, [])
     assert summary.outside == 2 and "2/4    0.30" in tables.summary_table([summary])
     monkeypatch.setattr(null, "NULL", tmp_path / "none.csv")

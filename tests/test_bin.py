@@ -300,6 +300,17 @@ def test_a_zip_that_lies_is_refused(hub, tmp_path, lie):
         assert BIN in refusal(source, [list(STATE)])
 
 
+def test_a_pickle_that_has_changed_since_it_was_written_is_refused(tmp_path):
+    data = as_bin(STATE).replace(SHAPE, b"K\x04K\x10\x86")  # (4, 16): as many elements
+    assert "checksum" in refusal(folder(tmp_path / "toy", {BIN: data}), [list(STATE)])
+    torch_config.save.compute_crc32 = False
+    try:
+        unchecked = as_bin(STATE)
+    finally:
+        torch_config.save.compute_crc32 = True
+    read(folder(tmp_path / "toy", {BIN: unchecked}), weights=STATE)
+
+
 @pytest.mark.parametrize("cut", [3, 4, 100, 2000, -1, -22, -300])
 def test_a_bin_cut_short_is_refused(tmp_path, cut):
     assert BIN in refusal(folder(tmp_path / "toy", {BIN: as_bin(STATE)[:cut]}))

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import analyze
 from data.pretrained import layout_table
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 
@@ -275,6 +276,8 @@ case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: m
      max_length=16, num_mel_bins=16)
 case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew wav2vec2-conformer wav2vec2-bert", WAVE,
      encoder(0, 1), waves)
+case("wav2vec2-bert", WAVE, encoder(0, 1) | encoder(0, name="adapter"), waves, add_adapter=True, num_adapter_layers=1,
+     adapter_kernel_size=1, adapter_stride=1, output_hidden_size=32)
 case("musicgen_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
      "MusicgenForCausalLM")
 # Models made of others.
@@ -352,8 +355,14 @@ case("siglip2", dict(text_config=TEXT, vision_config=dict(VIT, num_patches=4)), 
      of("text_model", "vision_model", lambda model: model(
          pixel_values=torch.randn(9, 4, 192), pixel_attention_mask=torch.ones(9, 4),
          spatial_shapes=torch.tensor([[2, 2]] * 9))))
-case("blip", dict(text_config=CLIP_TEXT, vision_config=VIT), LLAVA | {"text": (None, [0, 1])},
+case("blip", dict(text_config=CLIP_TEXT, vision_config=VIT), LLAVA,
      of("text_decoder", "vision_model", images), "BlipForConditionalGeneration")
+case("blip", dict(text_config=dict(CLIP_TEXT, projection_dim=24), vision_config=VIT), TEXT_ENCODER,
+     of("text_model", "vision_model", images), "BlipModel")
+case("blip", dict(text_config=CLIP_TEXT, vision_config=VIT), encoder(0, 1, 2, name="vision")
+     | encoder(0, 1, name="text.encoder") | decoder(0, 1, name="text.decoder"), lambda model, n, t: (
+         images(model.vision_model), model.text_encoder(input_ids=ids(n, t)), model.text_decoder(input_ids=ids(n, t))),
+     "BlipForQuestionAnswering")
 case("git", dict(TEXT, vision_config=VIT), LLAVA, of("", "git.image_encoder", images), "GitForCausalLM")
 case("blip-2", dict(text_config=dict(TEXT, model_type="opt", ffn_dim=48, word_embed_proj_dim=32), vision_config=VIT,
                     qformer_config=CLIP_TEXT), LLAVA | encoder(0, 1, name="qformer"),
@@ -557,6 +566,7 @@ def test_every_model_type_of_the_table_is_proven():
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
     proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
+    proven |= {"nanogpt", "nanochat-checkpoint"}  # in tests/test_neighbours.py
     proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
@@ -601,6 +611,19 @@ def test_older_names_give_the_same_layers(kind, tmp_path):
             assert all(map(torch.equal, one.heads(tensors), other.heads(old)))
 
 
+@pytest.mark.parametrize("kind", """vit deit beit dinov2 dinov2_with_registers ijepa vit_msn pixio
+    audio-spectrogram-transformer""".split())
+def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_path):
+    values = next(param.values for param in CASES if param.values[0] == kind)
+    model = build(*values[:2], values[4])
+    config, tensors = saved(model, tmp_path)
+    in_memory = model.state_dict()
+    [hub], [memory] = find_stacks(config, shapes(tensors)), find_stacks(config, shapes(in_memory))
+    for one, other in zip(hub.layers, memory.layers, strict=True):
+        assert one.names != other.names
+        assert all(map(torch.equal, one.heads(tensors), other.heads(in_memory)))
+
+
 @pytest.mark.parametrize("kind, config, other", [("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new")])
 def test_another_model_type_of_the_same_model_gives_the_same_layers(kind, config, other, tmp_path):
     config, tensors = saved(build(kind, config), tmp_path)
@@ -631,6 +654,12 @@ def chunked(qkv, n_head, n_block):
     return q, k
 
 
+def split_in_three(qkv, n_head, _):
+    """nanoGPT: (T, [q, k, v])."""
+    q, k, _ = qkv.split(qkv.shape[-1] // 3, -1)
+    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_head, -1))
+
+
 def halved(qk, n_head, _):
     """GPT-BERT: (T, [q, k])."""
     q, k = qk.chunk(2, -1)
@@ -656,6 +685,10 @@ OWN_CODE = [
                  in_blocks, 8, id="codegen2"),
     pytest.param(dict(model_type="codegen"), ["transformer.h.0.attn.qkv_proj.weight"], [96], in_blocks, 4,
                  id="codegen"),
+    pytest.param(dict(model_type="nanogpt"), ["_orig_mod.transformer.h.0.attn.c_attn.weight"], [96], split_in_three, 1,
+                 id="nanogpt"),
+    pytest.param(dict(model_type="nanochat-checkpoint", num_key_value_heads=4), [
+        f"transformer.h.0.attn.c_{w}.weight" for w in "qk"], [32, 16], apart, 4, id="nanochat-checkpoint"),
     pytest.param(dict(model_type="gpt_bert"), ["transformer.layers.0.attention.in_proj_qk.weight"], [64], halved, 2,
                  id="gpt_bert"),
     pytest.param(dict(model_type="Dream", num_key_value_heads=4), [
@@ -771,6 +804,13 @@ def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
     assert missing_stacks(config, find_stacks(config, names)) == missing
 
 
+def test_the_half_of_an_encoder_decoder_says_what_it_lacks(tmp_path, capsys):
+    config = transformers.T5Config(**T5)
+    transformers.T5EncoderModel(config).save_pretrained(tmp_path)
+    analyze.main(["--hf", str(tmp_path)])
+    assert "no weights of its decoder" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", sorted(layout_table.CONFIG_DICT))
 def test_vision_config_dict_counts_as_transformers_counts_it(kind):
     config = dict(model_type=kind, text_config={}, vision_config={"num_attention_heads": 4, "num_hidden_layers": 3},
@@ -804,11 +844,11 @@ for _ in range(900):
     NESTED = dict(model_type="llava" if NESTED["model_type"] == "clip" else "clip", text_config=NESTED)
 NO_Q1 = {name: shape for name, shape in llama().items() if name != "model.layers.1.self_attn.q_proj.weight"}
 C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
-FP8 = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
 
 
 @pytest.mark.parametrize("config, names, message", [
     ({}, llama(), "model_type None is not known .config.json names none; write"),
+    ({"architecture": "vit_base_patch16_224"}, {"blocks.0.attn.qkv.weight": (96, 32)}, "timm"),
     (dict(LLAMA, model_type="mamba"), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config=dict(LLAMA, model_type="mamba")), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config={}), llama(), "'llava_text' is not known"),
@@ -833,7 +873,6 @@ FP8 = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
     (dict(LLAMA, quantization_config={"quant_method": "gptq", "bits": 4}), llama(), "quantised weights .gptq"),
-    (dict(LLAMA, quantization_config=FP8), llama(), "quantised weights .fp8"),
     (dict(LLAMA, quantization={"bits": 4}), llama(), "quantised weights"),
     (LLAMA, llama() | {"model.layers.0.self_attn.q_proj.qweight": (4, 32)}, "quantised weights .*qweight"),
     (LLAMA, llama() | {"model.layers.0.self_attn.q_proj.weight_scale_inv": (1, 1)}, "quantised weights .*scale_inv"),

@@ -142,6 +142,16 @@ def test_another_baseline_can_be_chosen_and_an_unknown_one_is_refused(tmp_path, 
     assert run(*folders, "--baseline", "slo") == "analyze.py: no arm is called slo: there are fast, random, slow"
 
 
+def test_arms_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):
+    run(*run_arms(tmp_path), "--csv", str(tmp_path / "c.csv"))
+    capsys.readouterr()
+    assert not run(str(tmp_path / "c.csv"), "--arms", "slow", "fast", "--baseline", "fast")
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].startswith("fast") and out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
+    assert "random" not in "".join(out)
+    assert "no arm is called sloe: there are" in run(str(tmp_path / "c.csv"), "--arms", "sloe")
+
+
 def test_what_one_seed_gains_over_another_stands_below_the_table(tmp_path, capsys):
     folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed) for seed in (1, 2)]
     assert not run(*folders)
@@ -198,8 +208,8 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
         arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
-        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000", symmetry_0="0.0500",
-        symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
+        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000",
+        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
 def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path, capsys):
@@ -225,8 +235,8 @@ def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equati
 
 
 @pytest.mark.parametrize("text, words", [
-    ("# config {}\narm,seed,step\n", "lacks the columns"), ("model,stack\nbert,\n", "neither a comparison"),
-    ("", "neither a comparison")])
+    ("# config {}\narm,seed,step\n", "lacks the columns"), ("model,stack\nbert,\n", "is no CSV file of --runs"),
+    ("", "is no CSV file of --runs")])
 def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
     (tmp_path / "x.csv").write_text(text)
     assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code
@@ -273,7 +283,7 @@ def test_a_row_that_is_being_written_is_left_out(tmp_path):
         text = (tmp_path / "a-1" / name).read_text()
         (tmp_path / "a-1" / name).write_text(text + text.splitlines()[-1][:-3])
     with open(tmp_path / "a-1" / "scores.csv", "a") as f:
-        f.write("1\n1100,0,,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
+        f.write("1\n1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
     whole = runs.read_run(folder)
     assert len(whole.log["step"]) == len(whole.steps) == 11
 

@@ -132,6 +132,9 @@ ROWS = [
 
     # Decoders with q, k and v in one tensor, or in a product of two.
     Row("gpt2 openai-gpt imagegpt", path="h.{i}.attn", weights="c_attn", form="conv1d", causal=True),
+    # model.py of github.com/karpathy/nanoGPT, nanochat/gpt.py of github.com/karpathy/nanochat: Linears.
+    Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
+    Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
     Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
     # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
@@ -172,7 +175,10 @@ ROWS = [
     Row("neobert", path="transformer_encoder.{i}", weights="qkv", form="grouped", causal=False),  # model.py of
     # huggingface.co/chandar-lab/NeoBERT: qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1)
     Row("git_text", **(BERT | dict(causal=True))),  # git
-    Row("blip_text_model", **(BERT | dict(causal=None)), n_layer=12, n_head=8),  # blip_text: encoder or decoder
+    Row("blip_text_model", **(BERT | dict(path="text_(model|encoder).encoder.layer.{i}.attention.self")),
+        stack="encoder", n_layer=12, n_head=8),  # blip_text
+    Row("blip_text_model", **(BERT | dict(path="text_decoder.bert.encoder.layer.{i}.attention.self", causal=True)),
+        stack="decoder", n_layer=12, n_head=8),
     Row("siglip_text_model siglip2_text_model", **CLIP, n_layer=12, n_head=12),  # siglip, siglip2
     Row("chinese_clip_text_model clap_text_model", **BERT, n_layer=12, n_head=12),  # chinese_clip, clap
     Row("altclip_text_model", **BERT, n_layer=24, n_head=16),  # altclip
@@ -181,6 +187,8 @@ ROWS = [
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
         audio-spectrogram-transformer dpt pixio""", **BERT),
+    Row("vit deit beit dinov2 dinov2_with_registers ijepa vit_msn audio-spectrogram-transformer pixio", **CLIP),
+    # in a state_dict of transformers 5, which save_pretrained renames
     Row("swin donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key", form="separate",
         causal=False),
     Row("segformer", path="block.\\d+.{i}.attention.self", weights="query key", form="separate", causal=False),
@@ -203,8 +211,10 @@ ROWS = [
         n_layer=32, n_head=20),
     Row("qwen2_5_omni_vision_encoder", path="blocks.{i}.attn", weights="q k", form="separate", causal=False,
         n_layer=32, n_head=16),
-    Row("wav2vec2-bert wav2vec2-conformer", path="layers.{i}.self_attn", weights="linear_q linear_k", form="separate",
-        causal=False),
+    Row("wav2vec2-bert wav2vec2-conformer", path="encoder.layers.{i}.self_attn", weights="linear_q linear_k",
+        form="separate", causal=False),
+    Row("wav2vec2-bert", path="adapter.layers.{i}.self_attn", weights="linear_q linear_k", form="separate",
+        causal=False, stack="adapter"),
     Row("glm4v_vision radio tipsv2_vision_model", **VISION_QKV),
     Row("blip_vision_model sam_vision_model", **VISION_QKV, n_layer=12, n_head=12),
     Row("blip_2_vision_model instructblip_vision_model", **VISION_QKV, n_layer=39, n_head=16),

@@ -84,8 +84,8 @@ class Stack:
 # indexer that chooses what DeepSeek-V3.2 attends to. Position projections have other names.
 UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|\bhead\.[qk]_proj|mask_decoder|"
                       r"pixel_level|timm_model|token2wav|code2wav|indexer\.|\bmtp\.")
-QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|att_proj|in_proj_qk|(q|k|qkv|query|key)_(proj|lin)|"
-      r"(linear|to)_(q|k|qkv)|q_[ab]_proj|kv_a_proj_with_mqa|kv_b_proj)")
+QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
+      r"(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
 ADAPTED = re.compile(rf"({QK}|\.in_proj)(\.|_)(\w+\.)*(base_layer|lora|dora|ia3|oft|boft|hada|lokr|vera|hra|fourierft)")
@@ -135,7 +135,7 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Sta
     stacks, accounted_for = [], set()
     for part in find_parts(model_type, config, candidates):
         if part.names:
-            refuse_unknown(model_type, part.model_type)
+            refuse_unknown(model_type, part.model_type, config)
         found = []
         for row in rows_of(part.model_type):
             matches = match_layers(row, part)
@@ -172,9 +172,11 @@ def rows_of(model_type: str) -> list[Row]:
     return [row for row in ROWS if model_type in row.types.split()]
 
 
-def refuse_unknown(model_type: str, part_type: str):
+def refuse_unknown(model_type: str, part_type: str, config: dict):
     hint = "data/pretrained/layout_table.py lists those that are"
-    if part_type is None:
+    if part_type is None and "architecture" in config:
+        hint = "this is a checkpoint of timm, whose config.json has no number of heads; take that of transformers"
+    elif part_type is None:
         hint = "config.json names none; write the one that the weights are of into it, such as \"model_type\": \"bert\""
     require(part_type in KNOWN, f"{model_type}: model_type {part_type!r} is not known ({hint})")
 

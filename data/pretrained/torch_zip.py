@@ -12,6 +12,7 @@ import pickle
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ class Record(NamedTuple):
 
     start: int
     end: int
+    crc: int  # of its bytes; 0 if torch was told to write none
 
 
 def read_torch(folder: Folder, file: str) -> Table:
@@ -134,7 +136,7 @@ def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> R
         header = folder.read_bytes(file, info.header_offset, info.header_offset + LOCAL_HEADER)
         name_length, extra_length = struct.unpack("<HH", header[-4:])
         start = info.header_offset + LOCAL_HEADER + name_length + extra_length
-    return Record(start, start + info.compress_size)
+    return Record(start, start + info.compress_size, info.CRC)
 
 
 # ---- the tensors -------------------------------------------------------------------------------------------------
@@ -142,7 +144,9 @@ def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> R
 
 def read_pickle(folder: Folder, file: str, record: Record) -> bytes:
     require(record.end - record.start <= MAX_RECORD, f"{file} has a data.pkl of more than {MAX_RECORD:,} bytes")
-    return folder.read_bytes(file, *record)
+    data_pkl = folder.read_bytes(file, record.start, record.end)
+    require(record.crc in (0, zlib.crc32(data_pkl)), f"{file} is damaged, by the checksum of its data.pkl: get it again")
+    return data_pkl
 
 
 def unpickle(data_pkl: bytes, records: dict[str, Record]) -> tuple[dict, dict[int, Record]]:

@@ -186,6 +186,13 @@ def require_same_arm(record, other):
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
 
 
+def choose(arms, names):
+    """Those of the arms that are named, in that order; all if none is."""
+    for name in names or []:
+        require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
+    return {name: arms[name] for name in names or arms}
+
+
 def task(config):
     """What a model is asked, in words: losses of two tasks are not compared."""
     objective = config["objective"]

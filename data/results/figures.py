@@ -22,6 +22,13 @@ def kind(causal):
     return {True: ("decoder", DECODER), False: ("encoder", ENCODER), None: ("causal unknown", UNKNOWN)}[causal]
 
 
+def formats():
+    """What a picture can be, by the end of its name: png, pdf, svg, ..."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    return sorted(FigureCanvasBase.get_supported_filetypes())
+
+
 @contextlib.contextmanager
 def figure(path, widths, rows=1, inches=2.4):
     """Axes (rows, len(widths)), of so many inches each; saved whole, in the format that the name of the file says."""
@@ -61,7 +68,7 @@ def put_null(axis, score, n, r):
     """A grey band, which 95 of 100 random matrices are in."""
     band = null.band(score, n, r)
     if band:
-        axis.axhspan(*band, color="0.9", lw=0, zorder=-1)
+        axis.axhspan(*band, color="0.93", lw=0, zorder=-1)
 
 
 def layer_colour(layer, n_layer):
@@ -112,15 +119,36 @@ def plot_model(name, rows, causal, crops, path):
                 draw_stack(axis, mine, score, colours[stack], label)
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, max(row.layer for row in rows) + 0.5))
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        i = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)[len(layers) // 2]
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        i = median_layer(layers)
         draw_parts(pictures, crops[i], layers[i])
-        where = f"{layers[i].stack} layer {layers[i].layer}".strip()
-        put_titles((left, right, *pictures), [
-            "symmetry", "directionality", f"$W_{{qk}}$ of {where}: symmetry {layers[i].symmetry:.2f}",
-            "its symmetric part", "its skew part"])
+        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(layers[i])])
         handles = left.get_legend_handles_labels()[0]
         left.figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=8, ncols=4)
+
+
+def plot_matrices(models, path):
+    """W_qk of the layer of median symmetry and its parts, a row for each model. models: [(name, rows, crops)]"""
+    with figure(path, [1, 1, 1], rows=len(models), inches=3.4) as axes:
+        titles = []
+        for row_of_axes, (name, rows, crops) in zip(axes, models):
+            layers = [row for row in rows if row.head is None]
+            i = median_layer(layers)
+            draw_parts(row_of_axes, crops[i], layers[i])
+            first, *others = titles_of_parts(layers[i])
+            titles += [f"{Path(name).name}: {first}", *others]
+        put_titles(axes.flat, titles)
+
+
+def median_layer(layers):
+    """The number, among rows of layers, of the one of median symmetry; the upper one of two."""
+    order = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)
+    return order[len(layers) // 2]
+
+
+def titles_of_parts(row):
+    where = f"{row.stack} layer {row.layer}".strip()
+    return [f"$W_{{qk}}$ of {where}, symmetry {row.symmetry:.2f}", "its symmetric part", "its skew part"]
 
 
 def draw_stack(axis, rows, score, colour, label):
@@ -260,9 +288,8 @@ def plot_runs(arms, lines, level, curves, path):
             loss.plot(steps, values, color="0.75", lw=0.8, zorder=0)
         for name, records in arms.items():
             draw_losses(loss, records, name, style[name])
-            draw_medians(symmetry, records, "symmetry", style[name])
-            draw_medians(directionality, records, "directionality", style[name])
-            draw_medians(updates, records, "update_symmetry", style[name])
+            for axis, score in (symmetry, "symmetry"), (directionality, "directionality"), (updates, "update_symmetry"):
+                draw_medians(axis, records, score, style[name], band=len(arms) <= 6)
             values = together(records, lambda record: record.symmetry_std).mean(0)
             spread.plot(records[0].steps[: len(values)], values, **style[name])
         loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
@@ -281,8 +308,8 @@ def plot_runs(arms, lines, level, curves, path):
         empty.axis("off")
         put_titles((loss, left, ends, symmetry, directionality, updates, spread), [
             "validation loss", f"first step at {level:g} nats/token; bar: median", "loss at the end; bar: mean",
-            "symmetry of $W_{qk}$", "directionality of $W_{qk}$", "symmetry of the change of $W_{qk}$",
-            "standard deviation of symmetry over heads"])
+            "symmetry of $W_{qk}$", "directionality of $W_{qk}$; grey: random matrices",
+            "symmetry of the change of $W_{qk}$", "standard deviation of symmetry over heads"])
         put_legend_of_arms(empty, loss, arms)
 
 
@@ -297,12 +324,13 @@ def draw_losses(axis, records, name, style):
             axis.plot(record.eval_steps, record.val_loss, color=style["color"], lw=0.5, alpha=0.4)
 
 
-def draw_medians(axis, records, score, style):
-    """The median over layers, mean over seeds, as in the table; a band from the lowest seed to the highest."""
+def draw_medians(axis, records, score, style, band):
+    """The median over layers, mean over seeds, as in the table; with a band from the lowest seed to the highest."""
     values = together(records, lambda record: record.medians[score])  # (seeds, steps)
     steps = records[0].steps[: values.shape[1]]
     axis.plot(steps, values.mean(0), **style)
-    axis.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.08, lw=0)
+    if band:
+        axis.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.1, lw=0)
 
 
 def loss_limits(arms, level):

@@ -73,16 +73,13 @@ def read_trajectories(path):
 
 def read_curves(path):
     """Training losses, a column per run and a row every LOGGED_EVERY updates -> {name: (steps, loss)}."""
+    with open(path, newline="") as f:
+        names, *rows = csv.reader(f)
     curves = {}
-    try:
-        with open(path, newline="") as f:
-            names, *rows = csv.reader(f)
-        for name, column in zip(names, zip(*rows)):
-            loss = np.array([float(cell or "nan") for cell in column])
-            steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
-            curves[name] = (steps, loss)
-    except ValueError as e:
-        raise RunError(f"{path} is neither a comparison that --csv wrote nor a table of losses ({e})") from e
+    for name, column in zip(names, zip(*rows)):
+        loss = np.array([float(cell or "nan") for cell in column])
+        steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
+        curves[name] = (steps, loss)
     return curves
 
 

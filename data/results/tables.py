@@ -9,13 +9,14 @@ import numpy as np
 from tqdm import tqdm
 
 from data.results import compare, null
-from data.results.runs import replacing
+from data.results.runs import replacing, require
 
 
 class ModelScore(NamedTuple):
     """A row of the CSV of pretrained models: the scores of one layer, or of one of its heads."""
 
     model: str
+    revision: str  # which of its checkpoints; "" where it is the one that its name stands for
     stack: str  # encoder, decoder, ...; "" where the model has one
     layer: int
     head: int | None  # None: the whole layer; an empty cell
@@ -55,13 +56,19 @@ def write_scores(path, rows):
         csv.writer(f).writerows([ModelScore._fields, *rows])
 
 
+def holds_scores(path):
+    with open(path, newline="") as f:
+        return next(csv.reader(f), []) == list(ModelScore._fields)
+
+
 def read_scores(path):
+    require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
     rows = []
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["stack"], int(row["layer"]), head, int(row["n"]), int(row["r"]),
-                                   *(float(row[name]) for name in ModelScore._fields[6:])))
+            rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head, int(row["n"]),
+                                   int(row["r"]), *(float(row[name]) for name in ModelScore._fields[7:])))
     return rows
 
 
@@ -82,7 +89,7 @@ def summarise(rows, facts, known):
     summary = []
     for (model, stack), layers in by_stack.items():
         n_params, causal = facts[model, stack]
-        quartiles = np.percentile([row[6:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
+        quartiles = np.percentile([row[7:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
         summary.append(Summary(model, stack, len(layers), n_params, causal, published.get((model, stack), {}),
                                count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
     return summary
@@ -164,8 +171,8 @@ def comparison_table(lines, arms, level):
             beside = [p_text(line.p_step), signed(line.difference), p_text(line.p_loss), share(line.speed_up)]
         p_step, difference, p_loss, speed_up = beside
         table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6}  {loss:>20}"
-                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6} {number(line.directionality):>7}"
-                     f" {number(line.update_symmetry):>6}")
+                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6}"
+                     f" {number(line.directionality):>7} {number(line.update_symmetry):>6}")
     return "\n".join(table + comparison_notes(lines, arms))
 
 
@@ -199,8 +206,8 @@ def comparison_notes(lines, arms):
     """What the columns are, and what a reader of this table must know of these runs."""
     notes = ["left: seeds whose loss (mean of three evaluations) came to the level; their median step, \"not left\" "
              "being the latest;",
-             "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of steps: "
-             "of their",
+             "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of "
+             "steps: of their",
              "ranks), each column after Holm; speed-up: share of the steps not needed to come to the baseline's last "
              "loss, median;",
              "symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over "
@@ -224,5 +231,6 @@ def comparison_notes(lines, arms):
         if line.unfinished:
             behind = min(record.eval_steps[-1] for record in arms[line.name])
             counted = "counted as they are" if line.unfinished == len(arms[line.name]) else "left out"
-            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished ({counted}), one is at {behind}")
+            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished ({counted}), one is at "
+                         f"{behind}")
     return notes

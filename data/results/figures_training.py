@@ -1,0 +1,228 @@
+"""
+Pictures of scores over training and of suites. Blue is an encoder and purple a decoder, darker one after the other.
+"""
+
+import numpy as np
+
+from data.results.figures import figure, kind, layer_colour, put_legend, put_null, put_titles, put_zero
+from data.results.training import GRID, SCORES, difference, find_pairs, quartiles
+
+SHADES = {True: "Purples", False: "Blues", None: "Greys"}
+MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
+
+
+def shades(causal):
+    """A colour for each of a list of True, False and None: the shades of a kind go from light to dark."""
+    from matplotlib import colormaps
+
+    colours = []
+    for i, kind_of_this in enumerate(causal):
+        n = causal.count(kind_of_this)
+        nth = causal[:i].count(kind_of_this)
+        if n == 1:
+            colours.append(kind(kind_of_this)[1])
+        else:
+            colours.append(colormaps[SHADES[kind_of_this]](0.45 + 0.5 * nth / (n - 1)))
+    return colours
+
+
+def step_axis(axis, trainings):
+    """Logarithmic where the last step is 30 times the first; a step 0 then stands left of it."""
+    axis.set_xlabel("step")
+    steps = np.concatenate([training.steps for training in trainings])
+    positive = steps[steps > 0]
+    if not len(positive) or positive.max() < 30 * positive.min():
+        return
+    first, last = np.log10([positive.min(), positive.max()])
+    decades = np.arange(np.ceil(first), np.floor(last) + 1)
+    ticks = 10.0 ** decades[:: 1 + len(decades) // 4]  # four at most, or they would overprint
+    if len(positive) == len(steps):
+        axis.set_xscale("log")
+    else:
+        axis.set_xscale("symlog", linthresh=positive.min(), linscale=0.6)
+        axis.set_xlim(left=-0.2 * positive.min())
+        ticks = [0, *ticks]
+    axis.set_xticks(ticks)
+    axis.minorticks_off()
+
+
+def share_limits(axes):
+    """The same scale for all, written at the first."""
+    low = min(axis.get_ylim()[0] for axis in axes)
+    high = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.set_ylim(low, high)
+    for axis in axes[1:]:
+        axis.tick_params(labelleft=False)
+
+
+def name_null(axis):
+    """What the grey band is, for the legend."""
+    axis.plot([], [], color="0.9", lw=5, label="95 of 100\nrandom matrices")
+
+
+def short(name):
+    """The end of a long name, which fits above a panel."""
+    return name if len(name) <= 24 else f"...{name[-21:]}"
+
+
+# ---- over training -----------------------------------------------------------------------------------------------
+
+
+def plot_training(trainings, path):
+    """Left, medians over layers and their quartiles for all trainings; beside it a line per layer of each."""
+    shown = trainings[:MAX_COLUMNS]
+    with figure(path, [1.5] + [1] * len(shown), rows=2) as axes:
+        for row, score in zip(axes, SCORES):
+            draw_medians(row[0], trainings, score)
+            for axis, training in zip(row[1:], shown):
+                draw_layers(axis, training, score)
+            row[0].set_ylabel(f"{score} of $W_{{qk}}$")
+            share_limits(row)
+        titles = ["median and quartiles over layers"]
+        for training in shown:
+            titles.append(f"{short(training.name)}\nlayers 0 (dark) to {training.symmetry.shape[1] - 1} (light)")
+        put_titles(axes[0], titles)
+        name_null(axes[0, 0])
+        put_legend(axes[0, 0])
+
+
+def draw_medians(axis, trainings, score):
+    colours = shades([training.causal for training in trainings])
+    for training, colour in zip(trainings, colours):
+        q1, median, q3 = quartiles(getattr(training, score))  # (P,) each
+        axis.plot(training.steps, median, ".-", color=colour, label=short(training.name))
+        axis.fill_between(training.steps, q1, q3, color=colour, alpha=0.15, lw=0)
+    put_zero(axis)
+    step_axis(axis, trainings)
+
+
+def draw_layers(axis, training, score):
+    put_null(axis, score, training.n, training.r)
+    values = getattr(training, score)  # (P, L)
+    n_layer = values.shape[1]
+    for layer in range(n_layer):
+        axis.plot(training.steps, values[:, layer], color=layer_colour(layer, n_layer), lw=1)
+    put_zero(axis)
+    step_axis(axis, [training])
+
+
+# ---- suites ------------------------------------------------------------------------------------------------------
+
+
+def plot_suite(scored, trainings, path):
+    """
+    A column for each size, encoder beside decoder layer by layer; one for their difference; and, where the suite has
+    them, one for what was switched, one for each kind of dose, and one for trainings.
+    """
+    pairs = find_pairs(scored)
+    switched = find_switched(scored)
+    doses = {}  # what is counted -> size -> members
+    for one in scored:
+        if one.member.kind == "dose":
+            doses.setdefault(one.member.objective, {}).setdefault(one.member.size, []).append(one)
+    titles = [f"size {pair.size}" for pair in pairs]
+    if pairs:
+        titles.append("encoder less decoder")
+    if switched:
+        titles.append("objective switched")
+    titles += ["dose"] * len(doses)
+    if trainings:
+        titles.append("over training")
+    with figure(path, [1] * len(titles), rows=2) as axes:
+        for row, score in zip(axes, SCORES):
+            row[0].set_ylabel(f"{score} of $W_{{qk}}$")
+            columns = iter(row)
+            for pair in pairs:
+                draw_pair(next(columns), pair, score)
+            if pairs:
+                share_limits(row[: len(pairs)])
+                draw_difference(next(columns), pairs, score)
+            if switched:
+                draw_switched(next(columns), switched, score)
+            for counted, sizes in doses.items():
+                draw_dose(next(columns), counted, sizes, score)
+            if trainings:
+                draw_medians(next(columns), trainings, score)
+        put_titles(axes[0], titles)
+        if pairs:
+            name_null(axes[0, 0])
+        put_legend(axes[0, 0], handles_of(axes[0]))
+
+
+def handles_of(axes):
+    """What is to be named in the legend, each name once."""
+    by_label = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels()):
+            by_label.setdefault(label, handle)
+    return list(by_label.values())
+
+
+def draw_pair(axis, pair, score):
+    put_null(axis, score, pair.encoder.n, pair.encoder.r)
+    for one in pair.encoder, pair.decoder:
+        label, colour = kind(one.member.causal)
+        axis.plot(one.depth(), getattr(one, score), ".-", color=colour, label=label)
+    put_zero(axis)
+    axis.set_xlabel("relative depth")
+
+
+def draw_difference(axis, pairs, score):
+    """A thin line for each size; their mean, and a band of one standard deviation over sizes."""
+    differences = np.stack([difference(pair, score) for pair in pairs])  # (sizes, depths)
+    for values in differences:
+        axis.plot(GRID, values, color="0.75", lw=0.8)
+    mean = differences.mean(0)
+    label = "encoder less decoder"
+    if len(pairs) > 1:
+        label += f":\nmean of {len(pairs)} sizes,\nand standard deviation"
+    axis.plot(GRID, mean, color="black", label=label)
+    if len(pairs) > 1:
+        spread = differences.std(0, ddof=1)
+        axis.fill_between(GRID, mean - spread, mean + spread, color="black", alpha=0.12, lw=0)
+    put_zero(axis)
+    axis.set_xlabel("relative depth")
+
+
+def find_switched(scored):
+    """(where it came from, what it is now) of every switched member whose partner was scored."""
+    by_name = {one.member.name: one for one in scored}
+    found = []
+    for one in scored:
+        if one.member.kind == "switch" and one.member.partner in by_name:
+            found.append((by_name[one.member.partner], one))
+    return found
+
+
+def draw_switched(axis, switched, score):
+    """An arrow for each, from the median over layers of the model it was to that of the model it has become."""
+    sizes = list(dict.fromkeys(now.member.size for _, now in switched))
+    for origin, now in switched:
+        x = sizes.index(now.member.size)
+        x += 0.15 if now.member.causal else -0.15  # two that cross must not hide each other
+        begin = np.median(getattr(origin, score))
+        end = np.median(getattr(now, score))
+        colour = kind(now.member.causal)[1]
+        axis.plot(x, begin, "o", ms=5, color=kind(origin.member.causal)[1])
+        axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
+        axis.annotate("", (x, end), (x, begin), arrowprops=dict(arrowstyle="-|>", color=colour, shrinkA=3, shrinkB=3))
+    put_zero(axis)
+    axis.set(xticks=range(len(sizes)), xticklabels=sizes, xlim=(-0.6, len(sizes) - 0.4), xlabel="size")
+    axis.tick_params(axis="x", rotation=45 if len(sizes) > 3 else 0)
+
+
+def draw_dose(axis, counted, sizes, score):
+    """A line for each size: medians over layers against the dose, and their quartiles."""
+    colours = shades([None] * len(sizes))
+    for (size, members), line_colour in zip(sizes.items(), colours):
+        members = sorted(members, key=lambda one: one.member.dose)
+        doses = [one.member.dose for one in members]
+        bars = [quartiles(getattr(one, score)) for one in members]
+        medians = [median for _, median, _ in bars]
+        axis.plot(doses, medians, "-", color=line_colour, label=f"dose, size {size}", zorder=1)
+        for one, dose, (q1, median, q3) in zip(members, doses, bars):
+            axis.errorbar(dose, median, [[median - q1], [q3 - median]], fmt="o", ms=4, lw=1,
+                          color=kind(one.member.causal)[1])
+    put_zero(axis)
+    axis.set_xlabel(counted)

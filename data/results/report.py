@@ -1,0 +1,115 @@
+"""
+What analyze.py prints and draws of models and of runs, once the scores are there.
+"""
+
+from pathlib import Path
+
+from data.pretrained import audit
+from data.pretrained.sources import known_models
+from data.results import compare, figures, figures_published, figures_training, published, tables, training
+from data.results.runs import RunError, read_run
+
+# ---- pretrained models -------------------------------------------------------------------------------------------
+#
+# rows: of tables.ModelScore; facts: (model, stack) -> n_params, causal of the models that were read just now.
+
+
+def summarise(rows, facts):
+    """Summaries of the models in rows; what facts lack of them is in data/pretrained/models.csv."""
+    known = known_models()
+    known_facts = {(row["name"], row["stack"]): (float(row["params"]), row["causal"] == "1") for row in known}
+    return tables.summarise(rows, known_facts | facts, known)
+
+
+def report_models(rows, facts, with_layers, plot, crops=None):
+    """with_layers: a table of them first. crops: the corner of every layer's W_qk, if there is but one model."""
+    if with_layers:
+        print(tables.layer_table(rows))
+    summary = summarise(rows, facts)
+    print(tables.summary_table(summary))
+    if plot and crops:
+        causal = {s.stack: s.causal for s in summary}
+        figures.plot_model(summary[0].model, rows, causal, crops, plot)
+    elif plot:
+        figures.plot_models(summary, plot)
+
+
+def report_trainings(rows, targets, surveys, plot):
+    trainings = training.find_trainings(targets, rows, surveys)
+    print(training.training_table(trainings))
+    if plot and trainings:
+        figures_training.plot_training(trainings, plot)
+
+
+def report_suite(members, rows, targets, surveys, plot):
+    scored = training.find_scored(members, rows)
+    trainings = training.find_trainings(targets, rows, surveys)
+    print(training.suite_table(scored, trainings))
+    if plot and (scored or trainings):
+        figures_training.plot_suite(scored, trainings, plot)
+
+
+def report_paper(rows, facts, plot):
+    """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
+    summary = summarise(rows, facts)
+    ours = {}
+    for s in summary:
+        ours[s.model, s.stack] = s.symmetry, s.directionality
+    if summary:
+        print(tables.summary_table(summary))
+    rows = audit.read_printed_tables()
+    print(audit.printed_table(rows, ours))
+    print(audit.tally(rows))
+    if plot:
+        figures_published.plot_pretrained(audit.read_models(), ours, plot)
+
+
+# ---- runs of train.py --------------------------------------------------------------------------------------------
+
+
+def report_run(folder):
+    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
+    run = read_run(folder)
+    figures.plot_run(run, Path(folder) / "run.png")
+    loss = run.log["val_loss"][-1]
+    return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
+
+
+def report_runs(args):
+    """
+    Compare runs, from their folders or from what an earlier --csv has kept of them, and the authors' runs. args: of the
+    command line, runs, level, baseline, arms, csv, plot.
+    """
+    ours, theirs = [], []
+    for path in args.runs:
+        if path.endswith(".csv") and not compare.is_comparison(path):
+            theirs.append(path)
+        else:
+            ours.append(path)
+    curves, trajectories = published.read_csv_files(theirs)
+    arms = compare.choose(compare.pool(ours), args.arms)
+    arms = compare.arrange(arms, args.baseline)
+    lines = compare.compare(arms, args.level, args.baseline)
+    if curves:
+        print(published.curves_table(curves))
+    if arms:
+        print(tables.comparison_table(lines, arms, args.level))
+    if trajectories:
+        print(published.ends_table(trajectories, arms))
+    if args.csv and arms:
+        compare.write_comparison(args.csv, arms)
+    if args.plot:
+        draw_runs(arms, lines, args.level, curves, trajectories, Path(args.plot))
+
+
+def draw_runs(arms, lines, level, curves, trajectories, path):
+    """The comparison, and, with _layers in its name, every layer; beside the authors' trajectories if there are any."""
+    path_of_layers = path.with_stem(path.stem + "_layers")
+    if trajectories:
+        figures_published.plot_trajectories(trajectories, arms, path)
+        figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
+    elif arms:
+        figures.plot_runs(arms, lines, level, curves, path)
+        figures.plot_arms(arms, path_of_layers)
+    else:
+        raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")
