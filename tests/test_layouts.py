@@ -25,8 +25,8 @@ from transformers.models.auto import configuration_auto, modeling_auto  # noqa: 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 aten = torch.ops.aten
-NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level")  # no
-# layers
+# Attention that is no layer of a stack.
+NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level")
 NORMS = re.compile(r"(q|k|query|key)_(a_)?(layer)?norm$|kv_a_layernorm$")  # outside of W_qk: replaced by the identity
 
 
@@ -136,9 +136,6 @@ def patches(model, n=0, t=0):  # of one image, 8 x 8 patches of 3 x 4 x 4
     model(torch.randn(64, 48), grid_thw=torch.tensor([[1, 8, 8]]))
 
 
-GRID = torch.cartesian_prod(torch.arange(8), torch.arange(8))[None]  # (1, 64, 2): where the 64 patches are
-
-
 def of(text_path, other_path, run):  # a text model and another inside of a model
     def drive(model, n, t):
         model.get_submodule(text_path)(input_ids=ids(n, t))
@@ -219,6 +216,7 @@ case("nemotron_h", WIDE, decoder(1, 3), hybrid_override_pattern="M*-*", mamba_nu
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet "
      "roc_bert tapas convbert jina_embeddings_v3 gte", TEXT, encoder(0, 1))
+case("mobilebert", TEXT, encoder(0, 1), intra_bottleneck_size=16, true_hidden_size=16, embedding_size=16)
 case("nystromformer", TEXT, encoder(0, 1), num_landmarks=1, segment_means_seq_len=1)
 case("openai_privacy_filter", MOE, encoder(0, 1))
 case("bert", TEXT, decoder(0, 1), is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
@@ -262,6 +260,17 @@ case("segformer", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16]
      encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images)
 case("timesformer", VIT, encoder(0, 1, 2, name="space") | encoder(0, 1, 2, name="time"),
      lambda model, *_: model(torch.randn(9, 4, 3, 16, 16)), num_frames=4)
+
+
+def film(model, n, t):  # without its rotary positions
+    for module in model.modules():
+        if hasattr(module, "apply_rotary_embeddings"):
+            module.apply_rotary_embeddings = lambda queries_or_keys, positions: queries_or_keys
+    model(torch.randn(9, 4, 3, 16, 16))
+
+
+case("vjepa2", VIT, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"), film, crop_size=16,
+     frames_per_clip=4, pred_hidden_size=12, pred_num_attention_heads=2, pred_num_hidden_layers=2)
 case("aimv2_vision_model", VIT, encoder(0, 1, 2), images)
 case("swin donut-swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2],
      num_heads=[2, 4], image_size=16, out_features=None)
@@ -274,7 +283,7 @@ case("yolos", SQUARE, encoder(0, 1, 2), images, patch_size=8)
 case("internvl_vision", SQUARE, encoder(0, 1, 2), images)
 case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(12, 16, 16)),
      max_length=16, num_mel_bins=16)
-case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew wav2vec2-conformer wav2vec2-bert", WAVE,
+case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav2vec2-conformer wav2vec2-bert", WAVE,
      encoder(0, 1), waves)
 case("wav2vec2-bert", WAVE, encoder(0, 1) | encoder(0, name="adapter"), waves, add_adapter=True, num_adapter_layers=1,
      adapter_kernel_size=1, adapter_stride=1, output_hidden_size=32)
@@ -296,6 +305,7 @@ def llava(types, text_type, vision, run=of(LLM, VISION, images), stacks=LLAVA, m
 llava("llava llava_next vipllava", "llama", dict(VIT, model_type="clip_vision_model"))
 llava("llava_onevision", "qwen2", dict(VIT, model_type="siglip_vision_model"))
 llava("gemma3", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
+llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"))
 llava("paligemma", "gemma", dict(VIT, model_type="siglip_vision_model"), stacks=LLAVA | {"text": (None, [0, 1])})
 llava("mistral3", "mistral", dict(VIT, model_type="pixtral", head_dim=6),
       of(LLM, VISION, lambda model: images(model, image_sizes=[(16, 16)] * 25)))
@@ -305,7 +315,8 @@ llava("idefics2", "mistral", dict(VIT, model_type="idefics2_vision"), IDEFICS,
 llava("idefics3", "llama", dict(VIT, model_type="idefics3_vision"), IDEFICS)
 llava("smolvlm", "llama", dict(VIT, model_type="smolvlm_vision"), IDEFICS)
 QWEN_VL = of(LLM, "model.visual", patches)
-case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v", dict(text_config=MROPE, vision_config=QWEN_VIT), LLAVA, QWEN_VL)
+case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe", dict(text_config=MROPE, vision_config=QWEN_VIT),
+     LLAVA, QWEN_VL)
 OMNI_AUDIO = dict(d_model=24, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=48, num_mel_bins=8,
                   max_source_positions=64, output_dim=64, downsample_hidden_size=8)
 OMNI = LLAVA | encoder(0, 1, 2, name="audio")
@@ -329,10 +340,19 @@ case("qwen2_5_omni_talker", MROPE, decoder(0, 1), of("model", "model", lambda mo
 case("qwen3_omni_moe_talker_text", MROPE, decoder(0, 1), embeddings, "Qwen3OmniMoeTalkerModel",
      shared_expert_intermediate_size=16)
 case("qwen3_omni_moe_talker_code_predictor", MROPE, decoder(0, 1), embeddings, "Qwen3OmniMoeTalkerCodePredictorModel")
-case("gemma4", dict(text_config=dict(GEMMA, global_head_dim=24), vision_config=dict(
-    VIT, hidden_size=32, head_dim=8, num_key_value_heads=4, patch_size=4, position_embedding_size=64,
-    pooling_kernel_size=1, use_clipped_linears=True)), LLAVA | decoder(0, 1, 2, 3, name="text"),
+GEMMA4 = dict(text_config=dict(GEMMA, global_head_dim=24, num_experts=2, top_k_experts=1, moe_intermediate_size=16),
+              vision_config=dict(VIT, model_type="gemma4_vision", hidden_size=32, head_dim=8, num_key_value_heads=4,
+                                 patch_size=4, position_embedding_size=64, pooling_kernel_size=1,
+                                 use_clipped_linears=True))
+GRID = torch.cartesian_prod(torch.arange(8), torch.arange(8))[None]  # (1, 64, 2): where the 64 patches are
+case("gemma4", GEMMA4, LLAVA | decoder(0, 1, 2, 3, name="text"),
      of(LLM, VISION, lambda model: model(torch.randn(1, 64, 48), GRID)))
+case("diffusion_gemma", GEMMA4, LLAVA | {"text": (None, [0, 1, 2, 3])},
+     of("model.encoder.language_model", "model.encoder.vision_tower",
+        lambda model: model(torch.randn(1, 64, 48), GRID)))
+case("kimi_k25", dict(text_config=dict(MLA, model_type="deepseek_v3"), vision_config=dict(
+    VIT, hidden_size=32, patch_size=4, pos_emb_height=4, pos_emb_width=4, pos_emb_time=1)), LLAVA,
+     of(LLM, VISION, lambda model: model(torch.randn(64, 3, 4, 4), torch.tensor([[1, 8, 8]]))))
 case("qwen3_5 qwen3_5_moe", dict(text_config=HYBRID | MROPE | HYBRID_LAYERS, vision_config=QWEN_VIT),
      LLAVA | decoder(1, 3, name="text"), QWEN_VL)
 case("mllama", dict(text_config=dict(GQA, num_hidden_layers=3, cross_attention_layers=[1]), vision_config=MLLAMA_VIT),
@@ -351,10 +371,16 @@ case("clap", dict(text_config=TEXT, audio_config=dict(
     encoder(0, name="audio.stage 0") | encoder(0, 1, name="audio.stage 1") | encoder(0, 1, name="text"),
     of("text_model", "audio_model", lambda model: model(torch.randn(9, 1, 64, 16), is_longer=torch.zeros(9, 1))))
 case("siglip", dict(text_config=CLIP_TEXT, vision_config=VIT), TEXT_ENCODER, of("text_model", "vision_model", images))
+
+
+def four_patches(model):
+    model(pixel_values=torch.randn(9, 4, 192), pixel_attention_mask=torch.ones(9, 4),
+          spatial_shapes=torch.tensor([[2, 2]] * 9))
+
+
 case("siglip2", dict(text_config=TEXT, vision_config=dict(VIT, num_patches=4)), TEXT_ENCODER,
-     of("text_model", "vision_model", lambda model: model(
-         pixel_values=torch.randn(9, 4, 192), pixel_attention_mask=torch.ones(9, 4),
-         spatial_shapes=torch.tensor([[2, 2]] * 9))))
+     of("text_model", "vision_model", four_patches))
+llava("lfm2_vl", "lfm2", dict(VIT, model_type="siglip2_vision_model", num_patches=4), of(LLM, VISION, four_patches))
 case("blip", dict(text_config=CLIP_TEXT, vision_config=VIT), LLAVA,
      of("text_decoder", "vision_model", images), "BlipForConditionalGeneration")
 case("blip", dict(text_config=dict(CLIP_TEXT, projection_dim=24), vision_config=VIT), TEXT_ENCODER,
@@ -456,10 +482,16 @@ class Probe(TorchDispatchMode):
     def __init__(self, model):
         super().__init__()
         modules = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
-        self.names = {module: name for name, module in modules.items()
-                      if not any(other.startswith(name + ".") for other in modules) and [*module.parameters()]
-                      and not NOT_SELF.search(name) and not re.search("Linear|Lightning", type(module).__name__)
-                      and not getattr(module, "is_kv_shared_layer", False)}
+        weights = set()  # of those taken: the decoder of Diffusion Gemma has the weights of its encoder
+        self.names = {}
+        for name, module in modules.items():
+            first = next(module.parameters(), None)
+            wraps_another = any(other.startswith(name + ".") for other in modules)
+            is_other = NOT_SELF.search(name) or re.search("Linear|Lightning", type(module).__name__)
+            takes_keys = getattr(module, "is_kv_shared_layer", False)
+            if first is not None and first not in weights and not (wraps_another or is_other or takes_keys):
+                self.names[module] = name
+                weights.add(first)
         self.heads, self.causal, self.axis, self.module, self.basis = {}, {}, {}, None, True
         self.paused = False
         for module in self.names:
@@ -497,7 +529,8 @@ class Probe(TorchDispatchMode):
         if not self.basis:
             name, changed = self.names[module], self.replace(args, kwargs)[1].clone()
             changed.select(self.axis[name], 1).add_(1)
-            args, kwargs = self.replace(args, kwargs | {"cache": None} if "cache" in kwargs else kwargs, changed)[0]
+            no_cache = {key: None for key in ("cache", "past_key_values") if key in kwargs}
+            args, kwargs = self.replace(args, kwargs | no_cache, changed)[0]
             outs = (x if torch.is_tensor(x) else x[0] for x in (out, module.forward(*args, **kwargs)))
             self.causal[name] = torch.equal(*(x.select(self.axis[name], 0) for x in outs))
 
@@ -566,7 +599,6 @@ def test_every_model_type_of_the_table_is_proven():
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
     proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
-    proven |= {"nanogpt", "nanochat-checkpoint"}  # in tests/test_neighbours.py
     proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
@@ -667,7 +699,7 @@ def halved(qk, n_head, _):
 
 
 def apart(q, k, n_head, n_kv_head):
-    """Dream, LLaDA, and the conformers of Gemma, whose attention in chunks no probe sees: (T, C) each."""
+    """Dream and LLaDA; and LongT5, ProphetNet and Gemma's conformers, whose attention no probe sees: (T, C) each."""
     return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_kv_head, -1))
 
 
@@ -693,6 +725,12 @@ OWN_CODE = [
                  id="gpt_bert"),
     pytest.param(dict(model_type="Dream", num_key_value_heads=4), [
         f"model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="Dream"),
+    *[pytest.param(dict(model_type="longt5", num_layers=1, num_heads=8, d_kv=4), [
+        f"encoder.block.0.layer.0.{kind}SelfAttention.{w}.weight" for w in "qk"], [32, 32], apart, 8,
+        id=f"longt5 {kind}") for kind in ("Local", "TransientGlobal")],
+    *[pytest.param(dict(model_type="prophetnet", **{f"num_{side}_layers": 1, f"num_{side}_attention_heads": 8}), [
+        f"prophetnet.{side}.layers.0.self_attn.{w}_proj.weight" for w in ("query", "key")], [32, 32], apart, 8,
+        id=f"prophetnet {side}") for side in ("encoder", "decoder")],
     pytest.param(dict(model_type="gemma4_audio"), [f"layers.0.self_attn.{w}_proj.linear.weight" for w in "qk"],
                  [32, 32], apart, 8, id="gemma4_audio"),
     pytest.param(dict(model_type="gemma3n_audio", num_hidden_layers=None, num_attention_heads=None,
@@ -799,6 +837,8 @@ def test_a_file_may_hold_one_tower_only():
     (dict(model_type="clip", text_config={}, vision_config=dict(num_hidden_layers=1)), {
         f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}, ["text"]),
     (LLAMA, llama(), []),
+    (dict(LLAMA, model_type="wav2vec2-bert"), {
+        f"encoder.layers.{i}.self_attn.linear_{w}.weight": (32, 32) for i in range(2) for w in "qk"}, []),
 ])
 def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
     assert missing_stacks(config, find_stacks(config, names)) == missing
@@ -807,8 +847,9 @@ def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
 def test_the_half_of_an_encoder_decoder_says_what_it_lacks(tmp_path, capsys):
     config = transformers.T5Config(**T5)
     transformers.T5EncoderModel(config).save_pretrained(tmp_path)
-    analyze.main(["--hf", str(tmp_path)])
-    assert "no weights of its decoder" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        analyze.main(["--hf", str(tmp_path)])
+    assert "no weights of its decoder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", sorted(layout_table.CONFIG_DICT))
@@ -944,6 +985,14 @@ def test_what_makes_no_sense_in_a_config_ends_in_one_line(config, names):
                     find_stacks(mutant, names)
                 except LayoutError as error:
                     assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("beside", ["road_theta", "parametrizations.weight.0.scale", "weight_g"])
+def test_what_lies_beside_a_query_or_key_is_refused(beside):
+    with pytest.raises(LayoutError, match=f"q_proj.{beside} lies beside"):
+        find_stacks(LLAMA, llama() | {f"model.layers.0.self_attn.q_proj.{beside}": (32,)})
+    harmless = {f"model.layers.0.self_attn.q_proj.{name}": (32,) for name in ("bias", "input_scale")}
+    assert find_stacks(LLAMA, llama() | harmless)
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 1), (2**40, 2**40, 0), (2**40, 2**40), (0, 32), (32, -1), (2**70, 2)])

@@ -185,7 +185,7 @@ class Member(NamedTuple):
     objective: str  # what it was trained for; of a dose, what is counted, with its unit
     size: str
     dose: float | None
-    partner: str  # of a switch: the name of the member that its training began from
+    partner: str  # of a switch: the member that its training began from; "" of one from which others began
     source: str  # where it was seen to exist
 
 
@@ -211,7 +211,8 @@ def find_suite(name: str) -> list[Member]:
     names = list(dict.fromkeys(member.suite for member in members))
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    require(name in names, f"no suite {name}{hint}: there are {', '.join(names)}, or a CSV of the form of {SUITES.name}")
+    require(name in names,
+            f"no suite {name}{hint}: there are {', '.join(names)}, or a CSV of the form of {SUITES.name}")
     return [member for member in members if member.suite == name]
 
 

@@ -11,25 +11,28 @@ from data.results.runs import RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 #
-# rows: of tables.ModelScore; facts: (model, stack) -> n_params, causal of the models that were read just now.
+# rows: of tables.ModelScore; results: {target: what score_model of analyze.py found} of what was read just now.
 
 
-def summarise(rows, facts):
-    """Summaries of the models in rows; what facts lack of them is in data/pretrained/models.csv."""
+def summarise(rows, results):
+    """Summaries of the models in rows; of those that were read before, data/pretrained/models.csv knows the rest."""
     known = known_models()
-    known_facts = {(row["name"], row["stack"]): (float(row["params"]), row["causal"] == "1") for row in known}
-    return tables.summarise(rows, known_facts | facts, known)
+    facts = {(row["name"], row["stack"]): (float(row["params"]), row["causal"] == "1") for row in known}
+    for target, result in results.items():
+        for stack in result.causal:
+            facts[target.model, stack] = result.n_params, result.causal[stack]
+    return tables.summarise(rows, facts, known)
 
 
-def report_models(rows, facts, with_layers, plot, crops=None):
-    """with_layers: a table of them first. crops: the corner of every layer's W_qk, if there is but one model."""
+def report_models(rows, results, with_layers, plot):
+    """with_layers: a table of them first."""
     if with_layers:
         print(tables.layer_table(rows))
-    summary = summarise(rows, facts)
+    summary = summarise(rows, results)
     print(tables.summary_table(summary))
-    if plot and crops:
-        causal = {s.stack: s.causal for s in summary}
-        figures.plot_model(summary[0].model, rows, causal, crops, plot)
+    target, result = next(iter(results.items()))
+    if plot and len(summary) == len(result.causal) and result.crops:  # one model, whose matrices were kept
+        figures.plot_model(target.model, rows, result.causal, result.crops, plot)
     elif plot:
         figures.plot_models(summary, plot)
 
@@ -49,9 +52,9 @@ def report_suite(members, rows, targets, surveys, plot):
         figures_training.plot_suite(scored, trainings, plot)
 
 
-def report_paper(rows, facts, plot):
+def report_paper(rows, results, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
-    summary = summarise(rows, facts)
+    summary = summarise(rows, results)
     ours = {}
     for s in summary:
         ours[s.model, s.stack] = s.symmetry, s.directionality
