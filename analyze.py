@@ -19,7 +19,6 @@ Letters of shapes: C n_embd, H query heads, Hkv key heads, D their size, L layer
 W_q, W_k (C, r), which is D for one head and H D for a layer.
 """
 
-import argparse
 import math
 import signal
 import sys
@@ -34,8 +33,7 @@ from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
-from data.results import compare, figures, report, runs, tables
-from data.results.runs import RunError, require
+from data.results import arguments, figures, report, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
@@ -356,64 +354,6 @@ def score_step(new, old):
 # ---- the command line --------------------------------------------------------------------------------------------
 
 
-def parse_args(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", metavar="NAME",
-                      help="names of data/pretrained/models.csv, Hub ids, or local folders")
-    what.add_argument("--paper", action="store_true",
-                      help="every model of data/pretrained/models.csv; goes on where --csv stands")
-    what.add_argument("--suite", metavar="NAME",
-                      help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
-    what.add_argument("--runs", nargs="+", metavar="DIR",
-                      help="folders of runs, comparisons that --csv wrote, and the files in data/results/published")
-    parser.add_argument("--level", type=float, default=2.5,
-                        help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
-    parser.add_argument("--baseline", metavar="ARM",
-                        help="what other runs are measured against (the plain random start, or the first arm)")
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help="of the runs, only these (all)")
-    parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
-    parser.add_argument("--csv", metavar="FILE",
-                        help="write every score in full precision; with --runs, the comparison itself")
-    parser.add_argument("--plot", metavar="FILE",
-                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
-                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
-    parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
-                        "symmetric and its skew part")
-    parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
-    parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
-    parser.add_argument("--gamma", type=float, default=GAMMA, help="of directionality, in deviations (%(default)s)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
-                        help="of the arithmetic (%(default)s)")
-    parser.add_argument("--revision", help="branch, tag or commit on the Hub")
-    parser.add_argument("--revisions", metavar="GLOB", help="the branches and tags of each NAME, or the folders in it, "
-                        "that match, in the order of their steps; goes on where --csv stands")
-    parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th of these")
-    parser.add_argument("--limit", type=int, metavar="N", help="N of these at most, evenly spread")
-    return parser.parse_args(argv)
-
-
-def check_args(args):
-    """Everything that would end in an error after the work, before it."""
-    require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
-    try:
-        torch.zeros(1, device=args.device).item()
-    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
-        raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
-    require(not args.offline or args.paper,
-            "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
-    require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
-    require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
-    for flag, path in ("plot", args.plot), ("matrices", args.matrices):
-        if path:
-            ending = Path(path).suffix[1:] or "png"
-            formats = figures.formats()
-            require(ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
-    if args.csv and Path(args.csv).exists():
-        mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
-        require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
-
-
 def complain(name, error):
     print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
 
@@ -445,9 +385,10 @@ def analyze_models(args):
     names = args.hf or [row["name"] for row in known_models()]
     members = suites.find_suite(args.suite) if args.suite else []
     targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
-    for name, error in errors.items():
+    for name, error in errors.items():  # one that cannot be found does not stop the others
         complain(name, error)
 
+    # What takes hours goes on where its CSV stands.
     path, rows = args.csv, []
     if args.paper:
         path = path or "data/results/paper.csv"
@@ -458,6 +399,8 @@ def analyze_models(args):
     left = []
     if not args.offline:
         left = [target for target in targets if (target.model, target.revision) not in done]
+
+    # Of a training, how many bytes will be read is said first.
     surveys = suites.survey(targets, left)
     for seen in surveys:
         print(printable(seen.line()), file=sys.stderr)
@@ -479,14 +422,14 @@ def analyze_models(args):
 
 
 def main(argv):
-    args = parse_args(argv)
+    args = arguments.parse(argv, __doc__, GAMMA)
     try:
-        check_args(args)
+        arguments.check(args)
         if args.runs:
             report.report_runs(args)
         else:
             sys.exit(analyze_models(args))
-    except (CheckpointError, RunError, OSError) as e:
+    except (arguments.UsageError, CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:
         print("analyze.py: stopped", file=sys.stderr)

@@ -83,8 +83,10 @@ def plain_scores(w_q, w_k):
     m = torch.cat([*w_q.float()], 1) @ torch.cat([*w_k.float()], 1).T  # (C, C)
     sym, skew = (m + m.T) / 2, (m - m.T) / 2
     s = (sym.norm() ** 2 - skew.norm() ** 2) / m.norm() ** 2
-    r, c = (x[x > x.mean() + 2 * x.std(correction=0)].sum() for x in (m.norm(dim=1), m.norm(dim=0)))
-    return float(s), float((r - c) / (r + c))
+    rows, columns = m.norm(dim=1), m.norm(dim=0)
+    r, c = ((x - x.mean() - 2 * x.std()).clamp_min(0).sum() for x in (rows, columns))
+    printed_r, printed_c = (x[x > x.mean() + 2 * x.std(correction=0)].sum() for x in (rows, columns))
+    return float(s), float((r - c) / (r + c)), float((printed_r - printed_c) / (printed_r + printed_c))
 
 
 def bench_score():

@@ -1,0 +1,77 @@
+"""
+The command line of analyze.py: what can be asked for, and what is refused before any work begins.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from data.results import compare, figures, tables
+
+
+class UsageError(Exception):
+    """An argument that cannot be used, in one line."""
+
+
+def require(condition, message):
+    if not condition:
+        raise UsageError(message)
+
+
+def parse(argv, description, gamma):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--hf", nargs="+", metavar="NAME",
+                      help="names of data/pretrained/models.csv, Hub ids, or local folders")
+    what.add_argument("--paper", action="store_true",
+                      help="every model of data/pretrained/models.csv; goes on where --csv stands")
+    what.add_argument("--suite", metavar="NAME",
+                      help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
+    what.add_argument("--runs", nargs="+", metavar="DIR",
+                      help="folders of runs, comparisons that --csv wrote, and the files in data/results/published")
+    parser.add_argument("--level", type=float, default=2.5,
+                        help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
+    parser.add_argument("--baseline", metavar="ARM",
+                        help="what other runs are measured against (the plain random start, or the first arm)")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="of the runs, only these (all)")
+    parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
+    parser.add_argument("--csv", metavar="FILE",
+                        help="write every score in full precision; with --runs, the comparison itself")
+    parser.add_argument("--plot", metavar="FILE",
+                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
+                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+    parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
+                        "symmetric and its skew part")
+    parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
+    parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
+    parser.add_argument("--gamma", type=float, default=gamma, help="of directionality, in deviations (%(default)s)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+                        help="of the arithmetic (%(default)s)")
+    parser.add_argument("--revision", help="branch, tag or commit on the Hub")
+    parser.add_argument("--revisions", metavar="GLOB", help="the branches and tags of each NAME, or the folders in it, "
+                        "that match, in the order of their steps; goes on where --csv stands")
+    parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th of these")
+    parser.add_argument("--limit", type=int, metavar="N", help="N of these at most, evenly spread")
+    return parser.parse_args(argv)
+
+
+def check(args):
+    """Everything that would end in an error after the work, before it."""
+    require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
+    try:
+        torch.zeros(1, device=args.device).item()
+    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+        raise UsageError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
+    require(not args.offline or args.paper,
+            "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
+    require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
+    require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
+    for flag, path in ("plot", args.plot), ("matrices", args.matrices):
+        if path:
+            ending = Path(path).suffix[1:] or "png"
+            formats = figures.formats()
+            require(ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
+    if args.csv and Path(args.csv).exists():
+        mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
+        require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
