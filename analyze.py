@@ -233,7 +233,7 @@ def side_by_side(heads):
 
 def published_factors(layer, tensors, w_q, w_k):
     """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
-    if layer.layout[1] in FUSED:
+    if layer.layout.form in FUSED:
         # Rows 0 to C and C to 2 C, and not transposed: W_q^T W_k where these are q and k. In Pythia each head has its
         # q, k and v together, so that the first C rows are a third of the heads, with their keys and values.
         weight = tensors[layer.names[0]]
@@ -432,7 +432,7 @@ def main(argv):
             report.report_runs(args)
         else:
             sys.exit(analyze_models(args))
-    except (arguments.UsageError, CheckpointError, runs.RunError, OSError) as e:
+    except (CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:
         print("analyze.py: stopped", file=sys.stderr)

@@ -136,7 +136,7 @@ class Trainer:
     def __init__(self, cfg, place, corpus):
         self.cfg, self.place, self.corpus = cfg, place, corpus
         self.out = Path(cfg.out_dir)
-        self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)
+        self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)  # its part of every batch
         require_memory(cfg, corpus.meta["vocab_size"], place.device)
         self.model = build_model(cfg, corpus.meta).to(place.device)
         self.net = self.model  # what a training step calls: the model, or DDP around it
@@ -148,7 +148,7 @@ class Trainer:
         self.unread = []  # losses of the last updates, still on the device
         self.losses = []  # and on the host, since the last row of log.csv [nats/token]
         self.seconds = 0.0  # that these took
-        self.drawn_at = time.monotonic()
+        self.drawn_at = time.monotonic()  # the last picture
 
     # the step
 
@@ -181,7 +181,7 @@ class Trainer:
             self.scaler.scale(loss / n).backward()  # backward() sums, and we want the mean
         self.scaler.unscale_(self.optimizer)  # p.grad is now that of the loss itself
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all weights as one vector
-        for group in self.optimizer.param_groups:
+        for group in self.optimizer.param_groups:  # decay and no_decay
             group["lr"] = learning_rate(cfg, self.step)
         self.scaler.step(self.optimizer)  # skips the update if float16 overflowed ...
         self.scaler.update()  # ... and halves the scale
@@ -226,7 +226,8 @@ class Trainer:
 
     def begin(self):
         """Go on where ckpt.pt of out_dir stands, or begin a run in an out_dir that has none."""
-        restarted = self.place.any(RESTARTS > 0)  # by torchrun, after a process was lost; every node counts its own
+        # torchrun starts a run that lost a process again, with the same command; every node counts its own restarts.
+        restarted = self.place.any(RESTARTS > 0)
         resume = restarted or self.cfg.init_from == "resume"
         state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
         if state is not None:
@@ -244,7 +245,10 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
-        self.step, self.scored_qk, self.losses = state["step"], state["scored_qk"], state["losses"]
+        self.step = state["step"]
+        self.scored_qk = state["scored_qk"]
+        self.losses = state["losses"]  # a stop falls between two rows of log.csv
+        self.seconds = state.get("seconds", 0.0)  # what older checkpoints lack
         before = state["config"]["max_iters"]
         if before < self.cfg.max_iters:
             self.place.say(f"max_iters was {before:,} so far: from here on the learning rate falls to 0 at "
@@ -253,7 +257,8 @@ class Trainer:
     def prepare_net(self):
         """Share the training step among processes, and compile it."""
         if self.place.world > 1:
-            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+            # The same model in every process; DDP also copies the weights of process 0 to the others here.
+            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)  # gradients are stored once
         on_gpu = self.place.device.type == "cuda"
         if self.cfg.compile == "on" or (self.cfg.compile == "auto" and on_gpu):
             self.compile()
@@ -273,7 +278,7 @@ class Trainer:
             _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
             with self.autocast():
                 self.net(*micro_batch).backward()
-        except (RuntimeError, OSError) as e:  # TorchDynamoException and InvalidCxxCompiler are RuntimeErrors
+        except (RuntimeError, OSError) as e:  # dynamo's and inductor's own errors are RuntimeErrors
             if is_out_of_memory(e):
                 raise
             self.place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
@@ -296,11 +301,11 @@ class Trainer:
                 learning_rate=f"{learning_rate(self.cfg, self.step - 1):.6g}",
                 tokens_per_s=f"{self.tokens_per_s():.0f}",
             )
-            updates_left = self.cfg.max_iters - self.step
+            updates_left = self.cfg.max_iters - self.step  # evaluations to come are not counted
             left = f", {tqdm.format_interval(updates_left * self.seconds / len(self.losses))} left"
-        if self.place.rank == 0:
+        if self.place.rank == 0:  # the loss is the mean over processes, so one of them speaks for all
             runs.append(self.out / "log.csv", runs.LOG, [row])
-        self.losses, self.seconds = [], 0.0
+        self.losses, self.seconds = [], 0.0  # a new row begins
         self.place.say(runs.describe_row(row) + left)
 
     @torch.no_grad()
@@ -319,10 +324,11 @@ class Trainer:
         self.corpus.check()  # or what was learned since the checkpoint before may be of other text
         if self.place.rank == 0:
             state = dict(step=self.step, model=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
-                         scaler=self.scaler.state_dict(), scored_qk=self.scored_qk, losses=self.losses)
+                         scaler=self.scaler.state_dict(), scored_qk=self.scored_qk, losses=self.losses,
+                         seconds=self.seconds)
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             self.export()
-            if time.monotonic() - self.drawn_at > DRAW_EVERY:
+            if time.monotonic() - self.drawn_at > DRAW_EVERY:  # and once more when the run ends
                 figures.plot_run(runs.read_run(self.out), self.out / "run.png")
                 self.drawn_at = time.monotonic()
 
@@ -348,7 +354,7 @@ def loop(trainer, stop):
     The clock of tokens_per_s stands still while scores, evaluations and checkpoints are made.
     """
     cfg, place = trainer.cfg, trainer.place
-    hidden = None if place.rank == 0 else True  # None: hidden where stderr is no terminal
+    hidden = True if place.rank > 0 else None  # None: where stderr is no terminal, a line per evaluation will do
     bar = tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden, dynamic_ncols=True)
     batches = trainer.loader.train_batches(trainer.step)
     if cfg.profile and place.rank == 0:
@@ -434,13 +440,13 @@ def train(cfg, place):
 
 def main(argv):
     has_file = any(not word.startswith("-") for word in argv)
-    if not has_file:
+    if not has_file:  # a plain `python train.py` shall show something within minutes
         argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
     try:
         cfg = load(argv)
         place = find_place(cfg)
         lock = runs.locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
-        with lock:
+        with lock:  # two runs in one folder would write over each other
             train(cfg, place)
     except CheckpointError as e:
         sys.exit(f"train.py: init_from = {cfg.init_from}: {e}")
@@ -453,8 +459,8 @@ def main(argv):
             told = (f"another process of this run does not answer ({first_line(e)}); --init_from=resume goes on from "
                     f"the last checkpoint in {cfg.out_dir}")
         else:
-            raise
-        if not dist.is_initialized():
+            raise  # a mistake of ours: the traceback is wanted
+        if not dist.is_initialized():  # alone
             sys.exit(f"train.py: {told}")
         print(f"train.py: {told}", file=sys.stderr)
         sys.stdout.flush()

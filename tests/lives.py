@@ -52,8 +52,9 @@ def end(life, timeout=60):
 
 
 def live(argv, output, break_off, env):
-    for fd in 1, 2:
-        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for fd in 1, 2:  # one file for both, or one would write over the other
+        os.dup2(file, fd)
     os.environ.update(env)
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
     if break_off:

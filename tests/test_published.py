@@ -13,7 +13,7 @@ from matplotlib.colors import same_color
 import analyze
 from data.pretrained import audit
 from data.pretrained.layouts import find_stacks
-from data.results import figures, published, runs, tables
+from data.results import figures, published, tables
 
 ROOT = Path(analyze.__file__).parent
 HERE = ROOT / "data" / "results" / "published"

@@ -105,8 +105,8 @@ ROWS = [
         vaultgemma xglm biogpt afmoe bitnet cohere2_moe cwm diffllama doge exaone_moe granite_swa hy_v3 hyperclovax
         internlm3 iquestcoder jais2 laguna mellum minimax_m3_vl_text nanochat solar_open qwen2_vl_text qwen2_5_vl_text
         qwen2_5_omni_text qwen2_5_omni_talker qwen3_omni_moe_text qwen3_omni_moe_talker_text
-        qwen3_omni_moe_talker_code_predictor qwen3_vl_text qwen3_vl_moe_text glm4v_text llama4_text falcon_h1 lfm2_moe
-        granitemoehybrid minimax olmo_hybrid
+        qwen3_omni_moe_talker_code_predictor qwen3_vl_text qwen3_vl_moe_text glm4v_text glm4v_moe_text llama4_text
+        falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid
         mobilellm""",  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
         **LLAMA),
     Row("llama mistral qwen2", **LLAMA, n_layer=32, n_head=32),
@@ -115,6 +115,7 @@ ROWS = [
     Row("gemma2 gemma3_text", **LLAMA, n_layer=26, n_head=8, head_dim=256),
     Row("gemma3n_text", **LLAMA, n_layer=35, n_head=8, head_dim=256, n_shared=15),
     Row("gemma4_text", **LLAMA, n_layer=30, n_head=8, head_dim=256),
+    Row("diffusion_gemma_text", **(LLAMA | dict(causal=None))),  # diffusion_gemma: reads with a mask, writes without
     Row("opt", **LLAMA, n_layer=12, n_head=12),
     Row("musicgen_decoder", **LLAMA, n_layer=24, n_head=16),  # musicgen
     Row("clip_text_model metaclip_2_text_model owlvit_text_model owlv2_text_model clipseg_text_model", **LLAMA,
@@ -132,9 +133,6 @@ ROWS = [
 
     # Decoders with q, k and v in one tensor, or in a product of two.
     Row("gpt2 openai-gpt imagegpt", path="h.{i}.attn", weights="c_attn", form="conv1d", causal=True),
-    # model.py of github.com/karpathy/nanoGPT, nanochat/gpt.py of github.com/karpathy/nanochat: Linears.
-    Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
-    Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
     Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
     # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
@@ -147,15 +145,16 @@ ROWS = [
     Row("mpt dbrx", path="blocks.{i}.(norm_attn_norm.)?attn", weights="Wqkv", form="blocks", causal=True),
     Row("""deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu
         kimi_k2""",  # which kimi_k25 reads as deepseek_v3
-        path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj", form="latent",
+        path="(layers|blocks).{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj", form="latent",
         causal=True),
     Row("ctrl", path="h.{i}.multi_head_attention", weights="Wq Wk", form="separate", causal=True),
 
     # Encoders of text.
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
         rembert roformer big_bird splinter layoutlm layoutlmv3 markuplm data2vec-text esm bert-generation dpr
-        longformer nystromformer roc_bert tapas convbert""", **BERT),
-    Row("deberta-v2", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate", causal=False),
+        longformer nystromformer roc_bert tapas convbert mobilebert""", **BERT),
+    Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate",
+        causal=False),
     Row("deberta", path="layer.{i}.attention.self", weights="in_proj", form="grouped", causal=False),
     Row("distilbert", path="layer.{i}.attention", weights="q_lin k_lin", form="separate", causal=False),
     Row("mpnet", path="layer.{i}.attention.attn", weights="q k", form="separate", causal=False),
@@ -167,13 +166,17 @@ ROWS = [
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
     Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub
     Row("eurobert openai_privacy_filter", **CLIP),
-    Row("Dream", **CLIP),  # modeling_dream.py of huggingface.co/Dream-org/Dream-v0-Base-7B: Qwen2 without a mask
-    Row("llada", path="blocks.{i}", weights="q_proj k_proj", form="separate", causal=False),  # LLaDALlamaBlock in
-    # modeling_llada.py of huggingface.co/GSAI-ML/LLaDA-8B-Base
-    Row("gpt_bert", path="layers.{i}.attention", weights="in_proj_qk", form="query_key", causal=None),  # trained both
-    # ways; modeling_gpt_bert.py of huggingface.co/BabyLM-community: in_proj_qk(x).chunk(2, -1)
-    Row("neobert", path="transformer_encoder.{i}", weights="qkv", form="grouped", causal=False),  # model.py of
-    # huggingface.co/chandar-lab/NeoBERT: qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1)
+    # Not in transformers, read off the code that comes with the weights.
+    # huggingface.co/Dream-org/Dream-v0-Base-7B, modeling_dream.py: Qwen2 without a mask.
+    Row("Dream", **CLIP),
+    # huggingface.co/GSAI-ML/LLaDA-8B-Base, modeling_llada.py, LLaDALlamaBlock.
+    Row("llada", path="blocks.{i}", weights="q_proj k_proj", form="separate", causal=False),
+    # huggingface.co/BabyLM-community, modeling_gpt_bert.py: in_proj_qk(x).chunk(2, -1). Both masks in training.
+    Row("gpt_bert", path="layers.{i}.attention", weights="in_proj_qk", form="query_key", causal=None),
+    # huggingface.co/chandar-lab/NeoBERT, model.py: qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1).
+    Row("neobert", path="transformer_encoder.{i}", weights="qkv", form="grouped", causal=False),
+
+    # Encoders of text beside an image or a sound.
     Row("git_text", **(BERT | dict(causal=True))),  # git
     Row("blip_text_model", **(BERT | dict(path="text_(model|encoder).encoder.layer.{i}.attention.self")),
         stack="encoder", n_layer=12, n_head=8),  # blip_text
@@ -187,11 +190,15 @@ ROWS = [
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
         audio-spectrogram-transformer dpt pixio""", **BERT),
+    # The same in a state_dict of transformers 5, which save_pretrained renames.
     Row("vit deit beit dinov2 dinov2_with_registers ijepa vit_msn audio-spectrogram-transformer pixio", **CLIP),
-    # in a state_dict of transformers 5, which save_pretrained renames
     Row("swin donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key", form="separate",
         causal=False),
     Row("segformer", path="block.\\d+.{i}.attention.self", weights="query key", form="separate", causal=False),
+    Row("vjepa2", path="encoder.layer.{i}.attention", weights="query key", form="separate", causal=False,
+        stack="encoder"),
+    Row("vjepa2", path="predictor.layer.{i}.attention", weights="query key", form="separate", causal=False,
+        stack="pred"),
     Row("timesformer", path="layer.{i}.attention.attention", weights="qkv", form="blocks", causal=False, stack="space"),
     Row("timesformer", path="layer.{i}.temporal_attention.attention", weights="qkv", form="blocks", causal=False,
         stack="time"),
@@ -199,8 +206,7 @@ ROWS = [
         unispeech unispeech-sat data2vec-audio sew""", **CLIP),
     Row("""clip_vision_model chinese_clip_vision_model altclip_vision_model metaclip_2_vision_model
         owlvit_vision_model owlv2_vision_model clipseg_vision_model siglip_vision_model siglip2_vision_model
-        git_vision_model idefics2_vision""",  # in the file of the model around it, as those that follow
-        **CLIP, n_layer=12, n_head=12),
+        git_vision_model idefics2_vision""", **CLIP, n_layer=12, n_head=12),  # clip, siglip, ...; and so those below
     Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
     Row("aimv2_vision_model", **CLIP, n_layer=24, n_head=8),
     Row("gemma4_vision", **CLIP, n_layer=16, n_head=12, head_dim=64),
@@ -215,12 +221,13 @@ ROWS = [
         form="separate", causal=False),
     Row("wav2vec2-bert", path="adapter.layers.{i}.self_attn", weights="linear_q linear_k", form="separate",
         causal=False, stack="adapter"),
-    Row("glm4v_vision radio tipsv2_vision_model", **VISION_QKV),
+    Row("glm4v_vision glm4v_moe_vision radio tipsv2_vision_model", **VISION_QKV),
     Row("blip_vision_model sam_vision_model", **VISION_QKV, n_layer=12, n_head=12),
     Row("blip_2_vision_model instructblip_vision_model", **VISION_QKV, n_layer=39, n_head=16),
     Row("qwen2_vl_vision qwen2_5_vl_vision", **VISION_QKV, n_layer=32, n_head=16),
     Row("""qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision qwen3_omni_moe_vision_encoder""",
         **VISION_QKV, n_layer=27, n_head=16),
+    Row("kimi_k25_vision", path="blocks.{i}", weights="wqkv", form="blocks", causal=False),  # kimi_k25
     Row("mllama_vision_model", path="transformer.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
         causal=False, n_layer=32, n_head=16),  # mllama
     Row("mllama_vision_model", path="global_transformer.layers.{i}.self_attn", weights="q_proj k_proj",
@@ -235,6 +242,10 @@ ROWS = [
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
         speecht5 moonshine led trocr""", **BART_DECODER, causal=True),
     Row("t5gemma_decoder", **LLAMA),
+    Row("prophetnet", **(BART_ENCODER | dict(weights="query_proj key_proj"))),
+    Row("prophetnet", **(BART_DECODER | dict(weights="query_proj key_proj")), causal=True),
+    Row("longt5", **(T5_ENCODER | dict(path="encoder.block.{i}.layer.0.(Local|TransientGlobal)SelfAttention"))),
+    Row("longt5", **T5_DECODER),
     Row("detr table-transformer", **BART_DECODER, causal=False),  # every query sees all queries
     Row("mask2former", **BART_DECODER, causal=False, own=all_but_one),
     Row("t5", **T5_ENCODER, n_layer=6, n_head=8, head_dim=64),
@@ -250,11 +261,12 @@ KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
 
 # ---- models made of parts, each with a config of its own inside of config.json ---------------------------------------
 
-COMPOSITES = set("""llava llava_next llava_onevision vipllava paligemma gemma3 gemma3n gemma4 mistral3 internvl idefics2
-    idefics3 smolvlm mllama llama4 clip chinese_clip altclip clipseg metaclip_2 owlvit owlv2 siglip siglip2 blip blip-2
-    instructblip git qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker
-    qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap musicgen sam
-    encoder-decoder vision-encoder-decoder speech-encoder-decoder vision-text-dual-encoder t5gemma""".split())
+COMPOSITES = set("""llava llava_next llava_onevision vipllava paligemma gemma3 gemma3n gemma4 mistral3 internvl
+    idefics2 idefics3 smolvlm mllama llama4 clip chinese_clip altclip clipseg metaclip_2 owlvit owlv2 siglip
+    siglip2 blip blip-2 instructblip git lfm2_vl cohere2_vision aya_vision diffusion_gemma kimi_k25 glm4v_moe
+    qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe
+    qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap musicgen sam encoder-decoder
+    vision-encoder-decoder speech-encoder-decoder vision-text-dual-encoder t5gemma""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "thinker": r"thinker\.",

@@ -88,7 +88,8 @@ QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj
       r"(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
-ADAPTED = re.compile(rf"({QK}|\.in_proj)(\.|_)(\w+\.)*(base_layer|lora|dora|ia3|oft|boft|hada|lokr|vera|hra|fourierft)")
+ADAPTED = re.compile(rf"({QK}|\.in_proj)(\.|_)(\w+\.)*(base_layer|\w*lora|dora|ia3|oft|boft|hada|lokr|vera|fourierft)")
+HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale"}  # scales of activations
 
 
 def refuse_adapters(model_type: str, names: Iterable[str]):
@@ -96,6 +97,17 @@ def refuse_adapters(model_type: str, names: Iterable[str]):
     for name in names:
         require(not ADAPTED.search(name), f"{model_type}: {name} is an adapter (LoRA or the like) beside its weight: "
                 "merge the two, with PEFT by model.merge_and_unload(), and save the model again")
+
+
+def refuse_companions(model_type: str, layers: Iterable[Layer], names: Iterable[str]):
+    """LayoutError if anything else lies beside the weight of a query or key: adapters of other makes."""
+    modules = {name.removesuffix(".weight") for layer in layers for name in layer.names}
+    for name in names:
+        words = name.split(".")
+        for n in range(1, len(words)):
+            module, rest = ".".join(words[:n]), ".".join(words[n:])
+            require(module not in modules or rest in HARMLESS,
+                    f"{model_type}: {name} lies beside a query or key and may change it: merge the two")
 
 
 def refuse_quantised(config: dict, names: Iterable[str]):
@@ -150,6 +162,7 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Sta
             stacks.append(Stack(name, is_causal(row, part.config), layers))
 
     refuse_unplaced(model_type, candidates - accounted_for)
+    refuse_companions(model_type, [layer for stack in stacks for layer in stack.layers], shapes)
     require(stacks, f"{model_type}: no q and k weights")
     return stacks
 
@@ -159,12 +172,14 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
     names = [stack.name for stack in stacks]
     missing = []
     for part in find_parts(pick_word(config, "model_type"), config, set()):
-        if part.name and part.model_type in KNOWN:
+        if part.name:
             part_name = shown(part.name)
             is_there = any(name == part_name or name.startswith(f"{part_name}.") for name in names)
-            missing += [] if is_there else [part_name]
-        elif not part.name:
-            missing += [row.stack for row in rows_of(part.model_type) if row.stack not in names]
+            if not is_there:
+                missing.append(part_name)
+        else:
+            halves = [row.stack for row in rows_of(part.model_type) if row.stack in ("encoder", "decoder")]
+            missing += [half for half in halves if half not in names]
     return missing
 
 
@@ -256,8 +271,8 @@ N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n
 N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
     num_heads attention_heads encoder_attention_heads conf_num_attention_heads"""
 N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
-SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}  # of
-# those in layer_types
+# The layer_types that have a softmax; "linear_attention", "conv", "mamba" and others have none.
+SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}
 
 
 def match_layers(row: Row, part: Part) -> list[re.Match]:

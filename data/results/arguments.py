@@ -8,15 +8,7 @@ from pathlib import Path
 import torch
 
 from data.results import compare, figures, tables
-
-
-class UsageError(Exception):
-    """An argument that cannot be used, in one line."""
-
-
-def require(condition, message):
-    if not condition:
-        raise UsageError(message)
+from data.results.runs import RunError, require
 
 
 def parse(argv, description, gamma):
@@ -62,7 +54,7 @@ def check(args):
     try:
         torch.zeros(1, device=args.device).item()
     except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
-        raise UsageError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
+        raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     require(not args.offline or args.paper,
             "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
     require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")

@@ -118,7 +118,7 @@ def put_parameter_ticks(axis):
     low, high = axis.get_xlim()
     if high < 4 * low:  # one model, or models of one size
         low, high = low / 2, 2 * high
-        axis.set_xlim(low, high)
+    axis.set_xlim(low, high)  # for good: other ticks would make other limits
     candidates = [digit * 10.0**power for power in range(3, 13) for digit in (1, 2, 5)]
     ticks = [tick for tick in candidates if low <= tick <= high]
     ticks = ticks[:: 1 + (len(ticks) - 1) // 5]
