@@ -71,11 +71,12 @@ class TrainConfig:
     threads: int = key(0, "of the CPU, per process; 0: torch's choice")
     dtype: Literal["float32", "bfloat16", "float16"] = key("float32", "of matrix products; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
+    keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt, and then the best one as well")
     profile: bool = key(False, "write out_dir/trace.json: five updates, for chrome://tracing or ui.perfetto.dev")
 
     def __post_init__(self):
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
-        from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", *shares]
+        from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", "keep", *shares]
         for name, value in dataclasses.asdict(self).items():
             if type(value) not in (int, float) or name == "diagonal":  # which may be any number
                 continue

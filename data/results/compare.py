@@ -25,7 +25,8 @@ from config import TrainConfig
 from data.results.runs import read_run, replacing, require
 
 SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
-FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size", "data_dir"}
+FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "keep", "micro_batch_size",
+        "data_dir"}
 PLAIN = dict(init="random", qk_std=0.02, v_std=0.02, qk_norm=False, diagonal=0.0, constraint="none")  # BERT's start
 MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]  # over layers
 BY_LAYER = ["symmetry", "directionality"]

@@ -5,6 +5,7 @@ The files of a run, as train.py writes them and analyze.py reads them. Nothing h
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
     scores.csv   one row per layer, and one per head (head empty: the whole layer)
     ckpt.pt      all that resuming needs, at every evaluation; a finished run does not need it any more
+    ckpt-STEP.pt, ckpt-best.pt        with --keep=N: the last N of them, and that of the lowest validation loss
     model.safetensors, config.json    the model as a Hugging Face BERT
     trace.json   with --profile=True: five updates, for chrome://tracing or ui.perfetto.dev
 
@@ -17,6 +18,7 @@ import csv
 import json
 import os
 import pickle
+import shutil
 import struct
 from dataclasses import asdict
 from pathlib import Path
@@ -31,8 +33,8 @@ from config import TrainConfig
 DATA = ["tokenizer", "tokens", "checksum"]  # keys of a corpus's meta.json that tell it from any other
 
 # Keys that a resumed run may change: where and how it runs, and what is looked at. max_iters may grow.
-RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile", "profile", "micro_batch_size",
-               "eval_interval", "score_interval"}
+RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile", "profile", "keep",
+               "micro_batch_size", "eval_interval", "score_interval"}
 UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
               ArithmeticError, struct.error, pickle.UnpicklingError)  # what torch.load makes of damaged bytes
 
@@ -269,6 +271,21 @@ def save_checkpoint(folder, cfg, meta, state):
     """ckpt.pt. There is no random state in it: batches, masks and dropout are functions of (seed, step, row)."""
     with replacing(folder / "ckpt.pt") as temporary, open(temporary, "wb") as f:
         torch.save(describe(cfg, meta) | state, f)
+    if cfg.keep > 0:
+        keep_checkpoints(folder, state["step"], cfg.keep)
+
+
+def keep_checkpoints(folder, step, n):
+    """Copy ckpt.pt to ckpt-STEP.pt, of which the last n stay, and to ckpt-best.pt if it is the best so far."""
+    losses = {int(row["step"]): float(row["val_loss"]) for row in read(folder / "log.csv", LOG)}
+    names = [f"ckpt-{step:08d}.pt"]
+    if step in losses and losses[step] == min(losses.values()):
+        names.append("ckpt-best.pt")
+    for name in names:
+        with replacing(folder / name) as temporary:
+            shutil.copyfile(folder / "ckpt.pt", temporary)
+    for old in sorted(folder.glob("ckpt-[0-9]*.pt"))[:-n]:
+        old.unlink()
 
 
 # ---- a run read again --------------------------------------------------------------------------------------------
