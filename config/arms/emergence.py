@@ -1,0 +1,13 @@
+"""
+What makes W_qk symmetric: seeing both sides, or filling in masks? The mask and the objective, one at a time.
+
+    python -m config config/arms/emergence.py | xargs -P 2 -L 1 python train.py
+"""
+base = "config/tiny.py"
+seeds = [1, 2, 3, 4, 5]
+
+arms = {
+    "encoder": dict(),
+    "decoder": dict(causal=True),
+    "decoder_masked": dict(causal=True, objective="masked"),  # as the authors trained theirs
+}

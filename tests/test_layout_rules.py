@@ -1,0 +1,276 @@
+"""data/pretrained/layouts.py on names and shapes made by hand: what it finds, and what it refuses in one line."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import analyze
+from data.pretrained import layout_table
+from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
+
+LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
+
+
+def llama(layers=2, q=(32, 32), k=(32, 32), prefix="model."):
+    return {f"{prefix}layers.{i}.self_attn.{name}_proj.weight": shape for i in range(layers)
+            for name, shape in (("q", q), ("k", k), ("v", k))}
+
+
+def shapes(tensors):
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def heads(config, tensors):
+    [stack] = find_stacks(config, shapes(tensors))
+    return stack.layers[0].heads(tensors)
+
+
+def test_heads_are_views_in_the_dtype_of_the_file():
+    tensors = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in llama().items()}
+    w_q, w_k = heads(LLAMA, tensors)
+    assert w_q.dtype == w_k.dtype == torch.bfloat16
+    assert w_q.data_ptr() == tensors["model.layers.0.self_attn.q_proj.weight"].data_ptr()
+
+
+def test_sizes_that_a_nested_config_leaves_out_are_those_of_the_class():
+    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560,
+                                                      "num_hidden_layers": 34}}  # as in google/gemma-3-4b-it
+    [stack] = find_stacks(config, llama(34, (2048, 2560), (1024, 2560), "language_model.model."))
+    meta = {name: torch.empty(shape, device="meta") for name, shape in llama(34, (2048, 2560), (1024, 2560),
+                                                                            "language_model.model.").items()}
+    w_q, w_k = stack.layers[33].heads(meta)
+    assert (w_q.shape, w_k.shape) == ((8, 2560, 256), (4, 2560, 256))
+
+
+def test_the_text_of_old_qwen2_vl_files_has_its_sizes_at_the_top():
+    config = dict(LLAMA, model_type="qwen2_vl", vision_config={"depth": 1, "num_heads": 2})
+    stacks = find_stacks(config, llama() | {"visual.blocks.0.attn.qkv.weight": (72, 24)})
+    assert [(s.name, s.causal, len(s.layers)) for s in stacks] == [("vision", False, 1), ("text", True, 2)]
+
+
+def test_the_parts_of_omni_models_are_parts_of_parts():
+    text = dict(LLAMA, model_type="qwen3_omni_moe_text")
+    vision = dict(model_type="qwen3_omni_moe_vision_encoder", depth=1, num_heads=2)
+    config = dict(model_type="qwen3_omni_moe", thinker_config=dict(text_config=text, vision_config=vision),
+                  talker_config=dict(text_config=dict(LLAMA, num_hidden_layers=1), code_predictor_config=LLAMA))
+    names = (llama(prefix="thinker.model.") | {"thinker.visual.blocks.0.attn.qkv.weight": (72, 24)}
+             | llama(1, prefix="talker.model.") | llama(prefix="talker.code_predictor.model.")
+             | llama(prefix="code2wav.pre_transformer."))
+    assert {stack.name: (stack.causal, len(stack.layers)) for stack in find_stacks(config, names)} == {
+        "vision": (False, 1), "text": (True, 2), "talker.code_predictor": (True, 2), "talker.text": (True, 1)}
+
+
+def test_a_backbone_of_timm_is_no_stack():
+    config = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
+        LLAMA, model_type="gemma3n_text", num_kv_shared_layers=0, head_dim=8))
+    backbone = {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}
+    assert [s.name for s in find_stacks(config, llama(prefix="model.language_model.") | backbone)] == ["text"]
+
+
+def test_a_part_of_clip_may_name_no_model_type():
+    names = {f"{tower}_model.encoder.layers.{i}.self_attn.{w}_proj.weight": (width, width)
+             for tower, width in (("text", 512), ("vision", 768)) for i in range(12) for w in "qk"}
+    vision, text = find_stacks(dict(model_type="clip", text_config={}, vision_config={}), names)
+    meta = {name: torch.empty(shape, device="meta") for name, shape in names.items()}
+    assert [len(stack.layers[0].heads(meta)[0]) for stack in (vision, text)] == [12, 8]  # heads
+
+
+def test_a_file_may_hold_one_tower_only():
+    names = {f"encoder.block.{i}.layer.0.SelfAttention.{w}.weight": (24, 32) for i in range(2) for w in "qkv"}
+    config = dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6)
+    assert [(stack.name, len(stack.layers)) for stack in find_stacks(config, names)] == [("encoder", 2)]
+
+
+@pytest.mark.parametrize("config, names, missing", [
+    (dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6), {
+        f"encoder.block.{i}.layer.0.SelfAttention.{w}.weight": (24, 32) for i in range(2) for w in "qkv"}, ["decoder"]),
+    (dict(model_type="clip", text_config={}, vision_config=dict(num_hidden_layers=1)), {
+        f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}, ["text"]),
+    (LLAMA, llama(), []),
+    (dict(LLAMA, model_type="wav2vec2-bert"), {
+        f"encoder.layers.{i}.self_attn.linear_{w}.weight": (32, 32) for i in range(2) for w in "qk"}, []),
+])
+def test_a_stack_that_the_file_does_not_hold_is_named(config, names, missing):
+    assert missing_stacks(config, find_stacks(config, names)) == missing
+
+
+def test_the_half_of_an_encoder_decoder_says_what_it_lacks(tmp_path, capsys):
+    config = dict(model_type="t5", num_layers=1, num_heads=4, d_kv=6)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({f"encoder.block.0.layer.0.SelfAttention.{w}.weight": torch.randn(24, 32) for w in "qk"},
+              tmp_path / "model.safetensors")
+    with pytest.raises(SystemExit, match="0"):
+        analyze.main(["--hf", str(tmp_path)])
+    assert "no weights of its decoder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", sorted(layout_table.CONFIG_DICT))
+def test_vision_config_dict_counts_as_transformers_counts_it(kind):
+    config = dict(model_type=kind, text_config={}, vision_config={"num_attention_heads": 4, "num_hidden_layers": 3},
+                  vision_config_dict={"num_hidden_layers": 1})
+    configuration_auto = pytest.importorskip("transformers.models.auto.configuration_auto")
+    truth = configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))).vision_config
+    names = {f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}
+    [stack] = find_stacks(config, names)
+    w_q, _ = stack.layers[0].heads({name: torch.empty(shape) for name, shape in names.items()})
+    assert (len(stack.layers), len(w_q)) == (truth.num_hidden_layers, truth.num_attention_heads) == (1, 12)
+
+
+def test_layers_that_predict_further_tokens_are_left_out():
+    [stack] = find_stacks(LLAMA | {"num_nextn_predict_layers": 1}, llama(3) | llama(1, prefix="mtp."))
+    assert [layer.index for layer in stack.layers] == [0, 1]
+
+
+def test_a_causal_model_trained_on_without_its_mask_is_neither():
+    for flag in {"is_causal": False}, {"use_bidirectional_attention": True}:
+        assert find_stacks(LLAMA | flag, llama())[0].causal is None
+
+
+def test_quantised_experts_leave_the_attention_readable():
+    config = dict(LLAMA, model_type="gpt_oss", quantization_config={
+        "quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]})
+    blocks = {"model.layers.0.mlp.experts.gate_up_proj_blocks": (4, 32, 2, 16)}
+    assert len(find_stacks(config, llama() | blocks)[0].layers) == 2
+
+
+NESTED = dict(model_type="clip", text_config={})
+for _ in range(900):
+    NESTED = dict(model_type="llava" if NESTED["model_type"] == "clip" else "clip", text_config=NESTED)
+NO_Q1 = {name: shape for name, shape in llama().items() if name != "model.layers.1.self_attn.q_proj.weight"}
+C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
+
+
+@pytest.mark.parametrize("config, names, message", [
+    ({}, llama(), "model_type None is not known .config.json names none; write"),
+    ({"architecture": "vit_base_patch16_224"}, {"blocks.0.attn.qkv.weight": (96, 32)}, "timm"),
+    (dict(LLAMA, model_type="mamba"), llama(), "'mamba' is not known"),
+    (dict(model_type="llava", text_config=dict(LLAMA, model_type="mamba")), llama(), "'mamba' is not known"),
+    (dict(model_type="llava", text_config={}), llama(), "'llava_text' is not known"),
+    (NESTED, llama(), "parts inside of parts"),
+    (LLAMA, {"lm_head.weight": (50, 32)}, "no q and k weights"),
+    (LLAMA, llama(1), r"layers.1.self_attn.q_proj missing"),
+    (LLAMA, NO_Q1, r"layers.1.self_attn.q_proj missing"),
+    (LLAMA, llama(3), "3 found"),
+    (LLAMA, llama() | llama(prefix="teacher."), "model. and teacher."),
+    (LLAMA, llama() | {"model.layers.0.other.q_proj.weight": (32, 32)}, "no known place for model.layers.0.other"),
+    (LLAMA, llama() | {"model.vision.blocks.0.attn.qkv.weight": (96, 32)}, "no known place for model.vision"),
+    (dict(model_type="olmo", num_hidden_layers=2), llama(), "no number of layers or of heads"),
+    (dict(LLAMA, num_hidden_layers=None, model_type="bert"), {
+        f"encoder.layer.0.attention.self.{w}.weight": (32, 32) for w in ("query", "key")}, "no number of layers"),
+    (dict(LLAMA, model_type="jamba", num_hidden_layers=8), llama(8), "1 attention layers in config.json, 8 found"),
+    (dict(LLAMA, num_key_value_heads=2), llama(), "do not fit"),
+    (dict(LLAMA, head_dim=16), llama(), "do not fit"),
+    (dict(LLAMA, num_attention_heads=3), llama(), "do not fit"),
+    (LLAMA, llama(q=(24, 32)), "do not fit"),  # pruned heads
+    (LLAMA, llama(k=(24, 32)), "do not fit"),  # 4 query heads for 3 key heads
+    (LLAMA, llama(k=(32, 48)), "do not fit"),
+    (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
+    (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
+    (dict(LLAMA, quantization_config={"quant_method": "gptq", "bits": 4}), llama(), "quantised weights .gptq"),
+    (dict(LLAMA, quantization={"bits": 4}), llama(), "quantised weights"),
+    (LLAMA, llama() | {"model.layers.0.self_attn.q_proj.qweight": (4, 32)}, "quantised weights .*qweight"),
+    (LLAMA, llama() | {"model.layers.0.self_attn.q_proj.weight_scale_inv": (1, 1)}, "quantised weights .*scale_inv"),
+    (LLAMA, llama() | {"model.layers.0.self_attn.q_proj.SCB": (32,)}, "quantised weights .*SCB"),
+])
+def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
+    with pytest.raises(LayoutError, match=message) as error:
+        find_stacks(config, names)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [
+    "model.layers.1.self_attn.q_proj.lora_A.weight", "model.layers.1.self_attn.k_proj.lora_B.default.weight",
+    "model.layers.1.self_attn.k_proj.lora_A", "base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
+    "model.layers.0.self_attn.q_proj.lora_magnitude_vector.default.weight", "model.layers.0.self_attn.k_proj.ia3_l",
+    "model.layers.0.self_attn.q_proj.oft_r.default", "model.layers.0.self_attn.q_proj.oft_blocks.weight",
+    "h.0.attn.c_attn.lora_A.weight", "encoder.layer.0.attention.self.query.lora_B.weight",
+    "model.layers.0.self_attn.q_proj_lora.down.weight", "layer.0.attention.self.in_proj.lora_A",
+    "model.layers.0.self_attn.kv_b_proj.lora_A.weight",
+])
+def test_an_adapter_beside_a_query_or_key_is_refused_with_how_to_merge_it(name):
+    with pytest.raises(LayoutError, match=f"{re.escape(name)} .*merge_and_unload") as error:
+        find_stacks(LLAMA, llama() | {name: (8, 32)})
+    assert "\n" not in str(error.value)
+
+
+def test_an_adapter_elsewhere_changes_no_query_or_key():
+    find_stacks(LLAMA, llama() | {"model.layers.0.mlp.down_proj.lora_A.weight": (8, 32),
+                                  "model.layers.0.self_attn.v_proj.lora_A.weight": (8, 32)})
+
+
+ODD = ["2", 2.0, [2], {"a": 2}, True, 0, -1, 10**8, 10**30, [[1], None], "\x1b[31m", float("nan")]
+CONFIGS = [  # and the names of tensors that they fit
+    (dict(LLAMA, num_key_value_heads=4, head_dim=8, layer_types=["full_attention"] * 2, num_nextn_predict_layers=1,
+          use_bidirectional_attention=False, is_causal=True, quantization_config={}, attn_config={"kv_n_heads": 4}),
+     llama()),
+    (dict(LLAMA, model_type="clip", text_config=dict(LLAMA, model_type="clip_text_model"), vision_config=dict(LLAMA)),
+     {f"{part}_model.encoder.layers.{i}.self_attn.{w}_proj.weight": (32, 32) for i in range(2) for w in "qk"
+      for part in ("text", "vision")}),
+    (dict(LLAMA, model_type="falcon", num_kv_heads=2, new_decoder_architecture=True, multi_query=True),
+     {f"h.{i}.self_attention.query_key_value.weight": (64, 32) for i in range(2)}),
+    (dict(LLAMA, model_type="bert", is_decoder=True),
+     {f"encoder.layer.{i}.attention.self.{w}.weight": (32, 32) for i in range(2) for w in ("query", "key")}),
+    (dict(LLAMA, model_type="deepseek_v3", q_lora_rank=6, kv_lora_rank=5, qk_nope_head_dim=4, qk_rope_head_dim=2,
+          v_head_dim=3),
+     {f"layers.{i}.self_attn.{w}.weight": shape for i in range(2) for w, shape in dict(
+         q_a_proj=(6, 32), q_b_proj=(24, 6), kv_a_proj_with_mqa=(7, 32), kv_b_proj=(28, 5)).items()}),
+    (dict(model_type="swin", depths=[1], num_heads=[4]),
+     {f"encoder.layers.0.blocks.0.attention.self.{w}.weight": (32, 32) for w in ("query", "key")}),
+    (dict(LLAMA, model_type="jamba", attn_layer_offset=0, attn_layer_period=1), llama()),
+    (dict(LLAMA, model_type="bamba", attn_layer_indices=[0, 1]), llama()),
+    (dict(LLAMA, model_type="lfm2", full_attn_idxs=[0, 1]), llama()),
+    (dict(LLAMA, model_type="mllama_text_model", cross_attention_layers=[7]), llama()),
+]
+
+
+@pytest.mark.parametrize("config, names", CONFIGS, ids=lambda x: x.get("model_type", ""))
+def test_what_makes_no_sense_in_a_config_ends_in_one_line(config, names):
+    assert find_stacks(config, names)
+    for key, value in config.items():
+        for odd in ODD:
+            mutants = [config | {key: odd}]
+            if isinstance(value, dict):
+                mutants += [config | {key: value | {inner: odd}} for inner in value]
+            if isinstance(value, list):
+                mutants += [config | {key: [odd, *value[1:]]}]
+            for mutant in mutants:
+                try:
+                    find_stacks(mutant, names)
+                except LayoutError as error:
+                    assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("beside", ["road_theta", "parametrizations.weight.0.scale", "weight_g"])
+def test_what_lies_beside_a_query_or_key_is_refused(beside):
+    with pytest.raises(LayoutError, match=f"q_proj.{beside} lies beside"):
+        find_stacks(LLAMA, llama() | {f"model.layers.0.self_attn.q_proj.{beside}": (32,)})
+    harmless = {f"model.layers.0.self_attn.q_proj.{name}": (32,) for name in ("bias", "input_scale")}
+    assert find_stacks(LLAMA, llama() | harmless)
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 1), (2**40, 2**40, 0), (2**40, 2**40), (0, 32), (32, -1), (2**70, 2)])
+def test_shapes_of_no_matrix_are_refused(shape):
+    with pytest.raises(LayoutError, match="layers.0.self_attn.q_proj.*(do not fit|no shapes)"):
+        find_stacks(LLAMA, llama(q=shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_numbers_of_eight_bits_are_refused(dtype):
+    with pytest.raises(LayoutError, match="do not fit"):
+        heads(LLAMA, {name: torch.zeros(shape, dtype=dtype) for name, shape in llama().items()})
+
+
+def test_a_real_bert():
+    folder = Path(__file__).parents[2] / "shared" / "weights" / "bert-tiny-sst2-qk"
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there")
+    tensors = load_file(folder / "model.safetensors")
+    [stack] = find_stacks(json.loads((folder / "config.json").read_text()), shapes(tensors))
+    w_q, w_k = stack.layers[1].heads(tensors)
+    wqk = (w_q @ w_k.mT).sum(0)
+    assert (stack.causal, len(stack.layers), w_q.shape) == (False, 2, (2, 128, 64))
+    assert (wqk * wqk.T).sum() / wqk.square().sum() == pytest.approx(0.914, abs=1e-3)  # published for BERT-tiny: 0.917

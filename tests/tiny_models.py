@@ -1,0 +1,448 @@
+"""
+The smallest models of transformers that have a layout each: CASES, for tests/test_layouts.py.
+
+A case is a model_type, its config, the stacks that must be found, how the model is run, and the name of its class if it
+is not the first of CLASSES.
+"""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+transformers = pytest.importorskip("transformers")
+from transformers.models.auto import configuration_auto, modeling_auto  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+# ---- configs that several share -----------------------------------------------------------------------------------
+
+TEXT = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+            max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+GQA = dict(TEXT, num_key_value_heads=2)
+WIDE = dict(GQA, head_dim=16)  # head_dim is not hidden_size / num_attention_heads
+GEMMA = dict(WIDE, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=0,
+             hidden_size_per_layer_input=4, vocab_size_per_layer_input=50)
+MOE = dict(WIDE, num_experts=4, num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+           moe_intermediate_size=16, first_k_dense_replace=1, n_group=1, topk_group=1)
+MROPE = dict(MOE, hidden_size=64, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0,
+                                                       mrope_section=[2, 3, 3]))
+MLA = dict(MOE, q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7, head_dim=4,
+           num_key_value_heads=4)
+GPT = dict(vocab_size=50, n_embd=32, n_layer=2, n_head=4)
+XLM = dict(vocab_size=50, emb_dim=32, n_layers=2, n_heads=4, n_langs=1, use_lang_emb=False)
+T5 = dict(vocab_size=50, d_model=32, d_kv=6, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4, pad_token_id=0,
+          decoder_start_token_id=0)
+BART = dict(vocab_size=50, d_model=32, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+            decoder_attention_heads=2, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64,
+            max_encoder_position_embeddings=64, max_decoder_position_embeddings=64, attention_window=4, num_experts=4,
+            pad_token_id=0, bos_token_id=1, eos_token_id=2, forced_eos_token_id=2, decoder_start_token_id=1)
+SPEECH = dict(BART, num_conv_layers=2, conv_kernel_sizes=[3, 3], conv_channels=16, input_feat_per_channel=8,
+              input_channels=1, num_mel_bins=8, max_source_positions=8, max_target_positions=64)
+CONV = dict(conv_dim=(8, 8), conv_stride=(5, 5), conv_kernel=(5, 5), num_conv_pos_embeddings=4,
+            num_conv_pos_embedding_groups=2, num_feat_extract_layers=2)
+WAVE = dict(TEXT, **CONV, squeeze_factor=1, num_codevectors_per_group=4, codevector_dim=8, proj_codevector_dim=8,
+            feature_projection_input_dim=8)
+SPEECHT5 = dict(BART, **CONV, hidden_size=32)
+VIT = dict(hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, image_size=16,
+           patch_size=8, num_channels=3)
+SQUARE = dict(VIT, image_size=[16, 16], patch_size=[8, 8])
+MAE = dict(VIT, decoder_hidden_size=32, decoder_num_hidden_layers=2, decoder_num_attention_heads=2,
+           decoder_intermediate_size=48, mask_ratio=0.5, num_frames=4)
+QWEN_VIT = dict(depth=3, num_heads=4, embed_dim=32, hidden_size=32, out_hidden_size=64, intermediate_size=48,
+                image_size=32, patch_size=4, temporal_patch_size=1, spatial_merge_size=2, num_position_embeddings=64,
+                fullatt_block_indexes=[0, 1, 2], deepstack_visual_indexes=[])
+MLLAMA_VIT = dict(hidden_size=24, intermediate_size=48, num_hidden_layers=3, attention_heads=4, num_global_layers=1,
+                  vision_output_dim=96, image_size=16, patch_size=8, max_num_tiles=1, supported_aspect_ratios=[[1, 1]],
+                  intermediate_layers_indices=[0, 1, 2])
+LLAMA4_VIT = dict(VIT, hidden_size=32, intermediate_size=128, vision_output_dim=24, projector_input_dim=24,
+                  projector_output_dim=24, pixel_shuffle_ratio=0.5)
+WHISPER = dict(SPEECH, d_model=24, encoder_layers=3, max_source_positions=4, model_type="qwen2_audio_encoder")
+VOXTRAL = dict(VIT, num_mel_bins=8, max_source_positions=4, model_type="voxtral_encoder")
+SAM = dict(vision_config=dict(VIT, output_channels=16, patch_size=4, window_size=0, global_attn_indexes=[0, 1, 2],
+                              mlp_dim=48, num_pos_feats=8),
+           prompt_encoder_config=dict(hidden_size=16, image_size=16, patch_size=4, mask_input_channels=4),
+           mask_decoder_config=dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, mlp_dim=24))
+RESNET = dict(model_type="resnet", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic",
+              out_features=["stage2"])
+DETR = dict(SPEECH, num_queries=5, use_timm_backbone=False, backbone=None, backbone_config=RESNET)
+SWIN = dict(model_type="swin", embed_dim=12, depths=[1] * 4, num_heads=[2, 2, 2, 3], image_size=32, patch_size=2,
+            window_size=2, out_features=["stage1", "stage2", "stage3", "stage4"])
+MASK2FORMER = dict(backbone_config=SWIN, hidden_dim=32, feature_size=32, mask_feature_size=32, num_attention_heads=4,
+                   decoder_layers=4, encoder_layers=1, dim_feedforward=48, num_queries=5)
+MUSIC = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, ffn_dim=48, num_codebooks=2,
+             pad_token_id=0, bos_token_id=0)
+ENCODEC = dict(model_type="encodec", num_filters=4, hidden_size=16, codebook_size=64, codebook_dim=16,
+               upsampling_ratios=[2, 2])
+# Of four layers, those with an odd number have softmax attention.
+HYBRID_LAYERS = dict(num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2)
+HYBRID = dict(MOE, **HYBRID_LAYERS, linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8,
+              linear_value_head_dim=8, shared_expert_intermediate_size=16)
+MAMBA = dict(GQA, num_hidden_layers=4, mamba_n_heads=4, mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1,
+             mamba_d_state=8, mamba_dt_rank=4, use_mamba_kernels=False)
+
+
+def ids(n, t):
+    return torch.randint(3, 50, (n, t), generator=torch.Generator().manual_seed(0))
+
+
+# How a model is run: with n rows of t tokens, t = 1 first, or with inputs of its own kind, at least as long.
+def text(model, n, t):
+    model(input_ids=ids(n, t))
+
+
+def embeddings(model, n, t):
+    model(inputs_embeds=torch.randn(n, t, model.config.hidden_size))
+
+
+def window(model, n, t):  # the window of 4 tokens must be full
+    (seq2seq if model.config.is_encoder_decoder else text)(model, n, 4)
+
+
+def seq2seq(model, n, t):
+    model(input_ids=ids(n, t), decoder_input_ids=ids(n, t))
+
+
+def speech(model, n, t):
+    frames = torch.randn(n, 8, 16) if model.config.model_type == "whisper" else torch.randn(n, 16, 8)
+    model(input_features=frames, decoder_input_ids=ids(n, t))
+
+
+def images(model, n=0, t=0, size=16, **inputs):
+    model(pixel_values=torch.randn(25, 3, size, size), **inputs)
+
+
+def waves(model, n, t):
+    inputs = torch.randn(*{"input_features": (4, 10, 8), "input_values": (4, 400)}[model.main_input_name])
+    model(inputs, **({"decoder_input_ids": ids(4, 9)} if model.config.is_encoder_decoder else {}))
+
+
+def patches(model, n=0, t=0):  # of one image, 8 x 8 patches of 3 x 4 x 4
+    model(torch.randn(64, 48), grid_thw=torch.tensor([[1, 8, 8]]))
+
+
+def of(text_path, other_path, run):  # a text model and another inside of a model
+    def drive(model, n, t):
+        model.get_submodule(text_path)(input_ids=ids(n, t))
+        run(model.get_submodule(other_path))
+    return drive
+
+
+CASES = []
+
+
+def case(types, config, stacks, run=text, model=None, **more):
+    """stacks: {name: (causal, numbers of the layers)}; model: name of its class, if it is not the first of CLASSES."""
+    for kind in types.split():
+        CASES.append(pytest.param(kind, config | more, stacks, run, model, id=f"{kind}-{len(CASES)}"))
+
+
+def decoder(*numbers, name=""):
+    return {name: (True, list(numbers))}
+
+
+def encoder(*numbers, name=""):
+    return {name: (False, list(numbers))}
+
+
+TWO = encoder(0, 1, name="encoder") | decoder(0, 1, 2, name="decoder")
+# Separate Linears: LLaMA and those after it.
+case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text olmo olmo2 olmo3 starcoder2 cohere "
+     "cohere2 granite smollm3 glm glm4 arcee apertus ernie4_5 exaone4 seed_oss hunyuan_v1_dense nemotron vaultgemma "
+     "phi qwen3_vl_text", WIDE, decoder(0, 1))
+case("mixtral qwen2_moe qwen3_moe phimoe olmoe flex_olmo granitemoe granitemoeshared glm4_moe gpt_oss ernie4_5_moe "
+     "hunyuan_v1_moe dots1 minimax_m2 llama4_text qwen3_vl_moe_text", MOE, decoder(0, 1))
+case("afmoe cohere2_moe cwm diffllama doge exaone_moe granite_swa hy_v3 hyperclovax internlm3 iquestcoder jais2 laguna "
+     "mellum minimax_m3_vl_text nanochat solar_open", MOE, decoder(0, 1))
+case("gemma3n_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2, laurel_rank=4, intermediate_size=[48] * 4,
+     activation_sparsity_pattern=[0.0] * 4, altup_num_inputs=2)
+case("gemma4_text", GEMMA, decoder(0, 1, 2, 3), global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True)
+case("gemma4_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2)
+case("llama stablelm helium bitnet", GQA, decoder(0, 1), head_dim=8)
+case("llama", TEXT, decoder(0, 1))
+case("qwen2_vl_text qwen2_5_vl_text glm4v_text", MROPE, decoder(0, 1))
+case("eurobert", GQA, encoder(0, 1))
+case("opt", TEXT, decoder(0, 1), ffn_dim=48, word_embed_proj_dim=16)
+case("xglm", dict(vocab_size=50, d_model=32, num_layers=2, attention_heads=4, ffn_dim=48), decoder(0, 1))
+case("biogpt modernbert-decoder", TEXT, decoder(0, 1))
+case("ctrl", GPT, decoder(0, 1), dff=48)
+case("gptj", GPT, decoder(0, 1), rotary_dim=4)
+case("gpt_neo", dict(vocab_size=50, hidden_size=32, num_layers=2, num_heads=4,
+                     attention_types=[[["global", "local"], 1]]), decoder(0, 1))
+# Fused.
+case("gpt2 openai-gpt imagegpt gpt_bigcode", GPT, decoder(0, 1))
+case("gpt_bigcode", GPT, decoder(0, 1), multi_query=False)
+case("codegen", GPT, decoder(0, 1), n_head=8, rotary_dim=4)
+case("gpt_neox gpt_neox_japanese persimmon", TEXT, decoder(0, 1), intermediate_multiple_size=2)
+case("bloom", dict(vocab_size=50, hidden_size=32, n_layer=2, n_head=4), decoder(0, 1))
+case("falcon", TEXT, decoder(0, 1))
+case("falcon", TEXT, decoder(0, 1), multi_query=False, alibi=True)
+case("falcon", TEXT, decoder(0, 1), new_decoder_architecture=True, num_kv_heads=2)
+case("phi3", WIDE, decoder(0, 1))
+case("mpt", dict(vocab_size=50, d_model=32, n_layers=2, n_heads=4, expansion_ratio=2, max_seq_len=64), decoder(0, 1))
+case("dbrx", dict(vocab_size=50, d_model=32, n_layers=2, n_heads=4, max_seq_len=64,
+                  attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=1e9),
+                  ffn_config=dict(ffn_hidden_size=16, moe_num_experts=2, moe_top_k=1)), decoder(0, 1))
+# Latent.
+case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu", MLA, decoder(0, 1), index_topk=64)
+case("deepseek_v2 deepseek_v3", MLA, decoder(0, 1), q_lora_rank=None)
+# Softmax attention in some layers only.
+case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", HYBRID, decoder(1, 3))
+case("jamba", MAMBA, decoder(1, 3), attn_layer_period=2, attn_layer_offset=1, num_experts=2)
+case("bamba", MAMBA, decoder(1, 3), attn_layer_indices=[1, 3])
+case("granitemoehybrid", MAMBA, decoder(1, 3), layer_types=["mamba", "attention"] * 2, num_local_experts=2,
+     num_experts_per_tok=1, shared_intermediate_size=16)
+case("falcon_h1", MAMBA, decoder(0, 1, 2, 3), head_dim=8)
+case("lfm2 lfm2_moe", MOE, decoder(1, 3), num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2, head_dim=8,
+     num_dense_layers=1)
+case("nemotron_h", WIDE, decoder(1, 3), hybrid_override_pattern="M*-*", mamba_num_heads=4, mamba_head_dim=16,
+     n_groups=1, ssm_state_size=8)
+# Encoders of text.
+case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
+     "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet "
+     "roc_bert tapas convbert jina_embeddings_v3 gte", TEXT, encoder(0, 1))
+case("mobilebert", TEXT, encoder(0, 1), intra_bottleneck_size=16, true_hidden_size=16, embedding_size=16)
+case("nystromformer", TEXT, encoder(0, 1), num_landmarks=1, segment_means_seq_len=1)
+case("openai_privacy_filter", MOE, encoder(0, 1))
+case("bert", TEXT, decoder(0, 1), is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
+case("big_bird", TEXT, encoder(0, 1), attention_type="original_full")
+case("xmod", TEXT, encoder(0, 1), default_language="en_XX")
+case("layoutlmv3", TEXT, encoder(0, 1), coordinate_size=6, shape_size=4, visual_embed=False)
+case("longformer", TEXT, encoder(0, 1), run=window, attention_window=4)
+case("deberta deberta-v2", TEXT, encoder(0, 1), relative_attention=True, pos_att_type=["c2p", "p2c"])
+case("albert", TEXT, encoder(0), embedding_size=16)  # two layers, one set of weights
+case("distilbert", dict(vocab_size=50, dim=32, n_layers=2, n_heads=4, hidden_dim=48), encoder(0, 1))
+case("xlm", XLM, encoder(0, 1), model="XLMWithLMHeadModel")
+case("xlm", XLM, decoder(0, 1), model="XLMWithLMHeadModel", causal=True)
+case("flaubert", XLM, encoder(0, 1), model="FlaubertWithLMHeadModel")
+case("xlnet", dict(vocab_size=50, d_model=32, n_layer=2, n_head=4, d_inner=48), {"": (None, [0, 1])})
+# Two stacks.
+case("t5 mt5 umt5 switch_transformers", T5, TWO, seq2seq)
+case("bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe", BART, TWO, seq2seq)
+case("t5gemma", dict(encoder=WIDE, decoder=dict(WIDE, num_hidden_layers=3)), TWO, seq2seq)
+case("led", BART, TWO, window)
+case("whisper speech_to_text", SPEECH, TWO, speech)
+case("moonshine", dict(vocab_size=50, hidden_size=32, intermediate_size=48, encoder_num_hidden_layers=2,
+                       decoder_num_hidden_layers=3, encoder_num_attention_heads=4, decoder_num_attention_heads=4,
+                       encoder_num_key_value_heads=4, decoder_num_key_value_heads=4),
+     TWO, lambda model, n, t: model(torch.randn(4, 8000), decoder_input_ids=ids(4, 9)))
+case("speecht5", SPEECHT5, TWO, waves, "SpeechT5ForSpeechToText")
+case("trocr", BART, decoder(0, 1, 2, name="decoder"), cross_attention_hidden_size=20)
+case("detr", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
+     lambda model, *_: images(model, size=64), "DetrForObjectDetection")
+case("table-transformer", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
+     lambda model, *_: images(model, size=64), "TableTransformerForObjectDetection")
+case("mask2former", MASK2FORMER, encoder(0, 1, 2, name="decoder"), lambda model, *_: images(model, size=32))
+case("vit_mae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder"), images, "ViTMAEForPreTraining")
+case("videomae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder"), lambda model, *_: model(
+    torch.randn(9, 4, 3, 16, 16), bool_masked_pos=torch.tensor([[True, False] * 4] * 9)), "VideoMAEForPreTraining")
+# Images and sound.
+case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_clip_vision_model", VIT,
+     encoder(0, 1, 2), images)
+case("dinov2 dinov2_with_registers ijepa vit_msn", VIT, encoder(0, 1, 2), images)
+case("segformer", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
+                       sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]),
+     encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images)
+case("timesformer", VIT, encoder(0, 1, 2, name="space") | encoder(0, 1, 2, name="time"),
+     lambda model, *_: model(torch.randn(9, 4, 3, 16, 16)), num_frames=4)
+
+
+def film(model, n, t):  # without its rotary positions
+    for module in model.modules():
+        if hasattr(module, "apply_rotary_embeddings"):
+            module.apply_rotary_embeddings = lambda queries_or_keys, positions: queries_or_keys
+    model(torch.randn(9, 4, 3, 16, 16))
+
+
+case("vjepa2", VIT, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"), film, crop_size=16,
+     frames_per_clip=4, pred_hidden_size=12, pred_num_attention_heads=2, pred_num_hidden_layers=2)
+case("aimv2_vision_model", VIT, encoder(0, 1, 2), images)
+case("swin donut-swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2],
+     num_heads=[2, 4], image_size=16, out_features=None)
+case("dinov3_vit mlcd_vision_model", VIT, encoder(0, 1, 2), images, hidden_size=32)
+case("sam3_vit_model", VIT, encoder(0, 1, 2), images, window_size=0, global_attn_indexes=[0, 1, 2], hidden_size=32,
+     pretrain_image_size=16)
+case("granite_docling_vision", VIT, encoder(0, 1, 2), images, scale_factor=2, use_fine_route=False,
+     deepstack_visual_indexes=[0])
+case("yolos", SQUARE, encoder(0, 1, 2), images, patch_size=8)
+case("internvl_vision", SQUARE, encoder(0, 1, 2), images)
+case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(12, 16, 16)),
+     max_length=16, num_mel_bins=16)
+case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav2vec2-conformer wav2vec2-bert", WAVE,
+     encoder(0, 1), waves)
+case("wav2vec2-bert", WAVE, encoder(0, 1) | encoder(0, name="adapter"), waves, add_adapter=True, num_adapter_layers=1,
+     adapter_kernel_size=1, adapter_stride=1, output_hidden_size=32)
+case("musicgen_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
+     "MusicgenForCausalLM")
+# Models made of others.
+LLAVA = encoder(0, 1, 2, name="vision") | decoder(0, 1, name="text")
+LLM, VISION = "model.language_model", "model.vision_tower"
+IDEFICS = of("model.text_model", "model.vision_model", images)
+CLIP_TEXT = dict(TEXT, projection_size=24, encoder_hidden_size=24, sep_token_id=2)
+TEXT_ENCODER = encoder(0, 1, 2, name="vision") | encoder(0, 1, name="text")
+
+
+def llava(types, text_type, vision, run=of(LLM, VISION, images), stacks=LLAVA, model=None, **more):
+    config = dict(text_config=dict(MOE, model_type=text_type), vision_config=vision, image_token_index=3)
+    case(types, config, stacks, run, model, **more)
+
+
+llava("llava llava_next vipllava", "llama", dict(VIT, model_type="clip_vision_model"))
+llava("llava_onevision", "qwen2", dict(VIT, model_type="siglip_vision_model"))
+llava("gemma3", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
+llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"))
+llava("paligemma", "gemma", dict(VIT, model_type="siglip_vision_model"), stacks=LLAVA | {"text": (None, [0, 1])})
+llava("mistral3", "mistral", dict(VIT, model_type="pixtral", head_dim=6),
+      of(LLM, VISION, lambda model: images(model, image_sizes=[(16, 16)] * 25)))
+llava("internvl", "qwen2", dict(SQUARE, model_type="internvl_vision"))
+llava("idefics2", "mistral", dict(VIT, model_type="idefics2_vision"), IDEFICS,
+      perceiver_config=dict(resampler_n_heads=2, resampler_head_dim=8, num_key_value_heads=1, hidden_size=32))
+llava("idefics3", "llama", dict(VIT, model_type="idefics3_vision"), IDEFICS)
+llava("smolvlm", "llama", dict(VIT, model_type="smolvlm_vision"), IDEFICS)
+QWEN_VL = of(LLM, "model.visual", patches)
+case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe", dict(text_config=MROPE, vision_config=QWEN_VIT),
+     LLAVA, QWEN_VL)
+OMNI_AUDIO = dict(d_model=24, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=48, num_mel_bins=8,
+                  max_source_positions=64, output_dim=64, downsample_hidden_size=8)
+OMNI = LLAVA | encoder(0, 1, 2, name="audio")
+
+
+def omni(length, **more):
+    """Text, an image, and a sound of that many frames."""
+    def drive(model, n, t):
+        QWEN_VL(model, n, t)
+        audio_tower = model.get_submodule("model.audio_tower")
+        audio_tower(torch.randn(8, length), feature_lens=torch.tensor([length]), **more)
+    return drive
+
+
+case("qwen2_5_omni_thinker", dict(text_config=MROPE, vision_config=QWEN_VIT, audio_config=OMNI_AUDIO | dict(
+    n_window=40)), OMNI, omni(80, aftercnn_lens=torch.tensor([40])))
+case("qwen3_omni_moe_thinker", dict(text_config=MROPE, vision_config=QWEN_VIT, audio_config=OMNI_AUDIO | dict(
+    n_window=50, n_window_infer=400)), OMNI, omni(400))
+case("qwen2_5_omni_talker", MROPE, decoder(0, 1), of("model", "model", lambda model: None),
+     "Qwen2_5OmniTalkerForConditionalGeneration", embedding_size=64)
+case("qwen3_omni_moe_talker_text", MROPE, decoder(0, 1), embeddings, "Qwen3OmniMoeTalkerModel",
+     shared_expert_intermediate_size=16)
+case("qwen3_omni_moe_talker_code_predictor", MROPE, decoder(0, 1), embeddings, "Qwen3OmniMoeTalkerCodePredictorModel")
+GEMMA4 = dict(text_config=dict(GEMMA, global_head_dim=24, num_experts=2, top_k_experts=1, moe_intermediate_size=16),
+              vision_config=dict(VIT, model_type="gemma4_vision", hidden_size=32, head_dim=8, num_key_value_heads=4,
+                                 patch_size=4, position_embedding_size=64, pooling_kernel_size=1,
+                                 use_clipped_linears=True))
+GRID = torch.cartesian_prod(torch.arange(8), torch.arange(8))[None]  # (1, 64, 2): where the 64 patches are
+case("gemma4", GEMMA4, LLAVA | decoder(0, 1, 2, 3, name="text"),
+     of(LLM, VISION, lambda model: model(torch.randn(1, 64, 48), GRID)))
+case("diffusion_gemma", GEMMA4, LLAVA | {"text": (None, [0, 1, 2, 3])},
+     of("model.encoder.language_model", "model.encoder.vision_tower",
+        lambda model: model(torch.randn(1, 64, 48), GRID)))
+case("kimi_k25", dict(text_config=dict(MLA, model_type="deepseek_v3"), vision_config=dict(
+    VIT, hidden_size=32, patch_size=4, pos_emb_height=4, pos_emb_width=4, pos_emb_time=1)), LLAVA,
+     of(LLM, VISION, lambda model: model(torch.randn(64, 3, 4, 4), torch.tensor([[1, 8, 8]]))))
+case("qwen3_5 qwen3_5_moe", dict(text_config=HYBRID | MROPE | HYBRID_LAYERS, vision_config=QWEN_VIT),
+     LLAVA | decoder(1, 3, name="text"), QWEN_VL)
+case("mllama", dict(text_config=dict(GQA, num_hidden_layers=3, cross_attention_layers=[1]), vision_config=MLLAMA_VIT),
+     encoder(0, 1, 2, name="vision") | encoder(0, name="vision.global") | decoder(0, 2, name="text"),
+     of(LLM, "model.vision_model", lambda model: model(
+         torch.randn(9, 1, 1, 3, 16, 16), torch.ones(9, 1, dtype=torch.long), torch.ones(9, 1, 1))))
+case("llama4", dict(text_config=MOE, vision_config=LLAMA4_VIT), LLAVA, of("language_model", "vision_model", images))
+case("clip", dict(text_config=TEXT, vision_config=VIT), LLAVA, of("text_model", "vision_model", images))
+case("clipseg metaclip_2 owlvit owlv2", dict(text_config=TEXT, vision_config=VIT), LLAVA,
+     of("text_model", "vision_model", images))
+case("chinese_clip altclip", dict(text_config=dict(TEXT, project_dim=24), vision_config=VIT), TEXT_ENCODER,
+     of("text_model", "vision_model", images))
+case("clap", dict(text_config=TEXT, audio_config=dict(
+    hidden_size=16, patch_embeds_hidden_size=8, depths=[1, 2], num_attention_heads=[2, 4], spec_size=32,
+    num_mel_bins=16, window_size=2, patch_size=4, patch_stride=[4, 4])),
+    encoder(0, name="audio.stage 0") | encoder(0, 1, name="audio.stage 1") | encoder(0, 1, name="text"),
+    of("text_model", "audio_model", lambda model: model(torch.randn(9, 1, 64, 16), is_longer=torch.zeros(9, 1))))
+case("siglip", dict(text_config=CLIP_TEXT, vision_config=VIT), TEXT_ENCODER, of("text_model", "vision_model", images))
+
+
+def four_patches(model):
+    model(pixel_values=torch.randn(9, 4, 192), pixel_attention_mask=torch.ones(9, 4),
+          spatial_shapes=torch.tensor([[2, 2]] * 9))
+
+
+case("siglip2", dict(text_config=TEXT, vision_config=dict(VIT, num_patches=4)), TEXT_ENCODER,
+     of("text_model", "vision_model", four_patches))
+llava("lfm2_vl", "lfm2", dict(VIT, model_type="siglip2_vision_model", num_patches=4), of(LLM, VISION, four_patches))
+case("blip", dict(text_config=CLIP_TEXT, vision_config=VIT), LLAVA,
+     of("text_decoder", "vision_model", images), "BlipForConditionalGeneration")
+case("blip", dict(text_config=dict(CLIP_TEXT, projection_dim=24), vision_config=VIT), TEXT_ENCODER,
+     of("text_model", "vision_model", images), "BlipModel")
+case("blip", dict(text_config=CLIP_TEXT, vision_config=VIT), encoder(0, 1, 2, name="vision")
+     | encoder(0, 1, name="text.encoder") | decoder(0, 1, name="text.decoder"), lambda model, n, t: (
+         images(model.vision_model), model.text_encoder(input_ids=ids(n, t)), model.text_decoder(input_ids=ids(n, t))),
+     "BlipForQuestionAnswering")
+case("git", dict(TEXT, vision_config=VIT), LLAVA, of("", "git.image_encoder", images), "GitForCausalLM")
+case("blip-2", dict(text_config=dict(TEXT, model_type="opt", ffn_dim=48, word_embed_proj_dim=32), vision_config=VIT,
+                    qformer_config=CLIP_TEXT), LLAVA | encoder(0, 1, name="qformer"),
+     lambda model, n, t: (images(model.vision_model), model.language_model(input_ids=ids(n, t)),
+                          model.qformer(torch.randn(12, 3, 32), encoder_hidden_states=torch.randn(12, 3, 24))))
+case("instructblip", dict(text_config=dict(T5, model_type="t5"), vision_config=VIT, qformer_config=CLIP_TEXT),
+     encoder(0, 1, 2, name="vision") | encoder(0, 1, name="qformer") | encoder(0, 1, name="text.encoder")
+     | decoder(0, 1, 2, name="text.decoder"),
+     lambda model, n, t: (images(model.vision_model), seq2seq(model.language_model, n, t), model.qformer(
+         ids(12, 1), query_embeds=torch.randn(12, 3, 32), encoder_hidden_states=torch.randn(12, 3, 24))))
+case("qwen2_audio", dict(text_config=dict(WIDE, model_type="qwen2"), audio_config=WHISPER),
+     encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
+     of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
+case("voxtral", dict(text_config=dict(WIDE, model_type="llama"), audio_config=VOXTRAL),
+     encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
+     of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
+case("musicgen", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
+     encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
+     of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenForConditionalGeneration")
+case("sam", SAM, encoder(0, 1, 2, name="vision"), images, "SamModel")
+case("encoder-decoder", dict(encoder=dict(TEXT, model_type="bert"),
+                             decoder=dict(TEXT, model_type="bert", add_cross_attention=True, is_decoder=True)),
+     encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), seq2seq)
+case("vision-encoder-decoder", dict(encoder=dict(VIT, model_type="vit"),
+                                    decoder=dict(GPT, model_type="gpt2", add_cross_attention=True, is_decoder=True)),
+     encoder(0, 1, 2, name="encoder") | decoder(0, 1, name="decoder"),
+     lambda model, *_: images(model, decoder_input_ids=ids(25, 4)))
+case("vision-encoder-decoder", dict(encoder=dict(SWIN, model_type="donut-swin", depths=[1, 2], num_heads=[2, 4],
+                                                 image_size=16, out_features=None),
+                                    decoder=dict(BART, model_type="mbart")),  # Donut
+     encoder(0, name="encoder.stage 0") | encoder(0, 1, name="encoder.stage 1") | decoder(0, 1, 2, name="decoder"),
+     lambda model, *_: images(model, decoder_input_ids=ids(25, 4)))
+case("speech-encoder-decoder", dict(encoder=dict(WAVE, model_type="wav2vec2"), decoder=dict(BART, model_type="mbart")),
+     encoder(0, 1, name="encoder") | decoder(0, 1, 2, name="decoder"),
+     lambda model, *_: model(torch.randn(4, 400), decoder_input_ids=ids(4, 9)))
+case("vision-text-dual-encoder", dict(text_config=dict(TEXT, model_type="bert"),
+                                      vision_config=dict(VIT, model_type="vit")), TEXT_ENCODER,
+     of("text_model", "vision_model", images))
+
+
+# ---- from a case to a model, and to its files ---------------------------------------------------------------------
+
+CLASSES = [getattr(modeling_auto, f"MODEL_{name}MAPPING_NAMES") for name in (
+    "FOR_IMAGE_TEXT_TO_TEXT_", "FOR_SPEECH_SEQ_2_SEQ_", "FOR_SEQ_TO_SEQ_CAUSAL_LM_", "FOR_CAUSAL_LM_", "FOR_MASKED_LM_",
+    "FOR_CTC_", "")]
+
+
+def build(kind, config, name=None):
+    """The tiny model, with random numbers in every weight, no cache, and the attention written out in its own file."""
+    torch.manual_seed(0)
+    config = configuration_auto.CONFIG_MAPPING[kind](**config)
+    for part in [config, *(part for part in vars(config).values() if isinstance(part, transformers.PretrainedConfig))]:
+        part.use_cache = False
+    config._attn_implementation = "eager"
+    name = name or next(names[kind] for names in CLASSES if kind in names)
+    model = getattr(transformers, name if isinstance(name, str) else name[0])(config).eval()
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data.normal_(0, 0.3)
+    return model
+
+
+def saved(model, folder):
+    """-> config.json and the tensors, as they are on the disk."""
+    model.save_pretrained(folder)
+    return json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+
+
+def shapes(tensors):
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
