@@ -238,7 +238,7 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     require(resume, f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-        theirs = dict(config=state["config"], data=state["data"])
+        theirs = dict(config=dict(state["config"]), data={key: state["data"][key] for key in DATA})
     except UNREADABLE as e:
         raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
                        "program") from e
