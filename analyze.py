@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
+from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import arguments, figures, report, runs, tables
@@ -246,6 +247,7 @@ class ScoredModel(NamedTuple):
 
     n_params: int
     causal: dict  # stack -> True, False, or None where it cannot be told
+    modality: dict  # stack -> language, vision or audio
     rows: list  # of tables.ModelScore
     crops: list  # the corner (CROP, CROP) of every layer's W_qk, for the picture of one model
     note: str  # what was read
@@ -270,10 +272,11 @@ def score_model(target, args):
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
+        modality = {stack.name: find_modality(checkpoint.config, stack.name) for stack in stacks}
         notes = [bytes_read(checkpoint), checkpoint.note]
         notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
         note = ", ".join(part for part in notes if part)
-        return ScoredModel(checkpoint.n_params, causal, rows, crops, note)
+        return ScoredModel(checkpoint.n_params, causal, modality, rows, crops, note)
 
 
 def score_layer(target, stack, layer, tensors, args):

@@ -53,14 +53,14 @@ class SelfAttention(nn.Module):
         self.qk_norm = cfg.qk_norm
         self.diagonal = cfg.diagonal
 
-    def forward(self, x, positions=None):
-        """x (B, T, C) -> (B, T, C); or, with positions (B, K), only the rows at these: (B, K, C)."""
+    def forward(self, x, context, positions=None):
+        """
+        x (B, Q, C) looks at context (B, T, C) -> (B, Q, C). x is the context itself, or its rows at positions (B, Q).
+        """
         H = self.n_head
-        # Every token can be looked at, so k and v are of all of x; who looks may be fewer.
-        queries = x if positions is None else rows_at(x, positions)  # (B, Q, C)
-        q = self.q(queries).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, Q, D)
-        k = self.k(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
-        v = self.v(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
+        q = self.q(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, Q, D)
+        k = self.k(context).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
+        v = self.v(context).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
         if self.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])  # |q| = sqrt(D), so logits are sqrt(D) cos(q, k) at most
             k = F.rms_norm(k, k.shape[-1:])
@@ -117,10 +117,10 @@ class Block(nn.Module):
 
     def forward(self, x, positions=None):
         """x (B, T, C) -> (B, T, C); or, with positions (B, K), only the rows at these: (B, K, C)."""
-        update = self.attn(x, positions)  # (B, Q, C)
+        context = x  # every token can be looked at, whoever looks
         if positions is not None:
-            x = rows_at(x, positions)  # (B, Q, C): nothing below mixes positions
-        x = self.ln_1(x + self.drop(update))
+            x = rows_at(x, positions)  # (B, Q, C)
+        x = self.ln_1(x + self.drop(self.attn(x, context, positions)))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 

@@ -472,7 +472,7 @@ def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_si
     monkeypatch.setattr(null, "NULL", tmp_path / "null.csv")
     assert null.band("directionality", 64, 64) == (-0.5, 0.5) and null.band("directionality", 3000, 99) == (-0.1, 0.1)
     layers = [tables.ModelScore("m", "", "", i, None, 64, 64, 0.1, d, 0.3) for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
-    (summary,) = tables.summarise(layers, {("m", ""): (1e6, None)}, [])
+    (summary,) = tables.summarise(layers, {("m", ""): tables.Facts(1e6, None)}, [])
     assert summary.outside == 2 and "2/4    0.30" in tables.summary_table([summary])
     monkeypatch.setattr(null, "NULL", tmp_path / "none.csv")
-    assert tables.summarise(layers, {("m", ""): (1e6, None)}, [])[0].outside is None
+    assert tables.summarise(layers, {("m", ""): tables.Facts(1e6, None)}, [])[0].outside is None

@@ -68,7 +68,9 @@ def test_a_backbone_of_timm_is_no_stack():
     config = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
         LLAMA, model_type="gemma3n_text", num_kv_shared_layers=0, head_dim=8))
     backbone = {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}
-    assert [s.name for s in find_stacks(config, llama(prefix="model.language_model.") | backbone)] == ["text"]
+    stacks = find_stacks(config, llama(prefix="model.language_model.") | backbone)
+    assert [stack.name for stack in stacks] == ["text"]
+    assert missing_stacks(config, stacks) == []
 
 
 def test_a_part_of_clip_may_name_no_model_type():

@@ -194,7 +194,7 @@ def test_attention_is_what_plain_loops_over_queries_and_keys_compute(qk_norm, di
     with torch.no_grad():
         for block in model.blocks:
             expected = torch.stack([attention_by_hand(block.attn, row) for row in x])
-            torch.testing.assert_close(block.attn(x), expected, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(block.attn(x, x), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("diagonal", [0.0, 1.5])

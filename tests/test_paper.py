@@ -35,7 +35,7 @@ def attention_and_scores(causal, bias_of=None):
     if bias_of == "k":
         attn.k.bias.normal_()
     scores = (x @ wqk(attn.q.weight.T, attn.k.weight.T) @ x.mT)[0]
-    return attn(x)[0, :, :T], scores
+    return attn(x, x)[0, :, :T], scores
 
 
 def same_order(alpha, scores, causal):
@@ -83,7 +83,7 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads():
     assert exact(wqk(attn.q.weight.T, attn.k.weight.T), heads.sum(0))
     assert (torch.linalg.matrix_rank(heads) == D).all()
     alpha = (x @ heads @ x.mT / D**0.5).softmax(-1)  # (H, T, T); model.py divides by sqrt(D), the paper by sqrt(d)
-    assert exact(attn(x)[0], (alpha @ x @ w_v @ w_o).sum(0))
+    assert exact(attn(x, x)[0], (alpha @ x @ w_v @ w_o).sum(0))
 
 
 def test_remark_S1_5_the_output_is_no_function_of_the_summed_wqk():
@@ -91,12 +91,12 @@ def test_remark_S1_5_the_output_is_no_function_of_the_summed_wqk():
     T, C, H = 6, 32, 4
     attn = fresh(T, C, H).requires_grad_(False).blocks[0].attn
     x = 30 * torch.randn(1, T, C)
-    whole, output = wqk(attn.q.weight.T, attn.k.weight.T), attn(x)
+    whole, output = wqk(attn.q.weight.T, attn.k.weight.T), attn(x, x)
     rotation, _ = torch.linalg.qr(torch.randn(C, C))
     attn.q.weight.copy_(rotation @ attn.q.weight)
     attn.k.weight.copy_(rotation @ attn.k.weight)
     assert exact(wqk(attn.q.weight.T, attn.k.weight.T), whole)
-    assert (attn(x) - output).norm() > 0.1 * output.norm()
+    assert (attn(x, x) - output).norm() > 0.1 * output.norm()
 
 
 # ---- S1.3: the gradient ------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel, logging
+from transformers import BertConfig, BertModel, HubertConfig, HubertModel, ViTConfig, ViTModel, logging
 
 import analyze
 from data.pretrained import suites
@@ -370,6 +370,44 @@ def test_a_member_that_fails_is_left_out_of_the_picture(suite, tmp_path, capsys,
     out, err = capsys.readouterr()
     assert "analyze.py: dec_s: " in err and "encoder less decoder, L" in out
     assert "encoder less decoder, S" not in out and drawn
+
+
+# ---- many models -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three_models(tmp_path):
+    """A text encoder, an image encoder and an encoder of sound, none of which is in models.csv."""
+    torch.manual_seed(0)
+    small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+    ViTModel(ViTConfig(**small, image_size=8, patch_size=4)).save_pretrained(tmp_path / "images")
+    sound = HubertConfig(**small, conv_dim=[8], conv_stride=[4], conv_kernel=[4], num_conv_pos_embeddings=4,
+                         num_conv_pos_embedding_groups=2)
+    HubertModel(sound).save_pretrained(tmp_path / "sound")
+    return [bert(tmp_path / "text", 0.5), str(tmp_path / "images"), str(tmp_path / "sound")]
+
+
+def test_dots_are_numbered_as_in_the_list_and_keep_their_modality(three_models, tmp_path, drawn):
+    assert run("--hf", *three_models, "--plot", str(tmp_path / "f.png")) == 0
+    axis = drawn[0].axes[0]
+    assert [text.get_text() for text in axis.texts] == ["1", "2", "3"]
+    dots = [container.lines[0] for container in axis.containers if container.has_yerr]
+    for dot, text, marker in zip(dots, axis.texts, "os^"):
+        assert dot.get_marker() == marker and text.xy == (dot.get_xdata()[0], dot.get_ydata()[0])
+    listed = [text.get_text() for text in drawn[0].legends[0].texts]
+    assert listed[-3:] == ["1 text", "2 images", "3 sound"]
+
+
+@pytest.mark.parametrize("low, high", [(1.1e8, 1.3e8), (9e7, 3e8), (1e6, 4e11), (3e3, 5e3)])
+def test_ticks_of_parameters_are_few_and_say_what_they_are(low, high):
+    from matplotlib.figure import Figure
+
+    axis = Figure().subplots()
+    axis.set(xscale="log", xlim=(low, high))
+    figures.put_parameter_ticks(axis)
+    ticks = [tick for tick in axis.get_xticks() if low / 2 <= tick <= 2 * high]
+    assert 1 <= len(ticks) <= 5 and not len(axis.xaxis.get_minorticklocs())
+    assert [figures.parameter_text(n) for n in (2e8, 1e9, 5e11, 2e4, 10)] == ["200M", "1B", "500B", "20k", "10"]
 
 
 # ---- suites.csv --------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class Row(NamedTuple):
 class WatchedAttention(SelfAttention):
     """The same attention with its comparisons in sight: after backward(), beta is self.scores.grad."""
 
-    def forward(self, x, positions=None):  # positions: ignored, every row is computed
+    def forward(self, x, context, positions=None):  # x is the context: every row is computed
         H, D = self.n_head, x.shape[-1] // self.n_head
         q = self.q(x).unflatten(-1, (H, D)).transpose(1, 2)  # (B, H, T, D)
         k = self.k(x).unflatten(-1, (H, D)).transpose(1, 2)  # (B, H, T, D)

@@ -74,3 +74,15 @@ def pick_section(config: dict, keys: str, default: dict | None = None) -> dict |
     value = pick(config, keys, default=default)
     expect(value is None or isinstance(value, dict), keys, value, "an object {...}")
     return value
+
+
+def find_modality(config: dict, stack: str) -> str:
+    """language, vision or audio: by the name of the stack, else by a key that only configs of images or sound have."""
+    for modality in "vision", "audio":
+        if stack.startswith(modality):
+            return modality
+    if "image_size" in config or "patch_size" in config:
+        return "vision"
+    if "num_mel_bins" in config or "conv_stride" in config:
+        return "audio"
+    return "language"

@@ -172,6 +172,8 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
     names = [stack.name for stack in stacks]
     missing = []
     for part in find_parts(pick_word(config, "model_type"), config, set()):
+        if part.model_type not in KNOWN:  # a backbone, not scored
+            continue
         if part.name:
             part_name = shown(part.name)
             is_there = any(name == part_name or name.startswith(f"{part_name}.") for name in names)

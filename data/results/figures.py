@@ -81,27 +81,58 @@ def layer_colour(layer, n_layer):
 
 
 def plot_models(summary, path):
-    """Figures 2, S1, S2: scores against parameters; dot = median over layers, bar = quartiles, grey = the null's."""
+    """
+    Figures 2, S1, S2: scores against parameters; dot = median over layers, bar = quartiles, grey = the null's. Numbers
+    at the dots are those of the list beside them.
+    """
     with figure(path, [1, 1]) as ((left, right),):
         for axis, name in (left, "symmetry"), (right, "directionality"):
-            for s in summary:
+            for number, s in enumerate(summary, 1):
                 q1, median, q3 = getattr(s, name)
                 band = null.band(name, s.n, s.r)
                 if band:
                     axis.plot([s.n_params] * 2, band, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
-                marker = MARKERS[s.published.get("modality", "language")]
                 axis.errorbar(s.n_params, median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white",
-                              mew=0.5, fmt=marker, color=kind(s.causal)[1])
+                              mew=0.5, fmt=MARKERS[s.modality], color=kind(s.causal)[1])
+                axis.annotate(str(number), (s.n_params, median), (4, 2), textcoords="offset points", fontsize=7)
             put_zero(axis)
             axis.set(xscale="log", xlabel="parameters", ylabel=f"{name} of $W_{{qk}}$")
+            put_parameter_ticks(axis)
         put_titles((left, right), ["median and quartiles over layers", "the same of directionality"])
         for causal in dict.fromkeys(s.causal for s in summary):
             label, colour = kind(causal)
             left.plot([], [], "o", color=colour, label=label)
-        for modality in dict.fromkeys(s.published.get("modality", "language") for s in summary):
+        for modality in dict.fromkeys(s.modality for s in summary):
             left.plot([], [], MARKERS[modality], color="0.6", label=modality)
         left.plot([], [], color="0.88", lw=5, label="95 of 100\nrandom matrices")
-        put_legend(left)
+        for number, s in enumerate(summary, 1):
+            left.plot([], [], " ", label=f"{number} {Path(s.model).name} {s.stack}".strip())
+        handles = left.get_legend_handles_labels()[0]
+        put_legend(left, handles, ncols=1 + len(handles) // 17)  # so many are as high as the figure
+
+
+def put_parameter_ticks(axis):
+    """At most five: 100M, 200M, 500M, 1B, ...; within one decade as well, where powers of ten alone would be none."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    low, high = axis.get_xlim()
+    if high < 4 * low:  # one model, or models of one size
+        low, high = low / 2, 2 * high
+    axis.set_xlim(low, high)  # for good: other ticks would make other limits
+    candidates = [digit * 10.0**power for power in range(3, 13) for digit in (1, 2, 5)]
+    ticks = [tick for tick in candidates if low <= tick <= high]
+    ticks = ticks[:: 1 + (len(ticks) - 1) // 5]
+    axis.xaxis.set_major_locator(FixedLocator(ticks))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xticklabels([parameter_text(tick) for tick in ticks])
+
+
+def parameter_text(n):
+    """200e6 -> 200M"""
+    for size, unit in (1e9, "B"), (1e6, "M"), (1e3, "k"):
+        if n >= size:
+            return f"{n / size:g}{unit}"
+    return f"{n:g}"
 
 
 def plot_model(name, rows, causal, crops, path):

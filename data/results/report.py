@@ -17,10 +17,15 @@ from data.results.runs import RunError, read_run
 def summarise(rows, results):
     """Summaries of the models in rows; of those that were read before, data/pretrained/models.csv knows the rest."""
     known = known_models()
-    facts = {(row["name"], row["stack"]): (float(row["params"]), row["causal"] == "1") for row in known}
+    facts = {}  # (model, stack) -> Facts
     for target, result in results.items():
         for stack in result.causal:
-            facts[target.model, stack] = result.n_params, result.causal[stack]
+            facts[target.model, stack] = tables.Facts(result.n_params, result.causal[stack], result.modality[stack])
+    for row in known:
+        for name in row["name"], row["hub_id"]:
+            key = name, row["stack"]
+            read = facts.get(key, tables.Facts(float(row["params"]), row["causal"] == "1"))
+            facts[key] = read._replace(modality=row["modality"])
     return tables.summarise(rows, facts, known)
 
 

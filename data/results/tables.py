@@ -27,6 +27,14 @@ class ModelScore(NamedTuple):
     directionality_eq17: float
 
 
+class Facts(NamedTuple):
+    """What is known of one stack of layers of a model besides its scores."""
+
+    n_params: float
+    causal: bool | None
+    modality: str = "language"  # or vision, audio
+
+
 class Summary(NamedTuple):
     """One stack of layers of one model: quartiles (q1, median, q3) over its layers, and what is known of it."""
 
@@ -35,6 +43,7 @@ class Summary(NamedTuple):
     n_layer: int
     n_params: float
     causal: bool | None
+    modality: str
     published: dict  # the row of data/pretrained/models.csv that is about it, or {}
     outside: int | None  # layers with a directionality that random factors seldom have, or None: not known
     n: int  # of its layers, as in ModelScore
@@ -74,7 +83,7 @@ def read_scores(path):
 
 def summarise(rows, facts, known):
     """
-    One Summary per model and stack in rows. facts: (model, stack) -> n_params, causal; known: the rows of
+    One Summary per model and stack in rows. facts: (model, stack) -> Facts; known: the rows of
     data/pretrained/models.csv, whose models go by their name or their Hub id.
     """
     published = {}
@@ -88,9 +97,8 @@ def summarise(rows, facts, known):
             by_stack.setdefault((row.model, row.stack), []).append(row)
     summary = []
     for (model, stack), layers in by_stack.items():
-        n_params, causal = facts[model, stack]
         quartiles = np.percentile([row[7:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
-        summary.append(Summary(model, stack, len(layers), n_params, causal, published.get((model, stack), {}),
+        summary.append(Summary(model, stack, len(layers), *facts[model, stack], published.get((model, stack), {}),
                                count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
     return summary
 
