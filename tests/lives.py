@@ -45,7 +45,7 @@ def begin_ranks(argv, output, n=2, others=None):
     return lives
 
 
-def end(life, timeout=60):
+def end(life, timeout=300):
     """-> exit status (None: it still runs), what it said."""
     life.join(timeout)
     return life.exitcode, life.output.read_text(errors="replace")  # killed in the middle of a character
