@@ -136,10 +136,12 @@ def scores(w_q, w_k, gamma=GAMMA):
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
         enough = 1e-4  # here squares are what is rounded, to 7 digits; of random factors 1 / r is left
-    # Heads may all but cancel, and queries may avoid the main direction of the keys. If next to nothing is left of
-    # |W_q|^2 |W_k|^2, it is the difference of numbers that agree in most of their digits: then once more, in float64.
+    # W_qk is a sum of r products of a column of W_q and a column of W_k. Heads may all but cancel in it, and queries
+    # avoid the main direction of the keys. If next to nothing is left of the sum of their norms, what is left is the
+    # difference of numbers that agree in most of their digits: then once more, in float64.
     left = row_norms.square().sum(-1)
-    if (left < enough * squared_norm(w_q) * squared_norm(w_k)).any():
+    total = (w_q.square().sum(-2) * w_k.square().sum(-2)).sqrt().sum(-1)
+    if (left < enough * total.square()).any():
         if w_q.ndim > 2:  # many matrices: one by one, as most of them are well
             each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
             return Scores(*(torch.stack(values) for values in zip(*each)))
@@ -159,13 +161,10 @@ def near_one(w):
     """w (..., C, r) in float32 at least, times a power of two that brings its largest entry to between 0.5 and 1."""
     # The scores do not depend on the scale of W_q and W_k. Products of four entries do: of 1e-21 they would be 0.
     w = at_least_float32(w)
-    largest = w.detach().abs().amax((-2, -1), keepdim=True)
+    values = w.detach()  # the power of two is a constant to autograd
+    largest = torch.maximum(values.amax((-2, -1), keepdim=True), -values.amin((-2, -1), keepdim=True))
     exponent = torch.frexp(largest).exponent.clamp(-126, 126)  # largest = mantissa 2^exponent; the range of float32
-    return torch.ldexp(w, -exponent)  # w 2^-exponent, which changes no digit
-
-
-def squared_norm(w):
-    return w.square().sum((-2, -1))
+    return w * torch.exp2(-exponent)  # which changes no digit
 
 
 def from_product(w_q, w_k):
