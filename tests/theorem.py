@@ -129,9 +129,10 @@ def measure(path, seed, every):
 def plot(rows, path):
     """A column for each quantity, a row for each model; a thin line per seed, a thick one for their mean."""
     models = list(dict.fromkeys(row.model for row in rows))
+    titles = []
     with figures.figure(path, [1] * len(QUANTITIES), rows=len(models)) as axes:
         for i, model in enumerate(models):
-            colour = figures.DECODER if "decoder" in model else figures.ENCODER
+            kind, colour = figures.kind(causal="decoder" in model)
             for j, (quantity, title) in enumerate(QUANTITIES.items()):
                 axis = axes[i][j]
                 curves = defaultdict(dict)  # layer, seed -> {step: value}
@@ -148,10 +149,11 @@ def plot(rows, path):
                     mean = [sum(curve[step] for curve in seeds) / len(seeds) for step in steps]
                     axis.plot(steps, mean, dash, color=colour, lw=1.8, label=f"layer {layer}")
                 axis.axhline(0, color="0.8", lw=0.8, zorder=0)
-                axis.set(ylim=(-0.4, 1.0), xlabel="step", title=f"{'abcdefgh'[i * len(QUANTITIES) + j]}  {title}, {model}")
-                axis.title.set_fontsize(9)
+                axis.set(ylim=(-0.4, 1.0), xlabel="step")
+                titles.append(f"{title}, {kind}")
             axes[i][0].set_ylabel("symmetry, mean over heads")
             axes[i][0].legend(frameon=False, fontsize=8, loc="upper left")
+        figures.put_titles(axes.flat, titles)
 
 
 def main(argv):
