@@ -140,7 +140,7 @@ def scores(w_q, w_k, gamma=GAMMA):
     # avoid the main direction of the keys. If next to nothing is left of the sum of their norms, what is left is the
     # difference of numbers that agree in most of their digits: then once more, in float64.
     left = row_norms.square().sum(-1)
-    total = (w_q.square().sum(-2) * w_k.square().sum(-2)).sqrt().sum(-1)
+    total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)
     if (left < enough * total.square()).any():
         if w_q.ndim > 2:  # many matrices: one by one, as most of them are well
             each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
@@ -158,13 +158,15 @@ def at_least_float32(x):
 
 
 def near_one(w):
-    """w (..., C, r) in float32 at least, times a power of two that brings its largest entry to between 0.5 and 1."""
+    """w (..., C, r) in float32 at least; if its largest entry is far from 1, times a power of two that mends that."""
     # The scores do not depend on the scale of W_q and W_k. Products of four entries do: of 1e-21 they would be 0.
     w = at_least_float32(w)
-    values = w.detach()  # the power of two is a constant to autograd
-    largest = torch.maximum(values.amax((-2, -1), keepdim=True), -values.amin((-2, -1), keepdim=True))
-    exponent = torch.frexp(largest).exponent.clamp(-126, 126)  # largest = mantissa 2^exponent; the range of float32
-    return w * torch.exp2(-exponent)  # which changes no digit
+    low, high = w.detach().flatten(-2).aminmax(dim=-1)  # (...); the power of two is a constant to autograd
+    exponent = torch.frexp(torch.maximum(high, -low)).exponent  # largest = mantissa 2^exponent
+    if (exponent.abs() < 16).all():
+        return w
+    exponent = exponent.clamp(-126, 126)  # the range of float32
+    return w * torch.exp2(-exponent)[..., None, None]  # which changes no digit
 
 
 def from_product(w_q, w_k):

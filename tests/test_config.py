@@ -133,9 +133,10 @@ def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, text, wor
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config" / "arms").glob("*.py")), ids=lambda path: path.stem)
-def test_the_arms_of_a_shipped_comparison_differ_in_start_mask_diagonal_or_constraint_alone(path, monkeypatch):
+def test_the_arms_of_a_shipped_comparison_differ_in_start_mask_objective_diagonal_or_constraint_alone(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     found = [vars(load(words)) for words in arms(str(path))]
-    free = {"init", "qk_std", "v_std", "diagonal", "causal", "constraint", "constraint_weight", "seed", "out_dir"}
+    free = {"init", "qk_std", "v_std", "diagonal", "causal", "objective", "constraint", "constraint_weight", "seed",
+            "out_dir"}
     assert len({cfg["out_dir"] for cfg in found}) == len(found)
     assert {key for cfg in found for key in cfg if cfg[key] != found[0][key]} <= free
