@@ -163,15 +163,16 @@ class LinearCrossEntropy(torch.autograd.Function):
         for rows, t in zip(x.split(chunk), targets.split(chunk)):
             logits = F.linear(rows, weight, bias)  # (n, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 has too few digits for exp
-            log_p = logits - logits.logsumexp(-1, keepdim=True)  # (n, V), log-probabilities
+            # This is the largest tensor there is, so what follows is written over it: logits, log p, p, error.
+            log_p = logits.sub_(logits.logsumexp(-1, keepdim=True))  # (n, V)
             total = total - log_p.gather(1, t[:, None]).sum()
             if with_gradients:
                 # d loss / d logits = softmax - one-hot; the rest is the chain rule of a linear layer
-                error = log_p.exp()  # (n, V)
-                error = error.scatter_add(1, t[:, None], -torch.ones_like(error[:, :1])).to(x.dtype)
+                one_hot = torch.ones_like(log_p[:, :1])  # (n, 1), of each row at its target
+                error = log_p.exp_().scatter_add_(1, t[:, None], -one_hot).to(x.dtype)  # (n, V)
                 grad_x.append(error @ weight)  # (n, C)
-                grad_weight = grad_weight + (error.T @ rows).to(log_p.dtype)  # (V, C), summed in float32
-                grad_bias = grad_bias + error.sum(0, dtype=log_p.dtype)  # (V,)
+                grad_weight = grad_weight + (error.T @ rows).to(logits.dtype)  # (V, C), summed in float32
+                grad_bias = grad_bias + error.sum(0, dtype=logits.dtype)  # (V,)
         if with_gradients:
             ctx.save_for_backward(torch.cat(grad_x), grad_weight, grad_bias)
         return total / len(targets)
