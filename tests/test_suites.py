@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, HubertConfig, HubertModel, ViTConfig, ViTModel, logging
 
-import analyze
 from data.pretrained import suites
 from data.results import figures, training
+from tests.test_analyze import read, run
 from tests.hub import hub  # noqa: F401, a fixture
 
 logging.disable_progress_bar()
@@ -28,17 +28,6 @@ def bert(folder, mix, n_layer=3, causal=False, vocab_size=10):
         attention.key.weight.data.lerp_(attention.query.weight.data, mix)
     model.save_pretrained(folder)
     return str(folder)
-
-
-def run(*argv):
-    with pytest.raises(SystemExit) as e:
-        analyze.main(list(argv))
-    return e.value.code
-
-
-def read(path):
-    with open(path, newline="") as f:
-        return list(csv.DictReader(f))
 
 
 def symmetry_of(folder):
