@@ -75,8 +75,29 @@ def report_paper(rows, results, plot):
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
+def describe_start(trainer):
+    """A few lines about the run that is about to begin. trainer: the Trainer of train.py."""
+    cfg, place = trainer.cfg, trainer.place
+    kind = "decoder" if cfg.causal else "encoder"
+    n_params = sum(p.numel() for p in trainer.model.parameters())
+    precision = cfg.dtype
+    if cfg.dtype == "float32" and place.device.type == "cuda":
+        precision = "float32, products in TF32"
+    micro_batch_size = trainer.loader.micro_batch_size
+    n_micro_batches = len(trainer.loader.rows) // micro_batch_size
+    lines = [
+        f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
+        f"({precision})",
+        f"batch of {cfg.batch_size} = {place.world} processes x {n_micro_batches} micro-batches x {micro_batch_size} "
+        f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
+    ]
+    if cfg.warmup_iters > cfg.max_iters:
+        lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
+    return "\n".join(lines)
+
+
 def report_run(folder):
-    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
+    """Draw run.png in the folder of a run, and return a table with the first and the last scores of every layer."""
     run = read_run(folder)
     figures.plot_run(run, Path(folder) / "run.png")
     loss = run.log["val_loss"][-1]
