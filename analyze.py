@@ -78,8 +78,8 @@ def directionality(m, gamma=GAMMA):
     """
     # A row of W_qk belongs to one dimension of the query token, a column to one dimension of the key token. The paper
     # argues: under a causal mask a token is the key of all later tokens, so a few columns grow long, and d < 0.
-    r = excess(m.norm(dim=-1), gamma)
-    c = excess(m.norm(dim=-2), gamma)
+    r = excess(m.norm(dim=-1), gamma)  # (...), from the norms of the rows (..., n)
+    c = excess(m.norm(dim=-2), gamma)  # (...), from the norms of the columns
     return balance(r, c)
 
 
@@ -189,7 +189,7 @@ def from_gram(w_q, w_k):
     # A trace does not change when its factors move round in a circle. With the small matrix KQ = W_k^T W_q:
     #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
     kq = w_k.mT @ w_q  # (..., r, r)
-    trace = (kq * kq.mT).sum((-2, -1))
+    trace = (kq * kq.mT).sum((-2, -1))  # (...)
     rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding can make a square slightly negative
     columns = squared_norms(w_k, w_q).clamp_min(0)  # (..., C); the columns of M are the rows of M^T = W_k W_q^T
     return trace / rows.sum(-1), rows.sqrt(), columns.sqrt()
@@ -230,7 +230,7 @@ def score_model(target, args):
     rows, crops = [], []
     with open_checkpoint(target.source) as checkpoint:
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
-        stacks = find_stacks(checkpoint.config, shapes)
+        stacks = find_stacks(checkpoint.config, shapes)  # which tensors are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
@@ -245,6 +245,7 @@ def score_model(target, args):
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
         modality = {stack.name: find_modality(checkpoint.config, stack.name) for stack in stacks}
+        # The note goes to stderr: what was read, and what this checkpoint does not hold.
         notes = [bytes_read(checkpoint), checkpoint.note]
         notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
         note = ", ".join(part for part in notes if part)
@@ -259,7 +260,7 @@ def score_layer(target, stack, layer, tensors, args):
         values = [float(value) for value in values]
         return tables.ModelScore(target.model, target.revision, stack, layer.index, head, n, r, *values)
 
-    w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D)
+    w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
     if args.published:
         q, k = published_factors(layer, tensors, w_q, w_k)
     else:
@@ -327,10 +328,10 @@ def score_step(new, old):
         #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
         # The right side subtracts before it multiplies, so a small change keeps its digits.
         p_q, p_k = old
-        left = torch.cat([w_q - p_q, p_q], -1)  # (..., C, 2 r)
+        left = torch.cat([w_q - p_q, p_q], -1)  # (..., C, r) and (..., C, r) -> (..., C, 2 r)
         right = torch.cat([w_k, w_k - p_k], -1)  # (..., C, 2 r)
         change = scores(left, right).symmetry
-    return [x.cpu() for x in (*now, change)]
+    return [x.cpu() for x in (*now, change)]  # numbers for a CSV file
 
 
 # ---- the command line --------------------------------------------------------------------------------------------
@@ -375,7 +376,7 @@ def analyze_models(args):
     else:
         wanted = args.hf
     targets, errors = suites.find_all(wanted, args.revision, args.revisions, args.stride, args.limit)
-    for name, error in errors.items():
+    for name, error in errors.items():  # a name that cannot be found does not stop the others
         complain(name, error)
 
     # A long job goes on where its CSV file ends: checkpoints that are in the file are not scored again.
@@ -399,6 +400,7 @@ def analyze_models(args):
     if args.matrices and results:
         matrices = [(target.label(), result.rows, result.crops) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
+    # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:
         report.report_paper(rows, results, args.plot)
     elif args.suite and rows:
@@ -414,7 +416,7 @@ def analyze_models(args):
 def main(argv):
     args = arguments.parse(argv, __doc__, GAMMA)
     try:
-        arguments.check(args)
+        arguments.check(args)  # refuse what would fail only after hours
         if args.runs:
             report.report_runs(args)
         else:
@@ -422,7 +424,7 @@ def main(argv):
     except (CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:
-        print("analyze.py: stopped", file=sys.stderr)
+        print("analyze.py: stopped", file=sys.stderr)  # what was scored so far is in the CSV file
         sys.exit(128 + signal.SIGINT)
 
 
