@@ -29,8 +29,3 @@ for _width, _three in _rates.items():
                     learning_rate=_rate,
                     eval_interval=50,
                 )
-
-for _scale in 0.02, (3 * 128) ** -0.5:
-    for _rate in 5e-4, 1e-3, 2e-3, 4e-3:
-        arms[f"decoder_{_scale:.2f}_{_rate:g}"] = dict(
-            causal=True, max_iters=500, qk_std=_scale, v_std=_scale, learning_rate=_rate, eval_interval=50)
