@@ -6,7 +6,8 @@ from pathlib import Path
 
 from data.pretrained import audit
 from data.pretrained.sources import known_models
-from data.results import compare, figures, figures_published, figures_training, published, tables, training
+from data.results import (compare, figures, figures_published, figures_training, figures_tuning, published, tables,
+                          training, tuning)
 from data.results.runs import RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -121,7 +122,9 @@ def report_runs(args):
     lines = compare.compare(arms, args.level, args.baseline)
     if curves:
         print(published.curves_table(curves))
-    if arms:
+    if arms and tuning.varies_rates(arms):
+        print(tuning.cells_table(tuning.find_cells(arms, args.level), args.level))
+    elif arms:
         print(tables.comparison_table(lines, arms, args.level))
     if trajectories:
         print(published.ends_table(trajectories, arms))
@@ -137,6 +140,8 @@ def draw_runs(arms, lines, level, curves, trajectories, path):
     if trajectories:
         figures_published.plot_trajectories(trajectories, arms, path)
         figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
+    elif arms and tuning.varies_rates(arms):
+        figures_tuning.plot_tuning(tuning.find_cells(arms, level), level, path)
     elif arms:
         figures.plot_runs(arms, lines, level, curves, path)
         figures.plot_arms(arms, path_of_layers)
