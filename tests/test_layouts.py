@@ -19,7 +19,7 @@ from tests.tiny_models import CASES, MLA, TEXT, build, configuration_auto, saved
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
 NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level")
-NORMS = re.compile(r"(q|k|query|key)_(a_)?(layer)?norm$|kv_a_layernorm$")  # outside of W_qk: replaced by the identity
+NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$")  # outside of W_qk: replaced by the identity
 
 # ---- the model's own attention ------------------------------------------------------------------------------------
 
@@ -28,6 +28,8 @@ POSITIONS = {"position_embeddings", "object_queries", "freqs_ci"}  # what an att
 
 def at_position_0(value):
     """The same as at position 0 for all: RoPE turns nothing, nothing is added."""
+    if isinstance(value, dict):  # DeepSeek-V4: for two kinds of layers
+        return {kind: at_position_0(embeddings) for kind, embeddings in value.items()}
     if isinstance(value, (tuple, list)):
         return torch.ones_like(value[0]), torch.zeros_like(value[1])  # cos, sin
     return torch.ones_like(value) if value.is_complex() else torch.zeros_like(value)
@@ -242,7 +244,7 @@ def test_older_names_give_the_same_layers(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", """vit deit beit dinov2 dinov2_with_registers ijepa vit_msn pixio
-    audio-spectrogram-transformer""".split())
+    audio-spectrogram-transformer deepseek_v4""".split())
 def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_path):
     values = next(param.values for param in CASES if param.values[0] == kind)
     model = build(*values[:2], values[4])

@@ -188,6 +188,10 @@ case("dbrx", dict(vocab_size=50, d_model=32, n_layers=2, n_heads=4, max_seq_len=
 # Latent.
 case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu", MLA, decoder(0, 1), index_topk=64)
 case("deepseek_v2 deepseek_v3", MLA, decoder(0, 1), q_lora_rank=None)
+case("deepseek_v4", dict(MOE, num_key_value_heads=1, q_lora_rank=12, o_groups=2, o_lora_rank=8, index_n_heads=2,
+                         index_head_dim=8, hc_mult=2, num_hidden_layers=3, layer_types=[
+                             "sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"]),
+     decoder(0, 1, 2))
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", HYBRID, decoder(1, 3))
 case("jamba", MAMBA, decoder(1, 3), attn_layer_period=2, attn_layer_offset=1, num_experts=2)

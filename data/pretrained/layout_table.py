@@ -147,6 +147,10 @@ ROWS = [
         kimi_k2""",  # which kimi_k25 reads as deepseek_v3
         path="(layers|blocks).{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj", form="latent",
         causal=True),
+    # W_qk is of a query and the key of a token; keys that the compressor makes of several tokens have weights of their own.
+    Row("deepseek_v4", path="layers.{i}.attn", weights="wq_a wq_b wkv", form="low_rank_queries", causal=True),
+    Row("deepseek_v4", path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_proj", form="low_rank_queries",
+        causal=True),  # the same in a state_dict of transformers
     Row("ctrl", path="h.{i}.multi_head_attention", weights="Wq Wk", form="separate", causal=True),
 
     # Encoders of text.

@@ -81,11 +81,11 @@ class Stack:
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
 # Not layers: cross-attention, pooling, backbones, what turns codes into sound, prediction of further tokens, and the
-# indexer that chooses what DeepSeek-V3.2 attends to. Position projections have other names.
+# indexer and the compressor of DeepSeek-V3.2 and V4. Position projections have other names.
 UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|\bhead\.[qk]_proj|mask_decoder|"
-                      r"pixel_level|timm_model|token2wav|code2wav|indexer\.|\bmtp\.")
+                      r"pixel_level|timm_model|token2wav|code2wav|indexer\.|compressor\.|\bmtp\.")
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
-      r"(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|kv_a_proj_with_mqa|kv_b_proj)")
+      r"(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
 ADAPTED = re.compile(rf"({QK}|\.in_proj)(\.|_)(\w+\.)*(base_layer|\w*lora|dora|ia3|oft|boft|hada|lokr|vera|fourierft)")
@@ -274,7 +274,8 @@ N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads 
     num_heads attention_heads encoder_attention_heads conf_num_attention_heads"""
 N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
 # The layer_types that have a softmax; "linear_attention", "conv", "mamba" and others have none.
-SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}
+SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
+           "compressed_sparse_attention", "heavily_compressed_attention"}
 
 
 def match_layers(row: Row, part: Part) -> list[re.Match]:
