@@ -38,7 +38,7 @@ from data.results import arguments, figures, report, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # rows and columns of a W_qk that are drawn
-FUSED = {"blocks", "grouped", "multi_query", "codegen"}  # forms of layouts.py: q, k and v in one (out, in) weight
+FUSED = {"blocks", "widening", "grouped", "multi_query", "codegen"}  # forms of layouts.py: q, k and v in one (out, in) weight
 
 
 # ---- the two scores ----------------------------------------------------------------------------------------------

@@ -44,6 +44,13 @@ def blocks(weights, sizes, config):
     return heads[:n_head], heads[n_head : n_head + n_kv_head]
 
 
+def widening(weights, sizes, config):
+    """[q; k; v] (3 H D, C): in the first layer of a stage of Hiera, H D is more than C."""
+    [qkv] = weights
+    q, k, v = qkv.unflatten(0, (3, sizes.n_head, -1))
+    return q, k
+
+
 def query_key(weights, sizes, config):
     """[q; k] (2 H D, C)."""
     [qk] = weights
@@ -133,4 +140,4 @@ def latent(weights, sizes, config):
 
 
 FORMS = {form.__name__: form for form in (
-    separate, gated, blocks, query_key, conv1d, grouped, multi_query, codegen, xlnet, low_rank_queries, latent)}
+    separate, gated, blocks, widening, query_key, conv1d, grouped, multi_query, codegen, xlnet, low_rank_queries, latent)}
