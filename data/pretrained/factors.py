@@ -6,7 +6,8 @@ layouts.py finds the heads; analyze.py scores the product.
 
 import torch
 
-FUSED = {"blocks", "widening", "grouped", "multi_query", "codegen"}  # layouts in which q, k and v are one (out, in) weight
+# forms of layouts in which q, k and v are one (out, in) weight
+FUSED = {"blocks", "widening", "grouped", "multi_query", "codegen"}
 
 
 def at_least_float32(x):

@@ -39,8 +39,11 @@ class Cell(NamedTuple):
 
 def varies_rates(arms):
     """Whether there are arms that are the same but for their learning rate."""
-    others = [but_for_rate(records[0].config) for records in arms.values()]
-    return len(set(others)) < len(others)
+    rates = {}
+    for records in arms.values():
+        config = records[0].config
+        rates.setdefault(but_for_rate(config), set()).add(config["learning_rate"])
+    return any(len(found) > 1 for found in rates.values())
 
 
 def but_for_rate(config):
