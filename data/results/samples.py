@@ -40,7 +40,7 @@ def sample(model, corpus, predicts_next):
 
 
 def fill_in(model, rows, meta):
-    """rows (B, T) -> rows with every seventh token masked, and rows with the guesses of the model there, (B, T) each."""
+    """rows (B, T) -> rows with every seventh token masked, and rows with the model's guesses there, (B, T) each."""
     masked = torch.zeros_like(rows, dtype=torch.bool)
     masked[:, MASK_EVERY // 2 :: MASK_EVERY] = True
     seen = torch.where(masked, meta["mask_token"], rows)
