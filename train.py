@@ -409,6 +409,8 @@ def describe(trainer):
         f"batch of {cfg.batch_size} = {place.world} processes x {n_micro} micro-batches x {micro} sequences of "
         f"{cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
     ]
+    if cfg.profile and cfg.max_iters - trainer.step <= runs.TRACE_AFTER:
+        lines.append(f"no trace.json will be written: a trace begins after {runs.TRACE_AFTER} updates")
     if cfg.warmup_iters > cfg.max_iters:
         lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
     return "\n".join(lines)

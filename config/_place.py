@@ -108,6 +108,9 @@ def read_ranks():
         if not text.isdecimal():
             raise ConfigError(f"the environment has RANK, but {name} = {text!r}: start with torchrun, or unset RANK")
         numbers.append(int(text))
+    rank, _, world = numbers
+    if rank >= world:
+        raise ConfigError(f"the environment has RANK = {rank}, but WORLD_SIZE = {world}: ranks count from 0")
     return numbers
 
 
@@ -125,7 +128,7 @@ def find_device(name, local_rank):
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a device can have a name and no memory
-    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+    except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
         raise ConfigError(f"device = {wanted!r} cannot be used: {first_line(e)}")
     return device
 
