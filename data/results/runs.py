@@ -35,6 +35,7 @@ DATA = ["tokenizer", "tokens", "checksum"]  # keys of a corpus's meta.json that 
 # Keys that a resumed run may change: where and how it runs, and what is looked at. max_iters may grow.
 RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile", "profile", "keep",
                "micro_batch_size", "eval_interval", "score_interval"}
+TRACE_AFTER = 10  # updates, which are slower than those that follow
 UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
               ArithmeticError, struct.error, pickle.UnpicklingError)  # what torch.load makes of damaged bytes
 
@@ -122,12 +123,12 @@ def save_hf(folder, config, state):
 
 
 def traced(batches, path):
-    """The same batches; what is done with five of them, after the first ten, becomes a Chrome trace at path."""
+    """The same batches; what is done with five of them, after the first few, becomes a Chrome trace at path."""
     def write(profiler):
         with replacing(path) as temporary:
             profiler.export_chrome_trace(str(temporary))
 
-    schedule = torch.profiler.schedule(skip_first=9, wait=0, warmup=1, active=5, repeat=1)
+    schedule = torch.profiler.schedule(skip_first=TRACE_AFTER - 1, wait=0, warmup=1, active=5, repeat=1)
     with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
         for batch in batches:
             yield batch
@@ -261,6 +262,10 @@ def require_same_run(path, theirs, ours):
 def begin(folder, cfg, meta, step):
     """Make a folder ready for the rows of a run that stands at `step`: by one process, before any training."""
     folder = Path(folder)
+    for name, header in ("log.csv", LOG), ("scores.csv", SCORES):  # what is damaged is refused before any is changed
+        rows = read_begun(folder / name, header)
+        require(step == 0 or rows, f"{folder / name} has lost the rows up to step {step}, where ckpt.pt stands: put "
+                                   "it back, or move the folder away")
     write_json(folder / "run.json", describe(cfg, meta))
     last = step if step > 0 else -1  # at step 0 a run writes the rows of its start again
     cut(folder / "log.csv", LOG, last)
