@@ -1,22 +1,24 @@
 """
-Symmetry and directionality of W_qk = W_q W_k^T: in pretrained models, from their query and key weights alone, and in
-runs of train.py.
+Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in runs of train.py.
 
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
-    python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
     python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
     python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
-    python analyze.py --paper --offline --plot paper.png      # what it published alone, put right, and no network
+    python analyze.py --paper --plot paper.png                # every model of the paper, beside its published scores
+    python analyze.py --paper --offline --plot paper.png      # the published scores only, corrected; needs no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
     python analyze.py --runs data/results/published/*.csv out/tiny --plot trajectories.png  # beside the authors' runs
 
+The file begins with the two scores, as formulas of the matrix W_qk. Then come the same scores computed from W_q and W_k
+alone, which is faster; then pretrained models, runs of train.py, and the command line.
+
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
-Biases, rotary positions, scaling, and norms of queries and keys are outside of W_qk: these are the raw projections.
+Biases, rotary positions, scaling, and norms of queries and keys are not part of W_qk: only the raw weights are.
 
-Letters of shapes: C n_embd, H query heads, Hkv key heads, D their size, L layers; r columns of a pair of factors
-W_q, W_k (C, r), which is D for one head and H D for a layer.
+Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r):
+r is D for one head, and H D for a layer.
 """
 
 import math
@@ -30,6 +32,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from data.pretrained import suites
+from data.pretrained.factors import at_least_float32, layer_factors, published_factors
 from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
@@ -37,13 +40,12 @@ from data.pretrained.sources import known_models, open_checkpoint
 from data.results import arguments, figures, report, runs, tables
 
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
-CROP = 128  # rows and columns of a W_qk that are drawn
-FUSED = {"blocks", "widening", "grouped", "multi_query", "codegen"}  # forms of layouts.py: q, k and v in one (out, in) weight
+CROP = 128  # pictures show this many rows and columns of a W_qk
 
 
 # ---- the two scores ----------------------------------------------------------------------------------------------
 #
-# Attention compares token x_i, as a query, with token x_j, as a key, by x_i^T W_qk x_j.
+# Attention compares a token x_i (the query) with a token x_j (the key) by x_i^T W_qk x_j.
 
 
 def wqk(w_q, w_k):
@@ -53,15 +55,16 @@ def wqk(w_q, w_k):
 
 def symmetry(m):
     """
-    s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if symmetric, -1 if skew-symmetric, 1/n on average if random.
+    s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if M = M^T, -1 if M = -M^T, 1/n on average if M is random.
 
-    Eq. (15) without its leading 2, which would give 2 for a symmetric matrix: as in the tables of the paper and Prop.
-    S1.17. nan for a zero matrix.
+    This is Eq. (15) without its leading 2, as in the tables of the paper and in Prop. S1.17: with the 2 a symmetric
+    matrix would have s = 2. nan for a zero matrix.
     """
-    # Every matrix is a symmetric part, in which i attends to j as j to i, and a skew part, in which they do opposite
-    # things: M = M_s + M_n with M_s = (M + M^T) / 2 and M_n = (M - M^T) / 2. The parts are orthogonal, so
-    #     |M|^2 = |M_s|^2 + |M_n|^2    and    s = (|M_s|^2 - |M_n|^2) / |M|^2
-    # weighs them against each other. The difference above the line is what is left of sum_ij M_ij M_ji = tr(MM).
+    # Every matrix is the sum of a symmetric and a skew part, M = M_s + M_n:
+    #     M_s = (M + M^T) / 2    i attends to j as j attends to i
+    #     M_n = (M - M^T) / 2    what i adds to its attention to j, j takes from its attention to i
+    # The parts are orthogonal, so |M|^2 = |M_s|^2 + |M_n|^2. The score compares the two:
+    #     s = (|M_s|^2 - |M_n|^2) / |M|^2,    because |M_s|^2 - |M_n|^2 = sum_ij M_ij M_ji = tr(MM)
     trace = (m * m.mT).sum((-2, -1))
     return trace / m.square().sum((-2, -1))
 
@@ -70,22 +73,22 @@ def directionality(m, gamma=GAMMA):
     """
     d = (r - c) / (r + c) of m (..., n, n): 1 if only rows stand out, -1 if only columns, 0 if neither.
 
-    r is what row norms have above their mean plus gamma standard deviations (over the n norms, divided by n - 1),
-    summed over the rows that are above; c the same of columns. So it was computed for the published tables.
+    r is the excess of the row norms: a norm counts by how much it exceeds mean + gamma * standard deviation of all row
+    norms, or not at all. c is the same for columns. The published tables hold this variant.
     """
-    # A row of W_qk belongs to a dimension of the token that asks, a column to one of the token that is asked. The
-    # paper's argument: under a causal mask a token is asked by all that follow it, so some columns grow long: d < 0.
-    r = excess(m.norm(dim=-1), gamma)
-    c = excess(m.norm(dim=-2), gamma)
+    # A row of W_qk belongs to one dimension of the query token, a column to one dimension of the key token. The paper
+    # argues: under a causal mask a token is the key of all later tokens, so a few columns grow long, and d < 0.
+    r = excess(m.norm(dim=-1), gamma)  # (...), from the norms of the rows (..., n)
+    c = excess(m.norm(dim=-2), gamma)  # (...), from the norms of the columns
     return balance(r, c)
 
 
 def directionality_eq17(m, gamma=GAMMA):
     """
-    As printed, Eq. (17)-(19): the norms that stand out are summed whole, and deviations divide by n.
+    The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole.
 
-    Its sign can be wrong. One heavy column raises the threshold of the columns, so that hardly any other passes it, and
-    counts once; of the rows as many pass theirs as chance lets through, 2 in 100, and each of them counts as well.
+    Its sign can be wrong. Let one column be very long. It raises the threshold of the columns, so it is the only one
+    above, and counts once. Of the rows about 2 in 100 are above their threshold by chance, and each counts as much.
     """
     r = outliers(m.norm(dim=-1), gamma)
     c = outliers(m.norm(dim=-2), gamma)
@@ -93,20 +96,20 @@ def directionality_eq17(m, gamma=GAMMA):
 
 
 def excess(norms, gamma):
-    """(..., n) -> (...): what stands above the threshold, summed."""
-    # With gamma = 2 few pass, and a norm barely above weighs next to nothing: one long column outweighs many of these.
+    """(..., n) -> (...): by how much norms exceed the threshold, summed."""
+    # A norm that is barely above adds next to nothing, so one very long column outweighs many of those.
     threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)
     return (norms - threshold).clamp_min(0).sum(-1)
 
 
 def outliers(norms, gamma):
     """(..., n) -> (...): the sum of the norms above the threshold, Eq. (18), (19)."""
-    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, correction=0, keepdim=True)
-    return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * nan is nan: it must not read as 0
+    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, correction=0, keepdim=True)  # divides by n
+    return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * norms and not 0, so that nan stays nan
 
 
 def balance(r, c):
-    # 0 / 0 where nothing stands out, and then no side has the upper hand
+    """(r - c) / (r + c), or 0 if nothing stands out on either side."""
     return torch.where(r + c == 0, 0.0, (r - c) / (r + c))
 
 
@@ -114,7 +117,7 @@ def balance(r, c):
 
 
 class Scores(NamedTuple):
-    """Each of the shape that stands before the matrices (C, r)."""
+    """The scores of one W_qk, or tensors with the scores of many."""
 
     symmetry: Tensor
     directionality: Tensor
@@ -123,148 +126,116 @@ class Scores(NamedTuple):
 
 def scores(w_q, w_k, gamma=GAMMA):
     """
-    The scores of wqk(w_q, w_k) from its factors (..., C, r), (..., C, r), in float32 at least; nan for a zero matrix.
+    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), in float32 at least. nan for a zero matrix.
 
-    Where r is small against C, the (C, C) matrix is never made: its trace and its norms follow from r x r products,
-    in 3.5 to 5 C r^2 multiplications instead of C^2 r, and without several passes over C^2 numbers.
+    If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
+    takes 3.5 to 5 C r^2 multiplications instead of C^2 r.
     """
     w_q, w_k = near_one(w_q), near_one(w_k)
     C, r = w_q.shape[-2:]
-    if 5 * r > 2 * C:  # from here on the plain way is the faster one, at C = 768 and at 4096
+    if 5 * r > 2 * C:  # then the plain way is faster, as measured at C = 768 and 4096
         s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
         enough = 1e-8
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
-        enough = 1e-4  # here squares are what is rounded, to 7 digits; of random factors 1 / r is left
-    # W_qk is a sum of r products of a column of W_q and a column of W_k. Heads may all but cancel in it, and queries
-    # avoid the main direction of the keys. If next to nothing is left of the sum of their norms, what is left is the
-    # difference of numbers that agree in most of their digits: then once more, in float64.
-    left = row_norms.square().sum(-1)
-    total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)
+        enough = 1e-4  # larger, because here the squared norms are rounded, and not the norms
+    # W_qk is a sum of r matrices, each of them a column of W_q times a column of W_k. They may nearly cancel. Then the
+    # result is a small difference of large numbers, and has few correct digits. For random W_q and W_k, |W_qk|^2 is
+    # about 1 / r of the square of the sum of the r norms. If it is far less, compute once more in float64.
+    left = row_norms.square().sum(-1)  # (...), |W_qk|^2
+    total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)  # (...), the sum of the norms of the r matrices
     if (left < enough * total.square()).any():
-        if w_q.ndim > 2:  # many matrices: one by one, as most of them are well
-            each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
-            return Scores(*(torch.stack(values) for values in zip(*each)))
-        found = from_product(w_q.cpu().double(), w_k.cpu().double())  # on the CPU: not every device has float64
-        s, row_norms, column_norms = (x.to(w_q.device, w_q.dtype) for x in found)
+        if w_q.ndim > 2:  # many matrices: do them one by one, because most of them are good as they are
+            return one_by_one(w_q, w_k, gamma)
+        s, row_norms, column_norms = from_product(w_q.cpu().double(), w_k.cpu().double())  # not every GPU has float64
+        s, row_norms, column_norms = s.to(w_q), row_norms.to(w_q), column_norms.to(w_q)  # dtype and device as before
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
-    nothing = s.isnan()  # a zero matrix, of which balance says that neither rows nor columns stand out
-    return Scores(s, d.masked_fill(nothing, math.nan), eq17.masked_fill(nothing, math.nan))
+    is_zero = s.isnan()  # the symmetry of a zero matrix is 0 / 0
+    return Scores(s, d.masked_fill(is_zero, math.nan), eq17.masked_fill(is_zero, math.nan))
 
 
-def at_least_float32(x):
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+def one_by_one(w_q, w_k, gamma):
+    """scores() of a list of matrices, each by itself."""
+    each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
+    return Scores(
+        torch.stack([found.symmetry for found in each]),
+        torch.stack([found.directionality for found in each]),
+        torch.stack([found.directionality_eq17 for found in each]),
+    )
 
 
 def near_one(w):
-    """w (..., C, r) in float32 at least; if its largest entry is far from 1, times a power of two that mends that."""
-    # The scores do not depend on the scale of W_q and W_k. Products of four entries do: of 1e-21 they would be 0.
+    """w (..., C, r) in float32 at least. If its largest entry is far from 1, w is scaled by a power of two."""
+    # The scores do not depend on the scale of W_q and W_k. But they are made of products of four entries, and if these
+    # are all 1e-21, float32 makes the product 0.
     w = at_least_float32(w)
-    low, high = w.detach().flatten(-2).aminmax(dim=-1)  # (...); the power of two is a constant to autograd
-    exponent = torch.frexp(torch.maximum(high, -low)).exponent  # largest = mantissa 2^exponent
+    low, high = w.detach().flatten(-2).aminmax(dim=-1)  # (...); detach: for autograd the scale is a constant
+    exponent = torch.frexp(torch.maximum(high, -low)).exponent  # largest entry = 2^exponent times 0.5 to 1
     if (exponent.abs() < 16).all():
         return w
     exponent = exponent.clamp(-126, 126)  # the range of float32
-    return w * torch.exp2(-exponent)[..., None, None]  # which changes no digit
+    return w * torch.exp2(-exponent)[..., None, None]  # a power of two, so no digit changes
 
 
 def from_product(w_q, w_k):
-    """Symmetry, row norms and column norms (..., C) of W_q W_k^T."""
+    """-> the symmetry (...), row norms (..., C) and column norms (..., C) of W_q W_k^T, the plain way."""
     m = wqk(w_q, w_k)  # (..., C, C)
     return symmetry(m), m.norm(dim=-1), m.norm(dim=-2)
 
 
 def from_gram(w_q, w_k):
-    """The same, without the product."""
-    # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(KQ KQ) with KQ = W_k^T W_q, as a trace may be turned around in a circle
+    """The same without the (C, C) product."""
+    # A trace does not change when its factors move round in a circle. With the small matrix KQ = W_k^T W_q:
+    #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
     kq = w_k.mT @ w_q  # (..., r, r)
-    trace = (kq * kq.mT).sum((-2, -1))
-    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding may leave a norm of 0 just below it
-    columns = squared_norms(w_k, w_q).clamp_min(0)  # the columns of M are the rows of M^T = W_k W_q^T
+    trace = (kq * kq.mT).sum((-2, -1))  # (...)
+    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding can make a square slightly negative
+    columns = squared_norms(w_k, w_q).clamp_min(0)  # (..., C); the columns of M are the rows of M^T = W_k W_q^T
     return trace / rows.sum(-1), rows.sqrt(), columns.sqrt()
 
 
 def squared_norms(x, y):
     """The squared norm of every row of x y^T: x, y (..., C, r) -> (..., C)."""
-    # Row i of x y^T is x_i y^T, its squared norm x_i (y^T y) x_i^T: in two lines, and as tests/test_analyze.py has it,
-    #     gram = y.mT @ y  # (..., r, r)
-    #     return ((x @ gram) * x).sum(-1)
-    # gram is symmetric, so half of it is enough. With x = [a b] and y = [c d] cut in two, x y^T = a c^T + b d^T, and
-    #     |a c^T + b d^T|^2 = |a c^T|^2 + 2 <a c^T, b d^T> + |b d^T|^2
-    # for every row: the two squares are this function again. At r = 1024 that takes 5/8 of the multiplications.
+    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T.
     r = x.shape[-1]
     if r <= 256:
-        gram = y.mT @ y
+        gram = y.mT @ y  # (..., r, r)
         return ((x @ gram) * x).sum(-1)
-    a, b = x[..., : r // 2], x[..., r // 2 :]
+    # gram is symmetric, so half of it is enough. Cut x = [a b] and y = [c d]. Then x y^T = a c^T + b d^T, and by row
+    #     |a c^T + b d^T|^2 = |a c^T|^2 + 2 <a c^T, b d^T> + |b d^T|^2
+    # The two squares are this function again. At r = 1024 this takes 5/8 of the multiplications.
+    a, b = x[..., : r // 2], x[..., r // 2 :]  # (..., C, r / 2) each
     c, d = y[..., : r // 2], y[..., r // 2 :]
-    cross = ((a @ (c.mT @ d)) * b).sum(-1)
+    cross = ((a @ (c.mT @ d)) * b).sum(-1)  # (..., C)
     return squared_norms(a, c) + 2 * cross + squared_norms(b, d)
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 
 
-def layer_factors(w_q, w_k, tiled=False):
-    """
-    w_q (H, C, D), w_k (Hkv, C, D) -> factors (C, Hkv D) of the layer's W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20).
-
-    Query head h meets key head g(h) = h // (H / Hkv). tiled: g(h) = h % Hkv, as in the published scores of
-    grouped-query models, which are of another matrix therefore.
-    """
-    # Six query heads and two key heads:      q0 q1 q2  q3 q4 q5            tiled:   q0 q1 q2 q3 q4 q5
-    #                                          \  |  /   \  |  /                      |  |  |  |  |  |
-    #                                             k0        k1                       k0 k1 k0 k1 k0 k1
-    # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T: the queries of a group are added up before any product, and
-    # the factors have Hkv D columns instead of H D.
-    w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
-    n_kv = len(w_k)
-    if tiled:
-        w_q = w_q.unflatten(0, (-1, n_kv)).sum(0)  # (H / Hkv, Hkv, C, D) -> (Hkv, C, D)
-    else:
-        w_q = w_q.unflatten(0, (n_kv, -1)).sum(1)  # (Hkv, H / Hkv, C, D) -> (Hkv, C, D)
-    return side_by_side(w_q), side_by_side(w_k)
-
-
-def side_by_side(heads):
-    """(H, C, D) -> (C, H D)"""
-    return heads.movedim(0, 1).flatten(1)
-
-
-def published_factors(layer, tensors, w_q, w_k):
-    """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
-    if layer.layout.form in FUSED:
-        # Rows 0 to C and C to 2 C, and not transposed: W_q^T W_k where these are q and k. In Pythia each head has its
-        # q, k and v together, so that the first C rows are a third of the heads, with their keys and values.
-        weight = tensors[layer.names[0]]
-        C = weight.shape[1]
-        return weight[:C], weight[C : 2 * C]
-    return layer_factors(w_q, w_k, tiled=True)
-
-
 class ScoredModel(NamedTuple):
-    """What score_model found."""
+    """What score_model returns. A stack is an encoder or a decoder of the model; most models have one, named ""."""
 
     n_params: int
-    causal: dict  # stack -> True, False, or None where it cannot be told
+    causal: dict  # stack -> True, False, or None if it cannot be known
     modality: dict  # stack -> language, vision or audio
     rows: list  # of tables.ModelScore
-    crops: list  # the corner (CROP, CROP) of every layer's W_qk, for the picture of one model
-    note: str  # what was read
+    crops: list  # the corner (CROP, CROP) of the W_qk of every layer, for pictures
+    note: str  # how much was read
 
 
 def score_model(target, args):
-    """One layer after the other; those to come are being read meanwhile."""
+    """Score a checkpoint, one layer after the other. Other threads read the next layers meanwhile."""
     rows, crops = [], []
     with open_checkpoint(target.source) as checkpoint:
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
-        stacks = find_stacks(checkpoint.config, shapes)
+        stacks = find_stacks(checkpoint.config, shapes)  # which tensors are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
-        # A model may be larger than the memory: only queries and keys are read, a layer at a time, a few ahead.
+        # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
         name = target.label()
-        with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
+        with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:
             for (stack, layer), tensors in zip(layers, stream):
                 tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
                 new_rows, crop = score_layer(target, stack.name, layer, tensors, args)
@@ -274,6 +245,7 @@ def score_model(target, args):
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
         modality = {stack.name: find_modality(checkpoint.config, stack.name) for stack in stacks}
+        # The note goes to stderr: what was read, and what this checkpoint does not hold.
         notes = [bytes_read(checkpoint), checkpoint.note]
         notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
         note = ", ".join(part for part in notes if part)
@@ -281,25 +253,28 @@ def score_model(target, args):
 
 
 def score_layer(target, stack, layer, tensors, args):
-    """-> the row of one layer, those of its heads if asked for, and the corner of its W_qk that is drawn."""
-    w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D)
+    """-> the rows of one layer (and of its heads, with --per_head), and the corner of its W_qk that is drawn."""
+
+    def to_row(head, factor, values):
+        n, r = factor.shape
+        values = [float(value) for value in values]
+        return tables.ModelScore(target.model, target.revision, stack, layer.index, head, n, r, *values)
+
+    w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
     if args.published:
         q, k = published_factors(layer, tensors, w_q, w_k)
     else:
-        q, k = layer_factors(w_q, w_k)  # (C, Hkv D)
+        q, k = layer_factors(w_q, w_k)  # (C, Hkv D) each
     whole = scores(q, k, args.gamma)
-    if not math.isfinite(whole.symmetry):  # W_q W_k^T can be zero where neither of them is
+    if not math.isfinite(whole.symmetry):  # W_q W_k^T can be zero even if W_q and W_k are not
         raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
-    values = [float(x) for x in whole]
-    rows = [tables.ModelScore(target.model, target.revision, stack, layer.index, None, *q.shape, *values)]
+    rows = [to_row(None, q, whole)]
     if args.per_head:
-        keys = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): to each query head its key head
-        each = scores(w_q, keys, args.gamma)  # (H,) each
+        group = len(w_q) // len(w_k)  # query heads that share a key head
+        of_heads = scores(w_q, w_k.repeat_interleave(group, 0), args.gamma)  # (H,) each
         for head in range(len(w_q)):
-            values = [float(x[head]) for x in each]
-            rows.append(tables.ModelScore(target.model, target.revision, stack, layer.index, head, *w_q.shape[1:],
-                                          *values))
-    # The first rows of both factors are what the first rows and columns of W_qk are made of: no need for all of it.
+            rows.append(to_row(head, w_q[head], [values[head] for values in of_heads]))
+    # The corner of W_qk is the product of the first rows of both factors.
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
 
@@ -316,19 +291,22 @@ def bytes_read(checkpoint):
 
 def score_rows(step, n_head, new, old):
     """
-    Rows of scores.csv from W_q and W_k, each (L, C, C), now, `new`, and at the rows before, `old` (None at the start).
+    The rows of scores.csv for one step of a run.
 
-    update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4.
+    new: the pair (W_q, W_k) of all layers, (L, C, C) each. old: the same at the last rows before, None at the start.
+    update_symmetry is the symmetry of the change of W_qk since then, which is the subject of Theorem 2.4.
     """
-    # A layer's W_qk is the product of W_q and W_k as they are, that of head h of their columns h D to (h + 1) D.
-    heads_now = [split_heads(w, n_head) for w in new]
-    heads_before = None if old is None else [split_heads(w, n_head) for w in old]
     of_layers = score_step(new, old)  # (L,) each
-    of_heads = score_step(heads_now, heads_before)  # (L, H) each
+    # The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k.
+    new_heads = [split_heads(w, n_head) for w in new]
+    old_heads = None
+    if old is not None:
+        old_heads = [split_heads(w, n_head) for w in old]
+    of_heads = score_step(new_heads, old_heads)  # (L, H) each
     rows = []
     for layer in range(len(new[0])):
         texts = [f"{values[layer]:.6f}" for values in of_layers]
-        rows.append(runs.RunScore(step, layer, "", *texts))
+        rows.append(runs.RunScore(step, layer, "", *texts))  # an empty cell for the head: the whole layer
         for head in range(n_head):
             texts = [f"{values[layer, head]:.6f}" for values in of_heads]
             rows.append(runs.RunScore(step, layer, head, *texts))
@@ -341,18 +319,19 @@ def split_heads(w, n_head):
 
 
 def score_step(new, old):
-    """The scores of W_qk and the symmetry of its change: four tensors on the CPU."""
+    """-> symmetry, directionality and directionality_eq17 of W_qk, and the symmetry of its change, on the CPU."""
     w_q, w_k = new
     now = scores(w_q, w_k)
-    change = torch.full_like(now.symmetry, math.nan)  # at the start there is none
+    change = torch.full_like(now.symmetry, math.nan)  # at the start there is no change yet
     if old is not None:
-        # W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T:
-        # a product of two factors again, and nothing that cancels when the change is small
+        # With P_q, P_k the old factors, the change is again a product of two factors:
+        #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
+        # The right side subtracts before it multiplies, so a small change keeps its digits.
         p_q, p_k = old
-        left = torch.cat([w_q - p_q, p_q], -1)  # (..., C, 2 r)
-        right = torch.cat([w_k, w_k - p_k], -1)
+        left = torch.cat([w_q - p_q, p_q], -1)  # (..., C, r) and (..., C, r) -> (..., C, 2 r)
+        right = torch.cat([w_k, w_k - p_k], -1)  # (..., C, 2 r)
         change = scores(left, right).symmetry
-    return [x.cpu() for x in (*now, change)]
+    return [x.cpu() for x in (*now, change)]  # numbers for a CSV file
 
 
 # ---- the command line --------------------------------------------------------------------------------------------
@@ -364,9 +343,9 @@ def complain(name, error):
 
 def score_all(targets, rows, path, args):
     """
-    Score one after the other, and name those that cannot be. rows: what was scored before, in the CSV at path, if any.
+    Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on.
 
-    -> the rows of all, {target: what score_model found}
+    rows: scored before, in the CSV at path. -> all rows, and {target: its ScoredModel}
     """
     results = {}
     for target in targets:
@@ -378,21 +357,29 @@ def score_all(targets, rows, path, args):
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
         rows = rows + result.rows
         if path:
-            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
-        drawn = args.matrices or len(targets) == 1
-        results[target] = result if drawn else result._replace(crops=[])  # those of hundreds would fill the memory
+            tables.write_scores(path, rows)  # after every checkpoint, so that nothing is lost if this is stopped
+        is_drawn = args.matrices or len(targets) == 1
+        if not is_drawn:
+            result = result._replace(crops=[])  # the corners of hundreds of models would fill the memory
+        results[target] = result
     return rows, results
 
 
 def analyze_models(args):
-    """Score every checkpoint that is asked for -> exit status, 1 if one of them could not be scored."""
-    names = args.hf or [row["name"] for row in known_models()]
-    members = suites.find_suite(args.suite) if args.suite else []
-    targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
-    for name, error in errors.items():  # one that cannot be found does not stop the others
+    """Score all checkpoints that were asked for. -> the exit status: 1 if one of them could not be scored"""
+    members = []
+    if args.suite:
+        members = suites.find_suite(args.suite)
+        wanted = members
+    elif args.paper:
+        wanted = [row["name"] for row in known_models()]
+    else:
+        wanted = args.hf
+    targets, errors = suites.find_all(wanted, args.revision, args.revisions, args.stride, args.limit)
+    for name, error in errors.items():  # a name that cannot be found does not stop the others
         complain(name, error)
 
-    # What takes hours goes on where its CSV stands.
+    # A long job goes on where its CSV file ends: checkpoints that are in the file are not scored again.
     path, rows = args.csv, []
     if args.paper:
         path = path or "data/results/paper.csv"
@@ -404,7 +391,7 @@ def analyze_models(args):
     if not args.offline:
         left = [target for target in targets if (target.model, target.revision) not in done]
 
-    # Of a training, how many bytes will be read is said first.
+    # Say how many bytes each training will take before reading them.
     surveys = suites.survey(targets, left)
     for seen in surveys:
         print(printable(seen.line()), file=sys.stderr)
@@ -413,6 +400,7 @@ def analyze_models(args):
     if args.matrices and results:
         matrices = [(target.label(), result.rows, result.crops) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
+    # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:
         report.report_paper(rows, results, args.plot)
     elif args.suite and rows:
@@ -420,7 +408,7 @@ def analyze_models(args):
     elif surveys and rows:
         report.report_trainings(rows, targets, surveys, args.plot)
     elif rows:
-        with_layers = len(targets) == 1 or args.per_head and not args.csv
+        with_layers = len(targets) == 1 or (args.per_head and not args.csv)
         report.report_models(rows, results, with_layers, args.plot)
     return 1 if errors or len(results) < len(left) else 0
 
@@ -428,7 +416,7 @@ def analyze_models(args):
 def main(argv):
     args = arguments.parse(argv, __doc__, GAMMA)
     try:
-        arguments.check(args)
+        arguments.check(args)  # refuse what would fail only after hours
         if args.runs:
             report.report_runs(args)
         else:
@@ -436,7 +424,7 @@ def main(argv):
     except (CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:
-        print("analyze.py: stopped", file=sys.stderr)
+        print("analyze.py: stopped", file=sys.stderr)  # what was scored so far is in the CSV file
         sys.exit(128 + signal.SIGINT)
 
 

@@ -341,3 +341,50 @@ def test_colour_is_the_scale_and_dash_the_start_and_with_many_starts_the_other_w
     assert style["a"]["color"] == style["c"]["color"] != style["b"]["color"] == style["d"]["color"]
     assert style["a"]["ls"] == style["b"]["ls"] != style["c"]["ls"] == style["d"]["ls"]
     assert len({line["color"] for line in style.values()}) == 7
+
+
+def write_tuning(tmp_path):
+    """Two starts at two scales of q and k, each at two learning rates, whose ends are given; and a lone one."""
+    ends = {("random", 0.1, 1e-3): 0.3, ("random", 0.1, 2e-3): 0.1, ("random", 0.2, 1e-3): 0.2,
+            ("random", 0.2, 2e-3): 0.4, ("symmetric", 0.1, 1e-3): 0.0, ("symmetric", 0.1, 2e-3): 0.5,
+            ("symmetric", 0.2, 1e-3): 1.0, ("symmetric", 0.2, 2e-3): 0.9}
+    folders = []
+    for (start, std, rate), end in ends.items():
+        folders.append(write_run(tmp_path / f"{start}_{std}_{rate:g}-101", FALL + end, 101, init=start, n_embd=64,
+                                 qk_std=std, v_std=0.1, learning_rate=rate))
+    folders.append(write_run(tmp_path / "bert-101", FALL + 0.6, 101, n_embd=64, learning_rate=1e-3))
+    return folders
+
+
+def test_of_arms_that_differ_in_their_learning_rate_the_best_is_taken_at_each_scale(tmp_path, capsys):
+    folders = write_tuning(tmp_path)
+    assert not run(*folders, "--level", "2.5")
+    found = {}
+    for line in capsys.readouterr().out.splitlines():
+        words = line.split()
+        if words[0] == "64":
+            starred = "*" in words
+            left = line.split("; at ")[1]
+            found[words[1], float(words[2])] = starred, left
+    # FALL smoothed is 0.1 above itself, and comes to 2.5 at step 600; each tenth more is a step of 100 later
+    assert found == {("random", 0.64): (True, "0.002: 700"), ("random", 2.56): (False, "0.001: 800"),
+                     ("symmetric", 0.64): (True, "0.001: 600"), ("symmetric", 2.56): (False, "0.002: not left"),
+                     ("random", 0.0256): (True, "0.001: not left")}
+
+
+def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_rates(tmp_path, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    assert not run(*write_tuning(tmp_path), "--plot", str(tmp_path / "p.png"))
+    losses, steps = drawn[0].axes
+    lines = {line.get_label(): line for line in losses.lines}
+    np.testing.assert_allclose(lines["random"].get_xdata(), [0.64, 2.56])
+    np.testing.assert_allclose(lines["random"].get_ydata(), [2.1, 2.2])
+    np.testing.assert_allclose(lines["symmetric"].get_ydata(), [2.0, 2.9])
+    np.testing.assert_allclose(lines["random, v at 0.026"].get_ydata(), [2.6])
+    reached = [line.get_ydata().tolist() for line in steps.lines if len(line.get_xdata()) == 2]
+    assert reached[0] == [700, 800] and reached[1][0] == 600 and math.isnan(reached[1][1])
+    arrows = [line for line in steps.lines if line.get_marker() == "^"]
+    assert [line.get_xdata()[0] for line in arrows] == pytest.approx([0.0256, 2.56])

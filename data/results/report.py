@@ -6,7 +6,8 @@ from pathlib import Path
 
 from data.pretrained import audit
 from data.pretrained.sources import known_models
-from data.results import compare, figures, figures_published, figures_training, published, tables, training
+from data.results import (compare, figures, figures_published, figures_training, figures_tuning, published, tables,
+                          training, tuning)
 from data.results.runs import RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -75,8 +76,29 @@ def report_paper(rows, results, plot):
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
+def describe_start(trainer):
+    """A few lines about the run that is about to begin. trainer: the Trainer of train.py."""
+    cfg, place = trainer.cfg, trainer.place
+    kind = "decoder" if cfg.causal else "encoder"
+    n_params = sum(p.numel() for p in trainer.model.parameters())
+    precision = cfg.dtype
+    if cfg.dtype == "float32" and place.device.type == "cuda":
+        precision = "float32, products in TF32"
+    micro_batch_size = trainer.loader.micro_batch_size
+    n_micro_batches = len(trainer.loader.rows) // micro_batch_size
+    lines = [
+        f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
+        f"({precision})",
+        f"batch of {cfg.batch_size} = {place.world} processes x {n_micro_batches} micro-batches x {micro_batch_size} "
+        f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
+    ]
+    if cfg.warmup_iters > cfg.max_iters:
+        lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
+    return "\n".join(lines)
+
+
 def report_run(folder):
-    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
+    """Draw run.png in the folder of a run, and return a table with the first and the last scores of every layer."""
     run = read_run(folder)
     figures.plot_run(run, Path(folder) / "run.png")
     loss = run.log["val_loss"][-1]
@@ -100,7 +122,9 @@ def report_runs(args):
     lines = compare.compare(arms, args.level, args.baseline)
     if curves:
         print(published.curves_table(curves))
-    if arms:
+    if arms and tuning.varies_rates(arms):
+        print(tuning.cells_table(tuning.find_cells(arms, args.level), args.level))
+    elif arms:
         print(tables.comparison_table(lines, arms, args.level))
     if trajectories:
         print(published.ends_table(trajectories, arms))
@@ -116,6 +140,8 @@ def draw_runs(arms, lines, level, curves, trajectories, path):
     if trajectories:
         figures_published.plot_trajectories(trajectories, arms, path)
         figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
+    elif arms and tuning.varies_rates(arms):
+        figures_tuning.plot_tuning(tuning.find_cells(arms, level), level, path)
     elif arms:
         figures.plot_runs(arms, lines, level, curves, path)
         figures.plot_arms(arms, path_of_layers)

@@ -1,0 +1,18 @@
+"""
+Which part of the published start helps: the scale of v, that of q and k, or, where QK-norm leaves q and k no scale, none?
+
+    python -m config config/arms/parts.py | xargs -P 2 -L 1 python train.py
+
+The arms without QK-norm belong to the table of config/arms/starts.py, which has "random" and "random_qkv".
+"""
+base = "config/small.py"
+seeds = [1, 2, 3, 4, 5, 6, 7]
+
+_big = (3 * 128) ** -0.5  # the published scale, 1 / sqrt(3 C)
+arms = {
+    "random_v": dict(v_std=_big),
+    "random_qk": dict(qk_std=_big),
+    "random_norm": dict(qk_norm=True, v_std=_big),
+    "symmetric_norm": dict(init="symmetric", qk_norm=True, v_std=_big),
+    "tilted_norm": dict(init="tilted", qk_norm=True, v_std=_big),
+}

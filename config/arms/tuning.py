@@ -1,0 +1,33 @@
+"""
+The learning rate of every start, scale and width: one run each, of a seed that no comparison uses.
+
+    python -m config config/arms/tuning.py | xargs -P 2 -L 1 python train.py
+
+v starts at the published scale, 1 / sqrt(3 C), in all but "bert", where q, k and v start at 0.02. The scale of q and k is
+C std^2; where W_k = W_q, sqrt(D) times this is what the logit of a token with itself has more than others.
+config/arms/tuned.py compares the best of each start.
+"""
+base = "config/small.py"
+seeds = [101]
+
+_rates = {64: [1e-3, 2e-3, 4e-3], 128: [5e-4, 1e-3, 2e-3]}  # by C: the wider, the smaller
+_more = {64: [], 128: [4e-3]}  # added for the best scales, once 2e-3 had come out as their best
+arms = {}
+for _width, _three in _rates.items():
+    for _rate in _three:
+        arms[f"bert_{_width}_{_rate:g}"] = dict(
+            n_embd=_width, n_head=_width // 64, learning_rate=_rate, eval_interval=50)
+for _width, _three in _rates.items():
+    for _start in "random", "symmetric", "tilted":
+        for _scale in 0.03, 0.1, 0.33, 1, 3:  # C std^2; BERT's 0.02 gives 0.026, 0.051 and 0.31 at C = 64, 128 and 768
+            _best_scale = _scale in (0.33, 1)
+            for _rate in _three + (_more[_width] if _best_scale else []):
+                arms[f"{_start}_{_width}_{_scale}_{_rate:g}"] = dict(
+                    init=_start,
+                    n_embd=_width,
+                    n_head=_width // 64,
+                    qk_std=(_scale / _width) ** 0.5,
+                    v_std=(3 * _width) ** -0.5,
+                    learning_rate=_rate,
+                    eval_interval=50,
+                )

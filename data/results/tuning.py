@@ -1,0 +1,95 @@
+"""
+Which learning rate, and which scale of q and k, is best for each start: a comparison in which arms that are otherwise
+the same differ in learning_rate. Every start is tuned alike before starts are compared at their best.
+"""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from data.results import compare
+
+
+class Rate(NamedTuple):
+    """The runs of one arm."""
+
+    learning_rate: float
+    loss: float  # at the end, mean over seeds [nats/token]
+    first_step: float  # at or below the level, smoothed, median over seeds; inf: never
+    n_seeds: int
+
+    def rank(self):
+        """What is lowest for the best: what was run with more seeds goes before, as one run can be lucky."""
+        return -self.n_seeds, self.loss
+
+
+class Cell(NamedTuple):
+    """One start at one scale and width."""
+
+    start: str  # as in init.py, and what else it differs in
+    n_embd: int
+    scale: float  # C std^2 of q and k
+    v_scale: float  # C std^2 of v
+    rates: list[Rate]  # rising
+
+    def best(self):
+        return min(self.rates, key=Rate.rank)
+
+
+def varies_rates(arms):
+    """Whether there are arms that are the same but for their learning rate."""
+    others = [but_for_rate(records[0].config) for records in arms.values()]
+    return len(set(others)) < len(others)
+
+
+def but_for_rate(config):
+    own = {key: value for key, value in config.items() if key != "learning_rate" and key not in compare.FREE}
+    return json.dumps(own, sort_keys=True)
+
+
+def find_cells(arms, level):
+    """arms: {name: its records} -> Cells, in the order of the arms."""
+    together = {}
+    for records in arms.values():
+        together.setdefault(but_for_rate(records[0].config), []).append(compare.counted(records))
+    cells = []
+    for arms_of_cell in together.values():
+        config = arms_of_cell[0][0].config
+        rates = [rate_of(records, level) for records in arms_of_cell]
+        n_embd = config["n_embd"]
+        start = config["init"] + (" decoder" if config["causal"] else "") + (" qk_norm" if config["qk_norm"] else "")
+        cells.append(Cell(start, n_embd, n_embd * config["qk_std"] ** 2, n_embd * config["v_std"] ** 2, sorted(rates)))
+    return cells
+
+
+def rate_of(records, level):
+    losses = [record.val_loss[-1] for record in records]
+    steps = [compare.left_at(record, level) for record in records]
+    return Rate(records[0].config["learning_rate"], float(np.mean(losses)), float(np.median(steps)), len(records))
+
+
+def find_best(cells):
+    """{(n_embd, start, v_scale): its best cell}"""
+    best = {}
+    for cell in cells:
+        key = cell.n_embd, cell.start, round(cell.v_scale, 3)
+        if key not in best or cell.best().rank() < best[key].best().rank():
+            best[key] = cell
+    return best
+
+
+def cells_table(cells, level):
+    """A line for each cell: what every learning rate ends at, and when the best of them comes to the level."""
+    best = find_best(cells).values()
+    lines = [f"{'C':>4}  {'start':18}{'C std^2: q, k':>13}{'v':>6}   loss at the end [nats/token], by learning rate"]
+    for cell in cells:
+        losses = "   ".join(f"{rate.learning_rate:g} {rate.loss:.3f} ({rate.n_seeds})" for rate in cell.rates)
+        first = cell.best().first_step
+        left = "not left" if first == float("inf") else f"{first:.0f}"
+        mark = "*" if cell in best else " "
+        lines.append(f"{cell.n_embd:4}  {cell.start:18}{cell.scale:13.3g}{cell.v_scale:6.2g} {mark} {losses}; at "
+                     f"{cell.best().learning_rate:g}: {left}")
+    lines.append(f"(n): seeds; last: step at which the best learning rate comes to {level:g} nats/token; *: the best of "
+                 "this start and width, among those with the most seeds")
+    return "\n".join(lines)
