@@ -75,7 +75,7 @@ def feistel(x, half, keys):
 def mask_tokens(idx, draws, K, meta):
     """
     BERT's masking (Devlin et al. 2019): choose K tokens of each row of idx (B, T) as targets. Of these, 80 % are
-    replaced by the mask token, 10 % by a random token, and 10 % stay as they are. draws (B, T + 2 K): uniform in [0, 1).
+    replaced by the mask token, 10 % by a random token, and 10 % stay. draws (B, T + 2 K) are uniform in [0, 1).
     -> masked idx (B, T), targets (B, K), positions (B, K)
     """
     T = idx.shape[1]

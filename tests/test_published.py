@@ -151,7 +151,7 @@ def test_the_readme_says_how_many_points_are_which():
     assert f"Of the {len(near_0)} language decoders" in text and f"{len(near_0) - len(left)} are**" in text
     assert left == ["tinystories-1m", "tinystories-8m"]
     undrawn = [model for model in models if not model.drawn_as]
-    assert f"- Added are {len(undrawn)} published stacks" in text
+    assert f"- {len(undrawn)} published stacks are added" in text
     assert {model.family.split("-")[0].rstrip("v23") for model in undrawn} == {"Pythia", "mms", "whisper"}
 
 

@@ -140,4 +140,5 @@ def latent(weights, sizes, config):
 
 
 FORMS = {form.__name__: form for form in (
-    separate, gated, blocks, widening, query_key, conv1d, grouped, multi_query, codegen, xlnet, low_rank_queries, latent)}
+    separate, gated, blocks, widening, query_key, conv1d, grouped, multi_query, codegen, xlnet, low_rank_queries,
+    latent)}

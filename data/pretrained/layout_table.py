@@ -163,7 +163,7 @@ ROWS = [
         causal=True),
     Row("kimi_linear", path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj",
         form="latent", causal=True, own=not_linear),
-    # W_qk is of a query and the key of a token; keys that the compressor makes of several tokens have weights of their own.
+    # W_qk is of a query and the key of one token. Keys that the compressor makes of several tokens have other weights.
     Row("deepseek_v4", path="layers.{i}.attn", weights="wq_a wq_b wkv", form="low_rank_queries", causal=True),
     Row("deepseek_v4", path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_proj", form="low_rank_queries",
         causal=True),  # the same in a state_dict of transformers
@@ -216,8 +216,8 @@ ROWS = [
     Row("vit deit beit dinov2 dinov2_with_registers ijepa vit_msn audio-spectrogram-transformer pixio vivit",
         **CLIP),
     # Swin 2 multiplies queries and keys of length 1: as with other norms of queries and keys, W_qk is of those before.
-    Row("swin swinv2 donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key", form="separate",
-        causal=False),
+    Row("swin swinv2 donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key",
+        form="separate", causal=False),
     # The first layer of a stage pools its queries.
     Row("hiera", path="stages.\\d+.layers.{i}.attn", weights="qkv", form="widening", causal=False),
     Row("hiera", path="decoder_block.layers.{i}.attn", weights="qkv", form="widening", causal=False, stack="decoder"),

@@ -1,5 +1,5 @@
 """
-The command line of analyze.py: what can be asked for, and what is refused before any work begins.
+The command line of analyze.py: its options, and a check of them before any work begins.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def parse(argv, description, gamma):
 
 
 def check(args):
-    """Everything that would end in an error after the work, before it."""
+    """Refuse now what would otherwise fail after the work is done."""
     require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
     try:
         torch.zeros(1, device=args.device).item()

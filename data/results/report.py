@@ -1,5 +1,5 @@
 """
-What analyze.py prints and draws of models and of runs, once the scores are there.
+What analyze.py prints and draws once it has the scores of models, and what train.py and analyze.py print about runs.
 """
 
 from pathlib import Path
@@ -12,11 +12,11 @@ from data.results.runs import TRACE_AFTER, RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 #
-# rows: of tables.ModelScore; results: {target: what score_model of analyze.py found} of what was read just now.
+# rows: a list of tables.ModelScore. results: {target: its ScoredModel}, for the models that were scored just now.
 
 
 def summarise(rows, results):
-    """Summaries of the models in rows; of those that were read before, data/pretrained/models.csv knows the rest."""
+    """Summaries of the models in rows. For models scored earlier, data/pretrained/models.csv has the other facts."""
     known = known_models()
     facts = {}  # (model, stack) -> Facts
     for target, result in results.items():
@@ -31,7 +31,7 @@ def summarise(rows, results):
 
 
 def report_models(rows, results, with_layers, plot):
-    """with_layers: a table of them first."""
+    """with_layers: print a table of all layers first."""
     if with_layers:
         print(tables.layer_table(rows))
     summary = summarise(rows, results)
@@ -59,7 +59,7 @@ def report_suite(members, rows, targets, surveys, plot):
 
 
 def report_paper(rows, results, plot):
-    """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
+    """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
     summary = summarise(rows, results)
     ours = {}
     for s in summary:
@@ -109,8 +109,8 @@ def report_run(folder):
 
 def report_runs(args):
     """
-    Compare runs, from their folders or from what an earlier --csv has kept of them, and the authors' runs. args: of the
-    command line, runs, level, baseline, arms, csv, plot.
+    Compare runs, from their folders or from the CSV file of an earlier comparison, and the authors' runs. args: the
+    command line, of which runs, level, baseline, arms, csv and plot are used.
     """
     ours, theirs = [], []
     for path in args.runs:
@@ -137,7 +137,7 @@ def report_runs(args):
 
 
 def draw_runs(arms, lines, level, curves, trajectories, path):
-    """The comparison, and, with _layers in its name, every layer; beside the authors' trajectories if there are any."""
+    """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
     path_of_layers = path.with_stem(path.stem + "_layers")
     if trajectories:
         figures_published.plot_trajectories(trajectories, arms, path)

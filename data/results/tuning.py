@@ -61,7 +61,11 @@ def find_cells(arms, level):
         config = arms_of_cell[0][0].config
         rates = [rate_of(records, level) for records in arms_of_cell]
         n_embd = config["n_embd"]
-        start = config["init"] + (" decoder" if config["causal"] else "") + (" qk_norm" if config["qk_norm"] else "")
+        start = config["init"]
+        if config["causal"]:
+            start += " decoder"
+        if config["qk_norm"]:
+            start += " qk_norm"
         cells.append(Cell(start, n_embd, n_embd * config["qk_std"] ** 2, n_embd * config["v_std"] ** 2, sorted(rates)))
     return cells
 
@@ -93,6 +97,6 @@ def cells_table(cells, level):
         mark = "*" if cell in best else " "
         lines.append(f"{cell.n_embd:4}  {cell.start:18}{cell.scale:13.3g}{cell.v_scale:6.2g} {mark} {losses}; at "
                      f"{cell.best().learning_rate:g}: {left}")
-    lines.append(f"(n): seeds; last: step at which the best learning rate comes to {level:g} nats/token; *: the best of "
-                 "this start and width, among those with the most seeds")
+    lines.append(f"(n): seeds; last: step at which the best learning rate comes to {level:g} nats/token; *: the best "
+                 "of this start and width, among those with the most seeds")
     return "\n".join(lines)
