@@ -258,10 +258,11 @@ def score_layer(target, stack, layer, tensors, args):
     def to_row(head, factor, values):
         n, r = factor.shape
         values = [float(value) for value in values]
-        return tables.ModelScore(target.model, target.revision, stack, layer.index, head, n, r, *values)
+        return tables.ModelScore(target.model, target.revision, stack, layer.index, head, n, r, args.matrix,
+                                 args.gamma, *values)
 
     w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
-    if args.published:
+    if args.matrix == "published":
         q, k = published_factors(layer, tensors, w_q, w_k)
     else:
         q, k = layer_factors(w_q, w_k)  # (C, Hkv D) each
@@ -385,7 +386,7 @@ def analyze_models(args):
         path = path or "data/results/paper.csv"
     takes_long = args.paper or args.suite or any(target.step is not None for target in targets)
     if takes_long and path and Path(path).exists():
-        rows = tables.read_scores(path)
+        rows = tables.read_scores(path, args.matrix, args.gamma, args.per_head)
     done = {(row.model, row.revision) for row in rows}
     left = []
     if not args.offline:

@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import math
 import runpy
+import sys
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ class TrainConfig:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if self.seed >= 2**63:
             raise ConfigError(f"seed = {self.seed}, expected less than 2**63, what torch takes")
-        if not self.out_dir:
+        if not self.out_dir.strip():
             raise ConfigError("out_dir is empty, expected a folder")
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
@@ -156,11 +157,12 @@ def run_file(path):
     if Path(path).is_dir():
         raise ConfigError(f"{path} is a folder; expected a file, one of {config_files()}")
     try:
-        return runpy.run_path(path)
+        open(path).close()
     except OSError as e:
         raise ConfigError(f"{path}: {e.strerror}; config/ has {config_files()}")
-    except (SyntaxError, NameError, ImportError, AttributeError, TypeError, ValueError, ArithmeticError, LookupError,
-            AssertionError, RuntimeError, SystemExit) as e:
+    try:
+        return runpy.run_path(path)
+    except (Exception, SystemExit) as e:  # it is the user's code, which may raise whatever it likes
         raise ConfigError(f"{path} is not plain key = value Python: {type(e).__name__} {e}".replace("\n", " "))
 
 
@@ -210,6 +212,8 @@ def checked(name, value, where):
         raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}; "
                           f"the nearest one is {nearest(value, choices)!r}")
     if hint is float and type(value) is int:
+        if abs(value) > sys.float_info.max:
+            raise ConfigError(f"{where}: {name} is larger than any float")
         return float(value)
     if not choices and type(value) is not hint:
         raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}, got {type(value).__name__}")

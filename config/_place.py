@@ -125,6 +125,9 @@ def read_ranks():
         if not text.isdecimal():
             raise ConfigError(f"the environment has RANK, but {name} = {text!r}: start with torchrun, or unset RANK")
         numbers.append(int(text))
+    rank, _, world = numbers
+    if rank >= world:
+        raise ConfigError(f"the environment has RANK = {rank}, but WORLD_SIZE = {world}: ranks count from 0")
     return numbers
 
 
@@ -142,7 +145,7 @@ def find_device(name, local_rank):
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
-    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+    except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
         raise ConfigError(f"device = {wanted!r} cannot be used: {first_line(e)}")
     return device
 

@@ -201,7 +201,7 @@ def test_every_model_type_of_the_table_is_proven():
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
     proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
-    proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker"}  # made of such
+    proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
 
@@ -287,6 +287,12 @@ def split_in_three(qkv, n_head, _):
     return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_head, -1))
 
 
+def unbound(qkv, n_head, _):
+    """SAM 2: (T, [q, k, v], n_head, D)."""
+    q, k, _ = qkv.unflatten(-1, (3, n_head, -1)).unbind(1)
+    return q, k
+
+
 def halved(qk, n_head, _):
     """GPT-BERT: (T, [q, k])."""
     q, k = qk.chunk(2, -1)
@@ -316,6 +322,8 @@ OWN_CODE = [
                  id="nanogpt"),
     pytest.param(dict(model_type="nanochat-checkpoint", num_key_value_heads=4), [
         f"transformer.h.0.attn.c_{w}.weight" for w in "qk"], [32, 16], apart, 4, id="nanochat-checkpoint"),
+    pytest.param(dict(model_type="sam2_hiera_det_model", blocks_per_stage=[1], num_attention_heads_per_stage=[8]),
+                 ["vision_encoder.backbone.blocks.0.attn.qkv.weight"], [192], unbound, 1, id="sam2_hiera_det_model"),
     pytest.param(dict(model_type="gpt_bert"), ["transformer.layers.0.attention.in_proj_qk.weight"], [64], halved, 2,
                  id="gpt_bert"),
     pytest.param(dict(model_type="Dream", num_key_value_heads=4), [

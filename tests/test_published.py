@@ -291,7 +291,8 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 def test_our_scores_stand_beside_the_published_ones_in_table_and_figure(tmp_path, monkeypatch, capsys, drawn):
     few = [model for model in audit.read_models() if model.name in ("gpt2", "bert-base")]
     monkeypatch.setattr(audit, "read_models", lambda: few)
-    ours = [tables.ModelScore("gpt2", "", "", layer, None, 768, 64, 0.1 * layer, -0.5, 0.0) for layer in range(3)]
+    ours = [tables.ModelScore("gpt2", "", "", layer, None, 768, 64, "wqk", 2.0, 0.1 * layer, -0.5, 0.0)
+            for layer in range(3)]
     tables.write_scores(tmp_path / "ours.csv", ours)
     assert run("--paper", "--offline", "--csv", str(tmp_path / "ours.csv"), "--plot", str(tmp_path / "f.png")) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("34"))

@@ -427,6 +427,15 @@ case("voxtral", dict(text_config=dict(WIDE, model_type="llama"), audio_config=VO
 case("musicgen", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
      encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
      of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenForConditionalGeneration")
+SAM2 = dict(backbone_config=dict(model_type="sam2_hiera_det_model", hidden_size=8, image_size=[32, 32], blocks_per_stage=[1, 2], embed_dim_per_stage=[8, 16],
+                                 num_attention_heads_per_stage=[1, 1], window_size_per_stage=[8, 8],
+                                 num_query_pool_stages=0, global_attention_blocks=[0, 1, 2]),
+            backbone_channel_list=[16, 8], backbone_feature_sizes=[[8, 8], [8, 8]], fpn_hidden_size=8,
+            fpn_top_down_levels=[1], num_feature_levels=2)
+# One head: for several, see test_layouts.py. What the model multiplies first, and does not use, is of tokens by heads.
+case("sam2", dict(SAM, vision_config=SAM2), encoder(0, name="vision.stage 0")
+     | encoder(1, 2, name="vision.stage 1"),
+     lambda model, *_: images(model.vision_encoder, size=32), "Sam2Model")
 case("sam", SAM, encoder(0, 1, 2, name="vision"), images, "SamModel")
 case("encoder-decoder", dict(encoder=dict(TEXT, model_type="bert"),
                              decoder=dict(TEXT, model_type="bert", add_cross_attention=True, is_decoder=True)),

@@ -267,8 +267,10 @@ def find_stages(model_type: str, config: dict, names: set[str]) -> list[Part]:
         stage_config = dict(num_hidden_layers=n_layer, num_attention_heads=n_head, first_layer=first)
         parts.append(Part(f"stage {i}", model_type, stage_config, inside))
         first += n_layer
-    if pick_count(config, "decoder_depth"):  # of Hiera as it is trained, by masked images
-        parts.append(Part("", model_type, config, left))
+    n_layer = pick_count(config, "decoder_depth")  # of Hiera as it is trained, by masked images
+    if n_layer:
+        decoder_config = dict(num_hidden_layers=n_layer, num_attention_heads=pick_count(config, "decoder_num_heads"))
+        parts.append(Part("", model_type, decoder_config, left))
     return parts
 
 
@@ -287,9 +289,9 @@ def part_type(model_type: str, part: str, config: dict) -> str:
 NUMBER = r"\d{1,9}"  # of a layer, in the name of a tensor
 # Keys of config.json, tried in this order; {0} is the name of the stack.
 N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
-    encoder_layers conf_num_hidden_layers {0}_depth"""
+    encoder_layers conf_num_hidden_layers"""
 N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
-    num_heads attention_heads encoder_attention_heads conf_num_attention_heads {0}_num_heads"""
+    num_heads attention_heads encoder_attention_heads conf_num_attention_heads"""
 N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
 # The layer_types that have a softmax; "linear_attention", "conv", "mamba" and others have none.
 SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
@@ -413,7 +415,7 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
 
 def shown(name: str) -> str:
     """The name of a part as a stack's: MusicGen's text_encoder is its encoder, Qwen-Omni's thinker is the model."""
-    return name.removeprefix("text_").removeprefix("thinker.")
+    return name.removeprefix("text_").removeprefix("thinker.").replace("vision.backbone", "vision")
 
 
 def is_causal(row: Row, config: dict) -> bool | None:

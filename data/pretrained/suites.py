@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from data.pretrained.files import CheckpointError, require
 from data.pretrained.layouts import LayoutError, find_stacks
-from data.pretrained.sources import find_source, open_checkpoint
+from data.pretrained.sources import find_source, is_hub_id, open_checkpoint
 
 SUITES = Path(__file__).parent / "suites.csv"
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
@@ -157,6 +157,7 @@ def find_revisions(name: str, pattern: str) -> dict[str, str]:
     from data.pretrained.hub import list_revisions
 
     repo = find_source(name)
+    require(is_hub_id(repo), f"there is no folder {name}, and a Hub id is org/name")
     known = list_revisions(repo)
     found = {revision: f"{repo}@{revision}" for revision in known if fnmatchcase(revision, pattern)}
     others = ", ".join(known[:5]) or "none"

@@ -36,7 +36,8 @@ def parse(argv, description, gamma):
     parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
                         "symmetric and its skew part")
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
-    parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
+    parser.add_argument("--published", dest="matrix", action="store_const", const="published", default="wqk",
+                        help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=gamma, help="of directionality, in deviations (%(default)s)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")

@@ -8,7 +8,7 @@ from data.pretrained import audit
 from data.pretrained.sources import known_models
 from data.results import (compare, figures, figures_published, figures_training, figures_tuning, published, tables,
                           training, tuning)
-from data.results.runs import RunError, read_run
+from data.results.runs import TRACE_AFTER, RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 #
@@ -92,6 +92,8 @@ def describe_start(trainer):
         f"batch of {cfg.batch_size} = {place.world} processes x {n_micro_batches} micro-batches x {micro_batch_size} "
         f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
     ]
+    if cfg.profile and cfg.max_iters - trainer.step <= TRACE_AFTER:
+        lines.append(f"no trace.json will be written: a trace begins after {TRACE_AFTER} updates")
     if cfg.warmup_iters > cfg.max_iters:
         lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
     return "\n".join(lines)

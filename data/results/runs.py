@@ -35,6 +35,7 @@ DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identif
 # Keys that a resumed run may change: where and how it runs, and how often it is looked at. max_iters may grow.
 RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile", "profile", "keep",
                "micro_batch_size", "eval_interval", "score_interval"}
+TRACE_AFTER = 10  # updates, which are slower than those that follow
 UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
               ArithmeticError, struct.error, pickle.UnpicklingError)  # what torch.load raises for damaged files
 
@@ -122,12 +123,12 @@ def save_hf(folder, config, state):
 
 
 def traced(batches, path):
-    """Yield the same batches. After the first ten, record five updates, and write them to path as a Chrome trace."""
+    """Yield the same batches. After the first TRACE_AFTER, record five updates, and write a Chrome trace to path."""
     def write(profiler):
         with replacing(path) as temporary:
             profiler.export_chrome_trace(str(temporary))
 
-    schedule = torch.profiler.schedule(skip_first=9, wait=0, warmup=1, active=5, repeat=1)
+    schedule = torch.profiler.schedule(skip_first=TRACE_AFTER - 1, wait=0, warmup=1, active=5, repeat=1)
     with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
         for batch in batches:
             yield batch
@@ -261,6 +262,10 @@ def require_same_run(path, theirs, ours):
 def begin(folder, cfg, meta, step):
     """Prepare the files of a run that is at `step`. Only one process does this, before any training."""
     folder = Path(folder)
+    for name, header in ("log.csv", LOG), ("scores.csv", SCORES):  # what is damaged is refused before any is changed
+        rows = read_begun(folder / name, header)
+        require(step == 0 or rows, f"{folder / name} has lost the rows up to step {step}, where ckpt.pt stands: put "
+                                   "it back, or move the folder away")
     write_json(folder / "run.json", describe(cfg, meta))
     last = step if step > 0 else -1  # at step 0 a run writes the rows of its start again
     cut(folder / "log.csv", LOG, last)

@@ -25,9 +25,10 @@ def sample(model, corpus, predicts_next):
     rows = torch.from_numpy(corpus.val.rows(starts, T)).to(model.tok_emb.weight.device)  # (ROWS, T)
     model.eval()
     if predicts_next:
-        seen = rows[:, : T // 2]
+        n_seen = max(1, T // 2)
+        seen = rows[:, :n_seen]
         completed = go_on(model, seen, T, meta["n_vocab"])
-        heading = f"{T // 2} tokens of validation text, and how the model goes on:"
+        heading = f"{n_seen} tokens of validation text, and how the model goes on:"
     else:
         seen, completed = fill_in(model, rows, meta)
         masked = seen == meta["mask_token"]

@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.results import compare, null
-from data.results.runs import replacing, require
+from data.results.runs import RunError, replacing, require
 
 
 class ModelScore(NamedTuple):
@@ -22,6 +22,8 @@ class ModelScore(NamedTuple):
     head: int | None  # None: the whole layer, an empty cell in the file
     n: int  # W_qk is n x n, the product of two factors (n, r)
     r: int
+    matrix: str  # what was scored: wqk, or published, as with --published
+    gamma: float  # of both directionalities
     symmetry: float
     directionality: float
     directionality_eq17: float
@@ -66,19 +68,39 @@ def write_scores(path, rows):
 
 
 def holds_scores(path):
-    with open(path, newline="") as f:
-        return next(csv.reader(f), []) == list(ModelScore._fields)
+    header = ",".join(ModelScore._fields).encode()
+    with open(path, "rb") as f:
+        return f.readline(10 * len(header)).strip() == header
 
 
-def read_scores(path):
+def read_scores(path, matrix, gamma, per_head):
+    """The rows of a CSV that is to be gone on with. RunError if they are damaged, or were asked for in another way."""
     require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
     rows = []
     with open(path, newline="") as f:
-        for row in csv.DictReader(f):
-            head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head, int(row["n"]),
-                                   int(row["r"]), *(float(row[name]) for name in ModelScore._fields[7:])))
+        reader = csv.DictReader(f)
+        try:
+            rows = [read_row(row) for row in reader]
+        except (ValueError, TypeError, csv.Error) as e:  # TypeError: a line that is cut short
+            raise RunError(f"{path}, line {reader.line_num} is damaged: mend it, or give another --csv") from e
+    for row in rows:
+        if row.matrix != matrix:
+            how = "without" if row.matrix == "wqk" else "with"
+            raise RunError(f"{path} was scored {how} --published: give another --csv")
+        require(row.gamma == gamma, f"{path} was scored with --gamma={row.gamma} and not {gamma}: give another --csv")
+    if per_head:
+        checkpoints = {(row.model, row.revision) for row in rows}
+        with_heads = {(row.model, row.revision) for row in rows if row.head is not None}
+        require(checkpoints == with_heads, f"{path} was scored without --per_head: give another --csv")
     return rows
+
+
+def read_row(row):
+    """A ModelScore from the text of its cells."""
+    return ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]),
+                      int(row["head"]) if row["head"] else None, int(row["n"]), int(row["r"]), row["matrix"],
+                      float(row["gamma"]), float(row["symmetry"]), float(row["directionality"]),
+                      float(row["directionality_eq17"]))
 
 
 def summarise(rows, facts, known):
@@ -99,7 +121,8 @@ def summarise(rows, facts, known):
             by_stack.setdefault((row.model, row.stack), []).append(row)
     summary = []
     for (model, stack), layers in by_stack.items():
-        quartiles = np.percentile([row[7:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
+        values = [(row.symmetry, row.directionality, row.directionality_eq17) for row in layers]
+        quartiles = np.percentile(values, [25, 50, 75], axis=0)  # (3, scores)
         summary.append(Summary(model, stack, len(layers), *facts[model, stack], published.get((model, stack), {}),
                                count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
     return summary

@@ -46,7 +46,7 @@ def make(folder):
     script does not give are left alone.
     """
     folder = pathlib.Path(folder)
-    dataset, name = folder.absolute().parts[-2:]
+    dataset, name = folder.absolute().parent.name, folder.absolute().name
     missing = not (folder / "meta.json").exists()
     if dataset == "stdlib" and missing and tokens.options(name):
         main([*tokens.options(name), f"--out_dir={folder}"])
