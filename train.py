@@ -409,6 +409,8 @@ def describe(trainer):
         f"batch of {cfg.batch_size} = {place.world} processes x {n_micro} micro-batches x {micro} sequences of "
         f"{cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
     ]
+    if cfg.init_from not in ("scratch", "resume"):
+        lines.append(f"the weights are those of {cfg.init_from}: init, qk_std and v_std do not apply")
     if cfg.profile and cfg.max_iters - trainer.step <= runs.TRACE_AFTER:
         lines.append(f"no trace.json will be written: a trace begins after {runs.TRACE_AFTER} updates")
     if cfg.warmup_iters > cfg.max_iters:

@@ -305,13 +305,14 @@ def encode_all(documents, state, encode, pool):
 def choose(hashes, shares, state):
     """
     Which documents, or files, validate: (N,) bool, and the lowest draw, which validates in any case, so that a small
-    corpus has something to validate on. None does that is more than half of the corpus: shares (N,).
+    corpus has something to validate on. None does that, with its copies, is more than half of the corpus: shares (N,).
 
     The text decides, by its hash (N,), so that one which occurs twice is not in both splits.
     """
     secret = np.random.SeedSequence(state["seed"]).generate_state(1, np.uint64)
     draws = (hashes ^ secret) / 2.0**64  # uniform in [0, 1)
-    allowed = shares <= 0.5
+    _, text = np.unique(hashes, return_inverse=True)  # (N,): a number for each text, the same for its copies
+    allowed = np.bincount(text, weights=shares)[text] <= 0.5  # share of all copies
     lowest = state["lowest"]
     if lowest == 1 and allowed.any():
         lowest = float(draws[allowed].min())
