@@ -1,0 +1,27 @@
+"""
+Best against best: each start at the scale and the learning rate that suit it, as config/arms/tuning.py found them.
+
+    python -m config config/arms/tuned.py | xargs -P 2 -L 1 python train.py
+
+BERT's start at C = 128, q, k and v at 0.02, was best at the learning rate of config/small.py: it is "random" of
+config/arms/starts.py. There are two random starts at C = 128, because the best two differed by 0.003 nats.
+"""
+base = "config/small.py"
+seeds = [1, 2, 3, 4, 5, 6, 7, 8]
+
+_best = [  # arm, init, C, C std^2 of q and k, learning rate
+    ("random_128", "random", 128, 0.33, 2e-3),
+    ("random_128_sharp", "random", 128, 1, 1e-3),
+    ("symmetric_128", "symmetric", 128, 0.33, 1e-3),
+    ("tilted_128", "tilted", 128, 0.33, 1e-3),
+]
+arms = {}
+for _name, _init, _width, _scale, _rate in _best:
+    arms[_name] = dict(
+        init=_init,
+        n_embd=_width,
+        n_head=_width // 64,
+        qk_std=(_scale / _width) ** 0.5,
+        v_std=(3 * _width) ** -0.5,
+        learning_rate=_rate,
+    )
