@@ -234,7 +234,7 @@ def score_model(target, args):
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
-        name = target.label()
+        name = printable(target.label())
         with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:
             for (stack, layer), tensors in zip(layers, stream):
                 tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
