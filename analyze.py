@@ -128,9 +128,9 @@ def scores(w_q, w_k, gamma=GAMMA):
     Where r is small against C, the (C, C) matrix is never made: its trace and its norms follow from r x r products,
     in 3.5 to 5 C r^2 multiplications instead of C^2 r, and without several passes over C^2 numbers.
     """
-    w_q, w_k = near_one(w_q), near_one(w_k)
+    w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
     C, r = w_q.shape[-2:]
-    if 5 * r > 2 * C:  # from here on the plain way is the faster one, at C = 768 and at 4096
+    if 3 * r > C:  # from here on the plain way is the faster one, at C = 768 and at 4096
         s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
         enough = 1e-8
     else:
@@ -139,34 +139,24 @@ def scores(w_q, w_k, gamma=GAMMA):
     # W_qk is a sum of r products of a column of W_q and a column of W_k. Heads may all but cancel in it, and queries
     # avoid the main direction of the keys. If next to nothing is left of the sum of their norms, what is left is the
     # difference of numbers that agree in most of their digits: then once more, in float64.
-    left = row_norms.square().sum(-1)
+    left = row_norms.square().sum(-1)  # |M|^2
     total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)
-    if (left < enough * total.square()).any():
+    keeps_digits = left > enough * total.square()
+    in_range = (left > 1e-20) & (left < 1e20)  # float32 ends at 1e-38 and 1e38: products of four weights soon pass that
+    if not (keeps_digits & in_range).all():
         if w_q.ndim > 2:  # many matrices: one by one, as most of them are well
-            each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
+            each = [scores(q, k, gamma) for q, k in zip(w_q, w_k.expand_as(w_q))]
             return Scores(*(torch.stack(values) for values in zip(*each)))
-        found = from_product(w_q.cpu().double(), w_k.cpu().double())  # on the CPU: not every device has float64
-        s, row_norms, column_norms = (x.to(w_q.device, w_q.dtype) for x in found)
+        s, row_norms, column_norms = from_product(w_q.cpu().double(), w_k.cpu().double())  # not every GPU has float64
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     nothing = s.isnan()  # a zero matrix, of which balance says that neither rows nor columns stand out
-    return Scores(s, d.masked_fill(nothing, math.nan), eq17.masked_fill(nothing, math.nan))
+    found = s, d.masked_fill(nothing, math.nan), eq17.masked_fill(nothing, math.nan)
+    return Scores(*(x.to(w_q) for x in found))  # back from float64, if it was that
 
 
 def at_least_float32(x):
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def near_one(w):
-    """w (..., C, r) in float32 at least; if its largest entry is far from 1, times a power of two that mends that."""
-    # The scores do not depend on the scale of W_q and W_k. Products of four entries do: of 1e-21 they would be 0.
-    w = at_least_float32(w)
-    low, high = w.detach().flatten(-2).aminmax(dim=-1)  # (...); the power of two is a constant to autograd
-    exponent = torch.frexp(torch.maximum(high, -low)).exponent  # largest = mantissa 2^exponent
-    if (exponent.abs() < 16).all():
-        return w
-    exponent = exponent.clamp(-126, 126)  # the range of float32
-    return w * torch.exp2(-exponent)[..., None, None]  # which changes no digit
 
 
 def from_product(w_q, w_k):
@@ -185,22 +175,24 @@ def from_gram(w_q, w_k):
     return trace / rows.sum(-1), rows.sqrt(), columns.sqrt()
 
 
+BLOCK = 256  # columns of a factor at a time
+
+
 def squared_norms(x, y):
     """The squared norm of every row of x y^T: x, y (..., C, r) -> (..., C)."""
     # Row i of x y^T is x_i y^T, its squared norm x_i (y^T y) x_i^T: in two lines, and as tests/test_analyze.py has it,
     #     gram = y.mT @ y  # (..., r, r)
     #     return ((x @ gram) * x).sum(-1)
-    # gram is symmetric, so half of it is enough. With x = [a b] and y = [c d] cut in two, x y^T = a c^T + b d^T, and
-    #     |a c^T + b d^T|^2 = |a c^T|^2 + 2 <a c^T, b d^T> + |b d^T|^2
-    # for every row: the two squares are this function again. At r = 1024 that takes 5/8 of the multiplications.
-    r = x.shape[-1]
-    if r <= 256:
-        gram = y.mT @ y
-        return ((x @ gram) * x).sum(-1)
-    a, b = x[..., : r // 2], x[..., r // 2 :]
-    c, d = y[..., : r // 2], y[..., r // 2 :]
-    cross = ((a @ (c.mT @ d)) * b).sum(-1)
-    return squared_norms(a, c) + 2 * cross + squared_norms(b, d)
+    # gram is symmetric, so half of it is enough: a block of its columns at a time, from the diagonal down, and what is
+    # below the diagonal counts twice. At r = 1024 that takes 5/8 of the multiplications.
+    total = 0.0
+    for i in range(0, x.shape[-1], BLOCK):
+        gram = y[..., i:].mT @ y[..., i : i + BLOCK]  # (..., r - i, BLOCK)
+        gram[..., BLOCK:, :] *= 2
+        # x and y are transposed weights: it is x.mT whose rows lie in one piece in memory
+        product = gram.mT @ x[..., i:].mT  # (..., BLOCK, C)
+        total = total + (product * x[..., i : i + BLOCK].mT).sum(-2)
+    return total
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -218,18 +210,21 @@ def layer_factors(w_q, w_k, tiled=False):
     #                                             k0        k1                       k0 k1 k0 k1 k0 k1
     # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T: the queries of a group are added up before any product, and
     # the factors have Hkv D columns instead of H D.
-    w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
     n_kv = len(w_k)
     if tiled:
-        w_q = w_q.unflatten(0, (-1, n_kv)).sum(0)  # (H / Hkv, Hkv, C, D) -> (Hkv, C, D)
+        w_q = w_q.unflatten(0, (-1, n_kv))  # (H / Hkv, Hkv, C, D)
     else:
-        w_q = w_q.unflatten(0, (n_kv, -1)).sum(1)  # (Hkv, H / Hkv, C, D) -> (Hkv, C, D)
-    return side_by_side(w_q), side_by_side(w_k)
+        w_q = w_q.unflatten(0, (n_kv, -1)).transpose(0, 1)  # (H / Hkv, Hkv, C, D)
+    summed = at_least_float32(w_q[0])  # (Hkv, C, D)
+    for queries in w_q[1:]:
+        summed = summed + queries  # in float32; no copy in float32 of all queries is made
+    return side_by_side(summed), side_by_side(at_least_float32(w_k))
 
 
 def side_by_side(heads):
     """(H, C, D) -> (C, H D)"""
-    return heads.movedim(0, 1).flatten(1)
+    # heads come from the weight of a Linear, (H D, C), and this is its transpose: a view, no number moves
+    return heads.mT.flatten(0, 1).mT
 
 
 def published_factors(layer, tensors, w_q, w_k):
@@ -293,15 +288,23 @@ def score_layer(target, stack, layer, tensors, args):
     values = [float(x) for x in whole]
     rows = [tables.ModelScore(target.model, target.revision, stack, layer.index, None, *q.shape, *values)]
     if args.per_head:
-        keys = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): to each query head its key head
-        each = scores(w_q, keys, args.gamma)  # (H,) each
-        for head in range(len(w_q)):
-            values = [float(x[head]) for x in each]
+        for head, values in enumerate(head_scores(w_q, w_k, args.gamma)):
             rows.append(tables.ModelScore(target.model, target.revision, stack, layer.index, head, *w_q.shape[1:],
                                           *values))
     # The first rows of both factors are what the first rows and columns of W_qk are made of: no need for all of it.
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
+
+
+def head_scores(w_q, w_k, gamma=GAMMA):
+    """w_q (H, C, D), w_k (Hkv, C, D) -> for each query head its three scores, as numbers."""
+    found = []
+    group = len(w_q) // len(w_k)
+    for i, keys in enumerate(w_k):
+        queries = w_q[i * group : (i + 1) * group]  # (H / Hkv, C, D): those that meet key head i
+        each = scores(queries, keys, gamma)  # (H / Hkv,) each
+        found += [Scores(*values) for values in torch.stack(each, -1).tolist()]
+    return found
 
 
 def bytes_read(checkpoint):
@@ -320,28 +323,31 @@ def score_rows(step, n_head, new, old):
 
     update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4.
     """
-    # A layer's W_qk is the product of W_q and W_k as they are, that of head h of their columns h D to (h + 1) D.
-    heads_now = [split_heads(w, n_head) for w in new]
-    heads_before = None if old is None else [split_heads(w, n_head) for w in old]
-    of_layers = score_step(new, old)  # (L,) each
-    of_heads = score_step(heads_now, heads_before)  # (L, H) each
     rows = []
-    for layer in range(len(new[0])):
-        texts = [f"{values[layer]:.6f}" for values in of_layers]
-        rows.append(runs.RunScore(step, layer, "", *texts))
-        for head in range(n_head):
-            texts = [f"{values[layer, head]:.6f}" for values in of_heads]
-            rows.append(runs.RunScore(step, layer, head, *texts))
+    for layer in range(len(new[0])):  # one at a time: what is computed of a layer stays in the caches
+        now = [w[layer] for w in new]  # W_q and W_k, (C, C) each
+        before = None if old is None else [w[layer] for w in old]
+        values = score_step(now, before)  # (4,)
+        rows.append(runs.RunScore(step, layer, "", *as_texts(values)))
+        # The layer's W_qk is the product of W_q and W_k as they are, that of head h of their columns h D to (h + 1) D.
+        heads_now = [split_heads(w, n_head) for w in now]  # (H, C, D) each
+        heads_before = None if old is None else [split_heads(w, n_head) for w in before]
+        for head, values in enumerate(score_step(heads_now, heads_before)):  # (H, 4)
+            rows.append(runs.RunScore(step, layer, head, *as_texts(values)))
     return rows
 
 
+def as_texts(values):
+    return [f"{value:.6f}" for value in values.tolist()]
+
+
 def split_heads(w, n_head):
-    """(L, C, C) -> (L, H, C, D)"""
-    return w.unflatten(-1, (n_head, -1)).movedim(-2, 1)
+    """(C, C) -> (H, C, D)"""
+    return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
 
 
 def score_step(new, old):
-    """The scores of W_qk and the symmetry of its change: four tensors on the CPU."""
+    """The three scores of W_qk and the symmetry of its change: (..., 4), on the CPU."""
     w_q, w_k = new
     now = scores(w_q, w_k)
     change = torch.full_like(now.symmetry, math.nan)  # at the start there is none
@@ -349,10 +355,10 @@ def score_step(new, old):
         # W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T:
         # a product of two factors again, and nothing that cancels when the change is small
         p_q, p_k = old
-        left = torch.cat([w_q - p_q, p_q], -1)  # (..., C, 2 r)
-        right = torch.cat([w_k, w_k - p_k], -1)
+        left = torch.cat([(w_q - p_q).mT, p_q.mT], -2).mT  # (..., C, 2 r), and in memory a transposed weight too
+        right = torch.cat([w_k.mT, (w_k - p_k).mT], -2).mT
         change = scores(left, right).symmetry
-    return [x.cpu() for x in (*now, change)]
+    return torch.stack([*now, change], -1).cpu()
 
 
 # ---- the command line --------------------------------------------------------------------------------------------
