@@ -1,22 +1,24 @@
 """
-Symmetry and directionality of W_qk = W_q W_k^T: in pretrained models, from their query and key weights alone, and in
-runs of train.py.
+Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in runs of train.py.
 
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
-    python analyze.py --paper --plot paper.png                # every model of the paper, beside what it published
     python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
     python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
-    python analyze.py --paper --offline --plot paper.png      # what it published alone, put right, and no network
+    python analyze.py --paper --plot paper.png                # every model of the paper, beside its published scores
+    python analyze.py --paper --offline --plot paper.png      # the published scores only, corrected; needs no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
     python analyze.py --runs data/results/published/*.csv out/tiny --plot trajectories.png  # beside the authors' runs
 
+The file begins with the two scores, as formulas of the matrix W_qk. Then come the same scores computed from W_q and W_k
+alone, which is faster; then pretrained models, runs of train.py, and the command line.
+
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
-Biases, rotary positions, scaling, and norms of queries and keys are outside of W_qk: these are the raw projections.
+Biases, rotary positions, scaling, and norms of queries and keys are not part of W_qk: only the raw weights are.
 
-Letters of shapes: C n_embd, H query heads, Hkv key heads, D their size, L layers; r columns of a pair of factors
-W_q, W_k (C, r), which is D for one head and H D for a layer.
+Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r):
+r is D for one head, and H D for a layer.
 """
 
 import math
@@ -30,20 +32,21 @@ from torch import Tensor
 from tqdm import tqdm
 
 from data.pretrained import suites
+from data.pretrained.factors import at_least_float32, layer_factors, published_factors
 from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import arguments, figures, report, runs, tables
 
+BLOCK = 256  # columns of a Gram matrix at a time
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
-CROP = 128  # rows and columns of a W_qk that are drawn
-FUSED = {"blocks", "grouped", "multi_query", "codegen"}  # forms of layouts.py: q, k and v in one (out, in) weight
+CROP = 128  # pictures show this many rows and columns of a W_qk
 
 
 # ---- the two scores ----------------------------------------------------------------------------------------------
 #
-# Attention compares token x_i, as a query, with token x_j, as a key, by x_i^T W_qk x_j.
+# Attention compares a token x_i (the query) with a token x_j (the key) by x_i^T W_qk x_j.
 
 
 def wqk(w_q, w_k):
@@ -53,15 +56,16 @@ def wqk(w_q, w_k):
 
 def symmetry(m):
     """
-    s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if symmetric, -1 if skew-symmetric, 1/n on average if random.
+    s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if M = M^T, -1 if M = -M^T, 1/n on average if M is random.
 
-    Eq. (15) without its leading 2, which would give 2 for a symmetric matrix: as in the tables of the paper and Prop.
-    S1.17. nan for a zero matrix.
+    This is Eq. (15) without its leading 2, as in the tables of the paper and in Prop. S1.17: with the 2 a symmetric
+    matrix would have s = 2. nan for a zero matrix.
     """
-    # Every matrix is a symmetric part, in which i attends to j as j to i, and a skew part, in which they do opposite
-    # things: M = M_s + M_n with M_s = (M + M^T) / 2 and M_n = (M - M^T) / 2. The parts are orthogonal, so
-    #     |M|^2 = |M_s|^2 + |M_n|^2    and    s = (|M_s|^2 - |M_n|^2) / |M|^2
-    # weighs them against each other. The difference above the line is what is left of sum_ij M_ij M_ji = tr(MM).
+    # Every matrix is the sum of a symmetric and a skew part, M = M_s + M_n:
+    #     M_s = (M + M^T) / 2    i attends to j as j attends to i
+    #     M_n = (M - M^T) / 2    what i adds to its attention to j, j takes from its attention to i
+    # The parts are orthogonal, so |M|^2 = |M_s|^2 + |M_n|^2. The score compares the two:
+    #     s = (|M_s|^2 - |M_n|^2) / |M|^2,    because |M_s|^2 - |M_n|^2 = sum_ij M_ij M_ji = tr(MM)
     trace = (m * m.mT).sum((-2, -1))
     return trace / m.square().sum((-2, -1))
 
@@ -70,22 +74,22 @@ def directionality(m, gamma=GAMMA):
     """
     d = (r - c) / (r + c) of m (..., n, n): 1 if only rows stand out, -1 if only columns, 0 if neither.
 
-    r is what row norms have above their mean plus gamma standard deviations (over the n norms, divided by n - 1),
-    summed over the rows that are above; c the same of columns. So it was computed for the published tables.
+    r is the excess of the row norms: a norm counts by how much it exceeds mean + gamma * standard deviation of all row
+    norms, or not at all. c is the same for columns. The published tables hold this variant.
     """
-    # A row of W_qk belongs to a dimension of the token that asks, a column to one of the token that is asked. The
-    # paper's argument: under a causal mask a token is asked by all that follow it, so some columns grow long: d < 0.
-    r = excess(m.norm(dim=-1), gamma)
-    c = excess(m.norm(dim=-2), gamma)
+    # A row of W_qk belongs to one dimension of the query token, a column to one dimension of the key token. The paper
+    # argues: under a causal mask a token is the key of all later tokens, so a few columns grow long, and d < 0.
+    r = excess(m.norm(dim=-1), gamma)  # (...), from the norms of the rows (..., n)
+    c = excess(m.norm(dim=-2), gamma)  # (...), from the norms of the columns
     return balance(r, c)
 
 
 def directionality_eq17(m, gamma=GAMMA):
     """
-    As printed, Eq. (17)-(19): the norms that stand out are summed whole, and deviations divide by n.
+    The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole.
 
-    Its sign can be wrong. One heavy column raises the threshold of the columns, so that hardly any other passes it, and
-    counts once; of the rows as many pass theirs as chance lets through, 2 in 100, and each of them counts as well.
+    Its sign can be wrong. Let one column be very long. It raises the threshold of the columns, so it is the only one
+    above, and counts once. Of the rows about 2 in 100 are above their threshold by chance, and each counts as much.
     """
     r = outliers(m.norm(dim=-1), gamma)
     c = outliers(m.norm(dim=-2), gamma)
@@ -93,20 +97,20 @@ def directionality_eq17(m, gamma=GAMMA):
 
 
 def excess(norms, gamma):
-    """(..., n) -> (...): what stands above the threshold, summed."""
-    # With gamma = 2 few pass, and a norm barely above weighs next to nothing: one long column outweighs many of these.
+    """(..., n) -> (...): by how much norms exceed the threshold, summed."""
+    # A norm that is barely above adds next to nothing, so one very long column outweighs many of those.
     threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)
     return (norms - threshold).clamp_min(0).sum(-1)
 
 
 def outliers(norms, gamma):
     """(..., n) -> (...): the sum of the norms above the threshold, Eq. (18), (19)."""
-    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, correction=0, keepdim=True)
-    return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * nan is nan: it must not read as 0
+    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, correction=0, keepdim=True)  # divides by n
+    return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * norms and not 0, so that nan stays nan
 
 
 def balance(r, c):
-    # 0 / 0 where nothing stands out, and then no side has the upper hand
+    """(r - c) / (r + c), or 0 if nothing stands out on either side."""
     return torch.where(r + c == 0, 0.0, (r - c) / (r + c))
 
 
@@ -114,7 +118,7 @@ def balance(r, c):
 
 
 class Scores(NamedTuple):
-    """Each of the shape that stands before the matrices (C, r)."""
+    """The scores of one W_qk, or tensors with the scores of many."""
 
     symmetry: Tensor
     directionality: Tensor
@@ -123,143 +127,107 @@ class Scores(NamedTuple):
 
 def scores(w_q, w_k, gamma=GAMMA):
     """
-    The scores of wqk(w_q, w_k) from its factors (..., C, r), (..., C, r), in float32 at least; nan for a zero matrix.
+    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), in float32 at least. nan for a zero matrix.
 
-    Where r is small against C, the (C, C) matrix is never made: its trace and its norms follow from r x r products,
-    in 3.5 to 5 C r^2 multiplications instead of C^2 r, and without several passes over C^2 numbers.
+    If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
+    takes 3.5 to 5 C r^2 multiplications instead of C^2 r.
     """
     w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
     C, r = w_q.shape[-2:]
-    if 3 * r > C:  # from here on the plain way is the faster one, at C = 768 and at 4096
+    if 3 * r > C:  # then the plain way is faster, as measured at C = 768 and 4096
         s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
         enough = 1e-8
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
-        enough = 1e-4  # here squares are what is rounded, to 7 digits; of random factors 1 / r is left
-    # W_qk is a sum of r products of a column of W_q and a column of W_k. Heads may all but cancel in it, and queries
-    # avoid the main direction of the keys. If next to nothing is left of the sum of their norms, what is left is the
-    # difference of numbers that agree in most of their digits: then once more, in float64.
-    left = row_norms.square().sum(-1)  # |M|^2
-    total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)
-    keeps_digits = left > enough * total.square()
-    in_range = (left > 1e-20) & (left < 1e20)  # float32 ends at 1e-38 and 1e38: products of four weights soon pass that
-    if not (keeps_digits & in_range).all():
-        if w_q.ndim > 2:  # many matrices: one by one, as most of them are well
-            each = [scores(q, k, gamma) for q, k in zip(w_q, w_k.expand_as(w_q))]
-            return Scores(*(torch.stack(values) for values in zip(*each)))
+        enough = 1e-4  # larger, because here the squared norms are rounded, and not the norms
+    # W_qk is a sum of r matrices, each of them a column of W_q times a column of W_k. They may nearly cancel. Then the
+    # result is a small difference of large numbers, and has few correct digits. For random W_q and W_k, |W_qk|^2 is
+    # about 1 / r of the square of the sum of the r norms. If it is far less, compute once more in float64.
+    left = row_norms.square().sum(-1)  # (...), |W_qk|^2
+    total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)  # (...), the sum of the norms of the r matrices
+    has_digits = left > enough * total.square()
+    # float32 ends at 1e-38 and 1e38. Of very small or very large weights, products of four of them are beyond that.
+    in_range = (left > 1e-20) & (left < 1e20)
+    if not (has_digits & in_range).all():
+        if w_q.ndim > 2:  # many matrices: do them one by one, because most of them are good as they are
+            return one_by_one(w_q, w_k, gamma)
         s, row_norms, column_norms = from_product(w_q.cpu().double(), w_k.cpu().double())  # not every GPU has float64
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
-    nothing = s.isnan()  # a zero matrix, of which balance says that neither rows nor columns stand out
-    found = s, d.masked_fill(nothing, math.nan), eq17.masked_fill(nothing, math.nan)
-    return Scores(*(x.to(w_q) for x in found))  # back from float64, if it was that
+    is_zero = s.isnan()  # the symmetry of a zero matrix is 0 / 0
+    d, eq17 = d.masked_fill(is_zero, math.nan), eq17.masked_fill(is_zero, math.nan)
+    return Scores(s.to(w_q), d.to(w_q), eq17.to(w_q))  # dtype and device as they came, also after float64
 
 
-def at_least_float32(x):
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+def one_by_one(w_q, w_k, gamma):
+    """scores() of a list of matrices, each by itself."""
+    each = [scores(q, k, gamma) for q, k in zip(w_q, w_k.expand_as(w_q))]
+    return Scores(
+        torch.stack([found.symmetry for found in each]),
+        torch.stack([found.directionality for found in each]),
+        torch.stack([found.directionality_eq17 for found in each]),
+    )
 
 
 def from_product(w_q, w_k):
-    """Symmetry, row norms and column norms (..., C) of W_q W_k^T."""
+    """-> the symmetry (...), row norms (..., C) and column norms (..., C) of W_q W_k^T, the plain way."""
     m = wqk(w_q, w_k)  # (..., C, C)
     return symmetry(m), m.norm(dim=-1), m.norm(dim=-2)
 
 
 def from_gram(w_q, w_k):
-    """The same, without the product."""
-    # tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(KQ KQ) with KQ = W_k^T W_q, as a trace may be turned around in a circle
+    """The same without the (C, C) product."""
+    # A trace does not change when its factors move round in a circle. With the small matrix KQ = W_k^T W_q:
+    #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
     kq = w_k.mT @ w_q  # (..., r, r)
-    trace = (kq * kq.mT).sum((-2, -1))
-    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding may leave a norm of 0 just below it
-    columns = squared_norms(w_k, w_q).clamp_min(0)  # the columns of M are the rows of M^T = W_k W_q^T
+    trace = (kq * kq.mT).sum((-2, -1))  # (...)
+    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding can make a square slightly negative
+    columns = squared_norms(w_k, w_q).clamp_min(0)  # (..., C); the columns of M are the rows of M^T = W_k W_q^T
     return trace / rows.sum(-1), rows.sqrt(), columns.sqrt()
-
-
-BLOCK = 256  # columns of a factor at a time
 
 
 def squared_norms(x, y):
     """The squared norm of every row of x y^T: x, y (..., C, r) -> (..., C)."""
-    # Row i of x y^T is x_i y^T, its squared norm x_i (y^T y) x_i^T: in two lines, and as tests/test_analyze.py has it,
+    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. In two lines:
     #     gram = y.mT @ y  # (..., r, r)
     #     return ((x @ gram) * x).sum(-1)
-    # gram is symmetric, so half of it is enough: a block of its columns at a time, from the diagonal down, and what is
-    # below the diagonal counts twice. At r = 1024 that takes 5/8 of the multiplications.
+    # gram is symmetric, so half of it is enough: a block of its columns at a time, from the diagonal down. What is below
+    # the diagonal blocks counts twice. At r = 1024 this takes 5/8 of the multiplications.
     total = 0.0
     for i in range(0, x.shape[-1], BLOCK):
         gram = y[..., i:].mT @ y[..., i : i + BLOCK]  # (..., r - i, BLOCK)
         gram[..., BLOCK:, :] *= 2
-        # x and y are transposed weights: it is x.mT whose rows lie in one piece in memory
+        # x is a transposed weight, so x.mT is contiguous: everything below runs along C
         product = gram.mT @ x[..., i:].mT  # (..., BLOCK, C)
-        total = total + (product * x[..., i : i + BLOCK].mT).sum(-2)
+        total = total + (product * x[..., i : i + BLOCK].mT).sum(-2)  # (..., C)
     return total
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 
 
-def layer_factors(w_q, w_k, tiled=False):
-    """
-    w_q (H, C, D), w_k (Hkv, C, D) -> factors (C, Hkv D) of the layer's W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20).
-
-    Query head h meets key head g(h) = h // (H / Hkv). tiled: g(h) = h % Hkv, as in the published scores of
-    grouped-query models, which are of another matrix therefore.
-    """
-    # Six query heads and two key heads:      q0 q1 q2  q3 q4 q5            tiled:   q0 q1 q2 q3 q4 q5
-    #                                          \  |  /   \  |  /                      |  |  |  |  |  |
-    #                                             k0        k1                       k0 k1 k0 k1 k0 k1
-    # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T: the queries of a group are added up before any product, and
-    # the factors have Hkv D columns instead of H D.
-    n_kv = len(w_k)
-    if tiled:
-        w_q = w_q.unflatten(0, (-1, n_kv))  # (H / Hkv, Hkv, C, D)
-    else:
-        w_q = w_q.unflatten(0, (n_kv, -1)).transpose(0, 1)  # (H / Hkv, Hkv, C, D)
-    summed = at_least_float32(w_q[0])  # (Hkv, C, D)
-    for queries in w_q[1:]:
-        summed = summed + queries  # in float32; no copy in float32 of all queries is made
-    return side_by_side(summed), side_by_side(at_least_float32(w_k))
-
-
-def side_by_side(heads):
-    """(H, C, D) -> (C, H D)"""
-    # heads come from the weight of a Linear, (H D, C), and this is its transpose: a view, no number moves
-    return heads.mT.flatten(0, 1).mT
-
-
-def published_factors(layer, tensors, w_q, w_k):
-    """The factors whose product the authors' code scored: --published, to audit the tables of the paper."""
-    if layer.layout.form in FUSED:
-        # Rows 0 to C and C to 2 C, and not transposed: W_q^T W_k where these are q and k. In Pythia each head has its
-        # q, k and v together, so that the first C rows are a third of the heads, with their keys and values.
-        weight = tensors[layer.names[0]]
-        C = weight.shape[1]
-        return weight[:C], weight[C : 2 * C]
-    return layer_factors(w_q, w_k, tiled=True)
-
-
 class ScoredModel(NamedTuple):
-    """What score_model found."""
+    """What score_model returns. A stack is an encoder or a decoder of the model; most models have one, named ""."""
 
     n_params: int
-    causal: dict  # stack -> True, False, or None where it cannot be told
+    causal: dict  # stack -> True, False, or None if it cannot be known
     modality: dict  # stack -> language, vision or audio
     rows: list  # of tables.ModelScore
-    crops: list  # the corner (CROP, CROP) of every layer's W_qk, for the picture of one model
-    note: str  # what was read
+    crops: list  # the corner (CROP, CROP) of the W_qk of every layer, for pictures
+    note: str  # how much was read
 
 
 def score_model(target, args):
-    """One layer after the other; those to come are being read meanwhile."""
+    """Score a checkpoint, one layer after the other. Other threads read the next layers meanwhile."""
     rows, crops = [], []
     with open_checkpoint(target.source) as checkpoint:
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
-        stacks = find_stacks(checkpoint.config, shapes)
+        stacks = find_stacks(checkpoint.config, shapes)  # which tensors are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
-        # A model may be larger than the memory: only queries and keys are read, a layer at a time, a few ahead.
+        # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
         name = target.label()
-        with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:  # None: no terminal
+        with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:
             for (stack, layer), tensors in zip(layers, stream):
                 tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
                 new_rows, crop = score_layer(target, stack.name, layer, tensors, args)
@@ -269,6 +237,7 @@ def score_model(target, args):
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
         modality = {stack.name: find_modality(checkpoint.config, stack.name) for stack in stacks}
+        # The note goes to stderr: what was read, and what this checkpoint does not hold.
         notes = [bytes_read(checkpoint), checkpoint.note]
         notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
         note = ", ".join(part for part in notes if part)
@@ -276,34 +245,39 @@ def score_model(target, args):
 
 
 def score_layer(target, stack, layer, tensors, args):
-    """-> the row of one layer, those of its heads if asked for, and the corner of its W_qk that is drawn."""
-    w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D)
-    if args.published:
+    """-> the rows of one layer (and of its heads, with --per_head), and the corner of its W_qk that is drawn."""
+
+    def to_row(head, factor, values):
+        n, r = factor.shape
+        values = [float(value) for value in values]
+        return tables.ModelScore(target.model, target.revision, stack, layer.index, head, n, r, args.matrix,
+                                 args.gamma, *values)
+
+    w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
+    if args.matrix == "published":
         q, k = published_factors(layer, tensors, w_q, w_k)
     else:
-        q, k = layer_factors(w_q, w_k)  # (C, Hkv D)
+        q, k = layer_factors(w_q, w_k)  # (C, Hkv D) each
     whole = scores(q, k, args.gamma)
-    if not math.isfinite(whole.symmetry):  # W_q W_k^T can be zero where neither of them is
+    if not math.isfinite(whole.symmetry):  # W_q W_k^T can be zero even if W_q and W_k are not
         raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
-    values = [float(x) for x in whole]
-    rows = [tables.ModelScore(target.model, target.revision, stack, layer.index, None, *q.shape, *values)]
+    rows = [to_row(None, q, whole)]
     if args.per_head:
         for head, values in enumerate(head_scores(w_q, w_k, args.gamma)):
-            rows.append(tables.ModelScore(target.model, target.revision, stack, layer.index, head, *w_q.shape[1:],
-                                          *values))
-    # The first rows of both factors are what the first rows and columns of W_qk are made of: no need for all of it.
+            rows.append(to_row(head, w_q[head], values))
+    # The corner of W_qk is the product of the first rows of both factors.
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
 
 
 def head_scores(w_q, w_k, gamma=GAMMA):
-    """w_q (H, C, D), w_k (Hkv, C, D) -> for each query head its three scores, as numbers."""
+    """w_q (H, C, D), w_k (Hkv, C, D) -> the scores of each query head with its key head, H triples of numbers."""
     found = []
-    group = len(w_q) // len(w_k)
+    group = len(w_q) // len(w_k)  # query heads that share a key head
     for i, keys in enumerate(w_k):
-        queries = w_q[i * group : (i + 1) * group]  # (H / Hkv, C, D): those that meet key head i
-        each = scores(queries, keys, gamma)  # (H / Hkv,) each
-        found += [Scores(*values) for values in torch.stack(each, -1).tolist()]
+        queries = w_q[i * group : (i + 1) * group]  # (H / Hkv, C, D)
+        of_heads = scores(queries, keys, gamma)  # (H / Hkv,) each; the Gram matrix of the keys is made once
+        found += torch.stack(of_heads, -1).tolist()
     return found
 
 
@@ -319,20 +293,25 @@ def bytes_read(checkpoint):
 
 def score_rows(step, n_head, new, old):
     """
-    Rows of scores.csv from W_q and W_k, each (L, C, C), now, `new`, and at the rows before, `old` (None at the start).
+    The rows of scores.csv for one step of a run.
 
-    update_symmetry is the symmetry of what was added to W_qk meanwhile, the subject of Theorem 2.4.
+    new: the pair (W_q, W_k) of all layers, (L, C, C) each. old: the same at the last rows before, None at the start.
+    update_symmetry is the symmetry of the change of W_qk since then, which is the subject of Theorem 2.4.
     """
     rows = []
-    for layer in range(len(new[0])):  # one at a time: what is computed of a layer stays in the caches
-        now = [w[layer] for w in new]  # W_q and W_k, (C, C) each
-        before = None if old is None else [w[layer] for w in old]
-        values = score_step(now, before)  # (4,)
-        rows.append(runs.RunScore(step, layer, "", *as_texts(values)))
-        # The layer's W_qk is the product of W_q and W_k as they are, that of head h of their columns h D to (h + 1) D.
-        heads_now = [split_heads(w, n_head) for w in now]  # (H, C, D) each
-        heads_before = None if old is None else [split_heads(w, n_head) for w in before]
-        for head, values in enumerate(score_step(heads_now, heads_before)):  # (H, 4)
+    for layer in range(len(new[0])):  # one at a time, so that what is computed of a layer stays in the caches
+        new_layer = [w[layer] for w in new]  # W_q and W_k, (C, C) each
+        old_layer = None
+        if old is not None:
+            old_layer = [w[layer] for w in old]
+        values = score_step(new_layer, old_layer)  # (4,)
+        rows.append(runs.RunScore(step, layer, "", *as_texts(values)))  # an empty cell for the head: the whole layer
+        # The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k.
+        new_heads = [split_heads(w, n_head) for w in new_layer]  # (H, C, D) each
+        old_heads = None
+        if old is not None:
+            old_heads = [split_heads(w, n_head) for w in old_layer]
+        for head, values in enumerate(score_step(new_heads, old_heads)):  # (H, 4)
             rows.append(runs.RunScore(step, layer, head, *as_texts(values)))
     return rows
 
@@ -347,18 +326,20 @@ def split_heads(w, n_head):
 
 
 def score_step(new, old):
-    """The three scores of W_qk and the symmetry of its change: (..., 4), on the CPU."""
+    """-> symmetry, directionality and directionality_eq17 of W_qk, and the symmetry of its change: (..., 4), on the CPU."""
     w_q, w_k = new
     now = scores(w_q, w_k)
-    change = torch.full_like(now.symmetry, math.nan)  # at the start there is none
+    change = torch.full_like(now.symmetry, math.nan)  # at the start there is no change yet
     if old is not None:
-        # W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T:
-        # a product of two factors again, and nothing that cancels when the change is small
+        # With P_q, P_k the old factors, the change is again a product of two factors:
+        #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
+        # The right side subtracts before it multiplies, so a small change keeps its digits.
         p_q, p_k = old
-        left = torch.cat([(w_q - p_q).mT, p_q.mT], -2).mT  # (..., C, 2 r), and in memory a transposed weight too
-        right = torch.cat([w_k.mT, (w_k - p_k).mT], -2).mT
+        # They are put together as weights are stored, (2 r, C), and transposed like these.
+        left = torch.cat([(w_q - p_q).mT, p_q.mT], -2).mT  # (..., C, 2 r)
+        right = torch.cat([w_k.mT, (w_k - p_k).mT], -2).mT  # (..., C, 2 r)
         change = scores(left, right).symmetry
-    return torch.stack([*now, change], -1).cpu()
+    return torch.stack([*now, change], -1).cpu()  # numbers for a CSV file
 
 
 # ---- the command line --------------------------------------------------------------------------------------------
@@ -370,9 +351,9 @@ def complain(name, error):
 
 def score_all(targets, rows, path, args):
     """
-    Score one after the other, and name those that cannot be. rows: what was scored before, in the CSV at path, if any.
+    Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on.
 
-    -> the rows of all, {target: what score_model found}
+    rows: scored before, in the CSV at path. -> all rows, and {target: its ScoredModel}
     """
     results = {}
     for target in targets:
@@ -384,33 +365,41 @@ def score_all(targets, rows, path, args):
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
         rows = rows + result.rows
         if path:
-            tables.write_scores(path, rows)  # after each: what takes hours goes on from here
-        drawn = args.matrices or len(targets) == 1
-        results[target] = result if drawn else result._replace(crops=[])  # those of hundreds would fill the memory
+            tables.write_scores(path, rows)  # after every checkpoint, so that nothing is lost if this is stopped
+        is_drawn = args.matrices or len(targets) == 1
+        if not is_drawn:
+            result = result._replace(crops=[])  # the corners of hundreds of models would fill the memory
+        results[target] = result
     return rows, results
 
 
 def analyze_models(args):
-    """Score every checkpoint that is asked for -> exit status, 1 if one of them could not be scored."""
-    names = args.hf or [row["name"] for row in known_models()]
-    members = suites.find_suite(args.suite) if args.suite else []
-    targets, errors = suites.find_all(members or names, args.revision, args.revisions, args.stride, args.limit)
-    for name, error in errors.items():  # one that cannot be found does not stop the others
+    """Score all checkpoints that were asked for. -> the exit status: 1 if one of them could not be scored"""
+    members = []
+    if args.suite:
+        members = suites.find_suite(args.suite)
+        wanted = members
+    elif args.paper:
+        wanted = [row["name"] for row in known_models()]
+    else:
+        wanted = args.hf
+    targets, errors = suites.find_all(wanted, args.revision, args.revisions, args.stride, args.limit)
+    for name, error in errors.items():  # a name that cannot be found does not stop the others
         complain(name, error)
 
-    # What takes hours goes on where its CSV stands.
+    # A long job goes on where its CSV file ends: checkpoints that are in the file are not scored again.
     path, rows = args.csv, []
     if args.paper:
         path = path or "data/results/paper.csv"
     takes_long = args.paper or args.suite or any(target.step is not None for target in targets)
     if takes_long and path and Path(path).exists():
-        rows = tables.read_scores(path)
+        rows = tables.read_scores(path, args.matrix, args.gamma, args.per_head)
     done = {(row.model, row.revision) for row in rows}
     left = []
     if not args.offline:
         left = [target for target in targets if (target.model, target.revision) not in done]
 
-    # Of a training, how many bytes will be read is said first.
+    # Say how many bytes each training will take before reading them.
     surveys = suites.survey(targets, left)
     for seen in surveys:
         print(printable(seen.line()), file=sys.stderr)
@@ -419,6 +408,7 @@ def analyze_models(args):
     if args.matrices and results:
         matrices = [(target.label(), result.rows, result.crops) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
+    # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:
         report.report_paper(rows, results, args.plot)
     elif args.suite and rows:
@@ -426,7 +416,7 @@ def analyze_models(args):
     elif surveys and rows:
         report.report_trainings(rows, targets, surveys, args.plot)
     elif rows:
-        with_layers = len(targets) == 1 or args.per_head and not args.csv
+        with_layers = len(targets) == 1 or (args.per_head and not args.csv)
         report.report_models(rows, results, with_layers, args.plot)
     return 1 if errors or len(results) < len(left) else 0
 
@@ -434,7 +424,7 @@ def analyze_models(args):
 def main(argv):
     args = arguments.parse(argv, __doc__, GAMMA)
     try:
-        arguments.check(args)
+        arguments.check(args)  # refuse what would fail only after hours
         if args.runs:
             report.report_runs(args)
         else:
@@ -442,7 +432,7 @@ def main(argv):
     except (CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:
-        print("analyze.py: stopped", file=sys.stderr)
+        print("analyze.py: stopped", file=sys.stderr)  # what was scored so far is in the CSV file
         sys.exit(128 + signal.SIGINT)
 
 

@@ -1,15 +1,23 @@
 """
-One Transformer, one switch: the BERT of the paper (S2.1, Table S1) as an encoder (causal=False, masked-language
-modelling) or, the same network with a causal mask, as a decoder (causal=True, next-token prediction).
+The Transformer of the paper (S2.1, Table S1), which is BERT, all of it in this file.
 
-Post-LN blocks, learned absolute positions, exact GELU, a head tied to the token embedding. Hidden states and logits
-equal those of transformers' BertForMaskedLM and BertLMHeadModel (tests/test_model.py), and weights travel both ways.
+It has one switch. With causal=False it is an encoder: every token sees all tokens, and it learns to fill in masked
+ones. With causal=True the same network is a decoder: no token sees a later one, and it learns to predict the next one.
 
-Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H, V = vocab_size; Q queries of a row: all T of them,
-or, where only K positions of a row are predicted, these K.
+    model = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64))
+    logits = model(idx)         # idx (B, T) -> (B, T, V)
+    loss = model(idx, targets)  # what train.py minimises [nats/token]
+
+As in BERT: LayerNorm after each sublayer, learned absolute positions, exact GELU, output weights tied to the token
+embedding. Hidden states and logits equal those of transformers' BertForMaskedLM and BertLMHeadModel
+(tests/test_model.py), and weights can be exchanged with them in both directions.
+
+Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H (the size of a head), V = vocab_size. Q is the number
+of queries in a sequence: all T tokens, or in the last block only the K masked ones.
 References: Devlin et al. 2019 (BERT); transformers/models/bert/modeling_bert.py for the names in `to_hf` and `from_hf`.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,24 +28,26 @@ import torch.nn.functional as F
 @dataclass(frozen=True)
 class ModelConfig:
     vocab_size: int
-    block_size: int  # longest sequence
-    n_layer: int
-    n_head: int
-    n_embd: int
-    dropout: float = 0.1  # on the embeddings and on both sublayers' outputs
+    block_size: int  # the longest sequence
+    n_layer: int  # the number of blocks
+    n_head: int  # attention heads in each block
+    n_embd: int  # the size of a token's vector; each head works on n_embd / n_head dimensions of it
+    dropout: float = 0.1  # on the embeddings and on the outputs of both sublayers
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
-    qk_norm: bool = False  # queries and keys of a head at norm sqrt(D) each: their scale is gone. Not in BERT
-    diagonal: float = 0.0  # added to the logit of a token with itself, before the softmax. Not in BERT
+    # Two options that BERT does not have, for experiments:
+    qk_norm: bool = False  # scale every query and key of a head to norm sqrt(D)
+    diagonal: float = 0.0  # add this to the attention logit of every token with itself
 
 
 class SelfAttention(nn.Module):
     """
-    Every token (query side, rows) compares itself with every token (key side, columns) and takes a mean of values:
+    Every token compares its query with the keys of all tokens, and takes a weighted mean of their values. For a head h
 
-        softmax(x W_q,h W_k,h^T x^T / sqrt(D)) x W_v,h  for each head h                          Eq. (1), (S18)
+        softmax(x W_q,h W_k,h^T x^T / sqrt(D)) x W_v,h                                           Eq. (1), (S18)
 
-    The comparison is a bilinear form of x with itself, whose matrix is W_qk = W_q W_k^T: what the paper is about.
+    Tokens i and j are compared by x_i^T W_qk x_j with W_qk = W_q W_k^T. This matrix is what the paper is about. Its
+    rows belong to the query side, its columns to the key side.
     """
 
     def __init__(self, cfg):
@@ -46,7 +56,7 @@ class SelfAttention(nn.Module):
         self.k = nn.Linear(cfg.n_embd, cfg.n_embd)
         self.v = nn.Linear(cfg.n_embd, cfg.n_embd)
         self.proj = nn.Linear(cfg.n_embd, cfg.n_embd)
-        # A head is a block of D rows of q, k and v: W_q,h = q.weight[h D : (h + 1) D].T, (C, D)
+        # nn.Linear stores (out, in), so head h is a block of D rows: W_q,h = q.weight[h D : (h + 1) D].T, (C, D)
         self.n_head = cfg.n_head
         self.causal = cfg.causal
         self.dropout = cfg.attn_dropout
@@ -55,49 +65,56 @@ class SelfAttention(nn.Module):
 
     def forward(self, x, context, positions=None):
         """
-        x (B, Q, C) looks at context (B, T, C) -> (B, Q, C). x is the context itself, or its rows at positions (B, Q).
+        x (B, Q, C), context (B, T, C) -> (B, Q, C).
+
+        The tokens of x make the queries, and those of context the keys and values. Usually x is context. In the last
+        block of a masked-language model, x holds only the rows of context at positions (B, Q).
         """
         H = self.n_head
         q = self.q(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, Q, D)
         k = self.k(context).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
         v = self.v(context).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
         if self.qk_norm:
-            q = F.rms_norm(q, q.shape[-1:])  # |q| = sqrt(D), so logits are sqrt(D) cos(q, k) at most
+            q = F.rms_norm(q, q.shape[-1:])  # |q| = |k| = sqrt(D), so a logit is sqrt(D) cos(q, k)
             k = F.rms_norm(k, k.shape[-1:])
         mask = self.mask(q, k, positions)
-        # In plain words: logits = q @ k.mT / sqrt(D), (B, H, Q, T); y = softmax(logits) @ v. The fused function never
-        # stores the logits. It divides by sqrt(D), as BERT does, where Eq. (1) and (S18) print sqrt(C).
+        # The next call computes
+        #     logits = q @ k.mT / sqrt(D) + mask  # (B, H, Q, T)
+        #     y = softmax(logits) @ v             # (B, H, Q, D)
+        # without ever storing the logits. It divides by sqrt(D), as BERT does; Eq. (1) and (S18) print sqrt(C).
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=self.causal and mask is None,
-            dropout_p=self.dropout if self.training else 0.0,  # a function, so it has to be told about eval()
+            dropout_p=self.dropout if self.training else 0.0,  # this function does not know about model.eval()
         )  # (B, H, Q, D)
-        return self.proj(y.transpose(1, 2).flatten(2))  # heads side by side: (B, Q, C)
+        return self.proj(y.transpose(1, 2).flatten(2))  # put the heads side by side: (B, Q, C)
 
     def mask(self, q, k, positions):
-        """What is added to the logits, (B or 1, 1, Q, T); None where nothing is, or only the usual causal mask."""
-        plain_causal = self.causal and positions is None  # scaled_dot_product_attention can do that one by itself
-        if self.diagonal == 0 and (plain_causal or not self.causal):
+        """What is added to the logits: (B or 1, 1, Q, T), or None."""
+        # scaled_dot_product_attention makes the usual causal mask by itself, so that needs no mask from here.
+        usual_causal = self.causal and positions is None
+        if self.diagonal == 0 and (usual_causal or not self.causal):
             return None
-        key = torch.arange(k.shape[2], device=q.device)  # (T,)
-        query = key[None] if positions is None else positions  # (B or 1, Q): where the queries stand
+        key = torch.arange(k.shape[2], device=q.device)  # (T,), the position of every key
+        query = key[None] if positions is None else positions  # (B or 1, Q), the position of every query
         is_itself = query[..., None] == key  # (B or 1, Q, T)
         mask = self.diagonal * is_itself
         if self.causal:
             mask = mask.masked_fill(query[..., None] < key, -torch.inf)  # no token sees a later one
-        return mask[:, None].to(q.dtype)  # the same for all heads
+        return mask[:, None].to(q.dtype)  # (B or 1, 1, Q, T), the same for all heads
 
 
 def rows_at(x, positions):
-    """x (B, T, C), positions (B, K) -> (B, K, C)."""
-    return x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+    """The rows of x (B, T, C) at positions (B, K) -> (B, K, C)."""
+    index = positions.unsqueeze(-1).expand(-1, -1, x.shape[-1])  # (B, K, C): gather wants an index for every number
+    return x.gather(1, index)
 
 
 class MLP(nn.Module):
-    """What a token makes of what it has gathered: every position by itself."""
+    """Two layers with a GELU between them, applied to every token by itself."""
 
     def __init__(self, cfg):
         super().__init__()
-        self.fc = nn.Linear(cfg.n_embd, 4 * cfg.n_embd)
+        self.fc = nn.Linear(cfg.n_embd, 4 * cfg.n_embd)  # four times as wide, as in BERT and GPT
         self.proj = nn.Linear(4 * cfg.n_embd, cfg.n_embd)
 
     def forward(self, x):
@@ -105,7 +122,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Post-LN: each sublayer's output is added, then normalised, as in BERT (GPT-2 and later normalise the input)."""
+    """Attention and MLP. As in BERT, LayerNorm comes after each sum; in GPT-2 it comes before each sublayer."""
 
     def __init__(self, cfg):
         super().__init__()
@@ -116,60 +133,62 @@ class Block(nn.Module):
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, x, positions=None):
-        """x (B, T, C) -> (B, T, C); or, with positions (B, K), only the rows at these: (B, K, C)."""
-        context = x  # every token can be looked at, whoever looks
+        """x (B, T, C) -> (B, T, C). With positions (B, K), only the rows at these positions: (B, K, C)."""
+        context = x  # all tokens have keys and values
         if positions is not None:
-            x = rows_at(x, positions)  # (B, Q, C)
+            x = rows_at(x, positions)  # (B, Q, C), and only these have queries
         x = self.ln_1(x + self.drop(self.attn(x, context, positions)))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 
 class Head(nn.Module):
-    """Dense, GELU, LayerNorm: the logits are its output times the token embedding, plus a bias for every token."""
+    """Dense, GELU, LayerNorm. Transformer.forward turns the output into logits."""
 
     def __init__(self, cfg):
         super().__init__()
         self.dense = nn.Linear(cfg.n_embd, cfg.n_embd)
         self.ln = nn.LayerNorm(cfg.n_embd, eps=1e-12)
-        self.bias = nn.Parameter(torch.zeros(cfg.vocab_size))  # added by Transformer.forward, after the product
+        self.bias = nn.Parameter(torch.zeros(cfg.vocab_size))  # of the logits
 
     def forward(self, x):
         return self.ln(F.gelu(self.dense(x)))  # (B, Q, C)
 
 
-LOSS_ROWS = 1024  # rows of logits at a time, at least ...
-LOSS_CHUNKS = 8  # ... and at most so many chunks: torch.compile unrolls their loop
+LOSS_ROWS = 1024  # compute the logits of at least so many tokens at a time ...
+LOSS_CHUNKS = 8  # ... but in at most so many chunks, because torch.compile unrolls the loop over them
 
 
 class LinearCrossEntropy(torch.autograd.Function):
     """
-    Mean cross-entropy of the logits x W^T + b, x (N, C), W (V, C), b (V), against targets (N). In plain words:
+    The output layer and the loss in one step, for x (N, C), weight (V, C), bias (V), targets (N):
 
-        logits = F.linear(x, weight, bias)
+        logits = F.linear(x, weight, bias)       # (N, V)
         loss = F.cross_entropy(logits, targets)
 
-    The logits are the largest tensor of a small model by far, and autograd would keep them, in float32, until the
-    backward pass. Here a chunk of rows at a time gives its loss and its gradient and is gone.
+    These two lines give the same numbers. But logits is by far the largest tensor of a small model, and autograd would
+    keep it until the backward pass. So we compute the logits of a chunk of rows, the loss and the gradient of this
+    chunk, and then forget its logits.
     """
 
     @staticmethod
     def forward(ctx, x, weight, bias, targets, with_gradients):
-        if torch.is_autocast_enabled(x.device.type):  # as F.linear would do by itself
+        if torch.is_autocast_enabled(x.device.type):  # F.linear would do this by itself, but not in here
             dtype = torch.get_autocast_dtype(x.device.type)
             x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
-        chunk = max(LOSS_ROWS, -(-len(x) // LOSS_CHUNKS))  # rows
-        total = 0.0
+        chunk = max(LOSS_ROWS, math.ceil(len(x) / LOSS_CHUNKS))  # rows in a chunk
+        total = 0.0  # the sum of the losses of all tokens so far
         grad_x, grad_weight, grad_bias = [], 0.0, 0.0
         for rows, t in zip(x.split(chunk), targets.split(chunk)):
             logits = F.linear(rows, weight, bias)  # (n, V)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 has too few digits for exp
-            # This is the largest tensor there is, so what follows is written over it: logits, log p, p, error.
+            # Each line below writes its result over the same memory: first logits, then log p, then p, then error.
             log_p = logits.sub_(logits.logsumexp(-1, keepdim=True))  # (n, V)
             total = total - log_p.gather(1, t[:, None]).sum()
             if with_gradients:
-                # d loss / d logits = softmax - one-hot; the rest is the chain rule of a linear layer
-                one_hot = torch.ones_like(log_p[:, :1])  # (n, 1), of each row at its target
-                error = log_p.exp_().scatter_add_(1, t[:, None], -one_hot).to(x.dtype)  # (n, V)
+                # d loss / d logits = p - one_hot(t): subtract 1 from p at the target of each row.
+                ones = torch.ones_like(log_p[:, :1])  # (n, 1)
+                error = log_p.exp_().scatter_add_(1, t[:, None], -ones).to(x.dtype)  # (n, V)
+                # The chain rule through logits = rows @ weight.T + bias.
                 grad_x.append(error @ weight)  # (n, C)
                 grad_weight = grad_weight + (error.T @ rows).to(logits.dtype)  # (V, C), summed in float32
                 grad_bias = grad_bias + error.sum(0, dtype=logits.dtype)  # (V,)
@@ -179,60 +198,63 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        """grad (): of whatever was made of the loss, with respect to it. The gradients of a sum are there already."""
-        grad_x, grad_weight, grad_bias = ctx.saved_tensors
-        scale = grad / len(grad_x)  # of a mean
-        return grad_x * scale, grad_weight * scale, grad_bias * scale, None, None
+        """grad (): the derivative of the final result with respect to this loss, 1 if nothing comes after it."""
+        grad_x, grad_weight, grad_bias = ctx.saved_tensors  # the gradients of the sum over tokens
+        scale = grad / len(grad_x)  # the loss is the mean
+        return grad_x * scale, grad_weight * scale, grad_bias * scale, None, None  # targets have no gradient
 
 
 class Transformer(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.cfg = cfg
-        self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer, see forward
-        self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)
-        self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=1e-12)
+        self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # forward uses it as the output layer as well
+        self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # one learned vector for every position
+        self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=1e-12)  # BERT also normalises the embeddings
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
         self.head = Head(cfg)
-        self.apply(self._init_weights)
+        self.apply(self._init_weights)  # module by module in the order above, so a seed gives the same weights
 
     @staticmethod
     def _init_weights(module):
-        """BERT's start: N(0, 0.02) for every matrix, zero biases, LayerNorm at identity. init.py changes q and k."""
+        """BERT's start: every matrix from N(0, 0.02^2), all biases 0. After this, init.py may change q and k."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=0.02)  # whatever its size: at n_embd = 256 attention starts all but flat
+            nn.init.normal_(module.weight, std=0.02)  # whatever n_embd is; if it is small, attention starts nearly flat
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
     def hidden(self, idx, positions=None):
-        """idx (B, T) -> the last block's output (B, T, C), or its rows at positions (B, K): (B, K, C)."""
+        """idx (B, T) -> the output of the last block, (B, T, C), or only its rows at positions (B, K), (B, K, C)."""
         T = idx.shape[1]
         x = self.tok_emb(idx) + self.pos_emb.weight[:T]  # (B, T, C)
         x = self.drop(self.ln_emb(x))
+        # All blocks but the last need every row, because a row is context for the others.
         for block in self.blocks[:-1]:
             x = block(x)
-        return self.blocks[-1](x, positions)  # no other block reads the rows that are left out here
+        return self.blocks[-1](x, positions)  # no later block needs the other rows, so they are not computed
 
     def forward(self, idx, targets=None, positions=None):
         """
-        idx (B, T) -> logits (B, T, V); with targets, the mean cross-entropy [nats/token] instead.
+        idx (B, T) -> logits (B, T, V). With targets, the mean cross-entropy [nats/token] instead.
 
-        Masked tokens: targets (B, K) stand at positions (B, K), as many in every row, so that shapes are static; the
-        last block and the head are computed there alone. Next tokens: targets (B, T), and no positions.
+        To predict next tokens: targets (B, T), no positions. To predict masked tokens: targets (B, K) at positions
+        (B, K). Every row has the same number K of them, so shapes never change.
         """
         x = self.head(self.hidden(idx, positions))  # (B, T or K, C)
-        weight, bias = self.tok_emb.weight, self.head.bias  # the output layer is the token embedding, transposed
+        weight = self.tok_emb.weight  # (V, C); the logit of a token is the product of x with its embedding
+        bias = self.head.bias  # (V,)
         if targets is None:
             return F.linear(x, weight, bias)  # (B, T or K, V)
-        with_gradients = torch.is_grad_enabled()  # asked here: inside the function below it is always off
+        with_gradients = torch.is_grad_enabled()  # inside of the function below this is always False
         return LinearCrossEntropy.apply(x.flatten(0, 1), weight, bias, targets.flatten(), with_gradients)
 
 
-# ---- our names <-> those of a Hugging Face BERT ------------------------------------------------------------------
-# Both store a Linear as (out, in) and the same tensors, so a checkpoint travels by renaming alone.
+# ---- our names <-> the names of a Hugging Face BERT --------------------------------------------------------------
+#
+# Both have the same tensors, and both store a Linear as (out, in). So only the names have to be changed.
 
-HF_NAMES = {  # prefix of ours -> prefix of theirs
+HF_NAMES = {  # how our name begins -> how theirs begins
     "tok_emb.": "bert.embeddings.word_embeddings.",
     "pos_emb.": "bert.embeddings.position_embeddings.",
     "ln_emb.": "bert.embeddings.LayerNorm.",
@@ -240,7 +262,7 @@ HF_NAMES = {  # prefix of ours -> prefix of theirs
     "head.ln.": "cls.predictions.transform.LayerNorm.",
     "head.bias": "cls.predictions.bias",
 }
-HF_LAYER_NAMES = {  # the same of one layer: blocks.0.attn.q.weight is bert.encoder.layer.0.attention.self.query.weight
+HF_LAYER_NAMES = {  # within a layer: blocks.0.attn.q.weight is bert.encoder.layer.0.attention.self.query.weight
     "attn.q.": "attention.self.query.",
     "attn.k.": "attention.self.key.",
     "attn.v.": "attention.self.value.",
@@ -251,7 +273,8 @@ HF_LAYER_NAMES = {  # the same of one layer: blocks.0.attn.q.weight is bert.enco
     "ln_2.": "output.LayerNorm.",
 }
 HF_TOKEN_TYPES = "bert.embeddings.token_type_embeddings.weight"
-HF_DEFAULTS = dict(  # what the shapes of the weights do not show: a config.json that lacks one of these means its default
+# What the shapes of the weights do not show. If a config.json does not have one of these keys, it means this value.
+HF_DEFAULTS = dict(
     num_attention_heads=12,
     hidden_act="gelu",
     layer_norm_eps=1e-12,
@@ -262,7 +285,7 @@ HF_DEFAULTS = dict(  # what the shapes of the weights do not show: a config.json
 
 
 def hf_prefixes(n_layer):
-    """{prefix of ours: prefix of theirs} of a model with n_layer blocks."""
+    """{how our name begins: how theirs begins} for all weights of a model with n_layer blocks."""
     prefixes = dict(HF_NAMES)
     for i in range(n_layer):
         for ours, theirs in HF_LAYER_NAMES.items():
@@ -271,7 +294,7 @@ def hf_prefixes(n_layer):
 
 
 def renamed(state, prefixes):
-    """The tensors of a state dict whose names begin with one of `prefixes` {old: new}, under their new names."""
+    """The tensors whose names begin with one of the old prefixes, under their new names. prefixes: {old: new}."""
     found = {}
     for name, tensor in state.items():
         for old, new in prefixes.items():
@@ -282,13 +305,13 @@ def renamed(state, prefixes):
 
 def to_hf(model):
     """
-    -> (config.json as a dict, state dict) of the same model as a transformers BertForMaskedLM / BertLMHeadModel.
+    The same model as a BertForMaskedLM or BertLMHeadModel of transformers -> (config.json as a dict, state dict).
 
-    ValueError: the model has a weight that their BERT has no name for, or attention that it does not know.
+    ValueError: the model has something that their BERT does not have.
     """
     cfg, ours = model.cfg, model.state_dict()
     prefixes = hf_prefixes(cfg.n_layer)
-    # A weight that is here and not above, or above and not here, would make another function of it: refuse.
+    # If a weight were left out, their model would compute something else, and nobody would notice. So refuse.
     nameless = [name for name in ours if not name.startswith(tuple(prefixes))]
     if nameless:
         raise ValueError(f"a Hugging Face BERT has no name for {nameless[0]}: add it to HF_NAMES of model.py")
@@ -298,11 +321,11 @@ def to_hf(model):
     if cfg.qk_norm or cfg.diagonal:
         raise ValueError(f"a Hugging Face BERT has no qk_norm = {cfg.qk_norm} or diagonal = {cfg.diagonal}")
     state = renamed(ours, prefixes)
-    state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # ours has none: one type, at zero
+    state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # BERT adds this to every token; ours does not
     config = dict(
         model_type="bert",
         architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],
-        is_decoder=cfg.causal,  # gives their BERT a causal mask
+        is_decoder=cfg.causal,  # this gives their BERT a causal mask
         use_cache=False,
         vocab_size=cfg.vocab_size,
         max_position_embeddings=cfg.block_size,
@@ -325,29 +348,29 @@ def to_hf(model):
 
 def from_hf(state):
     """
-    A Hugging Face BERT's state dict (masked-language or causal head) -> ours, to be loaded with load_state_dict.
-
-    Token types fold into the positions: every token of ours is of type 0. Old checkpoints call LayerNorm's weight and
-    bias gamma and beta. KeyError names what is missing.
+    The state dict of a Hugging Face BERT (with either head) -> a state dict of our model. KeyError: the missing name.
     """
-    state = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor for name, tensor in state.items()}
-    layers = [int(name.split(".")[3]) for name in state if name.startswith("bert.encoder.layer.")]
+    theirs = {}
+    for name, tensor in state.items():
+        name = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # old checkpoints name LayerNorm's so
+        theirs[name] = tensor
+    layers = [int(name.split(".")[3]) for name in theirs if name.startswith("bert.encoder.layer.")]
     n_layer = max(layers, default=-1) + 1
-    prefixes = {theirs: ours for ours, theirs in hf_prefixes(n_layer).items()}
+    prefixes = {their_prefix: our_prefix for our_prefix, their_prefix in hf_prefixes(n_layer).items()}
     for prefix in prefixes:
-        if not any(name.startswith(prefix) for name in state):
+        if not any(name.startswith(prefix) for name in theirs):
             raise KeyError(prefix)
-    ours = renamed(state, prefixes)
-    if HF_TOKEN_TYPES in state:  # (types, C); positions and types are both added to the token embedding
-        ours["pos_emb.weight"] = ours["pos_emb.weight"] + state[HF_TOKEN_TYPES][0]
+    ours = renamed(theirs, prefixes)
+    if HF_TOKEN_TYPES in theirs:  # (types, C); BERT adds type 0 to every token, so it can be part of the positions
+        ours["pos_emb.weight"] = ours["pos_emb.weight"] + theirs[HF_TOKEN_TYPES][0]
     return ours
 
 
 def load_hf(model, config, state):
     """
-    A Hugging Face BERT, its config.json as a dict and its state dict, into a model of ours.
+    Load a Hugging Face BERT into our model. config: its config.json as a dict; state: its state dict.
 
-    KeyError and ValueError name what does not fit.
+    KeyError or ValueError: what does not fit.
     """
     our_config, _ = to_hf(model)
     for key, default in HF_DEFAULTS.items():

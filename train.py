@@ -6,29 +6,21 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume            # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
-Writes into out_dir: run.json at once, log.csv and scores.csv as it goes, and at every evaluation ckpt.pt, the model as
-a Hugging Face BERT (model.safetensors, config.json) and run.png. data/results/runs.py says what these hold. Ctrl-C,
-SIGTERM and SIGHUP end in a checkpoint, and in status 130, 143 or 129; torchrun makes 1 of each.
-
-Several nodes: on each, with its own --node_rank, and with out_dir and data_dir on a file system that all of them see,
-
-    torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
-
-Where nodes hang at the start, try NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (GLOO_SOCKET_IFNAME on
-CPUs). Several jobs on one machine: torchrun --standalone. With --max-restarts=3 a run that loses a process goes on from
-its last checkpoint by itself.
+The run is written into out_dir: run.json at the start, log.csv and scores.csv during training, and at every evaluation
+ckpt.pt, the model as a Hugging Face BERT (model.safetensors, config.json) and run.png. data/results/runs.py describes
+them. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or 129 (1 with torchrun).
+How to train on several nodes is in config/_place.py.
 """
 
 import contextlib
 import math
-import os
 import signal
 import sys
 import time
 from pathlib import Path
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until training begins, Ctrl-C ends quietly: imports take seconds
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them without a traceback
 
 import numpy as np
 import torch
@@ -39,27 +31,28 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config._place import RESTARTS, find_place, first_line, is_lost_process, is_out_of_memory, require_memory
+from config._place import (RESTARTS, explain, find_place, first_line, is_out_of_memory, leave, noted_signals,
+                           require_memory)
 from data import tokens
 from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.results import figures, runs, samples
-from data.results.report import report_run
+from data.results.report import describe_start, report_run
 from model import ModelConfig, Transformer, load_hf, to_hf
 
-READ_EVERY = 10  # updates between looks at the loss: the host waits for the device then, and at no other time
-DRAW_EVERY = 10  # seconds between two pictures of a run, at least: drawing one takes about as long as 20 small steps
+READ_EVERY = 10  # updates between two looks at the loss, because each look makes the program wait for the GPU
+DRAW_EVERY = 10  # seconds between two pictures of the run at least, because a picture takes as long as 20 small steps
 
 
 class TrainError(Exception):
-    """What stopped a run, in one line."""
+    """Why a run had to stop, in one line."""
 
 
 # ---- the model and its start -------------------------------------------------------------------------------------
 
 
 def build_model(cfg, meta):
-    """The model at its start, drawn on the CPU, so that it is the same for every device."""
+    """The model before its first step. It is drawn on the CPU, so that it is the same whatever the device."""
     torch.manual_seed(cfg.seed)
     model = Transformer(ModelConfig(
         vocab_size=meta["vocab_size"],
@@ -73,39 +66,47 @@ def build_model(cfg, meta):
         qk_norm=cfg.qk_norm,
         diagonal=cfg.diagonal,
     ))
-    if cfg.init_from in ("scratch", "resume"):  # the weights of a checkpoint come later, in Trainer.begin
-        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
-        return model
-    if not Path(cfg.init_from).is_dir():
-        raise ConfigError(f"init_from = {cfg.init_from!r}, expected scratch, resume, or a folder with a model")
-    with open_checkpoint(cfg.init_from) as checkpoint:
-        (state,) = checkpoint.stream([list(checkpoint.tensors)], zeros=True)  # one group of tensors: all of them
+    if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads the weights of ckpt.pt afterwards
+        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)  # the start of q and k: what the paper varies
+    else:
+        load_pretrained(model, cfg.init_from)
+    return model
+
+
+def load_pretrained(model, folder):
+    """Give the model the weights of a Hugging Face BERT of the same sizes."""
+    if not Path(folder).is_dir():
+        raise ConfigError(f"init_from = {folder!r}, expected scratch, resume, or a folder with a model")
+    with open_checkpoint(folder) as checkpoint:
+        all_tensors = [list(checkpoint.tensors)]  # tensors are read in groups; here there is one group
+        (state,) = checkpoint.stream(all_tensors, zeros=True)
     try:
         load_hf(model, checkpoint.config, state)
     except (KeyError, ValueError) as e:
         raise CheckpointError(f"it is not the BERT that this configuration describes: {e.args[0]}")
-    return model
 
 
 # ---- the optimiser -----------------------------------------------------------------------------------------------
 
 
 def make_optimizer(cfg, model):
-    """AdamW. Weight decay pulls towards 0: right for matrices, and wrong for LayerNorm's gains, which start at 1."""
+    """AdamW, with weight decay on the matrices only."""
+    # Weight decay pulls a weight towards 0. This is wrong for the gains of LayerNorm, which belong near 1.
     decay = [p for p in model.parameters() if p.ndim > 1]  # matrices and embeddings
     no_decay = [p for p in model.parameters() if p.ndim <= 1]  # biases and LayerNorm
     groups = [dict(params=decay, weight_decay=cfg.weight_decay), dict(params=no_decay, weight_decay=0.0)]
-    # m = 0.9 m + 0.1 g and v = beta2 v + (1 - beta2) g^2 are running means of the gradient and of its square; a weight
-    # moves by learning_rate m / sqrt(v), so by about learning_rate, however large or small its gradient is.
-    # fused: one pass over the weights instead of one per operation.
+    # AdamW keeps running means of the gradient g and of its square:
+    #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
+    # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
+    # fused=True does this in one pass over the weights, instead of one pass for every operation.
     return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
 
 
 def learning_rate(cfg, step):
     """Linear warm-up to cfg.learning_rate, then linear decay that would reach 0 at max_iters."""
-    warmup_iters = min(cfg.warmup_iters, cfg.max_iters)  # a run that is shorter than its warm-up is all warm-up
+    warmup_iters = min(cfg.warmup_iters, cfg.max_iters)  # a very short run is all warm-up
     if step < warmup_iters:
-        return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: at 0 the first update would be lost
+        return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1, because a rate of 0 would waste an update
     return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - warmup_iters))
 
 
@@ -113,7 +114,7 @@ def learning_rate(cfg, step):
 
 
 def stacked_qk(model):
-    """W_q and W_k of every layer, each (L, C, C); nn.Linear stores (out, in), so the weight is transposed."""
+    """W_q and W_k of every layer, each (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T."""
     w_q = torch.stack([block.attn.q.weight for block in model.blocks])  # (L, C, C)
     w_k = torch.stack([block.attn.k.weight for block in model.blocks])  # (L, C, C)
     return w_q.mT, w_k.mT
@@ -121,48 +122,52 @@ def stacked_qk(model):
 
 def constraint(cfg, model):
     """
-    What the loss adds to pull W_qk = M towards its symmetric part M_s or its skew part M_n: the mean over layers of
-    |M|^2 / |M_s|^2, Eq. (S147), or |M|^2 / |M_n|^2, Eq. (S148), which is at least 1.
+    A term of the loss that makes every W_qk = M more symmetric, or more skew: the mean over layers of |M|^2 / |M_s|^2,
+    Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148). M_s and M_n are the symmetric and the skew part of M.
     """
-    s = analyze.scores(*stacked_qk(model)).symmetry  # (L,), (|M_s|^2 - |M_n|^2) / |M|^2, and the parts sum to |M|^2
+    w_q, w_k = stacked_qk(model)
+    s = analyze.scores(w_q, w_k).symmetry  # (L,); s = (|M_s|^2 - |M_n|^2) / |M|^2, and |M_s|^2 + |M_n|^2 = |M|^2
     if cfg.constraint == "symmetric":
         return (2 / (1 + s)).mean()  # |M_s|^2 = (1 + s) / 2 |M|^2
     return (2 / (1 - s)).mean()  # |M_n|^2 = (1 - s) / 2 |M|^2
 
 
 class Trainer:
-    """The model, its optimizer, and what was seen since the last row of log.csv."""
+    """The state of a run: the model, its optimizer, the step, and the losses since the last row of log.csv."""
 
     def __init__(self, cfg, place, corpus):
-        self.cfg, self.place, self.corpus = cfg, place, corpus
+        self.cfg = cfg
+        self.place = place  # the device, and which of several processes this is
+        self.corpus = corpus
         self.out = Path(cfg.out_dir)
-        self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)  # its part of every batch
+        self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)  # this process's rows of every batch
         require_memory(cfg, corpus.meta["vocab_size"], place.device)
         self.model = build_model(cfg, corpus.meta).to(place.device)
-        self.net = self.model  # what a training step calls: the model, or DDP around it
+        self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
-        # float16 has no numbers below 6e-8: the loss is scaled up so that small gradients survive, and they down again
+        # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
+        # 0, and divides the gradients by the same factor before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
-        self.step = 0  # updates made
-        self.scored_qk = None  # W_q and W_k at the last rows of scores.csv
-        self.unread = []  # losses of the last updates, still on the device
-        self.losses = []  # and on the host, since the last row of log.csv [nats/token]
-        self.seconds = 0.0  # that these took
-        self.drawn_at = time.monotonic()  # the last picture
+        self.step = 0  # the number of updates so far
+        self.scored_qk = None  # W_q and W_k when scores.csv was last written
+        self.unread = []  # the losses of the last updates, still on the device
+        self.losses = []  # the losses since the last row of log.csv [nats/token]
+        self.seconds = 0.0  # the time that these updates took
+        self.drawn_at = time.monotonic()  # the time of the last picture
 
-    # the step
+    # -- one step --
 
     def autocast(self):
-        """Matrix products in cfg.dtype; the weights stay in float32, or small updates would be rounded away."""
+        """Compute matrix products in cfg.dtype. The weights stay in float32, or small updates would be rounded away."""
         dtype = getattr(torch, self.cfg.dtype)
         return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
 
     def train_step(self, batch):
         """
-        One update of the weights by the gradient of the mean loss over the global batch.
+        Update the weights once, by the gradient of the mean loss over the whole batch.
 
-        The batch is more than fits in memory, so its gradient is a sum over micro-batches, which hold one part each:
-        backward() adds to p.grad, and with the last one DDP takes the mean of p.grad over processes.
+        A large batch does not fit in memory. So it is split into micro-batches, and backward() adds the gradient of
+        each of them to p.grad. With several processes, DDP takes the mean of p.grad over them at the end.
         """
         cfg = self.cfg
         micro_batches = self.loader.micro_batches(batch)
@@ -171,37 +176,37 @@ class Trainer:
         for i, (first_row, micro_batch) in enumerate(micro_batches):
             is_last = i == n - 1
             if self.place.world > 1:
-                self.net.require_backward_grad_sync = is_last  # DDP sends gradients once they are complete
+                self.net.require_backward_grad_sync = is_last  # DDP sends gradients only when the sum is complete
             self.seed_dropout(first_row)
             with self.autocast():
-                loss = self.net(*micro_batch)  # (), mean over the predicted tokens [nats/token]
-            batch_loss += loss.detach() / n
+                loss = self.net(*micro_batch)  # (), the mean over predicted tokens [nats/token]
+            batch_loss += loss.detach() / n  # without the constraint: log.csv has the loss of the task alone
             if cfg.constraint != "none":
                 loss = loss + cfg.constraint_weight * constraint(cfg, self.model)  # Eq. (S146)
-            self.scaler.scale(loss / n).backward()  # backward() sums, and we want the mean
-        self.scaler.unscale_(self.optimizer)  # p.grad is now that of the loss itself
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all weights as one vector
+            self.scaler.scale(loss / n).backward()  # backward() sums over micro-batches, and we want the mean
+        self.scaler.unscale_(self.optimizer)  # now p.grad is the gradient of the loss itself
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # the norm of all gradients together
         for group in self.optimizer.param_groups:  # decay and no_decay
             group["lr"] = learning_rate(cfg, self.step)
-        self.scaler.step(self.optimizer)  # skips the update if float16 overflowed ...
-        self.scaler.update()  # ... and halves the scale
-        self.optimizer.zero_grad()  # frees the gradients: the next forward pass needs the memory
-        self.unread.append(batch_loss)  # a tensor: to look at it now would be to wait for the GPU
+        self.scaler.step(self.optimizer)  # if float16 overflowed, this skips the update ...
+        self.scaler.update()  # ... and this halves the scale of the loss
+        self.optimizer.zero_grad()  # free the gradients, because the next forward pass needs the memory
+        self.unread.append(batch_loss)  # still a tensor: float(batch_loss) would wait for the GPU
         self.step += 1
 
     def seed_dropout(self, first_row):
-        """Dropout is a function of (seed, step, row), as batches are: a run that goes on needs no state of it."""
+        """Make dropout a function of (seed, step, row), as batches are. Then a resumed run needs no random state."""
         (seed,) = np.random.SeedSequence([self.cfg.seed, self.step, first_row]).generate_state(1)
         torch.manual_seed(int(seed))
 
     def read_losses(self):
-        """Bring the losses of the last updates to the host; the run ends if one, or every gradient, is not finite."""
-        losses = self.place.mean(torch.stack(self.unread)).tolist()  # the one wait for the device
+        """Copy the losses of the last updates to the host. The run ends here if training has diverged."""
+        losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits until the device has done all steps
         first = self.step - len(losses) + 1
         for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
                 self.fail(step, f"the loss is {loss}")
-        if self.scaler.get_scale() < 1:  # above float16's largest number, or nan: no lower scale would help
+        if self.scaler.get_scale() < 1:  # gradients too large for float16 even so, or nan: no scale would help
             self.fail(self.step, "float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
@@ -212,21 +217,22 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self):
-        """The mean loss [nats/token] over eval_iters validation batches, the same ones whatever the seed."""
-        self.model.eval()  # no dropout
+        """The mean loss [nats/token] over eval_iters validation batches, which are the same for every seed."""
+        self.model.eval()  # switches dropout off
         losses = []
         for i in range(self.cfg.eval_iters):
             for _, micro_batch in self.loader.micro_batches(self.loader.val_batch(i)):
                 with self.autocast():
                     losses.append(self.model(*micro_batch))
         self.model.train()
-        return self.place.mean(torch.stack(losses).mean()).item()  # every process has evaluated its rows
+        return self.place.mean(torch.stack(losses).mean()).item()  # each process has evaluated its own rows
 
-    # before the first step
+    # -- before the first step --
 
     def begin(self):
-        """Go on where ckpt.pt of out_dir stands, or begin a run in an out_dir that has none."""
-        # torchrun starts a run that lost a process again, with the same command; every node counts its own restarts.
+        """Load out_dir/ckpt.pt if this run resumes, and prepare the files of the run."""
+        # When a run loses a process, torchrun repeats the same command, which may say init_from = scratch. Each node
+        # counts its own restarts, so the processes have to ask each other.
         restarted = self.place.any(RESTARTS > 0)
         resume = restarted or self.cfg.init_from == "resume"
         state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
@@ -237,61 +243,62 @@ class Trainer:
         if not self.place.all_equal(self.step):
             raise TrainError(f"the processes of this run find different checkpoints in {self.out}: it must be on a "
                              "file system that all of them see")
-        if self.place.rank == 0:  # files are written by one process
+        if self.place.rank == 0:  # only one process writes files
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
 
     def load(self, state):
-        """state: as in `save`."""
+        """Go on from a checkpoint. state: the dict that `save` has written."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.step = state["step"]
         self.scored_qk = state["scored_qk"]
-        self.losses = state["losses"]  # a stop falls between two rows of log.csv
-        self.seconds = state.get("seconds", 0.0)  # what older checkpoints lack
+        self.losses = state["losses"]  # the run may have stopped between two rows of log.csv
+        self.seconds = state.get("seconds", 0.0)  # older checkpoints do not have it
         before = state["config"]["max_iters"]
         if before < self.cfg.max_iters:
             self.place.say(f"max_iters was {before:,} so far: from here on the learning rate falls to 0 at "
                            f"{self.cfg.max_iters:,}")
 
     def prepare_net(self):
-        """Share the training step among processes, and compile it."""
+        """Prepare the network for several processes, and compile it."""
         if self.place.world > 1:
-            # The same model in every process; DDP also copies the weights of process 0 to the others here.
-            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)  # gradients are stored once
+            # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
+            # the others now, and takes the mean of their gradients in every step.
+            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)  # saves a copy of gradients
         on_gpu = self.place.device.type == "cuda"
         if self.cfg.compile == "on" or (self.cfg.compile == "auto" and on_gpu):
             self.compile()
 
     def compile(self):
         """
-        Compile the model, and go on without, with one line, where there is no compiler that works.
+        Compile the model. Where no compiler works, say so in one line and go on without.
 
-        Within DDP, which then splits the graph of the backward pass where a bucket of gradients is complete: one bucket
-        is on its way to the other processes while the next is computed.
+        The model is compiled inside of DDP, not around it. Then DDP can send the first gradients to the other processes
+        while the backward pass computes the next ones.
         """
         if self.place.world > 1:
-            self.net.require_backward_grad_sync = False  # this is no step: nothing to share
+            self.net.require_backward_grad_sync = False  # this is no training step, so there is nothing to send
         try:
-            self.model.compile(dynamic=False)  # shapes are static: batches are whole, every row has K masked tokens
-            # The compiler is used, and fails if it does, when the model is used first.
+            self.model.compile(dynamic=False)  # shapes never change: every row has K masked tokens
+            # torch compiles when the model is first used, so an error comes only now.
             _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
             with self.autocast():
                 self.net(*micro_batch).backward()
-        except (RuntimeError, OSError) as e:  # dynamo's and inductor's own errors are RuntimeErrors
+        except (RuntimeError, OSError) as e:  # errors of the compiler are RuntimeErrors
             if is_out_of_memory(e):
                 raise
             self.place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
-            torch.compiler.set_stance("force_eager")  # from here on compile() has not happened
+            torch.compiler.set_stance("force_eager")  # from now on the model runs as if it had not been compiled
         self.optimizer.zero_grad()
 
-    # what is written
+    # -- files --
 
     def tokens_per_s(self):
         return len(self.losses) * self.cfg.batch_size * self.cfg.block_size / self.seconds
 
     def write_log(self):
-        """Evaluate, append a row to log.csv and say it; at step 0 there is nothing yet to say of training."""
+        """Evaluate, append a row to log.csv, and print it. At step 0 there is no training loss yet."""
         n_tokens = self.step * self.cfg.batch_size * self.cfg.block_size
         row = runs.LogRow(self.step, n_tokens, val_loss=f"{self.evaluate():.6f}")
         left = ""
@@ -301,42 +308,49 @@ class Trainer:
                 learning_rate=f"{learning_rate(self.cfg, self.step - 1):.6g}",
                 tokens_per_s=f"{self.tokens_per_s():.0f}",
             )
-            updates_left = self.cfg.max_iters - self.step  # evaluations to come are not counted
-            left = f", {tqdm.format_interval(updates_left * self.seconds / len(self.losses))} left"
-        if self.place.rank == 0:  # the loss is the mean over processes, so one of them speaks for all
+            seconds_left = (self.cfg.max_iters - self.step) * self.seconds / len(self.losses)  # without evaluations
+            left = f", {tqdm.format_interval(seconds_left)} left"
+        if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
             runs.append(self.out / "log.csv", runs.LOG, [row])
-        self.losses, self.seconds = [], 0.0  # a new row begins
+        self.losses = []  # a new row begins
+        self.seconds = 0.0
         self.place.say(runs.describe_row(row) + left)
 
     @torch.no_grad()
     def write_scores(self):
-        """Append the scores of every layer and head to scores.csv, and of what W_qk gained since the rows before."""
+        """Append to scores.csv the scores of every layer and head, and of the change of W_qk since the last rows."""
         if self.place.rank == 0:
-            now = stacked_qk(self.model)  # copies: training changes the weights themselves
+            now = stacked_qk(self.model)  # torch.stack copies, so the next updates do not change these
             rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
             runs.append(self.out / "scores.csv", runs.SCORES, rows)
             self.scored_qk = now
 
     def save(self):
-        """Write ckpt.pt, all that resuming needs; and the model and a picture, for whoever looks at the run."""
-        if not all(p.isfinite().all() for p in self.model.parameters()):  # losses would tell a step later
+        """Write ckpt.pt, from which a run can resume; the model as a Hugging Face BERT; and a picture of the run."""
+        if not all(p.isfinite().all() for p in self.model.parameters()):  # the loss would show it one step later
             self.fail(self.step, "weights are no longer finite")
-        self.corpus.check()  # or what was learned since the checkpoint before may be of other text
+        self.corpus.check()  # if the token files have changed, the last updates were made on some other text
         if self.place.rank == 0:
-            state = dict(step=self.step, model=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
-                         scaler=self.scaler.state_dict(), scored_qk=self.scored_qk, losses=self.losses,
-                         seconds=self.seconds)
+            state = dict(
+                step=self.step,
+                model=self.model.state_dict(),
+                optimizer=self.optimizer.state_dict(),
+                scaler=self.scaler.state_dict(),
+                scored_qk=self.scored_qk,
+                losses=self.losses,
+                seconds=self.seconds,
+            )
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             self.export()
-            if time.monotonic() - self.drawn_at > DRAW_EVERY:  # and once more when the run ends
+            if time.monotonic() - self.drawn_at > DRAW_EVERY:  # report_run draws once more when the run ends
                 figures.plot_run(runs.read_run(self.out), self.out / "run.png")
                 self.drawn_at = time.monotonic()
 
     def export(self):
-        """Write the model as a Hugging Face BERT, which analyze.py and transformers open at any time."""
+        """Write the model as a Hugging Face BERT, which analyze.py and transformers can open."""
         try:
             config, state = to_hf(self.model)
-        except ValueError as e:  # a model that no BERT is
+        except ValueError as e:  # this model has something that BERT does not have, such as qk_norm
             if self.step == 0:
                 self.place.say(f"this run writes no model.safetensors: {e}")
             return
@@ -346,125 +360,87 @@ class Trainer:
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
-def loop(trainer, stop):
+def loop(trainer, signals):
     """
-    Train until max_iters. `stop` holds the signals that this process got: once one of any process does, the run ends in
-    a checkpoint. -> whether it ended so, before max_iters.
+    Train until max_iters. Return whether the run was told to stop before that.
 
-    The clock of tokens_per_s stands still while scores, evaluations and checkpoints are made.
+    signals: a list of the signals that this process has received so far. As soon as one process has received one, all
+    processes save a checkpoint and stop. The clock of tokens_per_s stands still during evaluations and checkpoints.
     """
     cfg, place = trainer.cfg, trainer.place
-    hidden = True if place.rank > 0 else None  # None: where stderr is no terminal, a line per evaluation will do
-    bar = tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden, dynamic_ncols=True)
     batches = trainer.loader.train_batches(trainer.step)
     if cfg.profile and place.rank == 0:
         batches = runs.traced(batches, trainer.out / "trace.json")
-    with bar:
-        if trainer.step == 0:  # what a run starts from is part of its story
+    with place.progress_bar(cfg.max_iters, trainer.step) as bar:
+        if trainer.step == 0:  # the start belongs to every curve
             trainer.write_scores()
             trainer.write_log()
             trainer.save()
         began = time.perf_counter()
         for batch in batches:
-            trainer.train_step(batch)  # a GPU only gets the work here, and goes on with it while we do
+            trainer.train_step(batch)  # on a GPU this only queues the work, and the loop runs ahead
             bar.update()
 
             # Is there a reason to stop and look?
             is_end = trainer.step == cfg.max_iters
             time_to_score = is_end or trainer.step % cfg.score_interval == 0
             time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
-            # Processes must come to the same step to agree that one was told to stop; alone, one stops at once.
-            time_to_look = trainer.step % READ_EVERY == 0 or (place.world == 1 and len(stop) > 0)
+            # Several processes must stop at the same step, so they ask each other every few steps. One need not wait.
+            time_to_look = trainer.step % READ_EVERY == 0 or (place.world == 1 and len(signals) > 0)
             if not (time_to_score or time_to_evaluate or time_to_look):
                 continue
-            trainer.read_losses()  # waits until the device has done all steps so far, so the clock is right
+            trainer.read_losses()  # waits for the device, so that the next line measures finished steps
             trainer.seconds += time.perf_counter() - began
-            told_to_stop = place.any(len(stop) > 0)  # all processes stop, or none
+            told_to_stop = place.any(len(signals) > 0)  # in any process
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}, {trainer.tokens_per_s():,.0f} tokens/s", refresh=False)
             if time_to_score:
                 trainer.write_scores()
             if time_to_evaluate:
                 trainer.write_log()
             if time_to_evaluate or told_to_stop:
-                trainer.save()  # after the rows: a checkpoint never misses one that belongs to it
+                trainer.save()  # after the rows, so that no row before this checkpoint can be missing
             if told_to_stop:
                 return not is_end
             began = time.perf_counter()
     return False
 
 
-def describe(trainer):
-    """What is about to run, in a few lines."""
-    cfg, place = trainer.cfg, trainer.place
-    kind = "decoder" if cfg.causal else "encoder"
-    n_params = sum(p.numel() for p in trainer.model.parameters())
-    micro = trainer.loader.micro_batch_size
-    n_micro = len(trainer.loader.rows) // micro
-    precision = cfg.dtype
-    if cfg.dtype == "float32" and place.device.type == "cuda":
-        precision = "float32, products in TF32"
-    lines = [
-        f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
-        f"({precision})",
-        f"batch of {cfg.batch_size} = {place.world} processes x {n_micro} micro-batches x {micro} sequences of "
-        f"{cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
-    ]
-    if cfg.warmup_iters > cfg.max_iters:
-        lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
-    return "\n".join(lines)
-
-
 def train(cfg, place):
     trainer = Trainer(cfg, place, open_corpus(cfg, place))
-    trainer.begin()  # refuses, if it does, before anything is compiled
+    trainer.begin()  # first, because it may refuse out_dir, and compiling takes long
     trainer.prepare_net()
-    place.say(describe(trainer))
-    # A signal comes at any moment, in the middle of a step too: it is noted here, and acted upon between two steps.
-    stop = []
-    before = {}
-    for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:  # the last one when a terminal or ssh is closed
-        before[signum] = signal.signal(signum, lambda signum, frame: stop.append(signum))
-    try:
-        interrupted = loop(trainer, stop)
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+    place.say(describe_start(trainer))
+    with noted_signals() as signals:
+        interrupted = loop(trainer, signals)
     if interrupted:
         place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
-        sys.exit(128 + max(stop, default=signal.SIGTERM))  # another process may have been the one that was told
+        sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
     if place.rank == 0:
         place.say(report_run(trainer.out))
-        with torch.compiler.set_stance("force_eager"):  # for three rows of another shape no compiling is worth it
+        with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
             place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
 
 
 def main(argv):
     has_file = any(not word.startswith("-") for word in argv)
-    if not has_file:  # a plain `python train.py` shall show something within minutes
+    if not has_file:  # a plain `python train.py` should show a result within minutes
         argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
     try:
         cfg = load(argv)
         place = find_place(cfg)
+        # Two runs in one folder would overwrite each other's files.
         lock = runs.locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
-        with lock:  # two runs in one folder would write over each other
+        with lock:
             train(cfg, place)
     except CheckpointError as e:
         sys.exit(f"train.py: init_from = {cfg.init_from}: {e}")
     except (ConfigError, TrainError, tokens.DataError, runs.RunError, OSError) as e:
         sys.exit(f"train.py: {e}")
     except (RuntimeError, MemoryError) as e:
-        if is_out_of_memory(e):
-            told = f"out of memory ({first_line(e)}): lower micro_batch_size = {cfg.micro_batch_size}"
-        elif is_lost_process(e):
-            told = (f"another process of this run does not answer ({first_line(e)}); --init_from=resume goes on from "
-                    f"the last checkpoint in {cfg.out_dir}")
-        else:
-            raise  # a mistake of ours: the traceback is wanted
-        if not dist.is_initialized():  # alone
-            sys.exit(f"train.py: {told}")
-        print(f"train.py: {told}", file=sys.stderr)
-        sys.stdout.flush()
-        os._exit(1)  # sys.exit can wait for ever: the destructors of DDP and of Gloo's threads wait for each other
+        message = explain(e, cfg)  # out of memory, or another process is lost
+        if message is None:
+            raise  # a bug of ours, so show the traceback
+        leave(f"train.py: {message}")
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

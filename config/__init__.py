@@ -1,17 +1,18 @@
 """
-The keys of a training run, and the loader that reads them from a file and the command line.
+The keys of a training run, their defaults, and how they are read from a file and from the command line.
 
-A config file is plain `key = value` Python, applied over the defaults below; `--key=value` flags are applied over the
-file. A file may begin with `from config.bert import *` to start from another one, and may compute; names that begin
-with an underscore are its own. Whatever is wrong is a ConfigError of one line: the key, its value, what was expected.
+A config file is plain Python of the form `key = value`. It overrides the defaults below, and `--key=value` on the
+command line overrides the file. A file may start from another one with `from config.bert import *`, and may compute.
+Names that begin with an underscore are not keys. Any mistake is a ConfigError: one line with the key, its value, and
+what was expected.
 """
 
 import ast
 import dataclasses
 import difflib
-import itertools
 import math
 import runpy
+import sys
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Literal
 
 
 class ConfigError(ValueError):
-    """What is wrong with a configuration, in one line."""
+    """A mistake in a configuration, in one line."""
 
 
 def key(default, help):
@@ -78,7 +79,7 @@ class TrainConfig:
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
         from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", "keep", *shares]
         for name, value in dataclasses.asdict(self).items():
-            if type(value) not in (int, float) or name == "diagonal":  # which may be any number
+            if type(value) not in (int, float) or name == "diagonal":  # diagonal may be any number
                 continue
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} = {value}, expected 0 or more")
@@ -95,31 +96,33 @@ class TrainConfig:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if self.seed >= 2**63:
             raise ConfigError(f"seed = {self.seed}, expected less than 2**63, what torch takes")
-        if not self.out_dir:
+        if not self.out_dir.strip():
             raise ConfigError("out_dir is empty, expected a folder")
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
-        symmetric_starts = ("symmetric", "indefinite", "negative")
-        if (self.constraint == "skew" and self.init in symmetric_starts
-                or self.constraint == "symmetric" and self.init == "skew"):
+        no_skew_part = self.init in ("symmetric", "indefinite", "negative")
+        no_symmetric_part = self.init == "skew"
+        if (self.constraint == "skew" and no_skew_part) or (self.constraint == "symmetric" and no_symmetric_part):
             raise ConfigError(f"constraint = {self.constraint!r} with init = {self.init!r}: the start has no "
                               f"{self.constraint} part, and the constraint divides by it")
 
     @property
     def predicts_next(self):
-        """The next token at every position, and not the masked ones."""
-        return self.objective == "next" or self.objective == "auto" and self.causal
+        """Whether the model predicts the next token at every position, and not the masked tokens."""
+        if self.objective == "auto":
+            return self.causal
+        return self.objective == "next"
 
 
 def load(argv):
-    """argv: at most one file and any number of --key=value, in that order of precedence -> TrainConfig."""
+    """argv: at most one file, and any number of --key=value, which override it -> TrainConfig."""
     flags = [word for word in argv if word.startswith("-")]
     files = [word for word in argv if not word.startswith("-")]
     if "-h" in flags or "--help" in flags:
         print(help_text())
         raise SystemExit(0)
-    for flag in flags:  # before any file, as in `--max_iters 100` the 100 looks like one
+    for flag in flags:  # first, because in `--max_iters 100` the 100 looks like a file
         if not flag.startswith("--") or "=" not in flag:
             raise ConfigError(f"{flag}: write --key=value, without a space")
     if len(files) > 1:
@@ -127,7 +130,8 @@ def load(argv):
     values = {}
     for path in files:
         values["out_dir"] = f"out/{Path(path).stem}"
-        values |= {name: checked(name, value, path) for name, value in read_file(path).items()}
+        for name, value in read_file(path).items():
+            values[name] = checked(name, value, path)
     for flag in flags:
         name, _, text = flag.removeprefix("--").partition("=")
         values[name] = checked(name, parse(name, text), "command line")
@@ -135,7 +139,7 @@ def load(argv):
 
 
 def read_file(path):
-    """The keys that a config file sets -> {name: value}, not yet checked."""
+    """The keys that a config file sets: {name: value}, not yet checked."""
     variables = run_file(path)
     if "arms" in variables:
         raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -P 2 -L 1 python train.py")
@@ -149,15 +153,16 @@ def read_file(path):
 
 
 def run_file(path):
-    """The variables of a config file, which is Python."""
+    """Run a config file -> its variables."""
     if Path(path).is_dir():
         raise ConfigError(f"{path} is a folder; expected a file, one of {config_files()}")
     try:
-        return runpy.run_path(path)
+        open(path).close()
     except OSError as e:
         raise ConfigError(f"{path}: {e.strerror}; config/ has {config_files()}")
-    except (SyntaxError, NameError, ImportError, AttributeError, TypeError, ValueError, ArithmeticError, LookupError,
-            AssertionError, RuntimeError, SystemExit) as e:
+    try:
+        return runpy.run_path(path)
+    except (Exception, SystemExit) as e:  # it is the user's code, which may raise whatever it likes
         raise ConfigError(f"{path} is not plain key = value Python: {type(e).__name__} {e}".replace("\n", " "))
 
 
@@ -167,24 +172,27 @@ def config_files():
 
 def arms(path):
     """
-    The arguments of train.py for every run of a comparison, as lists: a file with base (a config file), arms {name: its
-    changes} and seeds. All are checked here, so that no run begins before a mistake in another is found.
+    Yield the arguments of train.py for every run of a comparison, each a list of words.
+
+    The file at path sets base (a config file), arms {name: the keys that it changes} and seeds. All arguments are
+    checked here, so a mistake in the last arm is found before the first run begins.
     """
     plan = run_file(path)
     try:
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
     except KeyError as e:
         raise ConfigError(f"{path} has no {e.args[0]}, expected base, arms and seeds, as in config/arms/tiny.py")
-    for seed, (name, changes) in itertools.product(seeds, named.items()):  # stopped, it is a comparison of fewer seeds
-        out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
-        flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # a finished run is not repeated
-        words = [base, *(f"--{key}={value}" for key, value in flags.items())]
-        load(words)
-        yield words
+    for seed in seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
+        for name, changes in named.items():
+            out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
+            flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # a finished run is not repeated
+            words = [base] + [f"--{key}={value}" for key, value in flags.items()]
+            load(words)
+            yield words
 
 
 def parse(name, text):
-    """The value that the text of a flag stands for: text where the key takes text, else a Python literal."""
+    """The value of a flag: its text if the key takes text, else the Python literal that it is."""
     hint = HINTS.get(name)
     if hint is str or typing.get_origin(hint) is Literal:
         return text
@@ -195,7 +203,7 @@ def parse(name, text):
 
 
 def checked(name, value, where):
-    """value, if there is a key `name` and it takes it: its own type and no other, but an int will do for a float."""
+    """The value, if there is a key of this name and the value has its type. A float also takes an int."""
     if name not in HINTS:
         raise ConfigError(f"{where}: unknown key {name} = {value!r}; the nearest one is {nearest(name, HINTS)}")
     hint = HINTS[name]
@@ -204,6 +212,8 @@ def checked(name, value, where):
         raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}; "
                           f"the nearest one is {nearest(value, choices)!r}")
     if hint is float and type(value) is int:
+        if abs(value) > sys.float_info.max:
+            raise ConfigError(f"{where}: {name} is larger than any float")
         return float(value)
     if not choices and type(value) is not hint:
         raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}, got {type(value).__name__}")
@@ -219,8 +229,11 @@ def describe(hint):
 
 
 def help_text():
-    rows = [(f.name, describe(HINTS[f.name]), f.default, f.metadata["help"]) for f in dataclasses.fields(TrainConfig)]
-    return TrainConfig.__doc__ + "\n" + "\n".join(f"  --{n:18} {t:28} {d!s:18} {h}" for n, t, d, h in rows)
+    lines = [TrainConfig.__doc__]
+    for field in dataclasses.fields(TrainConfig):
+        kind = describe(HINTS[field.name])
+        lines.append(f"  --{field.name:18} {kind:28} {field.default!s:18} {field.metadata['help']}")
+    return "\n".join(lines)
 
 
 HINTS = typing.get_type_hints(TrainConfig)

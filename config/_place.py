@@ -1,7 +1,19 @@
 """
-Where a run runs: its device, and this process alone or among those that torchrun started.
+Where a run runs: on which device, and in one process or in several that torchrun has started.
+
+The signals that tell a process to stop, and the errors of memory and of lost processes, are handled here as well.
+
+To train on several nodes, run this command on each of them, with its own --node_rank. All nodes must see the same
+out_dir and data_dir:
+
+    torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
+
+If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (on CPUs
+GLOO_SOCKET_IFNAME). For several jobs on one machine, use torchrun --standalone. With --max-restarts=3 a run that loses
+a process goes on from its last checkpoint by itself.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -17,42 +29,47 @@ from tqdm import tqdm
 
 from config import ConfigError
 
-RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # torchrun repeats the command line as it was
-BYTES_PER_WEIGHT = 16  # float32 four times: the weight, its gradient, and AdamW's two moments
+RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
+BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
 MEET = 300  # seconds that the processes wait for each other at the start
-GRACE = 25  # seconds from torchrun's SIGTERM to our own end: its SIGKILL, which says nothing, comes after 30
+GRACE = 25  # seconds from SIGTERM until this process ends itself: torchrun sends SIGKILL after 30, without a word
 
 
 @dataclass(frozen=True)
 class Place:
-    rank: int
-    world: int  # number of processes
+    rank: int  # the number of this process, from 0
+    world: int  # the number of processes
     device: torch.device
 
     def mean(self, x):
-        """The mean over processes of a tensor of this one."""
+        """The mean of a tensor over all processes."""
         if self.world > 1:
             dist.all_reduce(x)
         return x / self.world
 
     def wait(self):
-        """Until all processes have come here."""
+        """Wait until all processes have come here."""
         if self.world > 1:
             dist.barrier()
 
     def any(self, condition):
-        """Whether the condition holds in one process at least."""
+        """Whether the condition holds in at least one process."""
         return self.mean(torch.tensor(float(condition), device=self.device)).item() > 0
 
     def all_equal(self, number):
         """Whether the number is the same in all processes."""
         x = torch.tensor([float(number), -float(number)], device=self.device)
         if self.world > 1:
-            dist.all_reduce(x, op=dist.ReduceOp.MAX)  # the largest, and minus the smallest
+            dist.all_reduce(x, op=dist.ReduceOp.MAX)  # now x is the largest number, and minus the smallest one
         return (x[0] == -x[1]).item()
 
+    def progress_bar(self, total, done):
+        """One bar of steps on stderr, drawn by the first process only."""
+        hidden = True if self.rank > 0 else None  # None lets tqdm hide it where stderr is no terminal
+        return tqdm(total=total, initial=done, unit="step", disable=hidden, dynamic_ncols=True)
+
     def say(self, text):
-        """A line on stdout, above the progress bar; a run goes on when nobody reads it any more, as after `| head`."""
+        """Print a line above the progress bar. A run goes on when nobody reads the output, as after `| head`."""
         if self.rank > 0:
             return
         try:
@@ -63,7 +80,7 @@ class Place:
 
 
 def find_place(cfg):
-    """Where this process runs, joined to the others if torchrun started it. ConfigError says what cannot be had."""
+    """The Place of this process. If torchrun started it, it joins the other processes here. ConfigError."""
     if cfg.threads:
         most = os.cpu_count()
         if cfg.threads > most:
@@ -86,7 +103,7 @@ def find_place(cfg):
 
 
 def check_cache():
-    """torch makes the folder of its compiler's cache whenever an optimizer is made, and fails where it cannot."""
+    """torch makes the folder of its compiler's cache with every optimizer, and fails where it cannot write."""
     name = "TORCHINDUCTOR_CACHE_DIR"
     if name not in os.environ:
         return
@@ -99,7 +116,7 @@ def check_cache():
 
 
 def read_ranks():
-    """-> (rank, rank on this node, number of processes) as torchrun sets them; None three times without it."""
+    """-> (rank, rank on this node, number of processes) as torchrun sets them; three times None without torchrun."""
     if "RANK" not in os.environ:
         return None, None, None
     numbers = []
@@ -108,6 +125,9 @@ def read_ranks():
         if not text.isdecimal():
             raise ConfigError(f"the environment has RANK, but {name} = {text!r}: start with torchrun, or unset RANK")
         numbers.append(int(text))
+    rank, _, world = numbers
+    if rank >= world:
+        raise ConfigError(f"the environment has RANK = {rank}, but WORLD_SIZE = {world}: ranks count from 0")
     return numbers
 
 
@@ -121,20 +141,20 @@ def find_device(name, local_rank):
         else:
             name = "cpu"
     if name == "cuda" and local_rank is not None:
-        name = f"cuda:{local_rank}"  # without a number every process would put something on the first GPU
+        name = f"cuda:{local_rank}"  # without a number all processes would use the first GPU
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # a device can have a name and no memory
-    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+        torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
+    except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
         raise ConfigError(f"device = {wanted!r} cannot be used: {first_line(e)}")
     return device
 
 
 def require_memory(cfg, vocab_size, device):
-    """Refuse a model that does not fit, before it is drawn. ConfigError."""
+    """Refuse a model that does not fit in memory, before it is built. ConfigError."""
     C = cfg.n_embd
     embeddings = (vocab_size + cfg.block_size) * C
-    # of a layer: q, k, v and proj, C^2 each, and 8 C^2 of the MLP; biases and LayerNorm are small beside these
+    # Each layer has q, k, v and proj of C^2 weights each, and an MLP of 8 C^2. Biases and LayerNorm are small.
     n_params = embeddings + cfg.n_layer * 12 * C**2
     needed = BYTES_PER_WEIGHT * n_params
     if device.type == "cuda":
@@ -147,10 +167,10 @@ def require_memory(cfg, vocab_size, device):
 
 
 def join(device, rank, world):
-    """Meet the other processes."""
+    """Join the other processes."""
     store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=MEET)))
-    # The store of one node outlives a restart, and with it the addresses of processes that are gone: each start keeps
-    # its own under a name of its own. Several nodes count their restarts separately, and get a new store.
+    # Processes find each other's addresses in the store. On one node it outlives a restart, and still has the addresses
+    # of processes that are gone, so every start uses a prefix of its own. Several nodes get a new store by themselves.
     if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
         store = dist.PrefixStore(f"start {RESTARTS}", store)
     if device.type == "cuda":
@@ -163,10 +183,10 @@ def join(device, rank, world):
 
 def watch():
     """
-    End this process, in one line, when it has not heard SIGTERM for GRACE seconds.
+    End this process, with one line, if it has not reacted GRACE seconds after SIGTERM.
 
-    Python hears a signal between two lines of Python, and a process that waits for a lost one on a GPU is in none. The
-    byte that the system writes into a pipe at once is heard by a thread.
+    Python runs a signal handler only between two lines of Python. A process that waits on a GPU for a lost one never
+    comes there. But the system also writes a byte into a pipe at once, and a thread can read this byte.
     """
     heard, signalled = os.pipe()
     os.set_blocking(signalled, False)
@@ -182,9 +202,37 @@ def watch():
     threading.Thread(target=wait, daemon=True).start()
 
 
-def is_lost_process(error):
-    """Whether an error of torch says that the processes of a run cannot reach each other; Gloo has no class for it."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+@contextlib.contextmanager
+def noted_signals():
+    """
+    A list, to which the number of every signal is added that would end this process.
+
+    A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
+    """
+    signals = []
+
+    def note(signum, frame):
+        signals.append(signum)
+
+    handlers_before = {}
+    for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:  # SIGHUP: the terminal was closed
+        handlers_before[signum] = signal.signal(signum, note)
+    try:
+        yield signals
+    finally:
+        for signum, handler in handlers_before.items():
+            signal.signal(signum, handler)
+
+
+def explain(error, cfg):
+    """One line for an error that is no bug: out of memory, or a lost process. None for any other error."""
+    if is_out_of_memory(error):
+        return f"out of memory ({first_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}"
+    # Gloo has no error class of its own.
+    if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
+        return (f"another process of this run does not answer ({first_line(error)}); --init_from=resume goes on from "
+                f"the last checkpoint in {cfg.out_dir}")
+    return None
 
 
 def is_out_of_memory(error):
@@ -194,3 +242,13 @@ def is_out_of_memory(error):
 
 def first_line(error):
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def leave(message):
+    """End this process with a line on stderr and exit status 1."""
+    if not dist.is_initialized():
+        sys.exit(message)
+    # With other processes, sys.exit can hang: the threads of DDP and of Gloo wait for each other when they are deleted.
+    print(message, file=sys.stderr)
+    sys.stdout.flush()
+    os._exit(1)

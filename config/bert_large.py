@@ -1,7 +1,7 @@
 """
-A 24-layer encoder, BERT-large of Devlin et al. 2019, by the recipe of the paper (S2.3). The paper has no model of this
-depth; its project page has one on RedPajama, with a last loss of 0.209, 0.189 with the symmetric start, and 34 %
-speed-up, and does not say how wide it is.
+A 24-layer encoder, BERT-large of Devlin et al. 2019, trained by the recipe of the paper (S2.3). The paper has no model
+of this depth. Its project page has one on RedPajama and does not say how wide it is: its last loss is 0.209, and 0.189
+with the symmetric start, a speed-up of 34 %.
 """
 from config.bert_mini import *
 

@@ -1,6 +1,6 @@
 """
 config/bert_large.py with the published symmetric start: W_k = W_q, and q, k and v at the scale of the authors' code,
-PyTorch's default for nn.Linear. To tell start and scale apart, set --init or --qk_std and --v_std alone.
+which is PyTorch's default for nn.Linear. To tell start and scale apart, set only --init, or only --qk_std and --v_std.
 """
 from config.bert_large import *
 

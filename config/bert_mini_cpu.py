@@ -1,4 +1,4 @@
-"""BERT-mini as far as two CPU cores get with it in minutes: bytes, short sequences, small batches, 1,000 updates."""
+"""What two CPU cores can do with BERT-mini in minutes: bytes, short sequences, small batches, 1,000 updates."""
 from config.bert_mini import *
 
 data_dir = "data/stdlib/bytes"

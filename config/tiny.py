@@ -3,7 +3,7 @@ n_layer = 2
 n_head = 2
 n_embd = 64
 block_size = 32
-dropout = attn_dropout = 0.0  # it sees no text twice; and random numbers are a quarter of a small step on a CPU
+dropout = attn_dropout = 0.0  # no text comes twice, and on a CPU random numbers take a quarter of a small step
 batch_size = 128
 micro_batch_size = 128
 max_iters = 1600
@@ -11,4 +11,4 @@ learning_rate = 3e-3
 eval_interval = 100
 eval_iters = 8
 score_interval = 50
-threads = 1  # a second one gains little in products this small, and loses much when it has to wait for its core
+threads = 1  # with matrices this small, a second thread gains little, and loses much if it has to wait for its core

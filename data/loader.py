@@ -1,8 +1,8 @@
 """
-What a run reads: its token files, and of every batch the rows of this process, made in another thread ahead of time,
-in pieces that fit the device.
+What a run reads. open_corpus opens its token files. Loader makes the rows of each batch that belong to this process: in
+another thread, a few steps ahead, and split into micro-batches that fit on the device.
 
-Shapes of a batch: those of data/batches.py.
+data/batches.py describes the shapes.
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ from data import tokens
 from data.batches import get_batch
 from data.stdlib import prepare
 
-AHEAD = 4  # batches that are made while one is trained on
+AHEAD = 4  # the number of batches that are made in advance
 
 
 def split_batch(cfg, world):
-    """-> (rows of the global batch for each of `world` processes, rows of a micro-batch). ConfigError."""
+    """-> (rows of a batch for each of `world` processes, rows of a micro-batch). ConfigError if these do not divide."""
     per_process, rest = divmod(cfg.batch_size, world)
     micro = min(cfg.micro_batch_size, per_process)
     if rest or per_process % micro:
@@ -30,30 +30,32 @@ def split_batch(cfg, world):
 
 
 def open_corpus(cfg, place):
-    """The token files of cfg.data_dir. DataError and ConfigError say what is missing."""
+    """The token files in cfg.data_dir. DataError and ConfigError say what is missing."""
     folder = Path(cfg.data_dir)
     if place.rank == 0:
-        prepare.make(folder)  # those of the standard library, where they are missing: a few seconds, no network
-    place.wait()  # the others, for the files
+        prepare.make(folder)  # makes the files of the standard library if they are missing: seconds, no network
+    place.wait()  # the other processes wait for the files
     corpus = tokens.load(folder)
-    # One block to train on will do, as epochs follow each other; an evaluation shall not see a token twice.
+    # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
         if len(split) <= rows * cfg.block_size:
             raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
-                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower eval_iters or prepare more")
+                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower block_size or eval_iters, or prepare more")
     return corpus
 
 
 class Loader:
-    """The rows of process `rank` of `world` processes."""
+    """Batches for process `rank` of `world` processes."""
 
     def __init__(self, cfg, corpus, rank, world, device):
-        self.cfg, self.corpus, self.device = cfg, corpus, device
+        self.cfg = cfg
+        self.corpus = corpus
+        self.device = device
         per_process, self.micro_batch_size = split_batch(cfg, world)
-        self.rows = np.arange(rank * per_process, (rank + 1) * per_process)  # of the global batch
+        self.rows = np.arange(rank * per_process, (rank + 1) * per_process)  # which rows of a batch are made here
 
     def train_batches(self, first_step):
-        """The batches of the steps from first_step on; those of the next steps are made meanwhile."""
+        """The batches of all steps from first_step on. While one is used, a thread makes the next ones."""
         ahead = deque()
         with ThreadPoolExecutor(1) as thread:
             for step in range(first_step, self.cfg.max_iters):
@@ -67,17 +69,17 @@ class Loader:
         return self.pinned(get_batch(self.cfg, self.corpus.meta, self.corpus.train, self.cfg.seed, step, self.rows))
 
     def val_batch(self, i):
-        """The same whatever the seed, so that runs are compared on the same tokens."""
+        """Validation batch i, the same for every seed, so that runs are compared on the same tokens."""
         return self.pinned(get_batch(self.cfg, self.corpus.meta, self.corpus.val, 0, i, self.rows))
 
     def pinned(self, batch):
-        """Where a GPU copies from by itself, while the program goes on."""
+        """Move a batch to memory from which a GPU can copy while the program goes on."""
         if self.device.type == "cuda":
             return [x.pin_memory() for x in batch]
         return batch
 
     def micro_batches(self, batch):
-        """-> [(number of its first row, the arguments of the model, on the device)]"""
+        """Split a batch -> a list of (number of its first row, arguments of the model on the device)."""
         parts = [x.to(self.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
         first_rows = self.rows[:: self.micro_batch_size].tolist()
         return list(zip(first_rows, zip(*parts)))

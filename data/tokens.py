@@ -1,11 +1,14 @@
 """
-Token files: the format, and its one reader, behind train.py. data/writer.py writes them.
+Token files: their format, and how they are read. data/writer.py writes them.
 
-A folder (data/NAME/TOKENIZER, e.g. data/stdlib/bytes) holds two splits, one to train and one to validate on, each in
-shards: train.bin, train.1.bin, ... and val.bin, val.1.bin, ... A shard is token ids as little-endian unsigned integers
-and nothing else; every document ends with an end-of-text token.
+    corpus = tokens.load("data/stdlib/bytes")
+    corpus.train.rows(np.array([0, 1000]), 32)  # 32 tokens from each of two places: (2, 32)
 
-meta.json says what they are and comes last, so a folder that has it is whole. Until then it is called progress.json.
+A folder (data/NAME/TOKENIZER) holds two splits, train and val. Each split is one or more files, called shards:
+train.bin, train.1.bin, ... and val.bin, val.1.bin, ... A shard holds token ids as little-endian unsigned integers and
+nothing else. Every document ends with an end-of-text token.
+
+meta.json describes the files. It is written last, so a folder that has it is complete. Until then it is progress.json.
 """
 
 import json
@@ -19,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Ids below n_vocab stand for text. vocab_size is what the model is built with: gpt2's 50,258 ids are padded, with ids
-# that never occur, to a multiple of 64, as nanoGPT pads them, because matrix products of such sizes are faster.
-# dtype is the smallest that holds all ids: beyond 65,536 of them "<u4".
+# Ids below n_vocab stand for text. vocab_size is the size that the model is built with: the 50,258 ids of gpt2 are
+# padded to a multiple of 64 with ids that never occur, as in nanoGPT, because matrix products of such sizes are faster.
+# dtype is the smallest integer that can hold all ids. For more than 65,536 ids it would be "<u4".
 TOKENIZERS = {
     "bytes": dict(n_vocab=256, eot_token=256, mask_token=257, vocab_size=258, dtype="<u2"),
     "gpt2": dict(n_vocab=50256, eot_token=50256, mask_token=50257, vocab_size=50304, dtype="<u2"),
@@ -29,13 +32,13 @@ TOKENIZERS = {
 
 
 class DataError(Exception):
-    """What a user can cause and mend: one line that says what to do."""
+    """A problem with token files. The message is one line that says what to do."""
 
 
 class Shard(NamedTuple):
     path: Path
     n_tokens: int
-    crc32: int | None  # of its bytes; None in folders that are older than this field
+    crc32: int | None  # checksum of its bytes; None in old folders
 
 
 class Corpus(NamedTuple):
@@ -44,13 +47,13 @@ class Corpus(NamedTuple):
     val: "Stream"
 
     def check(self):
-        """DataError when a token file has changed since it was loaded. Cheap enough for every evaluation."""
+        """DataError if a token file has changed since it was loaded. This is cheap enough for every evaluation."""
         self.train.check()
         self.val.check()
 
 
 def load(folder):
-    """The Corpus in a folder, meta.json checked against the sizes of the files: no file is read, however large."""
+    """The Corpus in a folder. The sizes of the files are checked against meta.json, but no file is read yet."""
     folder = Path(folder)
     if not (folder / "meta.json").exists():
         begun = folder / "progress.json"
@@ -64,7 +67,7 @@ def load(folder):
 
 
 def read_meta(path):
-    """meta.json or progress.json as a dict; DataError when it is damaged, whatever the damage."""
+    """meta.json or progress.json as a dict. DataError if it is damaged in any way."""
     folder = path.parent
     try:
         meta = json.loads(path.read_bytes())
@@ -76,7 +79,7 @@ def read_meta(path):
             if len(meta[key].splitlines()) != 1:
                 raise ValueError(f"{key} is not a line of text")
         for split in "train", "val":
-            shards(folder, split, meta)  # a checksum, or none, for each of them
+            shards(folder, split, meta)  # fails if there are not as many checksums as shards
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise damaged(path) from error
     for key, value in tokenizer.items():
@@ -86,7 +89,7 @@ def read_meta(path):
 
 
 def most_open_files():
-    """That the system lets this process have: often 1024."""
+    """How many files the system lets this process open; often 1024."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 4096 if soft == resource.RLIM_INFINITY else soft
 
@@ -95,11 +98,11 @@ class Stream:
     """
     The shards of a split as one sequence of tokens.
 
-    A shard is opened when it is first read from, and stays open. What becomes of its file meanwhile is looked at by
-    check(), not by every read: a batch of 256 rows is 256 reads and nothing else.
+    A shard is opened when it is first needed, and stays open. Whether its file has changed is tested by check(), and
+    not at every read, so a batch of 256 rows takes 256 reads and nothing else.
     """
 
-    KEEP_OPEN = most_open_files() // 4  # train and val each; of more shards, some are opened for every read
+    KEEP_OPEN = most_open_files() // 4  # for each split; further shards are opened again for every read
 
     def __init__(self, folder, split, meta):
         self.meta = meta
@@ -107,14 +110,14 @@ class Stream:
         for shard in self.shards:
             check_size(shard, size_of(shard.path), meta)
         self.ends = list(accumulate(shard.n_tokens for shard in self.shards))  # where each shard ends in the sequence
-        self.stamps = [stamp(shard.path) for shard in self.shards]
-        self.files = {}  # number of the shard -> its open file
+        self.stamps = [stamp(shard.path) for shard in self.shards]  # time and inode of each file, for check()
+        self.files = {}  # number of a shard -> its open file
 
     def __len__(self):
         return self.ends[-1]
 
     def rows(self, starts, length):
-        """`length` tokens from each of `starts` (B,): (B, length) int64. DataError when a file was cut."""
+        """`length` tokens from each of `starts` (B,) on: (B, length) int64. DataError if a file has become shorter."""
         assert (starts >= 0).all() and (starts + length <= len(self)).all()
         rows = np.empty((len(starts), length), self.meta["dtype"])
         for row, start in zip(rows, starts.tolist()):
@@ -125,13 +128,13 @@ class Stream:
         return rows.astype(np.int64)
 
     def fill(self, row, start):
-        """Fill row (T,) with the tokens from `start` on, which may lie in several shards."""
-        i = bisect_right(self.ends, start)  # the shard that holds the first of them
+        """Fill row (T,) with the tokens from `start` on. They may lie in several shards."""
+        i = bisect_right(self.ends, start)  # the shard that holds the first token
         while len(row) > 0:
             shard = self.shards[i]
-            left = self.ends[i] - start  # tokens from `start` to the end of the shard
+            left = self.ends[i] - start  # tokens from `start` to the end of this shard
             piece = row[:left]
-            # Not a memmap: a process that reads beyond the end of a file that was cut would die of SIGBUS.
+            # Not a memmap: if the file has become shorter, reading beyond its end would kill the process (SIGBUS).
             offset = (shard.n_tokens - left) * row.itemsize
             file = self.file(i)
             read = os.pread(file.fileno(), piece.nbytes, offset)
@@ -155,8 +158,8 @@ class Stream:
 
     def check(self):
         """
-        DataError when a file has changed since it was loaded. Only one with another time or inode is read, as a whole:
-        one that was copied, or touched, and holds the same bytes has not changed.
+        DataError if a file has changed since it was loaded. Only a file with another time or inode is read again. If
+        its bytes are the same, it was only copied or touched.
         """
         for i, shard in enumerate(self.shards):
             check_size(shard, size_of(shard.path), self.meta)
@@ -168,7 +171,7 @@ class Stream:
 
 
 def stamp(path):
-    """What tells, without reading, that a file may hold other bytes than before."""
+    """Time and inode. If both are the same as before, the file has not been written or replaced."""
     status = path.stat()
     return status.st_mtime_ns, status.st_ino
 
@@ -182,7 +185,7 @@ def crc32(path):
 
 
 def shards(folder, split, meta):
-    """The shards of a split, as meta has them."""
+    """The shards of a split, from meta.json."""
     counts = meta["tokens"][split]
     checksums = meta.get("crc32", {}).get(split, [None] * len(counts))
     found = []
@@ -193,12 +196,12 @@ def shards(folder, split, meta):
 
 
 def size_of(path):
-    """In bytes; 0 of a file that is not there."""
+    """The size of a file in bytes; 0 if there is no such file."""
     return path.stat().st_size if path.exists() else 0
 
 
 def check_size(shard, size, meta):
-    """DataError when a file of so many bytes is not the one of this shard."""
+    """DataError if the file of a shard does not have the size that meta.json says."""
     expected = shard.n_tokens * np.dtype(meta["dtype"]).itemsize
     if size != expected:
         raise broken(shard.path.parent, f"has {size:,} bytes of {shard.path.name}, not {expected:,}", meta)
@@ -213,17 +216,18 @@ def damaged(path):
 
 
 def command(folder, meta):
-    """The command that makes the files of a folder: as meta has it, else as the path tells."""
+    """The command that makes the files of a folder: from meta.json, else guessed from the path."""
     if "command" in meta:
         return f"{meta['command']} --out_dir={folder}"
-    dataset, name = folder.absolute().parts[-2:]
+    folder = folder.absolute()
+    dataset, name = folder.parent.name, folder.name
     if not (Path(__file__).parent / dataset / "prepare.py").exists():
         dataset = "NAME"
     return " ".join([f"python data/{dataset}/prepare.py", *options(name), f"--out_dir={folder}"])
 
 
 def options(name):
-    """With which options a prepare script makes a folder of this name by itself; none if it would not."""
+    """The options with which a prepare script makes a folder of this name; none if it makes no such folder."""
     tokenizer = name.removesuffix("_spaced")
     if tokenizer not in TOKENIZERS:
         return []

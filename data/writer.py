@@ -1,11 +1,11 @@
 """
-The writer of token files, behind every data/NAME/prepare.py; data/tokens.py describes the files, and reads them.
+Writes token files, for every data/NAME/prepare.py. data/tokens.py describes the files, and reads them.
 
-A corpus is a list of parts (files, URLs), each read as a sequence of documents (str). About 100 MB of documents at a
-time are encoded, shuffled, split into those to train and those to validate on, and saved as a shard of each split.
+A corpus is a list of parts (files or URLs), and each part is read as a sequence of documents (str). About 100 MB of
+documents are read at a time. They are encoded, shuffled, divided into the two splits, and saved as a shard of each.
 
-progress.json says which documents the shards written so far hold: a run that was stopped, however hard, goes on from
-there and ends with the same bytes. Memory is bounded by the size of a shard.
+progress.json says which documents are in the shards so far. A script that was stopped, however hard, goes on from there
+and ends with the same bytes. Memory is bounded by the size of a shard.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from data.tokens import TOKENIZERS, DataError, check_size, damaged, read_meta, s
 
 
 def command_line(dataset, doc, argv, **defaults):
-    """The parser that every prepare script begins with; defaults: the script's own for the options below."""
+    """The options that all prepare scripts share. defaults: a script's own defaults for some of them."""
     place = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # the options that do not change the tokens
     place.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
     place.add_argument("--num_proc", type=int, default=os.cpu_count(), help="threads that encode (%(default)s)")
@@ -74,10 +74,11 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     """
     Tokenise a corpus into args.out_dir, going on where an interrupted run stopped, and return the folder.
 
-    read(part, note) yields the documents (str) of a part, always the same; empty ones are left out. note(kind, n) sets
-    a count of that part for the summary. total: documents, where known. files: a LocalFile for each part, where parts
-    are files of this machine, so that it is noticed when one was edited. whole_files: all documents of a file go to
-    the same split.
+    read(part, note): yields the documents (str) of a part, the same ones at every call. Empty ones are left out.
+        Inside of it, note(kind, n) reports a count, such as how many characters could not be decoded.
+    total: the number of documents, if it is known, for the progress bar.
+    files: a LocalFile for each part, if the parts are files of this machine. It shows whether one was edited.
+    whole_files: put all documents of a file into the same split.
     """
     check_options(args)
     folder = Path(args.out_dir or default_folder(args))
@@ -87,7 +88,7 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     if not finished:
         order = np.random.default_rng(args.seed).permutation(len(parts))
         parts = [parts[i] for i in order]
-        validates = None  # or, for each part, whether all of it does
+        validates = None  # decided for each document; or for each part, if files stay whole
         if whole_files:
             validates = choose_files(files, new)[order]
         state = write_shards(folder, state, parts, read, validates, args.num_proc, total)
@@ -103,31 +104,32 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
 
 
 def some(names):
-    """The first five, for a line that may not grow with their number."""
+    """The first five names, so that a line of output stays short."""
     names = list(names)
     more = ", ..." if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
 
 
+# The keys of a state that must be the same when a script goes on in a folder.
 OPTIONS = ("dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size",
-           "source", "parts", "contents")  # of a state: what has to be the same when a run goes on
+           "source", "parts", "contents")
 
 
 def new_state(args, source, n_parts, files):
-    """Of a corpus of which nothing has been written: what progress.json, and in the end meta.json, holds."""
+    """The state of a corpus before its first shard. progress.json holds the state, and in the end meta.json does."""
     return dict(
         dataset=args.dataset, tokenizer=args.tokenizer, spaced=args.spaced, seed=args.seed,
         val_fraction=args.val_fraction, max_docs=args.max_docs, max_tokens=args.max_tokens, shard_size=args.shard_size,
         source=source, parts=n_parts, contents=checksum_of(files), command=args.command, **TOKENIZERS[args.tokenizer],
         docs=dict(train=0, val=0), tokens=dict(train=[], val=[]), crc32=dict(train=[], val=[]), n_docs=0, n_tokens=0,
-        checksum="0",  # of the documents, whatever their order
-        part=0, row=0,  # of the last document that a shard holds
-        lowest=1.0,  # the draw that validates in any case; no draw is as high as 1
+        checksum="0",  # of all documents; it does not depend on their order
+        part=0, row=0,  # where the last document that is in a shard came from
+        lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
         notes={})
 
 
 def resume(folder, new):
-    """The state in which an earlier run with the same options left the folder, or else the new one."""
+    """The state that an earlier run with the same options has left in the folder, or else the new state."""
     for path in folder / "meta.json", folder / "progress.json":
         if path.exists():
             state = read_state(path, new)
@@ -145,7 +147,7 @@ def resume(folder, new):
 
 
 def read_state(path, new):
-    """read_meta, and what the writer needs as well: all that a new state has, in numbers that agree."""
+    """read_meta, and then check what only the writer needs: every key of a new state, and sums that agree."""
     state = read_meta(path)
     try:
         wrong = [key for key in new if type(state[key]) is not type(new[key])]
@@ -165,7 +167,7 @@ def read_state(path, new):
 
 
 def write_shards(folder, state, parts, read, validates, n_threads, total):
-    """Write what is missing, shard by shard -> the state at the end, which progress.json holds as well."""
+    """Write the missing shards -> the state at the end, which is in progress.json as well."""
     encode = encoder(state["tokenizer"])
     total = min(total, state["max_docs"] or inf)
     documents = unwritten(parts, read, state)
@@ -179,7 +181,7 @@ def write_shards(folder, state, parts, read, validates, n_threads, total):
 
 
 def finish(folder, state):
-    """Give a whole folder its meta.json; one with nothing to train or to validate on is emptied and refused."""
+    """Give a complete folder its meta.json. If one of the splits has no document, delete the files and refuse."""
     n_train, n_val = state["docs"]["train"], state["docs"]["val"]
     if n_train == 0 or n_val == 0:
         for shard in shards(folder, "train", state) + shards(folder, "val", state):
@@ -195,17 +197,17 @@ def finish(folder, state):
 
 
 class Document(NamedTuple):
-    part: int  # the place of its part in the order in which parts are read
+    part: int  # the number of its part, in the order in which parts are read
     row: int  # its number within the part, from 1
     text: bytes  # UTF-8
 
 
 def unwritten(parts, read, state):
     """The documents that are in no shard yet."""
-    import httpx2  # whose errors are those of datasets and huggingface_hub when they have tried again in vain
+    import httpx2  # datasets and huggingface_hub raise its errors when a download has failed several times
 
     first_part, last_row = state["part"], state["row"]
-    notes = state["notes"]  # filled while documents are read; saved with the next shard
+    notes = state["notes"]  # filled while documents are read, and saved with the next shard
     for i in range(first_part, len(parts)):
         part = parts[i]
 
@@ -215,16 +217,16 @@ def unwritten(parts, read, state):
             for row, text in enumerate(read(part, note), 1):
                 written = i == first_part and row <= last_row
                 if text and not written:
-                    # "replace": JSON can hold half of a surrogate pair, which is no character
+                    # "replace", because JSON can hold half of a surrogate pair, which is not a character
                     yield Document(i, row, text.encode("utf-8", "replace"))
         except (OSError, ValueError, httpx2.HTTPError) as error:
             raise DataError(f"{part} cannot be read ({error!r}); the same command will go on from there") from None
 
 
 def gather(documents, state):
-    """The documents of the next shard; none when there are no more, or there need not be."""
+    """The documents of the next shard. None are left at the end of the corpus, or at --max_docs or --max_tokens."""
     room = state["shard_size"]  # [bytes]
-    if state["max_tokens"] > 0:  # a token is rarely longer than 8 bytes: do not read much more than is wanted
+    if state["max_tokens"] > 0:  # a token is rarely longer than 8 bytes, so more than this is not needed
         room = min(room, 8 * (state["max_tokens"] - state["n_tokens"]))
     wanted = inf
     if state["max_docs"] > 0:
@@ -243,16 +245,16 @@ def gather(documents, state):
 
 
 def write_shard(folder, state, documents, validates, encode, pool):
-    """Encode, split, shuffle and save some documents -> the state after them, saved as well."""
+    """Encode, split, shuffle and save the documents of a shard -> the new state, which is saved as well."""
     last = documents[-1]
     hashes = first_8_bytes(hashlib.sha256(document.text).digest() for document in documents)
     ids = encode_all(documents, state, encode, pool)
-    if state["max_tokens"] > 0:  # up to and with the document that reaches it
+    if state["max_tokens"] > 0:  # drop the documents after the one that reaches it
         ends = np.cumsum([len(document) for document in ids])
         n_wanted = 1 + np.searchsorted(ends, state["max_tokens"] - state["n_tokens"])
         documents, hashes, ids = documents[:n_wanted], hashes[:n_wanted], ids[:n_wanted]
     n_tokens = state["n_tokens"] + sum(len(document) for document in ids)
-    checksum = int(state["checksum"], 16) + int(hashes.sum())  # a sum, so that the order does not matter
+    checksum = int(state["checksum"], 16) + int(hashes.sum())  # a sum does not depend on the order
     lowest = state["lowest"]
     if validates is None:
         shares = np.array([len(document) / n_tokens for document in ids])
@@ -271,7 +273,7 @@ def write_shard(folder, state, documents, validates, encode, pool):
 
 
 def save_shard(folder, split, state, ids):
-    """One more shard of a split, of these documents -> the state with it."""
+    """Save these documents as the next shard of a split -> the new state."""
     crc32 = 0
     for document in ids:
         crc32 = zlib.crc32(document, crc32)
@@ -284,7 +286,7 @@ def save_shard(folder, split, state, ids):
 
 
 def encode_all(documents, state, encode, pool):
-    """The ids of each document with its end-of-text token: a list of arrays. Threads take 64 documents at a time."""
+    """The ids of each document, with its end-of-text token: a list of arrays. A thread takes 64 documents at a time."""
     eot = np.array([state["eot_token"]])
 
     def encode_some(some):
@@ -304,10 +306,11 @@ def encode_all(documents, state, encode, pool):
 
 def choose(hashes, shares, state):
     """
-    Which documents, or files, validate: (N,) bool, and the lowest draw, which validates in any case, so that a small
-    corpus has something to validate on. None does that is more than half of the corpus: shares (N,).
+    Choose documents (or files) to validate on -> (N,) bool, and the lowest draw so far.
 
-    The text decides, by its hash (N,), so that one which occurs twice is not in both splits.
+    Each gets a draw in [0, 1) from the hash of its text, so a text that occurs twice is in the same split both times.
+    Draws below val_fraction validate. So does the lowest draw of all: even a small corpus needs a validation split.
+    shares (N,): the share of each in the corpus. A document that is more than half of the corpus never validates.
     """
     secret = np.random.SeedSequence(state["seed"]).generate_state(1, np.uint64)
     draws = (hashes ^ secret) / 2.0**64  # uniform in [0, 1)
@@ -320,7 +323,7 @@ def choose(hashes, shares, state):
 
 
 def choose_files(files, state):
-    """The same for LocalFiles that go to one split as a whole: (N,) bool."""
+    """The same for whole files -> (N,) bool."""
     sizes = np.array([file.size for file in files])
     shares = sizes / max(1, sizes.sum())
     validates, _ = choose(first_8_bytes(file.digest for file in files), shares, state)
@@ -328,7 +331,7 @@ def choose_files(files, state):
 
 
 def first_8_bytes(digests):
-    """Of SHA-256 digests, as integers: (N,) uint64."""
+    """The first 8 bytes of SHA-256 digests, as integers: (N,) uint64."""
     return np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
 
 
@@ -338,7 +341,7 @@ class LocalFile(NamedTuple):
 
 
 def look_at(paths):
-    """A LocalFile for each path: all files are read, once, before anything is written."""
+    """A LocalFile for each path. All files are read once before anything is written."""
     found = []
     for path in tqdm(paths, desc="looking at files", unit="", leave=False):
         digest = hashlib.sha256()
@@ -350,7 +353,7 @@ def look_at(paths):
 
 
 def checksum_of(files):
-    """Of the contents of LocalFiles, not of their times: a file that was only touched is the same. "" without files."""
+    """A checksum of the contents of all files, "" without files. A file that was only touched does not change it."""
     if not files:
         return ""
     return hashlib.sha256(b"".join(file.digest for file in files)).hexdigest()
@@ -360,7 +363,7 @@ def checksum_of(files):
 
 
 def encoder(tokenizer):
-    """A function from a document (UTF-8) to its ids, in arrays that follow each other."""
+    """A function that turns a document (UTF-8) into its ids: a list of arrays, one after the other."""
     if tokenizer == "bytes":
         return lambda text: [np.frombuffer(text, np.uint8)]
     import tiktoken
@@ -370,18 +373,18 @@ def encoder(tokenizer):
     except (OSError, ValueError) as error:
         raise DataError(f"tiktoken cannot fetch its files ({error}): save {tiktoken_files()} in a folder and set "
                         "TIKTOKEN_CACHE_DIR to it, or use --tokenizer=bytes, which needs none") from None
-    # On a very long text tiktoken's regex engine overflows the stack. Cut before a space, where gpt2 begins a token in
-    # any case, or anywhere if there is none: decoding gives the text back exactly.
+    # A very long text overflows the stack of tiktoken's regex engine, so it is cut into pieces of 100,000 characters:
+    # before a space, where gpt2 begins a new token anyway, or anywhere if there is no space.
     pieces = re.compile(r".{1,100000}(?= |\Z)|.{1,100000}", re.DOTALL)
 
     def encode(text):
-        # disallowed_special=(): "<|endoftext|>" inside a document is text like any other
+        # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
         return [gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces.findall(text.decode())]
     return encode
 
 
 def tiktoken_files():
-    """Where the two files of gpt2 are fetched from, and the names under which tiktoken looks for them in its cache."""
+    """The URLs of gpt2's two files, and the names under which tiktoken looks for them in its cache."""
     base = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
     named = [f"{base}{name} as {hashlib.sha1((base + name).encode()).hexdigest()}"
              for name in ("vocab.bpe", "encoder.json")]
@@ -393,7 +396,7 @@ def save_state(folder, state):
 
 
 def save(path, chunks):
-    """Under a temporary name first, so that a file is there whole or not at all."""
+    """Write under a temporary name, then rename, so that the file is complete or not there at all."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -409,7 +412,7 @@ def save(path, chunks):
 
 
 def read_column(builder, path, column, **options):
-    """One column of a file that `datasets` can read (builder: parquet, json, csv), local or hf://, piece by piece."""
+    """Yield one column of a file that `datasets` can read (builder: parquet, json or csv), local or hf://."""
     from datasets import load_dataset
 
     table = load_dataset(builder, data_files=path, split="train", streaming=True, **options)
@@ -420,7 +423,7 @@ def read_column(builder, path, column, **options):
 
 
 def run_script(main):
-    """A script's main(): what a user can mend ends in one line and exit status 1."""
+    """Run main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
     import httpx2
 
     try:

@@ -108,18 +108,25 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(404, "RevisionNotFound")
         return repo, commit
 
+    def fails(self) -> bool:
+        """Whether there was a fault of the api, which has been answered."""
+        kind, headers = self.server.hub.fault("api") or ("", {})
+        if kind == "stall":
+            self.server.hub.stopped.wait(20)
+        elif kind:
+            self.answer(kind, headers, b"{}")
+        return bool(kind)
+
     def api(self, name: str, revision: str | None):
-        fault = self.server.hub.fault("api")
-        if fault:
-            return self.answer(*fault, b"{}")
+        if self.fails():
+            return
         if found := self.find(name, revision):
             repo, commit = found
             self.answer_json({"id": name, "sha": commit, "siblings": [{"rfilename": n} for n in repo.files[commit]]})
 
     def refs(self, name: str):
-        fault = self.server.hub.fault("api")
-        if fault:
-            return self.answer(*fault, b"{}")
+        if self.fails():
+            return
         repo = self.server.hub.repos.get(name)
         if repo is None:
             return self.refuse(401, "RepoNotFound")
@@ -128,9 +135,8 @@ class Handler(BaseHTTPRequestHandler):
                                  for ref, commit in refs.items()] for kind, (folder, refs) in kinds.items()})
 
     def search(self, query: dict[str, str]):
-        fault = self.server.hub.fault("api")
-        if fault:
-            return self.answer(*fault, b"{}")
+        if self.fails():
+            return
         found = [name for name in self.server.hub.repos
                  if query.get("search", "").lower() in name.lower() and name.startswith(query.get("author", ""))]
         first = int(query.get("cursor", 0))

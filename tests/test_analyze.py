@@ -57,7 +57,7 @@ def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
 
 
 @pytest.mark.parametrize("r", [1, 256, 257, 515, 1024])
-def test_norms_by_halves_of_the_gram_matrix_are_those_of_the_product(r):
+def test_norms_by_blocks_of_the_gram_matrix_are_those_of_the_product(r):
     x, y = torch.randn(2, 3, 70, r)
     plain = (x @ (y.mT @ y) * x).sum(-1)
     torch.testing.assert_close(analyze.squared_norms(x, y), plain, rtol=1e-4, atol=0)
@@ -390,6 +390,42 @@ def test_paper_goes_on_where_it_stopped(hub, tmp_path, monkeypatch, capsys):  # 
     assert "* published: tiled_kv, not W_qk" in capsys.readouterr().out and (tmp_path / "p.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("first, second, told", [
+    ([], ["--gamma", "3"], "--gamma=2.0 and not 3.0"), (["--gamma", "0.5"], [], "--gamma=0.5 and not 2.0"),
+    ([], ["--published"], "scored without --published"), (["--published"], [], "scored with --published"),
+    ([], ["--per_head"], "scored without --per_head")])
+def test_scores_of_another_kind_are_not_gone_on_with(tmp_path, first, second, told):
+    model(LLAMA, tmp_path / "m" / "step1")
+    asked = ["--hf", str(tmp_path / "m" / "step*"), "--csv", str(tmp_path / "s.csv")]
+    assert run(*asked, *first) == 0
+    before = (tmp_path / "s.csv").read_bytes()
+    model(LLAMA, tmp_path / "m" / "step2")
+    said = run(*asked, *second)
+    assert told in said and "give another --csv" in said and "\n" not in said
+    assert (tmp_path / "s.csv").read_bytes() == before
+    assert run(*asked, *first) == 0 and len(read(tmp_path / "s.csv")) == 4
+
+
+@pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0",
+                                    "m,step1,,a,,64,64,wqk,2.0,1,1,1"])
+def test_a_damaged_csv_is_named_with_its_line(tmp_path, damage):
+    model(LLAMA, tmp_path / "m" / "step1")
+    asked = ["--hf", str(tmp_path / "m" / "step*"), "--csv", str(tmp_path / "s.csv")]
+    assert run(*asked) == 0
+    with open(tmp_path / "s.csv", "a") as f:
+        f.write(damage)
+    said = run(*asked)
+    assert f"{tmp_path / 's.csv'}, line 4" in said and "\n" not in said
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00\x01", b"", b"a,b\x00\n", b'"' + 200_000 * b"a"])
+def test_a_file_that_is_no_csv_is_not_written_over(tmp_path, content):
+    (tmp_path / "s.csv").write_bytes(content)
+    said = run("--hf", "bert-base", "--csv", str(tmp_path / "s.csv"))
+    assert "holds something else" in said and "\n" not in said
+    assert (tmp_path / "s.csv").read_bytes() == content
+
+
 def test_figure_2_holds_the_medians_and_quartiles_of_the_table(tmp_path, monkeypatch):
     from matplotlib import pyplot as plt
 
@@ -471,7 +507,8 @@ def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_si
                                        "4096,128,-0.1,0.1\n")
     monkeypatch.setattr(null, "NULL", tmp_path / "null.csv")
     assert null.band("directionality", 64, 64) == (-0.5, 0.5) and null.band("directionality", 3000, 99) == (-0.1, 0.1)
-    layers = [tables.ModelScore("m", "", "", i, None, 64, 64, 0.1, d, 0.3) for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
+    layers = [tables.ModelScore("m", "", "", i, None, 64, 64, "wqk", 2.0, 0.1, d, 0.3)
+              for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
     (summary,) = tables.summarise(layers, {("m", ""): tables.Facts(1e6, None)}, [])
     assert summary.outside == 2 and "2/4    0.30" in tables.summary_table([summary])
     monkeypatch.setattr(null, "NULL", tmp_path / "none.csv")

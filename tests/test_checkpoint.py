@@ -282,6 +282,19 @@ def test_what_cannot_be_listed_is_one_line(hub, monkeypatch):
     assert "HF_HUB_OFFLINE" in told(list_revisions, "org/toy") and "HF_HUB_OFFLINE" in told(list_repos, "org/t*")
 
 
+def test_a_hub_that_does_not_answer_ends_in_one_line(hub, monkeypatch):
+    monkeypatch.setattr(data.pretrained.hub, "TIMEOUT", 0.1)
+    hub.add("org/toy", SINGLE)
+    for call in data.pretrained.hub.list_revisions, data.pretrained.hub.list_repos, open_checkpoint:
+        hub.faults.clear()
+        hub.waits.clear()
+        hub.fail("api", "stall", times=9)
+        with pytest.raises(CheckpointError, match="127.0.0.1.*Timeout.*network") as error:
+            call("org/toy")
+        assert "\n" not in str(error.value)
+        assert hub.waits == list(data.pretrained.hub.BACKOFF)
+
+
 # Files that lie
 
 

@@ -78,12 +78,45 @@ def test_a_scale_is_one_number_or_one_for_each_row(tmp_path, suffix, shape):
 def test_scales_that_are_powers_of_two_are_read(tmp_path):
     """F8_E8M0, as in DeepSeek-V4: a byte b stands for 2^(b - 127). The library that writes the file knows no such."""
     weight, exponents = eight_bits(130, 20), torch.tensor([[120], [131]], dtype=torch.uint8)
-    file = save({"wq_a.weight": weight, "wq_a.scale": exponents}).replace(b'"U8"', b'"F8_E8M0"')
-    n = int.from_bytes(file[:8], "little") + 5  # the header has grown
-    file = n.to_bytes(8, "little") + file[8:]
+    file = save_powers_of_two({"wq_a.weight": weight, "wq_a.scale": exponents})
     toy = folder(tmp_path / "toy", {"model.safetensors": file})
     right = written_out(weight, torch.tensor([[2.0**-7], [2.0**4]]), 128, 128)
     assert torch.equal(read_one(toy, "wq_a.weight"), right)
+
+
+def save_powers_of_two(tensors: dict[str, torch.Tensor]) -> bytes:
+    """A file in which the tensors of uint8 are F8_E8M0."""
+    file = save(tensors)
+    start = 8 + int.from_bytes(file[:8], "little")  # of the data
+    header = file[8:start].replace(b'"U8"', b'"F8_E8M0"')
+    return len(header).to_bytes(8, "little") + header + file[start:]
+
+
+def test_deepseek_v4_is_read_under_the_names_and_with_the_scales_of_its_own_files(tmp_path):
+    """Two heads of 4 on a latent of 6, one key head, scales of 4 x 4; a compressor, an indexer and an mtp beside it."""
+    config = dict(model_type="deepseek_v4", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+                  head_dim=4, q_lora_rank=6, num_nextn_predict_layers=1, compress_ratios=[4],
+                  quantization_config=FP8 | {"weight_block_size": [4, 4], "scale_fmt": "ue8m0"})
+    shapes = {"wq_a": (6, 10), "wq_b": (8, 6), "wkv": (4, 10), "indexer.wq_b": (8, 6)}
+    state, right = {}, {}
+    for layer in "layers.0", "mtp.0":
+        state[f"{layer}.attn.compressor.wkv.weight"] = torch.ones(8, 10, dtype=torch.bfloat16)
+        for name, (m, n) in shapes.items():
+            exponents = torch.randint(118, 125, (-(-m // 4), -(-n // 4)), dtype=torch.uint8)
+            state[f"{layer}.attn.{name}.weight"], state[f"{layer}.attn.{name}.scale"] = eight_bits(m, n), exponents
+            if layer == "layers.0":
+                right[name] = written_out(eight_bits(m, n), 2.0 ** (exponents.float() - 127), 4, 4)
+    toy = folder(tmp_path / "toy", {"model.safetensors": save_powers_of_two(state)}, json.dumps(config).encode())
+    with open_checkpoint(str(toy)) as opened:
+        (stack,) = find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
+        (layer,) = stack.layers
+        w_q, w_k = layer.heads(next(opened.stream([layer.names])))
+    assert (stack.causal, w_q.shape, w_k.shape) == (True, (2, 10, 4), (1, 10, 4))
+    x, y = torch.randn(10), torch.randn(10)
+    queries = right["wq_b"] @ (right["wq_a"] @ x)  # of both heads
+    for head in range(2):
+        expected = queries[4 * head : 4 * head + 4] @ (right["wkv"] @ y)
+        torch.testing.assert_close(x @ w_q[head] @ w_k[0].T @ y, expected)
 
 
 def test_the_scales_are_the_only_bytes_that_are_read_beside_the_weights(hub):

@@ -64,6 +64,28 @@ def test_the_parts_of_omni_models_are_parts_of_parts():
         "vision": (False, 1), "text": (True, 2), "talker.code_predictor": (True, 2), "talker.text": (True, 1)}
 
 
+def test_the_memory_and_the_mask_decoder_of_sam_2_are_no_stacks():
+    vision = dict(model_type="sam2_vision_model", backbone_config=dict(
+        model_type="sam2_hiera_det_model", blocks_per_stage=[2, 1], num_attention_heads_per_stage=[2, 4]))
+    names = {f"vision_encoder.backbone.blocks.{i}.attn.qkv.weight": shape
+             for i, shape in enumerate([(24, 8), (24, 8), (48, 8)])}
+    names |= {f"{part}.layers.0.self_attn.{w}_proj.weight": (16, 16) for w in "qk"
+              for part in ("memory_attention", "mask_decoder.transformer")}
+    stacks = find_stacks(dict(model_type="sam2_video", vision_config=vision), names)
+    assert [(stack.name, [layer.index for layer in stack.layers]) for stack in stacks] == [
+        ("vision.stage 0", [0, 1]), ("vision.stage 1", [2])]
+
+
+def test_the_decoder_that_hiera_is_trained_with_is_a_stack():
+    config = dict(model_type="hiera", depths=[1], num_heads=[2], decoder_depth=2, decoder_num_heads=4)
+    names = {"hiera.encoder.stages.0.layers.0.attn.qkv.weight": (24, 8)}
+    decoder = {f"decoder.decoder_block.layers.{i}.attn.qkv.weight": (48, 16) for i in range(2)}
+    stacks = find_stacks(config, names | decoder)
+    assert [(stack.name, len(stack.layers)) for stack in stacks] == [("stage 0", 1), ("decoder", 2)]
+    assert missing_stacks(config, find_stacks(config, names)) == ["decoder"]
+    assert missing_stacks(config | {"decoder_depth": None}, find_stacks(config, names)) == []
+
+
 def test_a_backbone_of_timm_is_no_stack():
     config = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
         LLAMA, model_type="gemma3n_text", num_kv_shared_layers=0, head_dim=8))
@@ -143,6 +165,7 @@ NESTED = dict(model_type="clip", text_config={})
 for _ in range(900):
     NESTED = dict(model_type="llava" if NESTED["model_type"] == "clip" else "clip", text_config=NESTED)
 NO_Q1 = {name: shape for name, shape in llama().items() if name != "model.layers.1.self_attn.q_proj.weight"}
+QKV_PROJ = {f"transformer.h.{i}.attn.qkv_proj.weight": (96, 32) for i in range(2)}
 C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
 
 
@@ -172,6 +195,8 @@ C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
     (LLAMA, llama(k=(32, 48)), "do not fit"),
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
+    (dict(LLAMA, model_type="codegen", auto_map={"AutoModelForCausalLM": "x"}), QKV_PROJ, "has auto_map only"),
+    (dict(LLAMA, model_type="codegen", head_dim=8), QKV_PROJ, "has head_dim only: in 4 or in 8 blocks"),
     (dict(LLAMA, quantization_config={"quant_method": "gptq", "bits": 4}), llama(), "quantised weights .gptq"),
     (dict(LLAMA, quantization={"bits": 4}), llama(), "quantised weights"),
     (LLAMA, llama() | {"model.layers.0.self_attn.q_proj.qweight": (4, 32)}, "quantised weights .*qweight"),

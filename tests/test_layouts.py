@@ -18,8 +18,9 @@ from tests.tiny_models import CASES, MLA, TEXT, build, configuration_auto, saved
 
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
-NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level")
-NORMS = re.compile(r"(q|k|query|key)_(a_)?(layer)?norm$|kv_a_layernorm$")  # outside of W_qk: replaced by the identity
+NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level|"
+                      r"^mit\.|assign")
+NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$")  # outside of W_qk: replaced by the identity
 
 # ---- the model's own attention ------------------------------------------------------------------------------------
 
@@ -28,6 +29,8 @@ POSITIONS = {"position_embeddings", "object_queries", "freqs_ci"}  # what an att
 
 def at_position_0(value):
     """The same as at position 0 for all: RoPE turns nothing, nothing is added."""
+    if isinstance(value, dict):  # DeepSeek-V4: for two kinds of layers
+        return {kind: at_position_0(embeddings) for kind, embeddings in value.items()}
     if isinstance(value, (tuple, list)):
         return torch.ones_like(value[0]), torch.zeros_like(value[1])  # cos, sin
     return torch.ones_like(value) if value.is_complex() else torch.zeros_like(value)
@@ -118,7 +121,7 @@ def attention_modules(model):
     for name, module in modules.items():
         weight = next(module.parameters(), None)
         wraps_another = any(other.startswith(name + ".") for other in modules)
-        is_other = NOT_SELF.search(name) or re.search("Linear|Lightning", type(module).__name__)
+        is_other = NOT_SELF.search(name) or re.search("(?<!Kimi)Linear|Lightning|Delta", type(module).__name__)
         takes_keys = getattr(module, "is_kv_shared_layer", False)
         if weight is not None and weight not in taken and not (wraps_another or is_other or takes_keys):
             found[module] = name
@@ -140,7 +143,7 @@ def with_hidden_states(args, kwargs, new):
 
 
 def first(out):
-    return out if torch.is_tensor(out) else out[0]
+    return out if torch.is_tensor(out) else first(out[0])
 
 
 class Same(torch.nn.Module):
@@ -160,7 +163,8 @@ def agree(q, k, w_q, w_k):
 
 
 @pytest.mark.parametrize("kind, config, stacks, run, name", CASES)
-def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, run, name, tmp_path):
+def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, run, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.nn.functional, "normalize", lambda x, *_, **__: x)  # the cosine attention of Swin 2
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
@@ -197,7 +201,7 @@ def test_every_model_type_of_the_table_is_proven():
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
     proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
-    proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker"}  # made of such
+    proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
 
@@ -242,7 +246,7 @@ def test_older_names_give_the_same_layers(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", """vit deit beit dinov2 dinov2_with_registers ijepa vit_msn pixio
-    audio-spectrogram-transformer""".split())
+    audio-spectrogram-transformer deepseek_v4""".split())
 def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_path):
     values = next(param.values for param in CASES if param.values[0] == kind)
     model = build(*values[:2], values[4])
@@ -283,6 +287,12 @@ def split_in_three(qkv, n_head, _):
     return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_head, -1))
 
 
+def unbound(qkv, n_head, _):
+    """SAM 2: (T, [q, k, v], n_head, D)."""
+    q, k, _ = qkv.unflatten(-1, (3, n_head, -1)).unbind(1)
+    return q, k
+
+
 def halved(qk, n_head, _):
     """GPT-BERT: (T, [q, k])."""
     q, k = qk.chunk(2, -1)
@@ -312,6 +322,8 @@ OWN_CODE = [
                  id="nanogpt"),
     pytest.param(dict(model_type="nanochat-checkpoint", num_key_value_heads=4), [
         f"transformer.h.0.attn.c_{w}.weight" for w in "qk"], [32, 16], apart, 4, id="nanochat-checkpoint"),
+    pytest.param(dict(model_type="sam2_hiera_det_model", blocks_per_stage=[1], num_attention_heads_per_stage=[8]),
+                 ["vision_encoder.backbone.blocks.0.attn.qkv.weight"], [192], unbound, 1, id="sam2_hiera_det_model"),
     pytest.param(dict(model_type="gpt_bert"), ["transformer.layers.0.attention.in_proj_qk.weight"], [64], halved, 2,
                  id="gpt_bert"),
     pytest.param(dict(model_type="Dream", num_key_value_heads=4), [

@@ -151,7 +151,7 @@ def test_the_readme_says_how_many_points_are_which():
     assert f"Of the {len(near_0)} language decoders" in text and f"{len(near_0) - len(left)} are**" in text
     assert left == ["tinystories-1m", "tinystories-8m"]
     undrawn = [model for model in models if not model.drawn_as]
-    assert f"- Added are {len(undrawn)} published stacks" in text
+    assert f"- {len(undrawn)} published stacks are added" in text
     assert {model.family.split("-")[0].rstrip("v23") for model in undrawn} == {"Pythia", "mms", "whisper"}
 
 
@@ -291,7 +291,8 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 def test_our_scores_stand_beside_the_published_ones_in_table_and_figure(tmp_path, monkeypatch, capsys, drawn):
     few = [model for model in audit.read_models() if model.name in ("gpt2", "bert-base")]
     monkeypatch.setattr(audit, "read_models", lambda: few)
-    ours = [tables.ModelScore("gpt2", "", "", layer, None, 768, 64, 0.1 * layer, -0.5, 0.0) for layer in range(3)]
+    ours = [tables.ModelScore("gpt2", "", "", layer, None, 768, 64, "wqk", 2.0, 0.1 * layer, -0.5, 0.0)
+            for layer in range(3)]
     tables.write_scores(tmp_path / "ours.csv", ours)
     assert run("--paper", "--offline", "--csv", str(tmp_path / "ours.csv"), "--plot", str(tmp_path / "f.png")) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("34"))

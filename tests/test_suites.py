@@ -257,6 +257,7 @@ def test_a_suite_on_the_hub(hub, run_folder, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("argv, wanted", [
     (["org/model", "--revisions", "stage*"], "no branch or tag of org/model matches stage*; the first of its 2 are"),
     (["org/none", "--revisions", "*"], "there is no http"),
+    (["org/../model", "--revisions", "*"], "there is no folder org/../model, and a Hub id is org/name"),
     (["org/none-*"], "matches org/none-*"),
     (["a/b/none-*"], "no folder matches a/b/none-*")])
 def test_what_the_hub_does_not_have_is_one_line_and_the_others_are_scored(hub, run_folder, tmp_path, capsys,  # noqa: F811

@@ -509,6 +509,23 @@ def test_a_damaged_file_of_a_run_is_named_in_one_line(finished, cfg, name, text)
         assert name in refusal(argv(cfg, init_from="resume"))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_of_one_token_train_and_are_shown(cfg, causal):
+    train.main(argv(cfg, block_size=1, causal=causal, max_iters=2))
+
+
+@pytest.mark.parametrize("name", ["log.csv", "scores.csv"])
+@pytest.mark.parametrize("text", [None, "", "step,tok"])
+def test_a_run_whose_rows_were_lost_does_not_go_on_as_if_it_had_none(finished, cfg, name, text):
+    shutil.copytree(finished.out_dir, cfg.out_dir)
+    path = Path(cfg.out_dir, name)
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    assert f"{path} has lost the rows up to step 12" in refusal(argv(cfg, init_from="resume", max_iters=14))
+    assert not path.exists() or path.read_text() == text
+
+
 def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(cfg, tmp_path):
     class Bad:
         def __reduce__(self):
@@ -533,8 +550,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkp
     (dict(n_layers=3), "unknown key n_layers = 3; the nearest one is n_layer"),
     (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
     (dict(data_dir="data/stdlib/foo"), "data/stdlib/foo has no finished token files"),
+    (dict(data_dir="/"), "/ has no finished token files"),
     (dict(device="tpu9"), "device = 'tpu9' cannot be used"),
     (dict(device="meta"), "device = 'meta' cannot be used"),
+    (dict(device="hpu"), "device = 'hpu' cannot be used"),
     (dict(threads=100_000), "threads = 100000, expected at most"),
     (dict(init_from="/nowhere"), "init_from = '/nowhere', expected scratch, resume, or a folder"),
     (dict(init_from="resum"), "init_from = 'resum', expected scratch, resume, or a folder"),
@@ -576,6 +595,7 @@ def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
     (dict(RANK="0"), "LOCAL_RANK = ''"),
     (dict(RANK="a", LOCAL_RANK="0", WORLD_SIZE="2"), "RANK = 'a'"),
     (dict(RANK="0", LOCAL_RANK="0"), "WORLD_SIZE = ''"),
+    (dict(RANK="2", LOCAL_RANK="0", WORLD_SIZE="2"), "RANK = 2, but WORLD_SIZE = 2"),
     (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"), "cannot meet at None:None"),
     (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="no.such.host", MASTER_PORT="1"),
      "cannot meet at no.such.host:1"),

@@ -187,13 +187,23 @@ case("dbrx", dict(vocab_size=50, d_model=32, n_layers=2, n_heads=4, max_seq_len=
                   ffn_config=dict(ffn_hidden_size=16, moe_num_experts=2, moe_top_k=1)), decoder(0, 1))
 # Latent.
 case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu", MLA, decoder(0, 1), index_topk=64)
+case("mistral4", MLA, decoder(0, 1), rope_parameters=dict(
+    rope_type="default", rope_theta=1e4, partial_rotary_factor=0.4, llama_4_scaling_beta=0.1,
+    original_max_position_embeddings=64))
 case("deepseek_v2 deepseek_v3", MLA, decoder(0, 1), q_lora_rank=None)
+case("deepseek_v4", dict(MOE, num_key_value_heads=1, q_lora_rank=12, o_groups=2, o_lora_rank=8, index_n_heads=2,
+                         index_head_dim=8, hc_mult=2, num_hidden_layers=3, layer_types=[
+                             "sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"]),
+     decoder(0, 1, 2))
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", HYBRID, decoder(1, 3))
 case("jamba", MAMBA, decoder(1, 3), attn_layer_period=2, attn_layer_offset=1, num_experts=2)
 case("bamba", MAMBA, decoder(1, 3), attn_layer_indices=[1, 3])
 case("granitemoehybrid", MAMBA, decoder(1, 3), layer_types=["mamba", "attention"] * 2, num_local_experts=2,
      num_experts_per_tok=1, shared_intermediate_size=16)
+case("kimi_linear", MLA | HYBRID_LAYERS, decoder(1, 3), linear_head_dim=8, linear_num_heads=2)
+case("kimi_linear", MLA, decoder(1, 3), num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(
+    full_attn_layers=[2, 4], kda_layers=[1, 3], head_dim=8, num_heads=2, short_conv_kernel_size=4))
 case("falcon_h1", MAMBA, decoder(0, 1, 2, 3), head_dim=8)
 case("lfm2 lfm2_moe", MOE, decoder(1, 3), num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2, head_dim=8,
      num_dense_layers=1)
@@ -202,8 +212,11 @@ case("nemotron_h", WIDE, decoder(1, 3), hybrid_override_pattern="M*-*", mamba_nu
 # Encoders of text.
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet "
-     "roc_bert tapas convbert jina_embeddings_v3 gte", TEXT, encoder(0, 1))
+     "roc_bert tapas convbert jina_embeddings_v3 gte ibert", TEXT, encoder(0, 1))
 case("mobilebert", TEXT, encoder(0, 1), intra_bottleneck_size=16, true_hidden_size=16, embedding_size=16)
+case("lilt", dict(TEXT, hidden_size=48), encoder(0, 1), channel_shrink_ratio=2)
+case("luke", TEXT, encoder(0, 1), entity_vocab_size=5, entity_emb_size=8, use_entity_aware_attention=False)
+case("luke", TEXT, encoder(0, 1), entity_vocab_size=5, entity_emb_size=8, use_entity_aware_attention=True)
 case("nystromformer", TEXT, encoder(0, 1), num_landmarks=1, segment_means_seq_len=1)
 case("openai_privacy_filter", MOE, encoder(0, 1))
 case("bert", TEXT, decoder(0, 1), is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
@@ -241,6 +254,8 @@ case("videomae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="dec
 # Images and sound.
 case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_clip_vision_model", VIT,
      encoder(0, 1, 2), images)
+case("vivit", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(10, 4, 3, 16, 16)), num_frames=4,
+     tubelet_size=[2, 8, 8])
 case("dinov2 dinov2_with_registers ijepa vit_msn", VIT, encoder(0, 1, 2), images)
 case("segformer", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
                        sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]),
@@ -261,6 +276,12 @@ case("vjepa2", VIT, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"
 case("aimv2_vision_model", VIT, encoder(0, 1, 2), images)
 case("swin donut-swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2],
      num_heads=[2, 4], image_size=16, out_features=None)
+STAGES = encoder(0, name="stage 0") | encoder(0, 1, name="stage 1")
+case("swinv2", SWIN, STAGES, images, depths=[1, 2], num_heads=[2, 4], image_size=16, out_features=None,
+     pretrained_window_sizes=[0, 0])
+HIERA = dict(embed_dim=8, depths=[1, 2], num_heads=[2, 4], image_size=[16, 16], patch_size=[3, 3], patch_stride=[2, 2],
+             patch_padding=[1, 1], num_query_pool=0, masked_unit_size=[4, 4], masked_unit_attention=[False, False])
+case("hiera", HIERA, STAGES, images)
 case("dinov3_vit mlcd_vision_model", VIT, encoder(0, 1, 2), images, hidden_size=32)
 case("sam3_vit_model", VIT, encoder(0, 1, 2), images, window_size=0, global_attn_indexes=[0, 1, 2], hidden_size=32,
      pretrain_image_size=16)
@@ -357,6 +378,17 @@ case("clap", dict(text_config=TEXT, audio_config=dict(
     num_mel_bins=16, window_size=2, patch_size=4, patch_stride=[4, 4])),
     encoder(0, name="audio.stage 0") | encoder(0, 1, name="audio.stage 1") | encoder(0, 1, name="text"),
     of("text_model", "audio_model", lambda model: model(torch.randn(9, 1, 64, 16), is_longer=torch.zeros(9, 1))))
+case("groupvit", dict(text_config=TEXT, vision_config=dict(VIT, depths=[1, 2], num_group_tokens=[2, 0],
+                                                           num_output_groups=[2, 2])),
+     encoder(0, name="vision.stage 0") | encoder(0, 1, name="vision.stage 1") | decoder(0, 1, name="text"),
+     of("text_model", "vision_model", images))
+case("aimv2", dict(text_config=TEXT, vision_config=VIT), LLAVA, lambda model, n, t: (
+    images(model.vision_model), model.text_model(input_ids=ids(n, t), attention_mask=torch.ones(n, t))))
+case("xclip", dict(text_config=TEXT, vision_config=dict(VIT, num_frames=2, mit_hidden_size=24, mit_intermediate_size=24,
+                                                        mit_num_hidden_layers=1, mit_num_attention_heads=2),
+                   prompt_num_attention_heads=2, projection_dim=24),
+     encoder(0, 1, 2, name="vision.space") | encoder(0, 1, 2, name="vision.time") | decoder(0, 1, name="text"),
+     of("text_model", "vision_model", lambda model: model(torch.randn(60, 3, 16, 16))))
 case("siglip", dict(text_config=CLIP_TEXT, vision_config=VIT), TEXT_ENCODER, of("text_model", "vision_model", images))
 
 
@@ -395,6 +427,15 @@ case("voxtral", dict(text_config=dict(WIDE, model_type="llama"), audio_config=VO
 case("musicgen", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
      encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
      of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenForConditionalGeneration")
+SAM2 = dict(backbone_config=dict(model_type="sam2_hiera_det_model", hidden_size=8, image_size=[32, 32], blocks_per_stage=[1, 2], embed_dim_per_stage=[8, 16],
+                                 num_attention_heads_per_stage=[1, 1], window_size_per_stage=[8, 8],
+                                 num_query_pool_stages=0, global_attention_blocks=[0, 1, 2]),
+            backbone_channel_list=[16, 8], backbone_feature_sizes=[[8, 8], [8, 8]], fpn_hidden_size=8,
+            fpn_top_down_levels=[1], num_feature_levels=2)
+# One head: for several, see test_layouts.py. What the model multiplies first, and does not use, is of tokens by heads.
+case("sam2", dict(SAM, vision_config=SAM2), encoder(0, name="vision.stage 0")
+     | encoder(1, 2, name="vision.stage 1"),
+     lambda model, *_: images(model.vision_encoder, size=32), "Sam2Model")
 case("sam", SAM, encoder(0, 1, 2, name="vision"), images, "SamModel")
 case("encoder-decoder", dict(encoder=dict(TEXT, model_type="bert"),
                              decoder=dict(TEXT, model_type="bert", add_cross_attention=True, is_decoder=True)),

@@ -1,4 +1,4 @@
-"""The main arms of config/arms/tiny.py in a model with 27 times the parameters: does what came out there hold in it?"""
+"""The main arms of config/arms/tiny.py in a model with 27 times the parameters: are the results the same?"""
 base = "config/bert_mini_cpu.py"
 seeds = [1, 2, 3]
 

@@ -1,5 +1,5 @@
 """
-What makes W_qk symmetric: seeing both sides, or filling in masks? The mask and the objective, one at a time.
+What makes W_qk symmetric: seeing both sides, or filling in masks? These arms change one of the two at a time.
 
     python -m config config/arms/emergence.py | xargs -P 2 -L 1 python train.py
 """

@@ -1,9 +1,9 @@
 """
-Symmetry, scale, sharpness, likeness or self-attention: which of them makes a start a good one? An arm for each answer.
+Symmetry, scale, sharpness, likeness or self-attention: which of them makes a good start? There is an arm for each answer.
 
     python -m config config/arms/starts.py | xargs -P 2 -L 1 python train.py
 
-data/results/README.md has what each explanation predicts, and what came out.
+data/results/README.md says what each explanation predicts, and what came out.
 """
 base = "config/small.py"
 seeds = [1, 2, 3, 4, 5, 6, 7, 8, 9]

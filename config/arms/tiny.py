@@ -1,10 +1,10 @@
 """
-What is it that helps: symmetry, or the scale that came with it? Every arm differs from another in one thing.
+What helps: symmetry, or the scale that came with it? Every arm differs from another arm in one thing only.
 
     python -m config config/arms/tiny.py | xargs -P 2 -L 1 python train.py      # -P: runs at a time, one core each
 
-The published symmetric start changed the symmetry, and the scale of q, k and v to 1 / sqrt(3 C): "symmetric_qkv".
-"_qk", "_v", "_qkv" name what is at that scale and not at 0.02, "_2qkv" has q and k at twice of it.
+The published symmetric start, "symmetric_qkv", changed the symmetry, and also the scale of q, k and v to 1 / sqrt(3 C).
+"_qk", "_v" and "_qkv" name the matrices that have this scale instead of 0.02; in "_2qkv" q and k have twice this scale.
 """
 base = "config/tiny.py"
 seeds = [1, 2, 3, 4, 5]

@@ -1,5 +1,5 @@
 """
-The arms of config/arms/tiny.py on English, in place of code: any text of about 2 MB and more, prepared with
+The arms of config/arms/tiny.py on English instead of code. Any text of about 2 MB or more will do, prepared with
 
     python data/text/prepare.py FILE... --out_dir=data/text/bytes
 """

@@ -11,6 +11,7 @@ base = "config/small.py"
 seeds = [101]
 
 _rates = {64: [1e-3, 2e-3, 4e-3], 128: [5e-4, 1e-3, 2e-3]}  # by C: the wider, the smaller
+_more = {64: [], 128: [4e-3]}  # added for the best scales, once 2e-3 had come out as their best
 arms = {}
 for _width, _three in _rates.items():
     for _rate in _three:
@@ -19,7 +20,8 @@ for _width, _three in _rates.items():
 for _width, _three in _rates.items():
     for _start in "random", "symmetric", "tilted":
         for _scale in 0.03, 0.1, 0.33, 1, 3:  # C std^2; BERT's 0.02 gives 0.026, 0.051 and 0.31 at C = 64, 128 and 768
-            for _rate in _three:
+            _best_scale = _scale in (0.33, 1)
+            for _rate in _three + (_more[_width] if _best_scale else []):
                 arms[f"{_start}_{_width}_{_scale}_{_rate:g}"] = dict(
                     init=_start,
                     n_embd=_width,

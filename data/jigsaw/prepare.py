@@ -21,7 +21,7 @@ def read_copy(part, note):
 
 
 def read_csv(part, note):
-    # keep_default_na: a comment that says "NA" or "null" is a text like any other
+    # keep_default_na=False: a comment that says "NA" or "null" is a text, and not a missing value
     return writer.read_column("csv", part, "comment_text", keep_default_na=False)
 
 

@@ -1,8 +1,8 @@
 """
-What the paper prints and draws of pretrained models, and what each number is of: README.md in this folder.
+The published scores of pretrained models, and of which matrix each of them is. README.md in this folder explains them.
 
     models.csv           a row per model and stack: its published scores, and the matrix that was scored
-    printed_tables.csv   a row per row of the paper's Tables S2 and S3: the two numbers, and which model they are of
+    printed_tables.csv   a row per row of the paper's Tables S2 and S3: the two numbers, and the model they belong to
 """
 
 import csv
@@ -85,7 +85,7 @@ def is_miscoloured(model):
 
 
 def remark(model):
-    """What a reader of the figure should know of this point; "" if nothing."""
+    """What a reader of the figure should know about this point, or ""."""
     remarks = []
     if not is_of_wqk(model):
         remarks.append(model.matrix)
@@ -98,8 +98,10 @@ def remark(model):
 
 def printed_table(rows, ours):
     """
-    Tables S2 and S3 as printed, with what each row is of. ours: {(name, stack): (symmetry, directionality)}, each
-    (q1, median, q3), of the models that we have scored: our medians stand beside the printed ones. May be empty.
+    Tables S2 and S3 as printed, with a remark on what each row really is.
+
+    ours: {(name, stack): (symmetry, directionality)}, each (q1, median, q3), for models that we have scored. Our
+    medians stand beside the printed ones. It may be empty.
     """
     columns = ["row", "printed as", "symmetry", "directionality", "what it is"]
     if ours:
@@ -135,7 +137,7 @@ def what_it_is(row):
 
 
 def tally(rows):
-    """How many of the printed rows are what they say."""
+    """Count the printed rows that are what they say, and the others."""
     others = [row for row in rows if not is_of_wqk(row)]
     remarked = [row for row in rows if is_of_wqk(row) and row.remark]
     sound = [row for row in rows if is_of_wqk(row) and not row.remark]

@@ -1,10 +1,10 @@
 """
-Chosen tensors of a checkpoint and nothing else: a file tells where each of its tensors lies, and their bytes are read.
+Reads chosen tensors of a checkpoint. A file tells where each of its tensors lies, so nothing else has to be read.
 
     with open_checkpoint("openai-community/gpt2") as checkpoint:  # of sources.py
         for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
-safetensors_header.py and torch_zip.py read where the tensors lie.
+safetensors_header.py and torch_zip.py find out where the tensors lie.
 """
 
 import math
@@ -23,13 +23,13 @@ from data.pretrained.safetensors_header import read_header
 from data.pretrained.torch_zip import read_torch
 
 N_READERS = 8  # ranges in flight
-PIECE = 1 << 24  # bytes of a range at most: one big tensor keeps every reader busy, and a retry loses little
-AHEAD = 1 << 27  # bytes read ahead of the arithmetic (one group at least)
+PIECE = 1 << 24  # bytes in a range at most, so that a big tensor is read by all readers, and a retry loses little
+AHEAD = 1 << 27  # bytes that are read in advance (at least one group)
 SCORED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that are read as they are
 
 
 class Reading(NamedTuple):
-    """A tensor that has its values when the futures are done."""
+    """A tensor that is being read. It has its values when the futures are done."""
 
     tensor: torch.Tensor
     futures: list[Future]
@@ -38,15 +38,17 @@ class Reading(NamedTuple):
 
 class Checkpoint(AbstractContextManager):
     """
-    An open checkpoint in a folder, or in what looks like one: a repository of the Hub.
+    An open checkpoint in a local folder or in a repository of the Hub.
 
-    source: as the user wrote it. revision: the commit it is pinned to, None if local. config: its config.json, or what
-    nanoGPT and nanochat have instead. tensors: a TensorInfo by name. n_params: elements of the floating-point tensors.
-    size, bytes_read: bytes of the weight files, all and read so far. note: what the user should know, or "".
+    source: its name, as the user wrote it.     revision: the commit that is read; None if it is local.
+    config: its config.json, or what nanoGPT and nanochat have instead.
+    tensors: name -> TensorInfo.                n_params: the number of elements of the floating-point tensors.
+    size: bytes of all weight files.            bytes_read: bytes read so far.
+    note: what the user should know, or "".
     """
 
     def __init__(self, source: str, folder: Folder, only: str = ""):
-        """only: the one file to read, whatever else the folder holds."""
+        """only: read this one file and ignore the others."""
         self.source, self.revision = source, folder.revision
         self._folder = folder
         self._pool = ThreadPoolExecutor(N_READERS)
@@ -97,17 +99,18 @@ class Checkpoint(AbstractContextManager):
 
     def stream(self, groups: Sequence[Sequence[str]], zeros: bool = False) -> Iterator[dict[str, torch.Tensor]]:
         """
-        The tensors of each group, in order, while the next groups are being read: in their own dtype, those in FP8 in
-        float32. One that holds NaN or infinity is refused; so is one of zeros alone, which has no score, unless `zeros`
-        (biases may be such).
+        Yield the tensors of each group as {name: tensor}, in their own dtype (FP8 becomes float32). Threads read the
+        next groups meanwhile.
+
+        A tensor with NaN or infinity is refused. So is a tensor of zeros, which has no score, unless `zeros` allows it.
         """
         sizes = []  # bytes of each group
         for group in groups:
             for name in group:
                 self._check_readable(name)
             sizes.append(sum(self.tensors[name].n_bytes for name in group))
-        reading = deque()  # {name: Reading} of each group that is under way
-        begun = 0  # groups whose reading has begun
+        reading = deque()  # {name: Reading} for each group that is being read
+        begun = 0  # the number of groups whose reading has begun
         for i in range(len(groups)):
             while begun < len(groups) and (begun < i + 2 or sum(sizes[i : begun + 1]) <= AHEAD):
                 reading.append({name: self._start(self.tensors[name]) for name in groups[begun]})
@@ -141,7 +144,7 @@ class Checkpoint(AbstractContextManager):
         tensor = data.view(DTYPES[info.dtype])
         if info.stride is None:
             tensor = tensor.reshape(info.shape)
-        else:  # transposed, or some columns of a wider one: between them lie bytes of others
+        else:  # transposed, or some columns of a wider tensor
             tensor = tensor.as_strided(info.shape, info.stride)
         return Reading(tensor, futures, scale)
 
@@ -153,7 +156,7 @@ class Checkpoint(AbstractContextManager):
         return dequantise(reading.tensor, self._finish(name, reading.scale), self._fp8_block(), name)
 
     def _fp8_block(self) -> list[int]:
-        """Rows and columns of a block of an FP8 weight that have one scale."""
+        """The size (rows, columns) of the blocks of an FP8 weight that share one scale."""
         how = self.config.get("quantization_config")
         block = how.get("weight_block_size") if isinstance(how, dict) else None
         if block is None:
@@ -165,13 +168,13 @@ class Checkpoint(AbstractContextManager):
     def _check_values(self, name: str, tensor: torch.Tensor, zeros: bool):
         if not tensor.numel():
             return
-        low, high = map(float, tensor.aminmax())  # one pass, and NaN wins
+        low, high = map(float, tensor.aminmax())  # NaN if there is any
         require(math.isfinite(low) and math.isfinite(high), f"{name!r} holds NaN or infinity")
         require(zeros or low != 0 or high != 0, f"{name!r} is all zeros and has no score")
 
 
 def count_params(tensors) -> int:
-    """Elements of the floating-point tensors; tied weights, which are the same bytes of a .bin, count once."""
+    """The number of elements of the floating-point tensors. Tied weights, the same bytes of a .bin, count once."""
     floats = [t for t in tensors if t.dtype.startswith(("F", "BF"))]
     placed = {(t.file, t.start, t.end): math.prod(t.shape) for t in floats}
     return sum(placed.values())

@@ -1,4 +1,4 @@
-"""What a folder holds: the files of its weights, its config, or the folder inside of it in which the model lies."""
+"""What is in a folder: the files of the weights, the config, or an inner folder that holds the model."""
 
 import re
 
@@ -9,7 +9,7 @@ FORMATS = re.compile(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b"
 
 
 def enter_model(folder: Folder):
-    """Where the folder has no weights itself: its 0_Transformer, of sentence-transformers, or newest checkpoint-N."""
+    """If the folder has no weights, go into its 0_Transformer (sentence-transformers) or its newest checkpoint-N."""
     if choose_weights(folder.names):
         return
     inner = folder.subfolders()
@@ -24,7 +24,7 @@ def enter_model(folder: Folder):
 
 
 def choose_weights(names: list[str]) -> str | None:
-    """The file of the weights, or the index of several."""
+    """The name of the weight file, or of the index of several weight files; None if there is neither."""
     wanted = ["model.safetensors", "model.safetensors.index.json"]
     lone = [name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")]
     if len(lone) == 1:  # under a name of its own
@@ -59,7 +59,7 @@ def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
 
 
 def read_config(folder: Folder, weights: str) -> dict | None:
-    """config.json, or what nanochat writes beside model_000650.pt, as meta_000650.json; None if neither is there."""
+    """config.json, or the meta_000650.json that nanochat writes beside model_000650.pt; None if neither is there."""
     step = re.fullmatch(r"model_(\d+)\.pt", weights)
     meta = f"meta_{step[1]}.json" if step else ""
     if meta in folder.names:

@@ -1,4 +1,4 @@
-"""The files of a checkpoint, read by ranges of bytes: here those of a local folder, in hub.py those of a repository."""
+"""Reads ranges of bytes from the files of a checkpoint. Here the files of a local folder; hub.py reads from the Hub."""
 
 import json
 import os
@@ -11,18 +11,18 @@ from typing import NamedTuple
 import torch
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-          "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}  # the last two only together: fp8.py
+          "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}  # for the last two see fp8.py
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be read; str(e) is one line that says what to do. Whoever prints it names the model."""
+    """A checkpoint cannot be read. str(e) is one line that says what to do, without the name of the model."""
 
     def __init__(self, message: str):
         super().__init__(printable(message))
 
 
 def printable(text: str) -> str:
-    """Names and values come from files of others: control characters in them would reach the terminal."""
+    """Replace control characters: the text may come from a file that somebody else has made."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -33,20 +33,20 @@ def require(condition, message: str):
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor lies: its bytes are [start, end) of `file`, or of memory if the whole file has been read."""
+    """Where a tensor lies: in the bytes [start, end) of `file`, or of memory if the whole file has been read."""
 
     file: str
     dtype: str  # as safetensors writes it: F32, BF16, ...
     shape: tuple[int, ...]
     start: int
     end: int
-    stride: tuple[int, ...] | None = None  # in elements; None: those of a contiguous tensor
+    stride: tuple[int, ...] | None = None  # in elements; None: contiguous
     loaded: torch.Tensor | None = None  # the tensor itself, if the whole file has been read
-    scale: "TensorInfo | None" = None  # by which an F8_E4M3 tensor is to be multiplied
+    scale: "TensorInfo | None" = None  # an F8_E4M3 tensor has to be multiplied by it
 
     @property
     def n_bytes(self) -> int:
-        """What reading it takes, with its scale."""
+        """How many bytes must be read for it, with its scale."""
         own = self.end - self.start
         return own if self.scale is None else own + self.scale.n_bytes
 
@@ -61,22 +61,22 @@ class Table(NamedTuple):
 
 class Folder:
     """
-    A local folder. names: of its files. revision: the commit it is pinned to, None if it is no snapshot of a
-    repository. notes: what the user should know. bytes_read_of: the bytes read so far of each weight file.
+    A local folder. names: its files. revision: the commit of the repository that it is a snapshot of, or None. notes:
+    what the user should know. bytes_read_of: how many bytes of each weight file were read so far.
     """
 
     def __init__(self, path: Path | None, names: list[str], revision: str | None = None):
         self.path, self.names, self.revision = path, names, revision
         self.notes = []
         self.bytes_read_of = Counter()
-        self._heads = {}  # of the files, as far as they were read to find the tensors
-        self._lock = threading.Lock()  # several threads count
+        self._heads = {}  # file -> its first bytes, which were read to find the tensors
+        self._lock = threading.Lock()  # because several threads count bytes
 
     def subfolders(self) -> list[str]:
         return [name for name in self.names if (self.path / name).is_dir()]
 
     def enter(self, inner: str):
-        """From here on, this is the folder `inner` of the folder."""
+        """From now on, this object stands for the folder `inner` in it."""
         self.path = self.path / inner
         self.names = sorted(os.listdir(self.path))
 
@@ -85,7 +85,7 @@ class Folder:
         return self.path / name
 
     def read(self, name: str, start: int, view: memoryview) -> int:
-        """Fills `view` with the bytes of a file from `start` on, as far as the file goes; -> the size of the file."""
+        """Fill `view` with the bytes of a file from `start` on, as far as the file goes -> the size of the file."""
         return self.read_path(self.fetch(name), name, start, view)
 
     def read_path(self, path: Path, name: str, start: int, view: memoryview) -> int:
@@ -98,7 +98,7 @@ class Folder:
             raise CheckpointError(f"cannot read {name} ({e.strerror or e})") from e
 
     def read_head(self, name: str, n_bytes: int) -> tuple[bytes, int]:
-        """-> the first bytes of a file, fewer if it is shorter; its size. They are kept, and not read twice."""
+        """-> the first bytes of a file (fewer if it is shorter) and its size. These bytes are never read twice."""
         head = bytearray(n_bytes)
         size = self.read(name, 0, memoryview(head))
         refuse_pointer(head, name)
@@ -114,7 +114,7 @@ class Folder:
             require(size >= start + len(rest), f"{name} is cut short: get it again")
 
     def read_bytes(self, name: str, start: int, end: int) -> bytes:
-        """The bytes [start, end) of a file; none of them if end <= start."""
+        """The bytes [start, end) of a file; no bytes if end <= start."""
         data = bytearray(max(0, end - start))
         self.read_exactly(name, start, memoryview(data))
         return bytes(data)
@@ -124,7 +124,7 @@ class Folder:
             self.bytes_read_of[name] += n_bytes
 
     def close(self):
-        """No range is read any more."""
+        """Read no more ranges."""
 
 
 def read_json(folder: Folder, name: str) -> dict:
@@ -139,6 +139,6 @@ def read_json(folder: Folder, name: str) -> dict:
 
 
 def refuse_pointer(head: bytes, name: str):
-    """What git leaves in place of a large file until git-lfs gets it."""
+    """CheckpointError for the small text file that git leaves in place of a large one until git-lfs gets it."""
     require(not head.startswith(b"version https://git-lfs"),
             f"{name} is a pointer of Git LFS, not the file itself: run git lfs pull where it was cloned")

@@ -1,5 +1,5 @@
 """
-Weights in eight bits, F8_E4M3, with their scales beside them: weight = scale * what is stored.
+Weights that are stored in eight bits (F8_E4M3) beside their scales: weight = scale * stored number.
 
 The scale of NAME.weight is NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, and, one number a tensor,
 Devstral-Small-2; "inv", but it multiplies: DeepSeek-V3's README_WEIGHTS.md), NAME.weight_scale (compressed-tensors, one
@@ -15,11 +15,11 @@ from data.pretrained.files import TensorInfo, require
 
 SUFFIXES = ("weight_scale_inv", "weight_scale", "scale")
 SCALE_DTYPES = ("F32", "F16", "BF16", "F8_E8M0")
-BLOCK = [128, 128]  # where config.json has no weight_block_size
+BLOCK = [128, 128]  # if config.json has no weight_block_size
 
 
 def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """The tensors without the scales, each of which becomes the `scale` of its weight."""
+    """The same tensors, but every scale is now the `scale` of its weight, and no tensor of its own."""
     scale_of = {}
     for name, info in tensors.items():
         if info.dtype == "F8_E4M3" and name.endswith(".weight"):
@@ -39,8 +39,8 @@ def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
 
 def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name: str) -> torch.Tensor:
     """
-    weight (m, n) -> float32 (m, n). scale: one number; (m,) or (m, 1), a number a row; or a number for each block of
-    the weight, of which the last in a row or column may be smaller.
+    weight (m, n) -> float32 (m, n). scale: one number; or (m,) or (m, 1), a number for each row; or a number for each
+    block of the weight. The last block in a row or column may be smaller.
     """
     weight, scale = weight.float(), scale.float()
     if scale.numel() == 1:

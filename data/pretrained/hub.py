@@ -189,10 +189,20 @@ def list_revisions(repo: str) -> list[str]:
     """The names of the branches and tags of a repository, as the Hub orders them."""
     with one_line(repo, None):
         try:
-            refs = retry(lambda: HfApi().list_repo_refs(repo))
+            refs = ask(f"{HfApi().endpoint}/api/models/{repo}/refs").json()
+            return [ref["name"] for ref in refs["branches"] + refs["tags"]]
         except (KeyError, TypeError) as e:
             raise CheckpointError(no_hub()) from e
-    return [ref.name for ref in refs.branches + refs.tags]
+
+
+def ask(url: str, params: dict | None = None):
+    """The Hub's answer. HfApi's list_repo_refs and list_models have no time-out: they would wait for ever."""
+    def once():
+        answer = get_session().get(url, params=params, headers=build_hf_headers(), timeout=TIMEOUT)
+        hf_raise_for_status(answer)
+        return answer
+
+    return retry(once)
 
 
 def list_repos(pattern: str) -> list[str]:
@@ -203,9 +213,13 @@ def list_repos(pattern: str) -> list[str]:
             f"{pattern} needs an organisation's name before the pattern: org/name-*")
     with one_line(pattern, None):
         try:
-            found = retry(lambda: [info.id for info in HfApi().list_models(author=author, search=literal)])
-        except (KeyError, TypeError, AttributeError) as e:
+            answer = ask(f"{HfApi().endpoint}/api/models", dict(author=author, search=literal))
+            found = [model["id"] for model in answer.json()]
+            while "next" in answer.links:  # it answers in pages
+                answer = ask(answer.links["next"]["url"])
+                found += [model["id"] for model in answer.json()]
+            matching = [repo for repo in found if fnmatch.fnmatchcase(repo, pattern)]
+        except (KeyError, TypeError) as e:
             raise CheckpointError(no_hub()) from e
-    matching = [repo for repo in found if fnmatch.fnmatchcase(repo, pattern)]
     require(matching, f"no repository that can be seen from here matches {pattern}")
     return matching

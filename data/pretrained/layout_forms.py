@@ -44,6 +44,13 @@ def blocks(weights, sizes, config):
     return heads[:n_head], heads[n_head : n_head + n_kv_head]
 
 
+def widening(weights, sizes, config):
+    """[q; k; v] (3 H D, C): in the first layer of a stage of Hiera, H D is more than C."""
+    [qkv] = weights
+    q, k, v = qkv.unflatten(0, (3, sizes.n_head, -1))
+    return q, k
+
+
 def query_key(weights, sizes, config):
     """[q; k] (2 H D, C)."""
     [qk] = weights
@@ -102,6 +109,12 @@ def xlnet(weights, sizes, config):
     return q.permute(1, 2, 0), k.permute(1, 2, 0)
 
 
+def low_rank_queries(weights, sizes, config):
+    """DeepSeek-V4, in float32: W_q,h = Q_b,h Q_a with Q_a the same for all heads, and k (Hkv D, C)."""
+    q_a, q_b, k = [weight.float() for weight in weights]  # (r_q, C), (H D, r_q), (Hkv D, C)
+    return separate([q_b @ q_a, k], sizes, config)
+
+
 def latent(weights, sizes, config):
     """
     Multi-head latent attention, as in DeepSeek-V2, in float32. Head h has, with A, R, Q_a the same for all heads:
@@ -127,4 +140,5 @@ def latent(weights, sizes, config):
 
 
 FORMS = {form.__name__: form for form in (
-    separate, gated, blocks, query_key, conv1d, grouped, multi_query, codegen, xlnet, latent)}
+    separate, gated, blocks, widening, query_key, conv1d, grouped, multi_query, codegen, xlnet, low_rank_queries,
+    latent)}

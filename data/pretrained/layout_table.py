@@ -8,7 +8,7 @@ otherwise. A new model is a new word in a row, or a new row, and its proof in te
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from data.pretrained.layout_config import pick_count, pick_counts, pick_word
+from data.pretrained.layout_config import pick_count, pick_counts, pick_section, pick_word
 
 # ---- layers without queries and keys of their own -----------------------------------------------------------------
 # Each takes the config and the number of layers, and returns the numbers of the layers that have their own.
@@ -45,6 +45,18 @@ def those_listed(config: dict, n_layer: int) -> Iterable[int]:
 
 def those_listed_or_all(config: dict, n_layer: int) -> Iterable[int]:
     return pick_counts(config, "full_attn_idxs") or range(n_layer)
+
+
+def those_of_the_stage(config: dict, n_layer: int) -> Iterable[int]:
+    """SAM 2 counts its layers through all stages."""
+    first = pick_count(config, "first_layer", 0, least=0)
+    return range(first, first + n_layer)
+
+
+def not_linear(config: dict, n_layer: int) -> Iterable[int]:
+    """Kimi Linear counts from 1."""
+    linear_config = pick_section(config, "linear_attn_config", default={})
+    return [i - 1 for i in pick_counts(linear_config, "full_attn_layers", least=1)]
 
 
 def stars_of_the_pattern(config: dict, n_layer: int) -> Iterable[int]:
@@ -118,8 +130,10 @@ ROWS = [
     Row("diffusion_gemma_text", **(LLAMA | dict(causal=None))),  # diffusion_gemma: reads with a mask, writes without
     Row("opt", **LLAMA, n_layer=12, n_head=12),
     Row("musicgen_decoder", **LLAMA, n_layer=24, n_head=16),  # musicgen
-    Row("clip_text_model metaclip_2_text_model owlvit_text_model owlv2_text_model clipseg_text_model", **LLAMA,
-        n_layer=12, n_head=8),  # clip
+    Row("""clip_text_model metaclip_2_text_model owlvit_text_model owlv2_text_model clipseg_text_model
+        xclip_text_model""", **LLAMA, n_layer=12, n_head=8),  # clip
+    Row("groupvit_text_model", **LLAMA, n_layer=12, n_head=4),  # groupvit
+    Row("aimv2_text_model", **(CLIP | dict(causal=True)), n_layer=12, n_head=6),  # aimv2
     Row("mllama_text_model", **LLAMA, n_layer=40, n_head=32, own=without_cross_attention),  # mllama
     Row("jamba", **LLAMA, own=one_in_a_period),
     Row("bamba", **LLAMA, own=those_listed),
@@ -143,16 +157,24 @@ ROWS = [
         weights="query_key_value", form="grouped", causal=True),
     Row("phi3", path="layers.{i}.self_attn", weights="qkv_proj", form="blocks", causal=True),
     Row("mpt dbrx", path="blocks.{i}.(norm_attn_norm.)?attn", weights="Wqkv", form="blocks", causal=True),
-    Row("""deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu
+    Row("""deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu mistral4
         kimi_k2""",  # which kimi_k25 reads as deepseek_v3
         path="(layers|blocks).{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj", form="latent",
         causal=True),
+    Row("kimi_linear", path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj",
+        form="latent", causal=True, own=not_linear),
+    # W_qk is of a query and the key of one token. Keys that the compressor makes of several tokens have other weights.
+    Row("deepseek_v4", path="layers.{i}.attn", weights="wq_a wq_b wkv", form="low_rank_queries", causal=True),
+    Row("deepseek_v4", path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_proj", form="low_rank_queries",
+        causal=True),  # the same in a state_dict of transformers
     Row("ctrl", path="h.{i}.multi_head_attention", weights="Wq Wk", form="separate", causal=True),
 
     # Encoders of text.
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
         rembert roformer big_bird splinter layoutlm layoutlmv3 markuplm data2vec-text esm bert-generation dpr
-        longformer nystromformer roc_bert tapas convbert mobilebert""", **BERT),
+        longformer nystromformer roc_bert tapas convbert mobilebert
+        ibert lilt luke""",  # of LiLT the text, not the boxes around it; of LUKE the words, not the entities
+        **BERT),
     Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate",
         causal=False),
     Row("deberta", path="layer.{i}.attention.self", weights="in_proj", form="grouped", causal=False),
@@ -189,11 +211,20 @@ ROWS = [
 
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
-        audio-spectrogram-transformer dpt pixio""", **BERT),
+        audio-spectrogram-transformer dpt pixio vivit""", **BERT),
     # The same in a state_dict of transformers 5, which save_pretrained renames.
-    Row("vit deit beit dinov2 dinov2_with_registers ijepa vit_msn audio-spectrogram-transformer pixio", **CLIP),
-    Row("swin donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key", form="separate",
-        causal=False),
+    Row("vit deit beit dinov2 dinov2_with_registers ijepa vit_msn audio-spectrogram-transformer pixio vivit",
+        **CLIP),
+    # Swin 2 multiplies queries and keys of length 1: as with other norms of queries and keys, W_qk is of those before.
+    Row("swin swinv2 donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key",
+        form="separate", causal=False),
+    # The first layer of a stage pools its queries.
+    Row("hiera", path="stages.\\d+.layers.{i}.attn", weights="qkv", form="widening", causal=False),
+    Row("hiera", path="decoder_block.layers.{i}.attn", weights="qkv", form="widening", causal=False, stack="decoder"),
+    Row("sam2_hiera_det_model", path="backbone.blocks.{i}.attn", weights="qkv", form="widening", causal=False,
+        own=those_of_the_stage),  # sam2
+    Row("groupvit_vision_model", path="stages.\\d+.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
+        causal=False),  # groupvit
     Row("segformer", path="block.\\d+.{i}.attention.self", weights="query key", form="separate", causal=False),
     Row("vjepa2", path="encoder.layer.{i}.attention", weights="query key", form="separate", causal=False,
         stack="encoder"),
@@ -207,6 +238,10 @@ ROWS = [
     Row("""clip_vision_model chinese_clip_vision_model altclip_vision_model metaclip_2_vision_model
         owlvit_vision_model owlv2_vision_model clipseg_vision_model siglip_vision_model siglip2_vision_model
         git_vision_model idefics2_vision""", **CLIP, n_layer=12, n_head=12),  # clip, siglip, ...; and so those below
+    Row("xclip_vision_model", path="layers.{i}.self_attn", weights="q_proj k_proj", form="separate", causal=False,
+        stack="space", n_layer=12, n_head=12),  # x_clip
+    Row("xclip_vision_model", path="layers.{i}.message_attn", weights="q_proj k_proj", form="separate", causal=False,
+        stack="time", n_layer=12, n_head=12),
     Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
     Row("aimv2_vision_model", **CLIP, n_layer=24, n_head=8),
     Row("gemma4_vision", **CLIP, n_layer=16, n_head=12, head_dim=64),
@@ -266,7 +301,8 @@ COMPOSITES = set("""llava llava_next llava_onevision vipllava paligemma gemma3 g
     siglip2 blip blip-2 instructblip git lfm2_vl cohere2_vision aya_vision diffusion_gemma kimi_k25 glm4v_moe
     qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe
     qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap musicgen sam encoder-decoder
-    vision-encoder-decoder speech-encoder-decoder vision-text-dual-encoder t5gemma""".split())
+    vision-encoder-decoder speech-encoder-decoder vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2
+    sam2_video sam2_vision_model""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "thinker": r"thinker\.",
@@ -275,6 +311,7 @@ PARTS = {
     "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual)\.",
     "audio": r"(.*\.)?(audio_tower|audio_model)\.",
     "qformer": r"(.*\.)?qformer\.",
+    "backbone": "",
     "text_encoder": r"text_encoder\.",
     "encoder": r"(model\.)?encoder\.",
     "decoder": r"(model\.)?decoder\.",
@@ -287,16 +324,21 @@ CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2"}
 class Stages(NamedTuple):
     """Models whose width grows from stage to stage: each stage is a stack. {i}: the number of the stage."""
 
-    path: str  # how the names of its tensors go on, after any prefix
+    path: str  # how the names of its tensors go on, after any prefix; {layer}: a number that counts through all stages
     n_layer: str  # key of the config: numbers of layers
-    n_head: str  # key: numbers of heads
+    n_head: str  # key: numbers of heads, or one number for all
     default_n_layer: list[int]
     default_n_head: list[int]
 
 
 STAGES = {
     "swin": Stages(r"layers\.{i}\.blocks\.", "depths", "num_heads", [2, 2, 6, 2], [3, 6, 12, 24]),
+    "swinv2": Stages(r"layers\.{i}\.blocks\.", "depths", "num_heads", [2, 2, 6, 2], [3, 6, 12, 24]),
     "donut-swin": Stages(r"layers\.{i}\.blocks\.", "depths", "num_heads", [2, 2, 6, 2], [3, 6, 12, 24]),
     "clap_audio_model": Stages(r"layers\.{i}\.blocks\.", "depths", "num_attention_heads", [2, 2, 6, 2], [4, 8, 16, 32]),
     "segformer": Stages(r"block\.{i}\.", "depths", "num_attention_heads", [2, 2, 2, 2], [1, 2, 5, 8]),
+    "hiera": Stages(r"stages\.{i}\.", "depths", "num_heads", [2, 3, 16, 3], [1, 2, 4, 8]),
+    "sam2_hiera_det_model": Stages(r"blocks\.{layer}\.", "blocks_per_stage", "num_attention_heads_per_stage",
+                                   [1, 2, 7, 2], [1, 2, 4, 8]),
+    "groupvit_vision_model": Stages(r"stages\.{i}\.", "depths", "num_attention_heads", [6, 3, 3], [6, 6, 6]),
 }

@@ -81,15 +81,18 @@ class Stack:
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
 # Not layers: cross-attention, pooling, backbones, what turns codes into sound, prediction of further tokens, and the
-# indexer that chooses what DeepSeek-V3.2 attends to. Position projections have other names.
+# indexer and the compressor of DeepSeek-V3.2 and V4, what puts the frames of X-CLIP together and the groups of
+# GroupViT, the memory of SAM 2. Position projections have other names.
 UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|\bhead\.[qk]_proj|mask_decoder|"
-                      r"pixel_level|timm_model|token2wav|code2wav|indexer\.|\bmtp\.")
+                      r"pixel_level|timm_model|token2wav|code2wav|indexer\.|compressor\.|\bmtp\.|\bmit\.|"
+                      r"downsample\.|memory_attention|prompts_generator")
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
-      r"(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|kv_a_proj_with_mqa|kv_b_proj)")
+      r"(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
 ADAPTED = re.compile(rf"({QK}|\.in_proj)(\.|_)(\w+\.)*(base_layer|\w*lora|dora|ia3|oft|boft|hada|lokr|vera|fourierft)")
-HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale"}  # scales of activations
+HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # scales of activations
+            "weight_integer", "bias_integer", "fc_scaling_factor"}  # of I-BERT, which rounds the weight when it runs
 
 
 def refuse_adapters(model_type: str, names: Iterable[str]):
@@ -245,13 +248,29 @@ def find_parts(model_type: str, config: dict, names: set[str], depth: int = 0) -
 def find_stages(model_type: str, config: dict, names: set[str]) -> list[Part]:
     stages = STAGES[model_type]
     n_layers = pick_counts(config, stages.n_layer, default=stages.default_n_layer)
-    n_heads = pick_counts(config, stages.n_head, default=stages.default_n_head)
+    if isinstance(pick(config, stages.n_head), int):
+        n_heads = len(n_layers) * [pick_count(config, stages.n_head)]
+    else:
+        n_heads = pick_counts(config, stages.n_head, default=stages.default_n_head)
     parts = []
+    left = names
+    first = 0
     for i, (n_layer, n_head) in enumerate(zip(n_layers, n_heads)):
-        start = r"(.*\.)?" + stages.path.replace("{i}", str(i))
-        inside = {name for name in names if re.match(start, name)}
-        stage_config = dict(num_hidden_layers=n_layer, num_attention_heads=n_head)
+        layers = range(first, first + n_layer)
+        path = stages.path.replace("{i}", str(i)).replace("{layer}", rf"(?P<layer>{NUMBER})")
+        inside = set()
+        for name in left:
+            found = re.match(rf"(.*\.)?{path}", name)
+            if found and int(found.groupdict().get("layer", first)) in layers:
+                inside.add(name)
+        left = left - inside
+        stage_config = dict(num_hidden_layers=n_layer, num_attention_heads=n_head, first_layer=first)
         parts.append(Part(f"stage {i}", model_type, stage_config, inside))
+        first += n_layer
+    n_layer = pick_count(config, "decoder_depth")  # of Hiera as it is trained, by masked images
+    if n_layer:
+        decoder_config = dict(num_hidden_layers=n_layer, num_attention_heads=pick_count(config, "decoder_num_heads"))
+        parts.append(Part("", model_type, decoder_config, left))
     return parts
 
 
@@ -267,6 +286,7 @@ def part_type(model_type: str, part: str, config: dict) -> str:
     return guess if own == model_type else own
 
 
+NUMBER = r"\d{1,9}"  # of a layer, in the name of a tensor
 # Keys of config.json, tried in this order; {0} is the name of the stack.
 N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
     encoder_layers conf_num_hidden_layers"""
@@ -274,12 +294,13 @@ N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads 
     num_heads attention_heads encoder_attention_heads conf_num_attention_heads"""
 N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
 # The layer_types that have a softmax; "linear_attention", "conv", "mamba" and others have none.
-SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}
+SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
+           "compressed_sparse_attention", "heavily_compressed_attention"}
 
 
 def match_layers(row: Row, part: Part) -> list[re.Match]:
     """A match, with groups prefix, i and weight, for every tensor of the part that is in a layer of the row."""
-    path = row.path.replace(".", r"\.").replace("{i}", r"(?P<i>\d+)")
+    path = row.path.replace(".", r"\.").replace("{i}", rf"(?P<i>{NUMBER})")
     weights = "|".join(weights_of(row, part.config))
     pattern = re.compile(rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weights})(\.linear)?(\.weight)?")
     matches = [pattern.fullmatch(name) for name in part.names]
@@ -358,9 +379,11 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, .
     for i in scored:
         for weight in weights:
             require(weight in names[i], f"{told}, {row.path.replace('{i}', str(i))}.{weight} missing")
+    # Some of the weights may be in other layers too: those of Kimi Linear without a softmax have a q_proj.
+    whole = [i for i in names if len(names[i]) == len(weights)]
     prefixes = {match["prefix"] for match in matches}
-    require(len(names) == len(scored) and len(prefixes) == 1,
-            f"{told}, {len(names)} found under {' and '.join(sorted(prefixes))!r}")
+    require(len(whole) == len(scored) and len(prefixes) == 1,
+            f"{told}, {len(whole)} found under {' and '.join(sorted(prefixes))!r}")
     layers = []
     for i in scored:
         layout = Layout(part.model_type, row.form, sizes_of_layer(sizes, part.config, i), part.config)
@@ -375,7 +398,7 @@ def unscored_names(row: Row, part: Part) -> set[str]:
     unscored = {*range(n_layer), *left_out(row, part.config, n_layer)} - {*scored}
     found = set()
     for name in part.names:
-        layer = re.search(r"(^|\.)layers\.(\d+)\.", name)
+        layer = re.search(rf"(^|\.)layers\.({NUMBER})\.", name)
         if layer and int(layer[2]) in unscored:
             found.add(name)
     return found
@@ -392,7 +415,7 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
 
 def shown(name: str) -> str:
     """The name of a part as a stack's: MusicGen's text_encoder is its encoder, Qwen-Omni's thinker is the model."""
-    return name.removeprefix("text_").removeprefix("thinker.")
+    return name.removeprefix("text_").removeprefix("thinker.").replace("vision.backbone", "vision")
 
 
 def is_causal(row: Row, config: dict) -> bool | None:

@@ -36,7 +36,7 @@ def find_source(name: str) -> str:
 
 
 def without_address(source: str) -> str:
-    """https://huggingface.co/org/name/tree/v1 -> org/name@v1; a path, or an id, without the spaces around it."""
+    """https://huggingface.co/org/name/tree/v1 -> org/name@v1. A path or an id stays, without spaces around it."""
     if os.path.exists(os.path.expanduser(source)):
         return source
     source = source.strip()
@@ -53,10 +53,10 @@ def without_address(source: str) -> str:
 
 def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
     """
-    Opens a folder, one of its weight files (safetensors, or of torch.save), or the Hub's org/name[@revision].
+    Open a folder, a weight file (safetensors, or written by torch.save), or org/name[@revision] of the Hub.
 
-    A folder holds what save_pretrained writes, or a checkpoint of nanoGPT or nanochat; a Trainer's checkpoint-N and
-    the 0_Transformer of sentence-transformers are found in it.
+    A folder may hold what save_pretrained writes, a checkpoint of nanoGPT or nanochat, the checkpoint-N of a Trainer,
+    or the 0_Transformer of sentence-transformers.
     """
     source = without_address(source)
     path = os.path.expanduser(source)
@@ -84,7 +84,7 @@ def open_local(source: str, path: str) -> Checkpoint:
 
 
 def is_hub_id(repo: str) -> bool:
-    """name or org/name; -- and .. are forbidden there, and what ends like a weight file was meant as a path."""
+    """Whether it is name or org/name without -- and .., and does not end like a weight file, which is a path."""
     if not re.fullmatch(r"\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", repo, re.ASCII):
         return False
     return not re.search(r"--|\.\.", repo) and not repo.endswith(SUFFIXES)

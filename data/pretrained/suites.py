@@ -1,12 +1,12 @@
 """
-What there is to score where a name stands for several checkpoints: those along a training, and the members of a suite.
+Finds what to score if a name stands for several checkpoints: the checkpoints of a training, or the members of a suite.
 
-    find_targets("EleutherAI/pythia-160m", "step*")        # the branches and tags that match, in the order of training
+    find_targets("EleutherAI/pythia-160m", "step*")        # branches and tags that match, in the order of training
     find_targets("google/multiberts-seed_0-step_*k")       # repositories that match
     find_targets("out/run", "checkpoint-*")                # folders that match; or find_targets("out/run/checkpoint-*")
-    suite_targets(find_suite("ettin"))                     # models that differ in the objective and in little else
+    find_all(find_suite("ettin"))                          # models that differ in the objective and in little else
 
-suites.csv says of each member where it is, what it was trained for, and how it is known to exist.
+For each member, suites.csv says where it is, what it was trained for, and how we know that it exists.
 """
 
 import csv
@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from data.pretrained.files import CheckpointError, require
 from data.pretrained.layouts import LayoutError, find_stacks
-from data.pretrained.sources import find_source, open_checkpoint
+from data.pretrained.sources import find_source, is_hub_id, open_checkpoint
 
 SUITES = Path(__file__).parent / "suites.csv"
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
@@ -34,9 +34,9 @@ class Target(NamedTuple):
     """One checkpoint to score. model and revision together name it in a CSV."""
 
     model: str  # as the user or suites.csv named it
-    revision: str  # which of its checkpoints: a branch, a tag, a commit, a folder or a repository; "" if it is the one
+    revision: str  # which of its checkpoints: a branch, tag, commit, folder or repository; "" if there is only one
     source: str  # what open_checkpoint takes
-    step: float | None = None  # where in its training it stands, in the unit of its names; None if nothing says so
+    step: float | None = None  # its step in the training, in the unit of the names; None if it is not known
 
     def label(self) -> str:
         return f"{self.model} {self.revision}".strip()
@@ -47,9 +47,9 @@ class Target(NamedTuple):
 
 def read_step(name: str) -> tuple[str, float] | None:
     """
-    The phase of a training that a name is of, and the step in it: 'stage1-step900-tokens4B' -> 'stage1-step', 900.
+    The phase of training and the step that a name tells: 'stage1-step900-tokens4B' -> 'stage1-step', 900.
 
-    The step is the number after 'step', else the last number; what stands before a / does not count. None without one.
+    The step is the number after 'step', else the last number after any /. None if there is no number.
     """
     last = name.rfind("/") + 1
     numbers = list(re.finditer(r"step[-_]?" + NUMBER, name[last:])) or list(re.finditer(NUMBER, name[last:]))
@@ -62,9 +62,9 @@ def read_step(name: str) -> tuple[str, float] | None:
 
 def in_order(names: list[str]) -> list[tuple[str, float]]:
     """
-    (name, step) in the order of training; names without a number are left out.
+    (name, step) in the order of training. Names without a number are left out.
 
-    A later phase that counts its steps anew goes on where the one before it ended.
+    If a later phase counts its steps from 0 again, the last step of the phase before is added to them.
     """
     phases = {}  # phase -> (step, name)
     for name in names:
@@ -83,7 +83,7 @@ def in_order(names: list[str]) -> list[tuple[str, float]]:
 
 
 def phase_order(phase: str):
-    """Sorts 'stage2-step' before 'stage10-step', and Ettin's phases as they were trained."""
+    """A key that sorts 'stage2-step' before 'stage10-step', and Ettin's phases in the order of training."""
     later = LATER_PHASES.index(phase) + 1 if phase in LATER_PHASES else 0
     parts = re.split(r"(\d+)", phase)
     parts[1::2] = map(int, parts[1::2])  # text, number, text, ...
@@ -91,7 +91,7 @@ def phase_order(phase: str):
 
 
 def thin_out(targets: list[Target], stride: int, limit: int | None) -> list[Target]:
-    """Every stride-th, and of these at most limit, evenly spread, with the first and the last."""
+    """Every stride-th target. If these are more than limit, keep so many, evenly spread, with the first and last."""
     targets = targets[::stride]
     if limit is None or len(targets) <= limit:
         return targets
@@ -104,12 +104,14 @@ def thin_out(targets: list[Target], stride: int, limit: int | None) -> list[Targ
 
 def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit: int | None = None) -> list[Target]:
     """
-    What NAME stands for. revisions: a glob for the branches and tags of a repository, or for the folders in a folder.
-    A NAME that is a glob itself stands for folders or repositories: those of each training are thinned out alone.
+    The checkpoints that a name stands for.
+
+    revisions: a glob for the branches and tags of a repository, or for the folders in a folder. The name may be a glob
+    itself, for folders or repositories. stride and limit apply to every training by itself.
     """
     if is_glob(name):
         matches = find_matches(name)
-        trainings = {}  # what stands before the steps, and a * for them -> names
+        trainings = {}  # the name of a training, with a * for the step -> its names
         for match in matches:
             found = read_step(match)
             if found:
@@ -135,7 +137,7 @@ def is_glob(name: str) -> bool:
 
 
 def find_matches(pattern: str) -> list[str]:
-    """Folders, or else repositories of the Hub, that match a glob."""
+    """The folders that match a glob; if there are none, the repositories of the Hub that match it."""
     folders = [path for path in glob.glob(os.path.expanduser(pattern)) if os.path.isdir(path)]
     if folders:
         return folders
@@ -146,7 +148,7 @@ def find_matches(pattern: str) -> list[str]:
 
 
 def find_revisions(name: str, pattern: str) -> dict[str, str]:
-    """{revision: what open_checkpoint takes} of the branches and tags of a repository, or the folders in a folder."""
+    """{revision: what open_checkpoint takes}: branches and tags of a repository, or folders in a folder."""
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         found = {path.name: str(path) for path in folder.glob(pattern) if path.is_dir()}
@@ -155,6 +157,7 @@ def find_revisions(name: str, pattern: str) -> dict[str, str]:
     from data.pretrained.hub import list_revisions
 
     repo = find_source(name)
+    require(is_hub_id(repo), f"there is no folder {name}, and a Hub id is org/name")
     known = list_revisions(repo)
     found = {revision: f"{repo}@{revision}" for revision in known if fnmatchcase(revision, pattern)}
     others = ", ".join(known[:5]) or "none"
@@ -180,12 +183,14 @@ class Member(NamedTuple):
     hub_id: str  # or a local folder
     revision: str
     stack: str  # encoder, decoder, ...: which stack of the model is meant; "" where it has one
-    kind: str  # pair: an encoder or decoder of a size; dose; switch: began as its partner; trajectory: a training
+    # pair: the encoder or the decoder of a size. switch: its training began from its partner, with another objective.
+    # dose: one of several models that differ in how much of something they got. trajectory: a training.
+    kind: str
     causal: bool | None  # None: trained both ways
-    objective: str  # what it was trained for; of a dose, what is counted, with its unit
+    objective: str  # what it was trained for; for a dose, what is counted, with its unit
     size: str
     dose: float | None
-    partner: str  # of a switch: the member that its training began from; "" of one from which others began
+    partner: str  # for a switch: the member from which its training began; "" for a member from which others began
     source: str  # where it was seen to exist
 
 
@@ -232,7 +237,7 @@ def suite_targets(member: Member, stride: int = 1, limit: int | None = None) -> 
 
 def find_all(entries, revision: str | None = None, revisions: str | None = None, stride: int = 1,
              limit: int | None = None) -> tuple[list[Target], dict[str, CheckpointError]]:
-    """What names, or members of a suite, stand for, each once; and of those that stand for nothing: {name: why}."""
+    """The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found."""
     targets, errors = [], {}
     for entry in entries:
         is_member = isinstance(entry, Member)
@@ -250,12 +255,12 @@ def find_all(entries, revision: str | None = None, revisions: str | None = None,
 
 
 class Survey(NamedTuple):
-    """What the first checkpoint of a training tells of all of them."""
+    """What the first checkpoint of a training tells about all of them."""
 
     model: str
     n_checkpoints: int
     n_left: int
-    n_bytes: int | None  # of the queries and keys of one checkpoint
+    n_bytes: int | None  # size of the queries and keys of one checkpoint
     causal: dict[str, bool | None]  # stack -> causal
 
     def line(self) -> str:
@@ -270,8 +275,8 @@ class Survey(NamedTuple):
 
 def survey(targets: list[Target], left: list[Target]) -> list[Survey]:
     """
-    One Survey for each training in targets, from headers alone; left: those of the targets that are to be read.
-    Where the first checkpoint cannot be opened it knows nothing: why, is said when it is its turn.
+    One Survey for each training in targets, from the header of its first checkpoint. left: the targets that are still
+    to be read. If the first checkpoint cannot be opened, n_bytes is None, and the error comes when it is scored.
     """
     surveys = []
     for model in dict.fromkeys(target.model for target in targets if target.step is not None):
@@ -287,7 +292,7 @@ def survey(targets: list[Target], left: list[Target]) -> list[Survey]:
 
 
 def read_headers(source: str) -> tuple[int, dict[str, bool | None]]:
-    """Bytes of the queries and keys of one checkpoint, and which of its stacks are causal."""
+    """-> the size of the queries and keys of a checkpoint in bytes, and {stack: causal}."""
     with open_checkpoint(source) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
         stacks = find_stacks(checkpoint.config, shapes)

@@ -1,10 +1,10 @@
 """
-A file of torch.save, as pytorch_model.bin: where every tensor lies.
+Where every tensor lies in a file of torch.save, such as pytorch_model.bin.
 
-Since torch 1.6 such a file is a zip of uncompressed records: PREFIX/data.pkl, the pickled dict, in which a tensor is
-its dtype, shape, strides and the key of its storage; and the bytes of every storage, PREFIX/data/KEY. So the directory
-at the end of the zip and data.pkl tell where every tensor is. Older files, and zips that somebody compressed, are
-loaded whole. Either way torch's restricted unpickler refuses a pickle that would run code.
+Since torch 1.6 such a file is a zip of uncompressed records. PREFIX/data.pkl is the pickled dict, in which a tensor is
+its dtype, shape, strides and the key of its storage. PREFIX/data/KEY holds the bytes of a storage. So the directory at
+the end of the zip and data.pkl tell where every tensor is. Older files and compressed zips are loaded as a whole. In
+both cases torch's restricted unpickler refuses a pickle that would run code.
 """
 
 import io
@@ -20,12 +20,12 @@ import torch
 
 from data.pretrained.files import DTYPES, CheckpointError, Folder, Table, TensorInfo, require
 
-HEAD = 64  # bytes of the first read, which tells a zip from older files, and both from what is neither
-TAIL = 1 << 10  # bytes at the end of a zip, where zipfile looks for its directory in several small reads
+HEAD = 64  # bytes of the first read, which shows whether the file is a zip
+TAIL = 1 << 10  # bytes at the end of a zip, where zipfile looks for the directory in several small reads
 MAX_RECORD = 100_000_000  # bytes of the directory or of data.pkl
-ALIGNMENT = 64  # torch begins every storage at a multiple of it
+ALIGNMENT = 64  # torch begins every storage at a multiple of this
 LOCAL_HEADER = 30  # bytes before the name and the padding of a record
-# What a damaged file makes of zipfile and of torch's unpickler, which check little.
+# What zipfile and torch's unpickler raise for damaged files.
 DAMAGE = (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError,
           AttributeError, AssertionError, ArithmeticError, MemoryError, struct.error)
 
@@ -41,10 +41,12 @@ class Record(NamedTuple):
 def read_torch(folder: Folder, file: str) -> Table:
     head, size = folder.read_head(file, HEAD)
     try:
-        records = read_directory(folder, file, size) if head.startswith(b"PK\3\4") else None
+        records = None
+        if head.startswith(b"PK\3\4"):  # it is a zip
+            records = read_directory(folder, file, size)
         if records is None:
             saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
-            folder.bytes_read_of[file] = size  # what the directory took is read again with the whole
+            folder.bytes_read_of[file] = size
             tensors = {name: loaded_tensor(file, name, tensor) for name, tensor in named_tensors(saved, file)}
         else:
             saved, record_at = unpickle(read_pickle(folder, file, records["data.pkl"]), records)
@@ -62,7 +64,7 @@ def read_torch(folder: Folder, file: str) -> Table:
 
 
 class RangeFile(io.RawIOBase):
-    """What zipfile needs of a file: each read is one range of bytes, but for the tail, which is read once."""
+    """A file for zipfile. Each read is one range of bytes, except for the tail, which is read only once."""
 
     def __init__(self, folder: Folder, file: str, size: int):
         self.folder, self.file, self.size, self.position = folder, file, size, 0
@@ -92,11 +94,11 @@ class RangeFile(io.RawIOBase):
 
 
 def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | None:
-    """The records of the zip by their name without the prefix; None if torch has to open the file by itself."""
+    """{name without the prefix: Record} of the zip; None if torch has to load the whole file."""
     with zipfile.ZipFile(RangeFile(folder, file, size)) as zipped:
         infos = zipped.infolist()
         directory_start = zipped.start_dir
-    prefix = infos[0].filename.partition("/")[0] + "/"  # the others are none of torch's
+    prefix = infos[0].filename.partition("/")[0] + "/"
     infos.sort(key=lambda info: info.header_offset)
     ends = [info.header_offset for info in infos[1:]] + [directory_start]  # where the next record begins
     records = {}
@@ -122,9 +124,11 @@ def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | 
 
 def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> Record:
     """
-    A record is a local header, its name, padding, the bytes and, by a bit of its flags, a descriptor; `end` is where
-    the next one begins. The directory does not know the length of the padding, so it is counted from behind; where
-    that does not end where torch, or a writer without padding, puts the bytes, the local header is read.
+    Where the bytes of a record are. `end` is where the next record begins.
+
+    A record is a local header, its name, padding, the bytes and, if a flag says so, a descriptor. The directory does
+    not have the length of the padding, so we count back from `end`. If the result is no place where torch, or a writer
+    without padding, would put the bytes, we read the local header.
     """
     descriptor = 0
     if info.flag_bits & 8 and info.file_size:
@@ -151,10 +155,10 @@ def read_pickle(folder: Folder, file: str, record: Record) -> bytes:
 
 def unpickle(data_pkl: bytes, records: dict[str, Record]) -> tuple[dict, dict[int, Record]]:
     """
-    -> what was saved, its tensors on the meta device, without values; and the record of each storage by its
-    _checkpoint_offset, which torch gives to a storage on the meta device: the place of its bytes in the zip.
+    -> the saved object, whose tensors are on the meta device and have no values; and {offset: Record of a storage}.
 
-    torch is given a zip in memory with the same data.pkl and the same records, but all empty.
+    torch reads a zip in memory that has the same data.pkl and the same records, but all of them empty. To a storage on
+    the meta device it gives a _checkpoint_offset, the place of its bytes in the zip. This offset finds the Record.
     """
     small, record_at = io.BytesIO(), {}
     with zipfile.ZipFile(small, "w") as zipped:
@@ -177,7 +181,7 @@ def placed_tensor(file: str, name: str, tensor: torch.Tensor, record_at: dict[in
     start = record.start + tensor.itemsize * tensor.storage_offset()
     end = start
     if tensor.numel():
-        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
+        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # from first to last element
         end = start + tensor.itemsize * (1 + sum(steps))
     if start < record.start or end > record.end or storage.nbytes() > record.end - record.start:
         raise ValueError(f"{name!r:.60} reaches beyond its storage")
@@ -197,8 +201,8 @@ def without_values(file: str, name: str) -> str:
 
 def named_tensors(saved: dict, file: str) -> Iterator[tuple[str, torch.Tensor]]:
     """
-    The tensors of a state dict, which a training script may have put into "state_dict" or "model" of another dict; but
-    for sparse ones, and those which repeat a few elements, as expand makes them.
+    The tensors of a state dict, which may be inside of another dict as "state_dict" or "model". Left out are sparse
+    tensors, and tensors that repeat a few elements, such as those that expand makes.
     """
     for key in "state_dict", "model":
         if isinstance(saved.get(key), dict):

@@ -4,8 +4,8 @@ RedPajama-V2, English: the Common Crawl snapshot 2023-14 of the paper, its head 
     python data/redpajama/prepare.py --max_tokens=1000000000    # from data.together.xyz; all of it is terabytes
     python data/redpajama/prepare.py --sample                   # 20 shards of snapshot 2023-06, from huggingface.co
 
-Shards that the host does not have (403, 404) are skipped, broken ones read as far as they go; the summary counts and
-names them. --base_url names another host, for the sample HF_ENDPOINT.
+Shards that the host does not have (403, 404) are skipped, and broken shards are read as far as possible. The summary
+counts and names them. --base_url names another host, and HF_ENDPOINT does so for the sample.
 """
 
 import gzip
@@ -26,7 +26,7 @@ SAMPLE = "datasets/togethercomputer/RedPajama-Data-V2/resolve/a6472f517d2cf7541a
 
 
 def fetch(url):
-    """The reply, after a few tries where that can help. `datasets` reads http only with aiohttp installed."""
+    """The reply, after a few tries if needed. (`datasets` would need aiohttp to read from http.)"""
     from huggingface_hub.utils import http_backoff
 
     return http_backoff("GET", url, timeout=60, headers={"Accept-Encoding": "identity"})

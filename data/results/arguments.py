@@ -1,5 +1,5 @@
 """
-The command line of analyze.py: what can be asked for, and what is refused before any work begins.
+The command line of analyze.py: its options, and a check of them before any work begins.
 """
 
 import argparse
@@ -36,7 +36,8 @@ def parse(argv, description, gamma):
     parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
                         "symmetric and its skew part")
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
-    parser.add_argument("--published", action="store_true", help="score what the authors' code scored, to audit tables")
+    parser.add_argument("--published", dest="matrix", action="store_const", const="published", default="wqk",
+                        help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=gamma, help="of directionality, in deviations (%(default)s)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="of the arithmetic (%(default)s)")
@@ -49,7 +50,7 @@ def parse(argv, description, gamma):
 
 
 def check(args):
-    """Everything that would end in an error after the work, before it."""
+    """Refuse now what would otherwise fail after the work is done."""
     require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
     try:
         torch.zeros(1, device=args.device).item()

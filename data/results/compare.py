@@ -1,12 +1,14 @@
 """
-Runs beside each other: the arms of a comparison, a run per seed, and what tells an arm from its baseline.
+Comparisons of training runs. An arm is one configuration; it has several runs, which differ only in their seed.
 
-All that tables and figures show of a comparison is one small CSV file: a row per evaluation of a run, and above them,
-in comments, the configuration: what all arms share, and what is an arm's own.
+A comparison is kept in one small CSV file, which has all that tables and figures show. It has a row for every
+evaluation of every run. Comments at its top hold the configuration: first what all arms share, then what is special to
+each arm.
 
-How an arm is told from its baseline: run by run, in pairs of one seed, which saw the same data. Were there no
-difference, each pair could as well have come out the other way round; so all 2^n ways are counted (sign_flip), and as
-one arm of many will stand out by chance, all p of a column are corrected together (holm).
+Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs. If there
+were no difference, each pair could as well have come out the other way round. So we count, among all 2^n ways to turn
+the n pairs, those with a result at least as large (sign_flip). With many arms, one will stand out by chance. So all p
+of a column are corrected together (holm).
 """
 
 import csv
@@ -31,22 +33,22 @@ PLAIN = dict(init="random", qk_std=0.02, v_std=0.02, qk_norm=False, diagonal=0.0
 MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]  # over layers
 BY_LAYER = ["symmetry", "directionality"]
 COLUMNS = ["arm", "seed", "step", "train_loss", "val_loss", *MEDIANS, "symmetry_std"]  # and BY_LAYER: symmetry_0, ...
-DIGITS = 4  # of what is kept; rounded before any use, so that a run and its rows in a CSV say the same
+DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
 
 
 class Record(NamedTuple):
-    """What is kept of one run."""
+    """One run, as a comparison keeps it."""
 
     arm: str
     seed: int
     config: dict
-    eval_steps: np.ndarray  # (E,)
-    train_loss: np.ndarray  # (E,), nats/token, as the next
-    val_loss: np.ndarray
-    steps: np.ndarray  # of scores, (S,)
-    medians: dict  # of MEDIANS -> (S,)
-    symmetry_std: np.ndarray  # over the heads of a layer, mean over layers, (S,)
-    layers: dict  # of BY_LAYER -> (S, L)
+    eval_steps: np.ndarray  # the steps of evaluations, (E,)
+    train_loss: np.ndarray  # (E,) [nats/token]
+    val_loss: np.ndarray  # (E,) [nats/token]
+    steps: np.ndarray  # the steps at which scores were written, (S,)
+    medians: dict  # name of MEDIANS -> median over layers, (S,)
+    symmetry_std: np.ndarray  # standard deviation over the heads of a layer, mean over layers, (S,)
+    layers: dict  # name of BY_LAYER -> (S, L)
 
 
 def condense(run):
@@ -77,7 +79,7 @@ def write_comparison(path, arms):
 
 
 def config_lines(arms):
-    """'# config {...}' with what all arms share, and '# config of NAME {...}' with what they do not, as JSON."""
+    """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
     configs = {}
     for name, records in arms.items():
         configs[name] = {key: value for key, value in records[0].config.items() if key not in FREE}
@@ -94,7 +96,7 @@ def config_lines(arms):
 
 
 def record_rows(record):
-    """A dict for every step at which there is a loss, or scores, or both; what there is not is left out."""
+    """A dict for every step that has a loss, or scores, or both. Cells without a value are left out."""
     rows = {}
     for step in sorted({*record.eval_steps.tolist(), *record.steps.tolist()}):
         rows[step] = dict(arm=record.arm, seed=record.seed, step=step)
@@ -119,7 +121,7 @@ def is_comparison(path):
 
 
 def read_comparison(path):
-    """-> its records. A key that is newer than the file has its default."""
+    """The records in a CSV file. Keys that are newer than the file have their defaults."""
     shared, own, lines = {}, {}, []
     for line in Path(path).read_text().splitlines(keepends=True):
         comment = re.match(r"# config (?:of (\S+) )?(\{.*\})$", line)
@@ -161,7 +163,7 @@ def numbers(rows, column):
 
 
 def pool(paths):
-    """Folders of runs, and files of comparisons -> {arm: its records}; RunError names what makes them incomparable."""
+    """Folders of runs, and files of comparisons -> {arm: its records}. RunError if they cannot be compared."""
     records = []
     for path in paths:
         if Path(path).is_file():
@@ -188,14 +190,14 @@ def require_same_arm(record, other):
 
 
 def choose(arms, names):
-    """Those of the arms that are named, in that order; all if none is."""
+    """The arms with these names, in this order; all arms if there are no names."""
     for name in names or []:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
     return {name: arms[name] for name in names or arms}
 
 
 def task(config):
-    """What a model is asked, in words: losses of two tasks are not compared."""
+    """What a model has to do, in words. Losses of different tasks are not compared."""
     objective = config["objective"]
     if objective == "auto":
         objective = "next" if config["causal"] else "masked"
@@ -204,8 +206,8 @@ def task(config):
 
 def baselines(arms, chosen=None):
     """
-    {task: the arm that others with this task are measured against}: the one that is chosen, else the plain random
-    start, else the first.
+    The baseline of every task -> {task: name of an arm}. It is the chosen arm, else the arm with BERT's plain random
+    start, else the first arm.
     """
     require(chosen is None or chosen in arms, f"no arm is called {chosen}: there are {', '.join(arms)}")
     found = {}
@@ -221,7 +223,7 @@ def baselines(arms, chosen=None):
 
 
 def arrange(arms, chosen=None):
-    """The same arms, those of one task together, and its baseline before them."""
+    """The same arms, sorted: the arms of one task stand together, its baseline first."""
     arranged = {}
     for same_task, baseline in baselines(arms, chosen).items():
         arranged[baseline] = arms[baseline]
@@ -235,7 +237,7 @@ def arrange(arms, chosen=None):
 
 
 def smooth(loss):
-    """The mean of each evaluation and up to two before it; nan rows do not count."""
+    """The mean of each evaluation and up to two before it. nan does not count."""
     means = []
     for i in range(len(loss)):
         window = loss[max(0, i - 2) : i + 1]
@@ -245,15 +247,15 @@ def smooth(loss):
 
 
 def first_step(steps, loss, target):
-    """The first step at which the loss is at or below the target; inf where it never is: later than any step."""
+    """The first step at which the loss is at or below the target. inf, later than any step, if it never is."""
     reached = np.flatnonzero(loss <= target)
     return float(steps[reached[0]]) if len(reached) else math.inf
 
 
 def speed_up(steps, loss, baseline_loss):
     """
-    (T - t) / T: t the first evaluation at which the smoothed loss is at the baseline's last one, T the last step; -inf
-    where it never is, less than any.
+    (T - t) / T, where T is the last step, and t is the first evaluation at which the smoothed loss is at or below the
+    last smoothed loss of the baseline. -inf, less than any number, if it never is.
     """
     return (steps[-1] - first_step(steps, smooth(loss), smooth(baseline_loss)[-1])) / steps[-1]
 
@@ -263,11 +265,9 @@ def speed_up(steps, loss, baseline_loss):
 
 def sign_flip(differences):
     """
-    Exact two-sided p of paired differences: of all 2^n ways to turn their signs, the share whose sum is as far from 0
-    as theirs. It cannot be below 2 / 2^n.
+    Exact two-sided p of n paired differences: there are 2^n ways to choose their signs, and p is the share of them with
+    a sum at least as far from 0. It cannot be below 2 / 2^n.
     """
-    if not len(differences):
-        return math.nan
     sums = np.zeros(1)
     for difference in differences:
         sums = np.concatenate([sums + difference, sums - difference])
@@ -278,8 +278,8 @@ def sign_flip(differences):
 
 def sign_flip_of_ranks(ours, theirs):
     """
-    The same for pairs of steps, of which some are inf, "not reached": by their ranks among all of both, so that inf is
-    later than any step and it does not matter by how much. Equal ones share their mean rank.
+    The same for pairs of steps. A step may be inf, "not reached", so each step is replaced by its rank among those of
+    both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
     """
     both = np.concatenate([ours, theirs])
     ranks = np.array([(both < x).sum() + ((both == x).sum() + 1) / 2 for x in both])
@@ -287,12 +287,12 @@ def sign_flip_of_ranks(ours, theirs):
 
 
 def holm(ps):
-    """p of several tests -> p after Holm's correction: the smallest times their number, the next times one less, ..."""
+    """p of m tests -> p after Holm's correction: the smallest is multiplied by m, the next by m - 1, and so on."""
     corrected = np.full(len(ps), math.nan)
     order = [i for i in np.argsort(ps) if not math.isnan(ps[i])]
     largest = 0.0
     for rank, i in enumerate(order):
-        largest = max(largest, (len(order) - rank) * ps[i])  # never below that of a smaller p
+        largest = max(largest, (len(order) - rank) * ps[i])  # a larger p stays at least as large after the correction
         corrected[i] = min(1.0, largest)
     return corrected
 
@@ -301,25 +301,26 @@ def holm(ps):
 
 
 class Arm(NamedTuple):
-    """A line of the table. Pairs are runs of one seed, of this arm and of its baseline."""
+    """A line of the table. A pair is a run of this arm and a run of its baseline with the same seed."""
 
     name: str
-    baseline: str  # its own name if it is one
-    losses: np.ndarray  # at the end of each run, (seeds,), nats/token
-    first_steps: np.ndarray  # at or below the level, smoothed; inf: never. (seeds,)
-    n_pairs: int
-    difference: float  # of losses, mean over pairs; nan for a baseline, as the next
-    p_loss: float
-    p_step: float
-    speed_up: float  # median over pairs; -inf: not reached
+    baseline: str  # the name of its baseline; its own name if it is one
+    losses: np.ndarray  # at the end of each run, (seeds,) [nats/token]
+    first_steps: np.ndarray  # the first step at which the smoothed loss is at or below the level; inf: never. (seeds,)
     symmetry: float  # at the end, median over layers, mean over seeds
     directionality: float
     update_symmetry: float  # median over layers, then over the run, mean over seeds
-    unfinished: int  # runs; they do not count, unless there is no other
+    unfinished: int  # the number of runs that have not finished; they count only if no run has finished
+    # Against the baseline; nan if this is a baseline itself, or shares no seed with it:
+    n_pairs: int = 0
+    difference: float = math.nan  # of the losses at the end, mean over pairs [nats/token]
+    p_loss: float = math.nan
+    p_step: float = math.nan
+    speed_up: float = math.nan  # median over pairs; -inf: not reached
 
 
 def compare(arms, level, chosen=None):
-    """{arm: its records} -> an Arm each, with p corrected over all arms that have a baseline, those of either kind."""
+    """{arm: its records} -> a list of Arm. Each column of p is corrected for the number of arms."""
     reference = baselines(arms, chosen)
     lines = []
     for name, records in arms.items():
@@ -331,30 +332,37 @@ def compare(arms, level, chosen=None):
 
 
 def compare_arm(name, records, baseline, others, level):
-    unfinished = len(records) - len(finished(records))
-    records, others = counted(records), counted(others)
-    losses = np.array([record.val_loss[-1] for record in records])
-    first_steps = np.array([left_at(record, level) for record in records])
-    pairs = []
-    if name != baseline:
-        pairs = [(mine, other) for mine in records for other in others if mine.seed == other.seed]
-    differences = np.array([mine.val_loss[-1] - other.val_loss[-1] for mine, other in pairs])
-    p_step = math.nan
-    if pairs:
-        ours = [left_at(mine, level) for mine, _ in pairs]
-        theirs = [left_at(other, level) for _, other in pairs]
-        p_step = sign_flip_of_ranks(ours, theirs)
-    gains = [speed_up(mine.eval_steps, mine.val_loss, other.val_loss) for mine, other in pairs]
-    return Arm(
-        name, baseline, losses, first_steps, len(pairs),
-        difference=differences.mean() if pairs else math.nan,
-        p_loss=sign_flip(differences),
-        p_step=p_step,
-        speed_up=np.median(gains) if pairs else math.nan,
+    """One line of the table. others: the records of the baseline."""
+    n_unfinished = len(records) - len(finished(records))
+    records = counted(records)
+    line = Arm(
+        name=name,
+        baseline=baseline,
+        losses=np.array([record.val_loss[-1] for record in records]),
+        first_steps=np.array([left_at(record, level) for record in records]),
         symmetry=np.mean([record.medians["symmetry"][-1] for record in records]),
         directionality=np.mean([record.medians["directionality"][-1] for record in records]),
         update_symmetry=np.mean([median_change(record) for record in records]),
-        unfinished=unfinished)
+        unfinished=n_unfinished,
+    )
+    pairs = []
+    for mine in records:
+        for other in counted(others):
+            if mine.seed == other.seed:
+                pairs.append((mine, other))
+    if name == baseline or not pairs:
+        return line
+    differences = np.array([mine.val_loss[-1] - other.val_loss[-1] for mine, other in pairs])
+    our_steps = [left_at(mine, level) for mine, _ in pairs]
+    their_steps = [left_at(other, level) for _, other in pairs]
+    gains = [speed_up(mine.eval_steps, mine.val_loss, other.val_loss) for mine, other in pairs]
+    return line._replace(
+        n_pairs=len(pairs),
+        difference=differences.mean(),
+        p_loss=sign_flip(differences),
+        p_step=sign_flip_of_ranks(our_steps, their_steps),
+        speed_up=np.median(gains),
+    )
 
 
 def finished(records):
@@ -362,7 +370,7 @@ def finished(records):
 
 
 def counted(records):
-    """Those of an arm that are finished; if none is, all of them."""
+    """The finished runs of an arm; all of its runs if none has finished."""
     return finished(records) or records
 
 
@@ -371,14 +379,14 @@ def left_at(record, level):
 
 
 def median_change(record):
-    """The symmetry of what was added to W_qk between two looks, median over the run; nan after a single look."""
+    """The symmetry of the change of W_qk between two rows of scores, median over the run; nan if there is one row."""
     changes = record.medians["update_symmetry"]
     changes = changes[np.isfinite(changes)]
     return np.median(changes) if len(changes) else math.nan
 
 
 def chance_speed_ups(records):
-    """The speed-up of each run of one arm over each other: what a speed-up is where there is nothing to gain."""
+    """The speed-up of each run of an arm over each other run of it: what chance alone gives."""
     gains = []
     for mine, other in itertools.permutations(records, 2):
         gains.append(speed_up(mine.eval_steps, mine.val_loss, other.val_loss))

@@ -15,7 +15,7 @@ OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f7
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (3, 1)), (0, (8, 2, 1, 2))]
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SPLIT = 0.1  # nats/token between the ends of two seeds, from which on every seed is drawn
+SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, every seed is drawn
 
 
 def kind(causal):
@@ -23,7 +23,7 @@ def kind(causal):
 
 
 def formats():
-    """What a picture can be, by the end of its name: png, pdf, svg, ..."""
+    """The formats that a picture can have: png, pdf, svg, ..."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     return sorted(FigureCanvasBase.get_supported_filetypes())
@@ -31,7 +31,7 @@ def formats():
 
 @contextlib.contextmanager
 def figure(path, widths, rows=1, inches=2.4):
-    """Axes (rows, len(widths)), of so many inches each; saved whole, in the format that the name of the file says."""
+    """Axes (rows, len(widths)) to draw on. At the end they are saved, in the format that the name of the file says."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -48,7 +48,7 @@ def figure(path, widths, rows=1, inches=2.4):
 
 
 def put_titles(axes, titles):
-    """a, b, c, ... and what each panel shows."""
+    """Above each panel a letter, a, b, c, ..., and what it shows."""
     for axis, letter, title in zip(axes, LETTERS, titles):
         axis.set_title(f"{letter}   {title}", fontsize=9, loc="left")
 
@@ -58,14 +58,14 @@ def put_zero(axis):
 
 
 def put_legend(axis, handles=None, ncols=1):
-    """To the right of the panels, where no data are."""
+    """Put the legend to the right of the panels, where there are no data."""
     if handles is None:
         handles = axis.get_legend_handles_labels()[0]
     axis.figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, ncols=ncols)
 
 
 def put_null(axis, score, n, r):
-    """A grey band, which 95 of 100 random matrices are in."""
+    """Draw a grey band: the range of 95 of 100 random matrices."""
     band = null.band(score, n, r)
     if band:
         axis.axhspan(*band, color="0.93", lw=0, zorder=-1)
@@ -82,8 +82,8 @@ def layer_colour(layer, n_layer):
 
 def plot_models(summary, path):
     """
-    Figures 2, S1, S2: scores against parameters; dot = median over layers, bar = quartiles, grey = the null's. Numbers
-    at the dots are those of the list beside them.
+    Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
+    matrices. The numbers at the dots refer to the legend.
     """
     with figure(path, [1, 1]) as ((left, right),):
         for axis, name in (left, "symmetry"), (right, "directionality"):
@@ -112,13 +112,13 @@ def plot_models(summary, path):
 
 
 def put_parameter_ticks(axis):
-    """At most five: 100M, 200M, 500M, 1B, ...; within one decade as well, where powers of ten alone would be none."""
+    """At most five ticks: 100M, 200M, 500M, 1B, ... Powers of ten alone may be none if all models have one size."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     low, high = axis.get_xlim()
     if high < 4 * low:  # one model, or models of one size
         low, high = low / 2, 2 * high
-    axis.set_xlim(low, high)  # for good: other ticks would make other limits
+    axis.set_xlim(low, high)  # fix the limits, because the new ticks would change them
     candidates = [digit * 10.0**power for power in range(3, 13) for digit in (1, 2, 5)]
     ticks = [tick for tick in candidates if low <= tick <= high]
     ticks = ticks[:: 1 + (len(ticks) - 1) // 5]
@@ -136,7 +136,7 @@ def parameter_text(n):
 
 
 def plot_model(name, rows, causal, crops, path):
-    """The layers of one model, its heads where they were scored, and the W_qk of its layer of median symmetry."""
+    """The scores of the layers of one model (and of its heads), and the W_qk of its layer of median symmetry."""
     from matplotlib.ticker import MaxNLocator
 
     layers = [row for row in rows if row.head is None]
@@ -159,7 +159,7 @@ def plot_model(name, rows, causal, crops, path):
 
 
 def plot_matrices(models, path):
-    """W_qk of the layer of median symmetry and its parts, a row for each model. models: [(name, rows, crops)]"""
+    """For each model a row: W_qk of its layer of median symmetry, and its parts. models: [(name, rows, crops)]"""
     with figure(path, [1, 1, 1], rows=len(models), inches=3.4) as axes:
         titles = []
         for row_of_axes, (name, rows, crops) in zip(axes, models):
@@ -172,7 +172,7 @@ def plot_matrices(models, path):
 
 
 def median_layer(layers):
-    """The number, among rows of layers, of the one of median symmetry; the upper one of two."""
+    """The index of the layer with the median symmetry; the upper one of two."""
     order = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)
     return order[len(layers) // 2]
 
@@ -193,7 +193,7 @@ def draw_stack(axis, rows, score, colour, label):
 
 
 def stack_colours(causal):
-    """{stack: colour}: of its kind, and lighter for the second stack of that kind and on."""
+    """{stack: colour}. The colour tells encoder or decoder; further stacks of the same kind are lighter."""
     from matplotlib.colors import to_rgb
 
     colours, seen = {}, []
@@ -205,7 +205,7 @@ def stack_colours(causal):
 
 
 def draw_parts(axes, m, row):
-    """m, the corner of W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2 in the same colours."""
+    """Draw m, the corner of a W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2, with one colour scale."""
     limit = np.quantile(np.abs(m), 0.995)
     for axis, part in zip(axes, [m, (m + m.T) / 2, (m - m.T) / 2]):
         image = axis.imshow(part, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
@@ -222,7 +222,7 @@ def draw_parts(axes, m, row):
 
 
 def plot_run(run, path):
-    """Loss, symmetry and directionality over the steps of one run, one line per layer."""
+    """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
     record = compare.condense(run)
     with figure(path, [1, 1, 1]) as ((left, *others),):
         left.plot(record.eval_steps, record.train_loss, color="0.7", label="training loss")
@@ -238,7 +238,7 @@ def plot_run(run, path):
 
 
 def plot_layers(axis, seeds, score):
-    """Every layer over steps, mean over the seeds of one arm."""
+    """A line for each layer over the steps: the mean over the seeds of one arm."""
     values = together(seeds, lambda record: record.layers[score]).mean(0)  # (steps, L)
     n_layer = values.shape[1]
     for layer in range(n_layer):
@@ -249,7 +249,7 @@ def plot_layers(axis, seeds, score):
 
 
 def together(seeds, values):
-    """values(record) of every seed, as far as all of them have come: (seeds, steps)."""
+    """values(record) of every seed, cut to the length of the shortest: (seeds, steps)."""
     curves = [values(record) for record in seeds]
     return np.stack([curve[: min(map(len, curves))] for curve in curves])
 
@@ -259,8 +259,10 @@ def together(seeds, values):
 
 def styles(arms):
     """
-    {arm: its color and ls}. Colour is the scale of q, k and v, and dash the start and whatever else an arm has changed;
-    if there are more than four of these, the other way round. First of encoders is blue, first of decoders purple.
+    The line style of every arm: {arm: dict(color, ls)}.
+
+    The colour tells the scale of q, k and v, and the dash the start and whatever else an arm has changed. If there are
+    more than four of the latter, it is the other way round. The first encoder is blue, the first decoder purple.
     """
     scales, starts = {}, {}
     for name, records in arms.items():
@@ -294,7 +296,7 @@ def colour_is_scale(arms):
 
 
 def start_of(config, arms):
-    """The values of all keys but the scale in which arms differ, in one text."""
+    """A text with the values of all keys in which arms differ, except for the scale."""
     differing = []
     for key in sorted(config.keys() - compare.FREE - {"causal", "qk_std", "v_std"}):
         values = {str(records[0].config[key]) for records in arms.values()}
@@ -305,11 +307,11 @@ def start_of(config, arms):
 
 def plot_runs(arms, lines, level, curves, path):
     """
-    Figures 3, S3, S5 and some that the paper lacks: when the plateau is left, what an arm ends at, the symmetry of what
-    is added to W_qk, and how much heads differ.
+    Figures 3, S3, S5, and more: when each run leaves the plateau, its final loss, the symmetry of the change of W_qk,
+    and how much heads differ.
 
-    arms: {name: its records, one per seed}; lines: of compare.compare; curves: {name: (steps, loss)} to lay under the
-    losses.
+    arms: {name: its records, one per seed}. lines: from compare.compare. curves: {name: (steps, loss)}, drawn in grey
+    under the losses.
     """
     arms = {name: compare.counted(records) for name, records in arms.items()}
     style = styles(arms)
@@ -345,7 +347,7 @@ def plot_runs(arms, lines, level, curves, path):
 
 
 def draw_losses(axis, records, name, style):
-    """The mean over seeds; where seeds end far from each other, each of them as well."""
+    """The mean over seeds. If seeds end far from each other, each seed as well."""
     curve = together(records, lambda record: record.val_loss)
     steps = records[0].eval_steps[: curve.shape[1]]
     axis.plot(steps, curve.mean(0), label=name, **style)
@@ -356,7 +358,7 @@ def draw_losses(axis, records, name, style):
 
 
 def draw_medians(axis, records, score, style, band):
-    """The median over layers, mean over seeds, as in the table; with a band from the lowest seed to the highest."""
+    """The median over layers, as a mean over seeds; with a band from the lowest seed to the highest."""
     values = together(records, lambda record: record.medians[score])  # (seeds, steps)
     steps = records[0].steps[: values.shape[1]]
     axis.plot(steps, values.mean(0), **style)
@@ -365,7 +367,7 @@ def draw_medians(axis, records, score, style, band):
 
 
 def loss_limits(arms, level):
-    """From below the lowest loss to above the plateau: the losses of the first steps are far above all others."""
+    """Limits that show all losses from the plateau down. Those of the first steps are far above, and are cut off."""
     losses = [record.val_loss for records in arms.values() for record in records]
     low = min(loss.min() for loss in losses)
     later = max(loss[len(loss) // 8 :].max() for loss in losses)
@@ -374,7 +376,7 @@ def loss_limits(arms, level):
 
 
 def draw_dots(axis, lines, style, values, middle):
-    """A row per arm, a dot per seed, a bar for the middle of them; what is not finite is left out."""
+    """A row for each arm: a dot for each seed, and a bar for their middle. Values that are not finite are left out."""
     for i, (line, points) in enumerate(zip(lines, values)):
         colour = style[line.name]["color"]
         seen = points[np.isfinite(points)]
@@ -386,7 +388,7 @@ def draw_dots(axis, lines, style, values, middle):
 
 
 def mark_not_left(axis, arms, lines, style):
-    """Beyond the last step: how many seeds never came to the level."""
+    """Write to the right of the last step how many seeds never came to the level."""
     end = max(record.eval_steps[-1] for records in arms.values() for record in records)
     axis.axvline(end, color="0.8", lw=0.8)
     axis.set_xlim(None, 1.02 * end)
@@ -398,7 +400,7 @@ def mark_not_left(axis, arms, lines, style):
 
 
 def put_legend_of_arms(empty, loss, arms):
-    """In a panel without data."""
+    """Put the legend in the panel without data."""
     counts = [len(records) for records in arms.values()]
     colour, dash = ("scale", "start") if colour_is_scale(arms) else ("start", "scale")
     seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
@@ -408,7 +410,7 @@ def put_legend_of_arms(empty, loss, arms):
 
 
 def plot_arms(arms, path):
-    """Figures 3 c and d, S4: the scores of every layer over steps, one column per arm, mean over seeds."""
+    """Figures 3 c and d, S4: the scores of every layer over steps, a column for each arm, means over seeds."""
     arms = {name: compare.counted(records) for name, records in arms.items()}
     n_columns = min(len(arms), 7)
     n_rows = -(-len(arms) // n_columns)  # of arms, with a row of panels for each score
@@ -428,7 +430,7 @@ def plot_arms(arms, path):
 
 
 def share_range(axes):
-    """One range for all panels of a score, as far as the data go."""
+    """Give all panels of a score the same range."""
     drawn = [axis for axis in axes if axis.lines]
     low = min(axis.get_ylim()[0] for axis in drawn)
     high = max(axis.get_ylim()[1] for axis in drawn)

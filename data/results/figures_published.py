@@ -1,5 +1,5 @@
 """
-The pictures of what the authors published: of pretrained models, put right, and of their training runs.
+The pictures of what the authors published: the scores of pretrained models, corrected, and their training runs.
 """
 
 import numpy as np
@@ -29,10 +29,13 @@ def put_title(axis, row, column, text):
 
 def plot_pretrained(models, ours, path):
     """
-    Figures 2, S1 and S2 from models (of audit.read_models): dot = median over layers, bar = quartiles, against
-    parameters, in the colour of what the stack is. Crossed out: not of W_qk. Numbered: listed beside the figure, with
-    what is to be known. Repeats are not drawn. ours: {(name, stack): (symmetry, directionality)}, each (q1, median,
-    q3): where a model has one it is the full dot, and the published one a hollow dot joined to it.
+    Figures 2, S1 and S2: scores against parameters, blue for encoders and purple for decoders.
+
+    Dot: median over layers; bar: quartiles. A dot that is crossed out is not a score of W_qk. A number refers to a
+    remark in the list beside the figure. Repeated models are not drawn.
+
+    models: from audit.read_models. ours: {(name, stack): (symmetry, directionality)}, each (q1, median, q3). If a model
+    is in ours, our score is the full dot, and the published one is a hollow dot that is joined to it.
     """
     with figure(path, [1, 1, 0.55], rows=len(FIGURES)) as axes:
         for row, name in enumerate(FIGURES):
@@ -75,7 +78,7 @@ def draw_quartiles(axis, x, quartiles, style):
 
 
 def write_numbers(axis, drawn, numbered, score):
-    """The numbers 1, 2, ... above their dots, each as low as it can stand without covering a dot or another number."""
+    """Write the numbers 1, 2, ... above their dots, as low as possible without covering a dot or another number."""
     to_axes = axis.transScale + axis.transLimits  # data -> fractions of the panel
     places = {}
     for model in drawn:
@@ -115,8 +118,9 @@ def write_key(axis, ours):
 
 def plot_trajectories(trajectories, arms, path):
     """
-    Figures 3 a and b, S3: both scores over the steps of training, median and quartiles over layers. arms: {name: its
-    runs of train.py, one per seed}, mean over seeds, in a last column; may be empty.
+    Figures 3 a and b, S3: both scores over the steps of training, median and quartiles over layers.
+
+    arms: {name: its records, one per seed}. Their means over seeds are drawn in a last column. It may be empty.
     """
     columns = columns_of(trajectories, list(arms.values()))
     our_styles = styles(arms)
@@ -137,8 +141,9 @@ def plot_trajectories(trajectories, arms, path):
 
 def plot_trajectory_layers(trajectories, arms, path):
     """
-    Figures 3 c and d, S4: both scores of every layer; a row for encoders and one for decoders. arms as above: the plain
-    one of each kind in a last column.
+    Figures 3 c and d, S4: both scores of every layer, with a row for encoders and a row for decoders.
+
+    arms: as above. The last column shows their baselines.
     """
     plain = [arms[name] for name in plain_arms(arms)]
     columns = columns_of(trajectories, plain)
@@ -157,7 +162,7 @@ def plot_trajectory_layers(trajectories, arms, path):
 
 
 def columns_of(trajectories, our_arms):
-    """The columns of both pictures, each a title and the Trajectories in it; our_arms: lists of runs, one per seed."""
+    """The columns of both pictures, each a title and the Trajectories in it. our_arms: lists of records."""
     columns = []
     for n_layer in N_LAYERS:
         for corpus, corpus_title in CORPORA.items():
@@ -170,7 +175,7 @@ def columns_of(trajectories, our_arms):
 
 
 def mean_over_seeds(seeds):
-    """Runs of train.py that differ in their seed -> a Trajectory, as far as all of them have come."""
+    """The mean over runs that differ only in their seed, as a Trajectory, cut to the length of the shortest."""
     symmetry = together(seeds, lambda run: run.layers["symmetry"]).mean(0)  # (S, L)
     directionality = together(seeds, lambda run: run.layers["directionality"]).mean(0)
     config = seeds[0].config
@@ -179,7 +184,7 @@ def mean_over_seeds(seeds):
 
 
 def plain_arms(arms):
-    """The names of the arms that the others are measured against: of the encoders, and of the decoders."""
+    """The names of the arms that are baselines."""
     return list(compare.baselines(arms).values())
 
 
@@ -206,7 +211,7 @@ def write_legend(axes, styles_by_label):
 
 
 def share_axes(axes, score):
-    """The panels of a row: one range, as far as the data go, and numbers at the left edge only."""
+    """Give the panels of a row the same range, with numbers at the left edge only."""
     low = min(axis.get_ylim()[0] for axis in axes)
     high = max(axis.get_ylim()[1] for axis in axes)
     for axis in axes:

@@ -1,5 +1,6 @@
 """
-Pictures of scores over training and of suites. Blue is an encoder and purple a decoder, darker one after the other.
+Pictures of scores over the training of pretrained models, and of suites. Blue is an encoder and purple a decoder; if
+there are several, they go from light to dark.
 """
 
 import numpy as np
@@ -12,7 +13,7 @@ MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
 
 
 def shades(causal):
-    """A colour for each of a list of True, False and None: the shades of a kind go from light to dark."""
+    """A colour for each item of a list of True (decoder), False (encoder) and None; each kind from light to dark."""
     from matplotlib import colormaps
 
     colours = []
@@ -27,7 +28,7 @@ def shades(causal):
 
 
 def step_axis(axis, trainings):
-    """Logarithmic where the last step is 30 times the first; a step 0 then stands left of it."""
+    """Make the axis logarithmic if the last step is at least 30 times the first. A step 0 then stands to its left."""
     axis.set_xlabel("step")
     steps = np.concatenate([training.steps for training in trainings])
     positive = steps[steps > 0]
@@ -35,7 +36,7 @@ def step_axis(axis, trainings):
         return
     first, last = np.log10([positive.min(), positive.max()])
     decades = np.arange(np.ceil(first), np.floor(last) + 1)
-    ticks = 10.0 ** decades[:: 1 + len(decades) // 4]  # four at most, or they would overprint
+    ticks = 10.0 ** decades[:: 1 + len(decades) // 4]  # at most four, so that their labels do not overlap
     if len(positive) == len(steps):
         axis.set_xscale("log")
     else:
@@ -47,7 +48,7 @@ def step_axis(axis, trainings):
 
 
 def share_limits(axes):
-    """The same scale for all, written at the first."""
+    """Give all panels the same range, with numbers at the first only."""
     low = min(axis.get_ylim()[0] for axis in axes)
     high = max(axis.get_ylim()[1] for axis in axes)
     for axis in axes:
@@ -57,12 +58,12 @@ def share_limits(axes):
 
 
 def name_null(axis):
-    """What the grey band is, for the legend."""
+    """Explain the grey band in the legend."""
     axis.plot([], [], color="0.9", lw=5, label="95 of 100\nrandom matrices")
 
 
 def short(name):
-    """The end of a long name, which fits above a panel."""
+    """The end of a long name, so that it fits above a panel."""
     return name if len(name) <= 24 else f"...{name[-21:]}"
 
 
@@ -70,7 +71,7 @@ def short(name):
 
 
 def plot_training(trainings, path):
-    """Left, medians over layers and their quartiles for all trainings; beside it a line per layer of each."""
+    """Left: medians and quartiles over layers of all trainings. Beside it, for each training, a line for each layer."""
     shown = trainings[:MAX_COLUMNS]
     with figure(path, [1.5] + [1] * len(shown), rows=2) as axes:
         for row, score in zip(axes, SCORES):
@@ -112,8 +113,8 @@ def draw_layers(axis, training, score):
 
 def plot_suite(scored, trainings, path):
     """
-    A column for each size, encoder beside decoder layer by layer; one for their difference; and, where the suite has
-    them, one for what was switched, one for each kind of dose, and one for trainings.
+    A column for each size, with encoder and decoder over depth, and a column for their difference. If the suite has
+    them: a column for models whose objective was switched, one for each kind of dose, and one for trainings.
     """
     pairs = find_pairs(scored)
     switched = find_switched(scored)
@@ -151,7 +152,7 @@ def plot_suite(scored, trainings, path):
 
 
 def handles_of(axes):
-    """What is to be named in the legend, each name once."""
+    """The handles for the legend, each label once."""
     by_label = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
@@ -169,7 +170,7 @@ def draw_pair(axis, pair, score):
 
 
 def draw_difference(axis, pairs, score):
-    """A thin line for each size; their mean, and a band of one standard deviation over sizes."""
+    """A thin line for each size, their mean, and a band of one standard deviation over sizes."""
     differences = np.stack([difference(pair, score) for pair in pairs])  # (sizes, depths)
     for values in differences:
         axis.plot(GRID, values, color="0.75", lw=0.8)
@@ -186,7 +187,7 @@ def draw_difference(axis, pairs, score):
 
 
 def find_switched(scored):
-    """(where it came from, what it is now) of every switched member whose partner was scored."""
+    """A pair (before, now) for every member whose objective was switched and whose partner was scored."""
     by_name = {one.member.name: one for one in scored}
     found = []
     for one in scored:
@@ -196,11 +197,11 @@ def find_switched(scored):
 
 
 def draw_switched(axis, switched, score):
-    """An arrow for each, from the median over layers of the model it was to that of the model it has become."""
+    """An arrow for each model, from its median over layers before the switch to its median now."""
     sizes = list(dict.fromkeys(now.member.size for _, now in switched))
     for origin, now in switched:
         x = sizes.index(now.member.size)
-        x += 0.15 if now.member.causal else -0.15  # two that cross must not hide each other
+        x += 0.15 if now.member.causal else -0.15  # so that arrows up and down do not hide each other
         begin = np.median(getattr(origin, score))
         end = np.median(getattr(now, score))
         colour = kind(now.member.causal)[1]
@@ -213,7 +214,7 @@ def draw_switched(axis, switched, score):
 
 
 def draw_dose(axis, counted, sizes, score):
-    """A line for each size: medians over layers against the dose, and their quartiles."""
+    """A line for each size: medians and quartiles over layers against the dose."""
     colours = shades([None] * len(sizes))
     for (size, members), line_colour in zip(sizes.items(), colours):
         members = sorted(members, key=lambda one: one.member.dose)

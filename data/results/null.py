@@ -1,5 +1,5 @@
 """
-What the scores are where there is nothing to find: those of W_q W_k^T with random factors (n, r), from null.csv.
+The scores that chance alone gives: those of W_q W_k^T with random factors (n, r), from null.csv.
 """
 
 import csv
@@ -12,7 +12,7 @@ NULL = Path(__file__).parent / "null.csv"
 
 @functools.cache
 def read(path):
-    """Its rows, one per size; none where there is no such file."""
+    """The rows of the file, one for each size; none if there is no file."""
     if not path.exists():
         return []
     with open(path, newline="") as f:
@@ -21,9 +21,9 @@ def read(path):
 
 def band(score, n, r):
     """
-    (low, high), between which 95 of 100 random matrices are, of the nearest size in null.csv; None without one.
+    (low, high): 95 of 100 random matrices have a score in this range, at the nearest size in null.csv. None without it.
 
-    The bands narrow with n, and hardly depend on r: nearest in n first.
+    The range narrows with n, and hardly depends on r. So we look for the nearest n first, then for the nearest r.
     """
     rows = read(NULL)
     if not rows:

@@ -1,5 +1,5 @@
 """
-The authors' own training runs, as they published them; published/README.md says where the files are from.
+The authors' own training runs, as they published them. published/README.md says where the files come from.
 
     loss_curves.csv    training losses [nats/token], a column per run: Table 1
     trajectories.csv   symmetry and directionality of every layer: Figures 3, S3, S4
@@ -32,14 +32,14 @@ class Trajectory(NamedTuple):
 
 
 class CsvFiles(NamedTuple):
-    """What the authors' CSV files hold that analyze.py --runs is given."""
+    """What is in the authors' CSV files that were given to analyze.py --runs."""
 
     curves: dict  # name of a published run -> (steps, training loss)
     trajectories: list  # of Trajectory
 
 
 def read_csv_files(paths):
-    """Told apart by their first lines. RunError names a file that is none of these."""
+    """Read files of both kinds; the first line tells which kind a file is. RunError: a file is neither."""
     found = CsvFiles({}, [])
     for path in paths:
         with open(path, newline="") as f:
@@ -104,7 +104,7 @@ def share(x):
 
 
 def ends_table(trajectories, arms):
-    """Scores at the last step, median over layers: of every published run; of our arms, means over seeds."""
+    """Scores at the last step, medians over layers: of every published run, and of our arms as means over seeds."""
     lines = [f"{'published run':31} symmetry  directionality"]
     for run in trajectories:
         lines.append(end_line(run.name, np.median(run.symmetry[-1]), np.median(run.directionality[-1])))

@@ -1,5 +1,5 @@
 """
-What analyze.py prints and draws of models and of runs, once the scores are there.
+What analyze.py prints and draws once it has the scores of models, and what train.py and analyze.py print about runs.
 """
 
 from pathlib import Path
@@ -8,15 +8,15 @@ from data.pretrained import audit
 from data.pretrained.sources import known_models
 from data.results import (compare, figures, figures_published, figures_training, figures_tuning, published, tables,
                           training, tuning)
-from data.results.runs import RunError, read_run
+from data.results.runs import TRACE_AFTER, RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 #
-# rows: of tables.ModelScore; results: {target: what score_model of analyze.py found} of what was read just now.
+# rows: a list of tables.ModelScore. results: {target: its ScoredModel}, for the models that were scored just now.
 
 
 def summarise(rows, results):
-    """Summaries of the models in rows; of those that were read before, data/pretrained/models.csv knows the rest."""
+    """Summaries of the models in rows. For models scored earlier, data/pretrained/models.csv has the other facts."""
     known = known_models()
     facts = {}  # (model, stack) -> Facts
     for target, result in results.items():
@@ -31,7 +31,7 @@ def summarise(rows, results):
 
 
 def report_models(rows, results, with_layers, plot):
-    """with_layers: a table of them first."""
+    """with_layers: print a table of all layers first."""
     if with_layers:
         print(tables.layer_table(rows))
     summary = summarise(rows, results)
@@ -59,7 +59,7 @@ def report_suite(members, rows, targets, surveys, plot):
 
 
 def report_paper(rows, results, plot):
-    """Tables S2 and S3, Figures 2, S1 and S2: what was published, put right, and ours as far as there is any."""
+    """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
     summary = summarise(rows, results)
     ours = {}
     for s in summary:
@@ -76,8 +76,31 @@ def report_paper(rows, results, plot):
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
+def describe_start(trainer):
+    """A few lines about the run that is about to begin. trainer: the Trainer of train.py."""
+    cfg, place = trainer.cfg, trainer.place
+    kind = "decoder" if cfg.causal else "encoder"
+    n_params = sum(p.numel() for p in trainer.model.parameters())
+    precision = cfg.dtype
+    if cfg.dtype == "float32" and place.device.type == "cuda":
+        precision = "float32, products in TF32"
+    micro_batch_size = trainer.loader.micro_batch_size
+    n_micro_batches = len(trainer.loader.rows) // micro_batch_size
+    lines = [
+        f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
+        f"({precision})",
+        f"batch of {cfg.batch_size} = {place.world} processes x {n_micro_batches} micro-batches x {micro_batch_size} "
+        f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
+    ]
+    if cfg.profile and cfg.max_iters - trainer.step <= TRACE_AFTER:
+        lines.append(f"no trace.json will be written: a trace begins after {TRACE_AFTER} updates")
+    if cfg.warmup_iters > cfg.max_iters:
+        lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
+    return "\n".join(lines)
+
+
 def report_run(folder):
-    """Draw run.png into the folder of a run and return a table: the scores of every layer, first and last."""
+    """Draw run.png in the folder of a run, and return a table with the first and the last scores of every layer."""
     run = read_run(folder)
     figures.plot_run(run, Path(folder) / "run.png")
     loss = run.log["val_loss"][-1]
@@ -86,8 +109,8 @@ def report_run(folder):
 
 def report_runs(args):
     """
-    Compare runs, from their folders or from what an earlier --csv has kept of them, and the authors' runs. args: of the
-    command line, runs, level, baseline, arms, csv, plot.
+    Compare runs, from their folders or from the CSV file of an earlier comparison, and the authors' runs. args: the
+    command line, of which runs, level, baseline, arms, csv and plot are used.
     """
     ours, theirs = [], []
     for path in args.runs:
@@ -114,7 +137,7 @@ def report_runs(args):
 
 
 def draw_runs(arms, lines, level, curves, trajectories, path):
-    """The comparison, and, with _layers in its name, every layer; beside the authors' trajectories if there are any."""
+    """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
     path_of_layers = path.with_stem(path.stem + "_layers")
     if trajectories:
         figures_published.plot_trajectories(trajectories, arms, path)

@@ -1,16 +1,16 @@
 """
-The files of a run, as train.py writes them and analyze.py reads them. Nothing here is ever half-written.
+The files of a run, as train.py writes them and analyze.py reads them. No file is ever half-written.
 
-    run.json     the configuration, and which token files it was trained on; written first
+    run.json     the configuration, and which token files the run was trained on; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
-    scores.csv   one row per layer, and one per head (head empty: the whole layer)
-    ckpt.pt      all that resuming needs, at every evaluation; a finished run does not need it any more
-    ckpt-STEP.pt, ckpt-best.pt        with --keep=N: the last N of them, and that of the lowest validation loss
+    scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
+    ckpt.pt      what resuming needs, written at every evaluation; a finished run does not need it any more
+    ckpt-STEP.pt, ckpt-best.pt        with --keep=N: the last N checkpoints, and the one with the lowest validation loss
     model.safetensors, config.json    the model as a Hugging Face BERT
     trace.json   with --profile=True: five updates, for chrome://tracing or ui.perfetto.dev
 
-Rows are appended whole and flushed before the checkpoint of their step is written. A run that was killed may hold rows
-past its last checkpoint: `cut` drops them on resuming, so that none is lost and none stands twice.
+Rows are written before the checkpoint of their step. So a run that was killed may have rows after its last checkpoint.
+When it resumes, `cut` drops these rows, and the run writes them again: no row is lost, and none is there twice.
 """
 
 import contextlib
@@ -30,28 +30,29 @@ from safetensors.torch import save as safetensors
 
 from config import TrainConfig
 
-DATA = ["tokenizer", "tokens", "checksum"]  # keys of a corpus's meta.json that tell it from any other
+DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus
 
-# Keys that a resumed run may change: where and how it runs, and what is looked at. max_iters may grow.
+# Keys that a resumed run may change: where and how it runs, and how often it is looked at. max_iters may grow.
 RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile", "profile", "keep",
                "micro_batch_size", "eval_interval", "score_interval"}
+TRACE_AFTER = 10  # updates, which are slower than those that follow
 UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
-              ArithmeticError, struct.error, pickle.UnpicklingError)  # what torch.load makes of damaged bytes
+              ArithmeticError, struct.error, pickle.UnpicklingError)  # what torch.load raises for damaged files
 
 
 class LogRow(NamedTuple):
-    """A row of log.csv; at step 0 three cells are empty."""
+    """A row of log.csv. At step 0 three cells are empty."""
 
     step: int
     tokens: int
     train_loss: str = ""  # [nats/token], mean since the row before
     val_loss: str = ""  # [nats/token]
     learning_rate: str = ""  # of the last update
-    tokens_per_s: str = ""  # without evaluations and the like
+    tokens_per_s: str = ""  # without the time of evaluations and checkpoints
 
 
 class RunScore(NamedTuple):
-    """A row of scores.csv: one layer, or one of its heads; scores as text of six decimals."""
+    """A row of scores.csv: one layer, or one of its heads. The scores are texts with six decimals."""
 
     step: int
     layer: int
@@ -59,16 +60,16 @@ class RunScore(NamedTuple):
     symmetry: str
     directionality: str
     directionality_eq17: str
-    update_symmetry: str  # of what was added to W_qk since the step before in this file; nan at the start
+    update_symmetry: str  # symmetry of the change of W_qk since the rows before; nan at the start
 
 
 LOG = list(LogRow._fields)
 SCORES = list(RunScore._fields)
-OLDER_SCORES = [name for name in SCORES if name != "directionality_eq17"]  # what they call directionality is Eq. (17)
+OLDER_SCORES = [name for name in SCORES if name != "directionality_eq17"]  # in old files directionality is Eq. (17)
 
 
 class RunError(Exception):
-    """What is wrong with the files of a run, in one line."""
+    """A problem with the files of a run, in one line."""
 
 
 def require(condition, message):
@@ -76,16 +77,16 @@ def require(condition, message):
         raise RunError(message)
 
 
-# ---- whole or not at all -----------------------------------------------------------------------------------------
+# ---- complete or not at all --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def writing(path):
-    """What the system has against a file, a full disk for example, as a RunError that names it."""
+    """Turn an error of the system, such as a full disk, into a RunError that names the file."""
     try:
         yield
     except (OSError, RuntimeError) as e:
-        cause = e if isinstance(e, OSError) else e.__context__  # torch.save makes a RuntimeError of its file's OSError
+        cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
         if not isinstance(cause, OSError):
             raise
         raise RunError(f"{path} cannot be written ({cause.strerror}): mend that and go on; nothing is lost") from e
@@ -93,16 +94,16 @@ def writing(path):
 
 @contextlib.contextmanager
 def replacing(path):
-    """A temporary path beside `path`, which takes its place once the block is through: whole or not at all."""
+    """A temporary path for the block to write. At its end the file is renamed to `path`: complete or not at all."""
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)  # that of a killed run: nothing may be appended to it
+        temporary.unlink(missing_ok=True)  # a killed run may have left one, and nothing may be appended to it
         try:
             yield temporary
             with open(temporary, "rb+") as f:
-                os.fsync(f.fileno())  # or the name could outlive a power cut, and the bytes not
+                os.fsync(f.fileno())  # or after a power cut the new name could be there without the bytes
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -114,7 +115,7 @@ def write_json(path, value):
 
 
 def save_hf(folder, config, state):
-    """The files that from_pretrained of transformers reads: config (dict) and state dict as model.to_hf gives them."""
+    """Write the files that from_pretrained of transformers reads. config, state: as model.to_hf returns them."""
     state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
     with replacing(folder / "model.safetensors") as temporary:
         temporary.write_bytes(safetensors(state, {"format": "pt"}))
@@ -122,12 +123,12 @@ def save_hf(folder, config, state):
 
 
 def traced(batches, path):
-    """The same batches; what is done with five of them, after the first ten, becomes a Chrome trace at path."""
+    """Yield the same batches. After the first TRACE_AFTER, record five updates, and write a Chrome trace to path."""
     def write(profiler):
         with replacing(path) as temporary:
             profiler.export_chrome_trace(str(temporary))
 
-    schedule = torch.profiler.schedule(skip_first=9, wait=0, warmup=1, active=5, repeat=1)
+    schedule = torch.profiler.schedule(skip_first=TRACE_AFTER - 1, wait=0, warmup=1, active=5, repeat=1)
     with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
         for batch in batches:
             yield batch
@@ -146,7 +147,7 @@ def append(path, header, rows):
 
 
 def describe_row(row):
-    """A LogRow as one sees it go by."""
+    """A LogRow as a line of output."""
     text = f"step {row.step}: validation loss {float(row.val_loss):.4f}"
     if row.train_loss:
         text += (f", training loss {float(row.train_loss):.4f}, learning rate {float(row.learning_rate):.3g}, "
@@ -155,7 +156,7 @@ def describe_row(row):
 
 
 def read(path, header, older=None):
-    """The rows of a CSV with one of these headers as dicts of strings; a last row that was cut short is left out."""
+    """The rows of a CSV file with one of these headers, as dicts of strings, without a last row that is incomplete."""
     try:
         text = Path(path).read_text(errors="replace")
     except OSError as e:
@@ -170,8 +171,8 @@ def read(path, header, older=None):
 
 
 def is_row(row, header):
-    """Whether its cells are as many as the header's, and numbers or empty, and its counts whole numbers."""
-    if len(row) != len(header) or not row[0]:  # the step, which every row has
+    """Whether a row has the cells of the header, each of them empty or a number, and counts are whole numbers."""
+    if len(row) != len(header) or not row[0]:  # the first cell is the step, and never empty
         return False
     for name, cell in zip(header, row):
         if name in ("step", "layer", "head") and cell and not (cell.isascii() and cell.isdecimal()):
@@ -184,14 +185,14 @@ def is_row(row, header):
 
 
 def read_begun(path, header):
-    """The same of a run that goes on, where the file may be missing, or end in its first line."""
+    """The same for a run that goes on. Its file may be missing, or have no complete first line."""
     if not Path(path).exists() or b"\n" not in Path(path).read_bytes():
         return []
     return read(path, header)
 
 
 def cut(path, header, step):
-    """Drop the rows of steps after `step`; the file has its header afterwards."""
+    """Drop the rows of steps after `step`. A missing file gets its header."""
     rows = [row for row in read_begun(path, header) if int(row["step"]) <= step]
     with replacing(path) as temporary:
         append(temporary, header, [row.values() for row in rows])
@@ -202,8 +203,8 @@ def cut(path, header, step):
 
 @contextlib.contextmanager
 def locked(folder):
-    """Keep a folder for this process; the system lets go of it when the process ends, however it ends."""
-    import fcntl  # POSIX alone has it, and reading runs needs none
+    """Lock a folder for this process. The system unlocks it when the process ends, however it ends."""
+    import fcntl  # in here, because Windows does not have it, and can still read runs
 
     with writing(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -214,20 +215,20 @@ def locked(folder):
         except BlockingIOError:
             raise RunError(f"{folder}: another process is writing a run there: wait for it, or set --out_dir") from None
         except OSError:
-            pass  # a file system that has no locks
+            pass  # this file system has no locks
         yield
 
 
 def describe(cfg, meta):
-    """What run.json says, and every checkpoint: the configuration and the token files of a run."""
+    """What run.json and every checkpoint say about a run: its configuration and its token files."""
     return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
 
 
 def find_checkpoint(folder, cfg, meta, resume, device):
     """
-    The checkpoint in a folder that a run goes on from (dict), or None: there is none, and the run begins at step 0.
+    The checkpoint (a dict) from which a run goes on, or None if it begins at step 0.
 
-    RunError: the folder has a run already and `resume` does not hold, or has another run, or a checkpoint is damaged.
+    RunError: the folder has a run and `resume` is False, or it has another run, or the checkpoint is damaged.
     """
     path = Path(folder) / "ckpt.pt"
     if not path.exists():
@@ -247,8 +248,8 @@ def find_checkpoint(folder, cfg, meta, resume, device):
 
 
 def require_same_run(path, theirs, ours):
-    """theirs, ours: as `describe` gives them. RunError names what makes the one no continuation of the other."""
-    defaults = asdict(TrainConfig())  # of the keys that are newer than the checkpoint
+    """RunError if a run cannot continue the other because of a key. theirs, ours: as `describe` returns them."""
+    defaults = asdict(TrainConfig())  # for keys that are newer than the checkpoint
     for key, here in ours["config"].items():
         there = theirs["config"].get(key, defaults[key])
         same = there == here or (key == "max_iters" and there < here)
@@ -259,8 +260,12 @@ def require_same_run(path, theirs, ours):
 
 
 def begin(folder, cfg, meta, step):
-    """Make a folder ready for the rows of a run that stands at `step`: by one process, before any training."""
+    """Prepare the files of a run that is at `step`. Only one process does this, before any training."""
     folder = Path(folder)
+    for name, header in ("log.csv", LOG), ("scores.csv", SCORES):  # what is damaged is refused before any is changed
+        rows = read_begun(folder / name, header)
+        require(step == 0 or rows, f"{folder / name} has lost the rows up to step {step}, where ckpt.pt stands: put "
+                                   "it back, or move the folder away")
     write_json(folder / "run.json", describe(cfg, meta))
     last = step if step > 0 else -1  # at step 0 a run writes the rows of its start again
     cut(folder / "log.csv", LOG, last)
@@ -268,7 +273,7 @@ def begin(folder, cfg, meta, step):
 
 
 def save_checkpoint(folder, cfg, meta, state):
-    """ckpt.pt. There is no random state in it: batches, masks and dropout are functions of (seed, step, row)."""
+    """Write ckpt.pt. It needs no random state, because batches, masks and dropout depend on (seed, step, row) alone."""
     with replacing(folder / "ckpt.pt") as temporary, open(temporary, "wb") as f:
         torch.save(describe(cfg, meta) | state, f)
     if cfg.keep > 0:
@@ -276,7 +281,7 @@ def save_checkpoint(folder, cfg, meta, state):
 
 
 def keep_checkpoints(folder, step, n):
-    """Copy ckpt.pt to ckpt-STEP.pt, of which the last n stay, and to ckpt-best.pt if it is the best so far."""
+    """Copy ckpt.pt to ckpt-STEP.pt, and to ckpt-best.pt if it is the best so far. Keep the last n of ckpt-STEP.pt."""
     losses = {int(row["step"]): float(row["val_loss"]) for row in read(folder / "log.csv", LOG)}
     names = [f"ckpt-{step:08d}.pt"]
     if step in losses and losses[step] == min(losses.values()):
@@ -291,14 +296,11 @@ def keep_checkpoints(folder, step, n):
 # ---- a run read again --------------------------------------------------------------------------------------------
 
 
-# Keys that must agree in runs that are compared at all, and keys that may differ within one arm.
-
-
 class Run(NamedTuple):
-    """What one run has written. A cell that is empty in its CSV files is nan."""
+    """What one run has written. An empty cell of its CSV files is nan."""
 
-    name: str  # of its arm: the folder's, without the seed at the end
-    config: dict  # with checksum and tokenizer of its token files
+    name: str  # the name of its arm: that of the folder, without the seed at the end
+    config: dict  # its configuration, and the checksum and tokenizer of its token files
     log: dict  # column of log.csv -> (evaluations,)
     steps: np.ndarray  # of scores.csv, (steps,)
     layers: dict  # symmetry, directionality, directionality_eq17, update_symmetry -> (steps, L)
@@ -306,7 +308,7 @@ class Run(NamedTuple):
 
 
 def read_run(folder):
-    """A finished or running run; RunError where there is none."""
+    """A run, finished or not. RunError if there is no run in the folder."""
     folder = Path(folder)
     log = read(folder / "log.csv", LOG)
     scores = read(folder / "scores.csv", SCORES, OLDER_SCORES)
@@ -318,7 +320,7 @@ def read_run(folder):
 
 
 def read_scores(rows, n_layer, n_head):
-    """The rows of scores.csv, in any order -> steps, layers, heads of a Run; a step that lacks rows is left out."""
+    """The rows of scores.csv, in any order -> steps, layers and heads of a Run. Incomplete steps are left out."""
     by_step = {}  # step -> (layer, head) -> its row
     for row in rows:
         if "directionality_eq17" not in row:
@@ -340,16 +342,16 @@ def read_scores(rows, n_layer, n_head):
 
 
 def read_config(folder):
-    """The configuration of a run, with the checksum and tokenizer of its token files: of run.json, else of ckpt.pt."""
+    """The configuration of a run, and the checksum and tokenizer of its token files, from run.json or ckpt.pt."""
     path = folder / "run.json"
     if not path.exists():
-        path = folder / "ckpt.pt"  # of a run that is older than run.json
+        path = folder / "ckpt.pt"  # old runs have no run.json
     try:
         if path.name == "run.json":
             run = json.loads(path.read_text())
         else:
             run = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        defaults = asdict(TrainConfig())  # of the keys that are newer than the run
+        defaults = asdict(TrainConfig())  # for keys that are newer than the run
         config = defaults | run["config"]
         require(all(type(config[key]) is type(value) for key, value in defaults.items()), f"{path} cannot be read")
         return config | {key: run["data"][key] for key in ("checksum", "tokenizer")}

@@ -1,5 +1,5 @@
 """
-What a model makes of text that it has not seen: the proof that it has learned something.
+A few lines of validation text, and how a model completes them. It shows what the model has learned.
 """
 
 import numpy as np
@@ -12,8 +12,9 @@ MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 @torch.no_grad()
 def sample(model, corpus, predicts_next):
     """
-    Text of the validation split, and as the model completes it: it fills in masked tokens, shown as "_", or goes on
-    from the first half, with the most likely token each time. "" where the tokenizer cannot be had.
+    Three rows of validation text, and how the model completes each of them, as one text of several lines. An encoder
+    fills in masked tokens, shown as "_"; a decoder goes on from the first half. Both take the most likely token. The
+    result is "" if the files of the tokenizer cannot be fetched.
     """
     meta = corpus.meta
     decode = decoder(meta)
@@ -24,9 +25,10 @@ def sample(model, corpus, predicts_next):
     rows = torch.from_numpy(corpus.val.rows(starts, T)).to(model.tok_emb.weight.device)  # (ROWS, T)
     model.eval()
     if predicts_next:
-        seen = rows[:, : T // 2]
+        n_seen = max(1, T // 2)
+        seen = rows[:, :n_seen]
         completed = go_on(model, seen, T, meta["n_vocab"])
-        heading = f"{T // 2} tokens of validation text, and how the model goes on:"
+        heading = f"{n_seen} tokens of validation text, and how the model goes on:"
     else:
         seen, completed = fill_in(model, rows, meta)
         masked = seen == meta["mask_token"]
@@ -39,7 +41,7 @@ def sample(model, corpus, predicts_next):
 
 
 def fill_in(model, rows, meta):
-    """rows (B, T) -> the same with every seventh token masked, and with the model's guess in its place, (B, T) each."""
+    """rows (B, T) -> rows with every seventh token masked, and rows with the model's guesses there, (B, T) each."""
     masked = torch.zeros_like(rows, dtype=torch.bool)
     masked[:, MASK_EVERY // 2 :: MASK_EVERY] = True
     seen = torch.where(masked, meta["mask_token"], rows)
@@ -48,7 +50,7 @@ def fill_in(model, rows, meta):
 
 
 def go_on(model, idx, length, n_vocab):
-    """idx (B, n) -> (B, length): one token after the other, without a cache, as there are few."""
+    """idx (B, n) -> (B, length). Add one token after the other; for a few tokens no cache of keys is needed."""
     while idx.shape[1] < length:
         logits = model(idx)[:, -1, :n_vocab]  # (B, n_vocab), of the token after the last
         idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
@@ -56,7 +58,7 @@ def go_on(model, idx, length, n_vocab):
 
 
 def decoder(meta):
-    """A function from ids to one line of text; None where tiktoken cannot have its files."""
+    """A function that turns ids into one line of text. None if tiktoken cannot fetch its files."""
     if meta["tokenizer"] == "gpt2":
         import tiktoken
 

@@ -9,26 +9,28 @@ import numpy as np
 from tqdm import tqdm
 
 from data.results import compare, null
-from data.results.runs import replacing, require
+from data.results.runs import RunError, replacing, require
 
 
 class ModelScore(NamedTuple):
     """A row of the CSV of pretrained models: the scores of one layer, or of one of its heads."""
 
     model: str
-    revision: str  # which of its checkpoints; "" where it is the one that its name stands for
-    stack: str  # encoder, decoder, ...; "" where the model has one
+    revision: str  # which of its checkpoints; "" if its name stands for one only
+    stack: str  # encoder, decoder, ...; "" if the model has one stack
     layer: int
-    head: int | None  # None: the whole layer; an empty cell
-    n: int  # W_qk is n x n, the product of factors (n, r)
+    head: int | None  # None: the whole layer, an empty cell in the file
+    n: int  # W_qk is n x n, the product of two factors (n, r)
     r: int
+    matrix: str  # what was scored: wqk, or published, as with --published
+    gamma: float  # of both directionalities
     symmetry: float
     directionality: float
     directionality_eq17: float
 
 
 class Facts(NamedTuple):
-    """What is known of one stack of layers of a model besides its scores."""
+    """What is known about one stack of layers of a model besides its scores."""
 
     n_params: float
     causal: bool | None
@@ -36,7 +38,7 @@ class Facts(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """One stack of layers of one model: quartiles (q1, median, q3) over its layers, and what is known of it."""
+    """One stack of layers of one model: the quartiles (q1, median, q3) of its scores, and what is known about it."""
 
     model: str
     stack: str
@@ -44,16 +46,16 @@ class Summary(NamedTuple):
     n_params: float
     causal: bool | None
     modality: str
-    published: dict  # the row of data/pretrained/models.csv that is about it, or {}
-    outside: int | None  # layers with a directionality that random factors seldom have, or None: not known
-    n: int  # of its layers, as in ModelScore
+    published: dict  # its row of data/pretrained/models.csv, or {}
+    outside: int | None  # how many layers have a directionality that random factors seldom have; None: not known
+    n: int  # the size of its layers, as in ModelScore
     r: int
     symmetry: tuple
     directionality: tuple
     directionality_eq17: tuple
 
     def matrix(self):
-        """Of which matrix the published numbers are: wqk, or what models.csv says instead."""
+        """The matrix whose scores were published: wqk, or another one according to models.csv."""
         return self.published.get("matrix", "wqk")
 
 
@@ -66,25 +68,47 @@ def write_scores(path, rows):
 
 
 def holds_scores(path):
-    with open(path, newline="") as f:
-        return next(csv.reader(f), []) == list(ModelScore._fields)
+    header = ",".join(ModelScore._fields).encode()
+    with open(path, "rb") as f:
+        return f.readline(10 * len(header)).strip() == header
 
 
-def read_scores(path):
+def read_scores(path, matrix, gamma, per_head):
+    """The rows of a CSV that is to be gone on with. RunError if they are damaged, or were asked for in another way."""
     require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
     rows = []
     with open(path, newline="") as f:
-        for row in csv.DictReader(f):
-            head = int(row["head"]) if row["head"] else None
-            rows.append(ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]), head, int(row["n"]),
-                                   int(row["r"]), *(float(row[name]) for name in ModelScore._fields[7:])))
+        reader = csv.DictReader(f)
+        try:
+            rows = [read_row(row) for row in reader]
+        except (ValueError, TypeError, csv.Error) as e:  # TypeError: a line that is cut short
+            raise RunError(f"{path}, line {reader.line_num} is damaged: mend it, or give another --csv") from e
+    for row in rows:
+        if row.matrix != matrix:
+            how = "without" if row.matrix == "wqk" else "with"
+            raise RunError(f"{path} was scored {how} --published: give another --csv")
+        require(row.gamma == gamma, f"{path} was scored with --gamma={row.gamma} and not {gamma}: give another --csv")
+    if per_head:
+        checkpoints = {(row.model, row.revision) for row in rows}
+        with_heads = {(row.model, row.revision) for row in rows if row.head is not None}
+        require(checkpoints == with_heads, f"{path} was scored without --per_head: give another --csv")
     return rows
+
+
+def read_row(row):
+    """A ModelScore from the text of its cells."""
+    return ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]),
+                      int(row["head"]) if row["head"] else None, int(row["n"]), int(row["r"]), row["matrix"],
+                      float(row["gamma"]), float(row["symmetry"]), float(row["directionality"]),
+                      float(row["directionality_eq17"]))
 
 
 def summarise(rows, facts, known):
     """
-    One Summary per model and stack in rows. facts: (model, stack) -> Facts; known: the rows of
-    data/pretrained/models.csv, whose models go by their name or their Hub id.
+    One Summary for every model and stack in rows.
+
+    facts: (model, stack) -> Facts. known: the rows of data/pretrained/models.csv; a model is found there by its name or
+    its Hub id.
     """
     published = {}
     for row in known:
@@ -97,14 +121,15 @@ def summarise(rows, facts, known):
             by_stack.setdefault((row.model, row.stack), []).append(row)
     summary = []
     for (model, stack), layers in by_stack.items():
-        quartiles = np.percentile([row[7:] for row in layers], [25, 50, 75], axis=0)  # (3, scores)
+        values = [(row.symmetry, row.directionality, row.directionality_eq17) for row in layers]
+        quartiles = np.percentile(values, [25, 50, 75], axis=0)  # (3, scores)
         summary.append(Summary(model, stack, len(layers), *facts[model, stack], published.get((model, stack), {}),
                                count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
     return summary
 
 
 def count_outside(layers):
-    """How many of them have a directionality outside of what 95 of 100 random matrices of their size have."""
+    """How many layers have a directionality outside of the range in which 95 of 100 random matrices are."""
     outside = 0
     for row in layers:
         band = null.band("directionality", row.n, row.r)
@@ -116,7 +141,7 @@ def count_outside(layers):
 
 
 def summary_table(summary):
-    """Median [q1, q3] over layers; * marks a published number that is not of W_qk (`matrix` in models.csv)."""
+    """Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv)."""
     model_width = max(len(s.model) for s in summary)
     model_width = max(model_width, len("model"))
     stack_width = max(len(s.stack) for s in summary)
@@ -154,7 +179,7 @@ def layer_table(rows):
 
 
 def run_table(run):
-    """The scores of every layer of one run, first and last."""
+    """The first and the last scores of every layer of a run."""
     lines = ["layer   symmetry: start     end   directionality: start     end"]
     for layer in range(run.config["n_layer"]):
         symmetry = run.layers["symmetry"][:, layer]
@@ -165,7 +190,7 @@ def run_table(run):
 
 
 def comparison_table(lines, arms, level):
-    """lines: of compare.compare. How many seeds left the plateau and when, and what they end at; p after Holm."""
+    """How many seeds left the plateau, at which step, and their final losses. lines: from compare.compare."""
     width = max(12, *(len(line.name) for line in lines))
     left_title, loss_title = f"left {level:g}: of, at step", "loss [min, max]"
     table = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>8} {'p':>6} {'speed-up':>11}"
@@ -185,7 +210,7 @@ def comparison_table(lines, arms, level):
 
 
 def step_text(steps):
-    """Median over seeds, with "not left" as a value, later than any."""
+    """The median over seeds, in which "not left" is later than any step."""
     median = np.median(steps)
     return f"{median:.0f}" if np.isfinite(median) else "not left"
 
@@ -211,7 +236,7 @@ def number(x):
 
 
 def comparison_notes(lines, arms):
-    """What the columns are, and what a reader of this table must know of these runs."""
+    """Notes below the table: what the columns mean, and what a reader must know about these runs."""
     notes = ["left: seeds whose loss (mean of three evaluations) came to the level; their median step, \"not left\" "
              "being the latest;",
              "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of "

@@ -1,5 +1,5 @@
 """
-Scores over the training of a model, and of the members of a suite beside each other: numbers and tables.
+Scores over the training of a pretrained model, and comparisons of the members of a suite: numbers and tables.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ GRID = np.linspace(0, 1, 21)  # relative depth
 
 
 class Training(NamedTuple):
-    """One stack of a model along its training. Of a layer that a checkpoint lacks, the scores are nan."""
+    """One stack of a model over its training. If a checkpoint does not have a layer, its scores are nan."""
 
     name: str
     causal: bool | None
@@ -28,8 +28,8 @@ class Training(NamedTuple):
 
 def find_trainings(targets, rows, surveys):
     """
-    The trainings that have rows. targets: what was scored, with model, revision and step; rows: of tables.ModelScore;
-    surveys: of data/pretrained/suites.py, which know what is causal.
+    The trainings that have rows. targets: the checkpoints, each with model, revision and step. rows: a list of
+    tables.ModelScore. surveys: from data/pretrained/suites.py; they know which stacks are causal.
     """
     causal = {(seen.model, stack): seen.causal[stack] for seen in surveys for stack in seen.causal}
     steps = {(target.model, target.revision): target.step for target in targets if target.step is not None}
@@ -41,7 +41,7 @@ def find_trainings(targets, rows, surveys):
     trainings = []
     for (model, stack), checkpoints in found.items():
         order = sorted(checkpoints)
-        row = next(iter(checkpoints[order[0]].values()))  # any: its size is that of all
+        row = next(iter(checkpoints[order[0]].values()))  # any row, because all have the same size
         layers = sorted({layer for rows_of_layers in checkpoints.values() for layer in rows_of_layers})
         values = {score: np.full((len(order), len(layers)), np.nan) for score in SCORES}
         for p, checkpoint in enumerate(order):
@@ -66,7 +66,7 @@ def with_quartiles(values):
 
 
 def training_table(trainings):
-    """Median [q1, q3] over layers, a line for each checkpoint."""
+    """A line for each checkpoint: median [q1, q3] over layers."""
     lines = []
     for training in trainings:
         lines.append(f"{training.name}: {training.symmetry.shape[1]} layers")
@@ -82,22 +82,22 @@ def training_table(trainings):
 
 
 class Scored(NamedTuple):
-    """A finished member of a suite: its row of suites.csv and its scores by layer."""
+    """A member of a suite that has been scored: its row of suites.csv, and the scores of its layers."""
 
-    member: object  # of data/pretrained/suites.py
-    n: int  # of its layers, as in Training
+    member: object  # a Member of data/pretrained/suites.py
+    n: int  # the size of its layers, as in Training
     r: int
     symmetry: np.ndarray  # (L,)
     directionality: np.ndarray  # (L,)
 
     def depth(self):
-        """Where its layers are, from 0, the first, to 1, the last: (L,)"""
+        """The relative depth of its layers, (L,): 0 is the first layer, 1 the last."""
         n_layer = len(self.symmetry)
         return np.array([0.5]) if n_layer == 1 else np.linspace(0, 1, n_layer)
 
 
 def find_scored(members, rows):
-    """The members that have rows, but for trainings."""
+    """The members that have rows and are not trainings."""
     found = []
     for member in members:
         layers = []
@@ -120,7 +120,7 @@ class Pair(NamedTuple):
 
 
 def find_pairs(scored):
-    """The encoder and the decoder of each size, in the order of the suite; a size that lacks one has no pair."""
+    """The encoder and the decoder of each size, in the order of the suite. A size with only one of them has no pair."""
     halves = {}  # size -> causal -> Scored
     for one in scored:
         if one.member.kind == "pair":
@@ -133,7 +133,7 @@ def find_pairs(scored):
 
 
 def difference(pair, score):
-    """Encoder less decoder at the relative depths of GRID, between layers on the line from one to the next."""
+    """Encoder minus decoder at the relative depths of GRID, with linear interpolation between layers."""
     encoder = np.interp(GRID, pair.encoder.depth(), getattr(pair.encoder, score))
     decoder = np.interp(GRID, pair.decoder.depth(), getattr(pair.decoder, score))
     return encoder - decoder
@@ -141,7 +141,7 @@ def difference(pair, score):
 
 def suite_table(scored, trainings):
     """
-    Median [q1, q3] over layers of each member; encoder less decoder of each size, mean over depth; the trainings.
+    For each member, median [q1, q3] over layers. For each size, encoder minus decoder, mean over depth. The trainings.
     """
     width = max([len(one.member.name) for one in scored], default=0)
     aims = max([len(one.member.objective) for one in scored], default=0)

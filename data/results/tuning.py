@@ -19,6 +19,10 @@ class Rate(NamedTuple):
     first_step: float  # at or below the level, smoothed, median over seeds; inf: never
     n_seeds: int
 
+    def rank(self):
+        """What is lowest for the best: what was run with more seeds goes before, as one run can be lucky."""
+        return -self.n_seeds, self.loss
+
 
 class Cell(NamedTuple):
     """One start at one scale and width."""
@@ -30,13 +34,16 @@ class Cell(NamedTuple):
     rates: list[Rate]  # rising
 
     def best(self):
-        return min(self.rates, key=lambda rate: rate.loss)
+        return min(self.rates, key=Rate.rank)
 
 
 def varies_rates(arms):
     """Whether there are arms that are the same but for their learning rate."""
-    others = [but_for_rate(records[0].config) for records in arms.values()]
-    return len(set(others)) < len(others)
+    rates = {}
+    for records in arms.values():
+        config = records[0].config
+        rates.setdefault(but_for_rate(config), set()).add(config["learning_rate"])
+    return any(len(found) > 1 for found in rates.values())
 
 
 def but_for_rate(config):
@@ -54,7 +61,11 @@ def find_cells(arms, level):
         config = arms_of_cell[0][0].config
         rates = [rate_of(records, level) for records in arms_of_cell]
         n_embd = config["n_embd"]
-        start = config["init"] + (" decoder" if config["causal"] else "") + (" qk_norm" if config["qk_norm"] else "")
+        start = config["init"]
+        if config["causal"]:
+            start += " decoder"
+        if config["qk_norm"]:
+            start += " qk_norm"
         cells.append(Cell(start, n_embd, n_embd * config["qk_std"] ** 2, n_embd * config["v_std"] ** 2, sorted(rates)))
     return cells
 
@@ -66,11 +77,11 @@ def rate_of(records, level):
 
 
 def find_best(cells):
-    """{(n_embd, start, v_scale): its cell of the lowest loss}"""
+    """{(n_embd, start, v_scale): its best cell}"""
     best = {}
     for cell in cells:
         key = cell.n_embd, cell.start, round(cell.v_scale, 3)
-        if key not in best or cell.best().loss < best[key].best().loss:
+        if key not in best or cell.best().rank() < best[key].best().rank():
             best[key] = cell
     return best
 
@@ -86,6 +97,6 @@ def cells_table(cells, level):
         mark = "*" if cell in best else " "
         lines.append(f"{cell.n_embd:4}  {cell.start:18}{cell.scale:13.3g}{cell.v_scale:6.2g} {mark} {losses}; at "
                      f"{cell.best().learning_rate:g}: {left}")
-    lines.append(f"(n): seeds; last: step at which the best learning rate comes to {level:g} nats/token; *: the lowest "
-                 "loss of this start and width")
+    lines.append(f"(n): seeds; last: step at which the best learning rate comes to {level:g} nats/token; *: the best "
+                 "of this start and width, among those with the most seeds")
     return "\n".join(lines)

@@ -1,10 +1,10 @@
 """
-The Python standard library of the interpreter that runs this: real code and English, on every machine, no network.
+The standard library of the Python that runs this script: real code and English, on every machine, without network.
 
     python data/stdlib/prepare.py                   # a few seconds -> data/stdlib/bytes
     python data/stdlib/prepare.py --tokenizer=gpt2
 
-A document is a .py or .txt file, without what pip has installed.
+A document is a .py or .txt file. Packages that pip has installed are left out.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
 
 def names():
-    """The files below ROOT, as paths from there."""
+    """The files below ROOT, as paths relative to it."""
     skip = {"site-packages", "dist-packages", "__pycache__"}
     found = []
     for path in ROOT.rglob("*"):
@@ -42,11 +42,11 @@ def main(argv=None):
 
 def make(folder):
     """
-    Prepare a folder like data/stdlib/bytes that is not there yet, as train.py does by itself. Any other folder is left
-    alone: this script would not make it under that name.
+    Prepare a folder such as data/stdlib/bytes if it is missing. train.py calls this. Folders with a name that this
+    script does not give are left alone.
     """
     folder = pathlib.Path(folder)
-    dataset, name = folder.absolute().parts[-2:]
+    dataset, name = folder.absolute().parent.name, folder.absolute().name
     missing = not (folder / "meta.json").exists()
     if dataset == "stdlib" and missing and tokens.options(name):
         main([*tokens.options(name), f"--out_dir={folder}"])

@@ -3,10 +3,10 @@ Your own text: files, and folders with all that is in and below them.
 
     python data/text/prepare.py notes.txt books/
 
-A document is a file. One of more than 16,384 characters is split, after each so many at the next blank line (after 16
-times as many anywhere), so that even a single file gives documents to train and to validate on; of several files, each
-goes to one of the two as a whole. UTF-8, or what a byte-order mark says; bytes that cannot be decoded become U+FFFD.
-Left out: binary files, which one NUL in 500 bytes gives away, and in folders what is hidden.
+A file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or anywhere
+after 16 times as many). So even a single file gives documents to train and to validate on. Of several files, each goes
+to one split as a whole. Text is UTF-8, or what a byte-order mark says; bytes that cannot be decoded become U+FFFD.
+Binary files (one NUL in 500 bytes) are left out, and so is what is hidden in a folder.
 """
 
 import codecs
@@ -22,7 +22,7 @@ BINARY = 500  # bytes, one of which is 0
 
 
 def files_in(path):
-    """The file itself, or all that is in and below a folder and not hidden."""
+    """The file itself, or all files in and below a folder that are not hidden."""
     if path.is_file():
         return [str(path)]
     found = []
@@ -36,10 +36,10 @@ def files_in(path):
 
 
 def encoding(path):
-    """utf-8, or what a byte-order mark says; None of a binary file."""
+    """utf-8, or what a byte-order mark says; None for a binary file."""
     with open(path, "rb") as file:
         start = file.read(65_536)
-    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):  # first: the one begins as UTF-16's does
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):  # before UTF-16, whose mark begins the same way
         return "utf-32"
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
@@ -50,8 +50,8 @@ def encoding(path):
 
 def read(path, note):
     replaced = 0
-    lines, size = [], 0  # of the document to come
-    with open(path, encoding=encoding(path), errors="replace", newline="") as file:  # newline="": ends of lines stay
+    lines, size = [], 0  # of the next document
+    with open(path, encoding=encoding(path), errors="replace", newline="") as file:  # newline="" keeps \r\n
         while line := file.readline(16 * SPLIT):
             lines.append(line)
             size += len(line)

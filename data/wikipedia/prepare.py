@@ -5,8 +5,8 @@ English Wikipedia, 6.4 million articles, 20 GB of text.
     python data/wikipedia/prepare.py --max_tokens=100000000
     python data/wikipedia/prepare.py --snapshot=20220301.en   # the paper's snapshot
 
-wikimedia/wikipedia, which is kept up, does not have the paper's snapshot. It lies as parquet files in
-legacy-datasets/wikipedia, whose script `datasets` no longer runs. HF_ENDPOINT names another host than huggingface.co.
+wikimedia/wikipedia, which is still maintained, does not have the paper's snapshot. legacy-datasets/wikipedia has it as
+parquet files, which are read directly. HF_ENDPOINT names another host than huggingface.co.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
 
 FILES = 41  # of each snapshot
-SNAPSHOTS = {  # where its files are, its articles
+SNAPSHOTS = {  # name -> where its files are, and how many articles it has
     "20231101.en": ("wikimedia/wikipedia@b04c8d1ceb2f5cd4588862100d08de323dccfbaa", 6_407_814),
     "20220301.en": ("legacy-datasets/wikipedia@97a0b052c326b45fb68593a14972d9eed884cd17/data", 6_458_670),
 }
