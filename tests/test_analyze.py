@@ -57,7 +57,7 @@ def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
 
 
 @pytest.mark.parametrize("r", [1, 256, 257, 515, 1024])
-def test_norms_by_halves_of_the_gram_matrix_are_those_of_the_product(r):
+def test_norms_by_blocks_of_the_gram_matrix_are_those_of_the_product(r):
     x, y = torch.randn(2, 3, 70, r)
     plain = (x @ (y.mT @ y) * x).sum(-1)
     torch.testing.assert_close(analyze.squared_norms(x, y), plain, rtol=1e-4, atol=0)
@@ -279,6 +279,26 @@ def test_what_would_fail_after_the_work_is_refused_before_it(tmp_path, monkeypat
     monkeypatch.setattr(analyze, "score_model", lambda *_: pytest.fail("it began"))
     told = run("--hf", "bert-base", flag)
     assert words in told and "\n" not in told and Path("README.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--plot", "--matrices"])
+def test_where_nothing_can_be_written_is_said_before_the_work(tmp_path, monkeypatch, flag):
+    monkeypatch.setattr(analyze, "score_model", lambda *_: pytest.fail("it began"))
+    (tmp_path / "file").touch()
+    for path, words in (tmp_path, "is a folder"), (tmp_path / "file" / "x.png", "cannot be written"), ("", "is empty"):
+        told = run("--hf", "bert-base", flag, str(path))
+        assert words in told and "\n" not in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_name_with_control_characters_does_not_reach_the_terminal(tmp_path, capsys):
+    model(LLAMA, tmp_path / "m\x1b[31m" / "step1")
+    model(LLAMA, tmp_path / "m\x1b[31m" / "step2")
+    folder = str(tmp_path / "m\x1b[31m")
+    for names in ["--hf", folder, "--revisions", "step*"], ["--hf", f"{folder}/step1", f"{folder}/step2"]:
+        assert run(*names, "--plot", str(tmp_path / "x.png")) == 0
+        out, err = capsys.readouterr()
+        assert "\x1b" not in out + err and "m?[31m" in out and "m?[31m" in err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

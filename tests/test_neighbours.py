@@ -155,6 +155,10 @@ def test_a_timm_checkpoint_says_what_to_give_instead(tmp_path):
     ("huggingface.co/org/toy/tree/main", "org/toy@main"), ("https://hf.co/org/toy?library=x", "org/toy"),
     ("https://huggingface.co/org/toy/tree/refs%2Fpr%2F1", "org/toy@refs/pr/1"), (" org/toy ", "org/toy"),
     ("https://huggingface.co/org/toy/blob/v2/model.safetensors", "org/toy@v2"), ("org/toy@v2 ", "org/toy@v2"),
+    ("https://huggingface.co/org/toy/commit/abc123", "org/toy@abc123"),
+    ("https://huggingface.co/org/toy/commits/v2", "org/toy@v2"), ("https://www.huggingface.co/org/toy", "org/toy"),
+    ("https://huggingface.co/org/toy/raw/v2/config.json", "org/toy@v2"), ("http://huggingface.co/org/toy", "org/toy"),
+    ("https://huggingface.co/gpt2/tree/v2", "openai-community/gpt2@v2"),
     ("https://huggingface.co/gpt2", "openai-community/gpt2"), ("/huggingface.co/org/toy", "/huggingface.co/org/toy"),
     ("bert-base ", "google-bert/bert-base-uncased"), ("bert-base@v2", "google-bert/bert-base-uncased@v2"),
 ])
@@ -195,6 +199,13 @@ def test_no_more_is_read_than_there_is(tmp_path, hub, file):
     for source in (folder(tmp_path / "toy", {file: data}), "org/toy"):
         opened = read(source, [list(weights)], weights)
         assert opened.bytes_read <= opened.size
+
+
+@pytest.mark.parametrize("text", ["[]", '[["model_type", "bert"]]', "3", '"x"', "null", " ", "[" * 100_000,
+                                  '{"num_hidden_layers": ' + "9" * 5000 + "}"])
+def test_a_config_that_is_no_object_is_one_line(tmp_path, text):
+    toy = folder(tmp_path / "toy", {"model.safetensors": FILE}, text.encode())
+    assert "config.json is not a JSON object" in refusal(toy)
 
 
 def test_shapes_that_torch_cannot_hold_are_refused(tmp_path):

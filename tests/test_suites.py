@@ -119,6 +119,12 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_order(run_folder, tmp_path
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
 
 
+def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run_folder, capsys):
+    (run_folder / "checkpoint-2").rename(run_folder / "run[2]")
+    assert run("--hf", str(run_folder / "run[2]")) == 0
+    assert "run[2]: read" in capsys.readouterr().err
+
+
 def test_two_trainings_that_one_glob_matches_are_two(run_folder, tmp_path):
     bert(tmp_path / "other" / "checkpoint-7", 0.5)
     found = suites.find_targets(f"{tmp_path}/*/checkpoint-*")
@@ -188,6 +194,7 @@ def test_the_axis_of_steps_is_logarithmic_where_they_span_decades(steps, scale, 
     (["--hf", "{run}/checkpoint-2", "--revision", "v1"], "is local, where there is no revision v1"),
     (["--suite", "ettn"], "no suite ettn (did you mean ettin?): there are "),
     (["--suite", "{run}/none.csv"], "there is no file {run}/none.csv"),
+    (["--suite", "{run}"], "no suite {run}"),
 ])
 def test_what_cannot_be_found_is_one_line(argv, wanted, run_folder, capsys):
     code = run(*(word.format(run=run_folder) for word in argv))
@@ -200,6 +207,30 @@ def test_what_cannot_be_found_is_one_line(argv, wanted, run_folder, capsys):
     (["--revision", "x"], "--revision names one, --revisions those that match")])
 def test_options_that_make_no_sense_are_refused(option, wanted, run_folder):
     assert wanted in run("--hf", str(run_folder), "--revisions", "checkpoint-*", *option)
+
+
+HEADER = ",".join(suites.Member._fields)
+
+
+@pytest.mark.parametrize("content, wanted", [
+    ("", "its columns are not suite,name"), ("suite,name\n", "its columns are not suite,name"),
+    ("a,b\n1,2\n", "its columns are not suite,name"), (HEADER + "\n", "lists no model"),
+    (HEADER + "\ns,m\n", "line 2"), (HEADER + "\ns,m,x,,,pair,1,x,S,,,here,more\n", "line 2"),
+    (HEADER + "\ns,m,x,,,pair,yes,x,S,,,here\n", "line 2: causal is 'yes', expected 0, 1 or nothing"),
+    (HEADER + "\ns,m,x,,,dose,1,x,S,many,,here\n", "line 2: dose is 'many', expected a number or nothing"),
+    (HEADER + "\ns,m,x,,,dose,1,x,S,inf,,here\n", "line 2: dose is 'inf', expected a number or nothing"),
+    (HEADER + "\ns,m,x,,,pairs,1,x,S,,,here\n", "line 2: kind is 'pairs', expected one of pair, dose, switch, traj"),
+    ("suite,\xff\n", "no list of a suite")])
+def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(content, wanted, tmp_path):
+    (tmp_path / "suite.csv").write_bytes(content.encode("latin1"))
+    told = run("--suite", str(tmp_path / "suite.csv"))
+    assert f"{tmp_path}/suite.csv" in told and wanted in told and "\n" not in told
+
+
+def test_a_suite_of_which_nothing_can_be_drawn_is_one_line_after_its_table(run_folder, tmp_path, capsys):
+    alone = dict(suite="toy", name="alone", hub_id=run_folder / "checkpoint-2", kind="switch", causal=0, partner="no")
+    told = run("--suite", suite_file(tmp_path, [alone]), "--plot", str(tmp_path / "s.png"))
+    assert "alone" in capsys.readouterr().out and "nothing to draw" in told and "\n" not in told
 
 
 # ---- on the Hub --------------------------------------------------------------------------------------------------

@@ -131,11 +131,13 @@ def read_json(folder: Folder, name: str) -> dict:
     try:
         text = folder.fetch(name).read_bytes()
         refuse_pointer(text, name)
-        return dict(json.loads(text))
-    except (ValueError, TypeError, RecursionError) as e:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as e:
         raise CheckpointError(f"{name} is not a JSON object ({str(e):.100}): get it again") from e
     except OSError as e:
         raise CheckpointError(f"cannot read {name} ({e.strerror or e})") from e
+    require(isinstance(found, dict), f"{name} is not a JSON object ({found!r:.60}): get it again")
+    return found
 
 
 def refuse_pointer(head: bytes, name: str):

@@ -200,7 +200,8 @@ def refuse_unknown(model_type: str, part_type: str, config: dict):
         hint = "this is a checkpoint of timm, whose config.json has no number of heads; take that of transformers"
     elif part_type is None:
         hint = "config.json names none; write the one that the weights are of into it, such as \"model_type\": \"bert\""
-    require(part_type in KNOWN, f"{model_type}: model_type {part_type!r} is not known ({hint})")
+    of_model = f"{model_type}: " if model_type else ""
+    require(part_type in KNOWN, f"{of_model}model_type {part_type!r} is not known ({hint})")
 
 
 def check_shapes(layer: Layer, shapes: Mapping[str, tuple[int, ...]]):
@@ -288,7 +289,7 @@ def part_type(model_type: str, part: str, config: dict) -> str:
     return guess if own == model_type else own
 
 
-NUMBER = r"\d{1,9}"  # of a layer, in the name of a tensor
+NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
 # Keys of config.json, which are tried in this order. {0} is the name of the stack.
 N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
     encoder_layers conf_num_hidden_layers"""

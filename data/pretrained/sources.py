@@ -40,15 +40,17 @@ def without_address(source: str) -> str:
     if os.path.exists(os.path.expanduser(source)):
         return source
     source = source.strip()
-    mirror = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    hosts = ["https://huggingface.co", "huggingface.co", "https://hf.co", "hf.co", mirror.rstrip("/")]
-    host = next((host for host in hosts if source.startswith(f"{host}/")), None)
-    if host is None:
+    mirror = os.environ.get("HF_ENDPOINT", "").rstrip("/")
+    hosts = [re.escape(mirror)] if mirror else []
+    hosts.append(r"(https?://)?(www\.)?(huggingface\.co|hf\.co)")
+    address = re.match(f"({'|'.join(hosts)})/", source)
+    if address is None:
         return source
-    place = re.split("[?#]", source.removeprefix(f"{host}/"))[0]  # org/name/tree/v1/and/more
-    org, name, kind, revision, *_ = place.split("/") + 3 * [""]
-    repo = f"{org}/{name}" if name else org
-    return f"{repo}@{unquote(revision)}" if kind in ("tree", "blob", "resolve") and revision else repo
+    place = re.split("[?#]", source[address.end() :])[0]  # org/name/tree/v1/and/more, or name/tree/v1 of old models
+    page = re.fullmatch(r"(?P<repo>[^/]+(/[^/]+)?)/(tree|blob|resolve|raw|blame|commits?)/(?P<revision>[^/]+).*", place)
+    if page:
+        return f"{page['repo']}@{unquote(page['revision'])}"
+    return "/".join(place.strip("/").split("/")[:2])
 
 
 def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:

@@ -109,7 +109,8 @@ def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit
     revisions: a glob for the branches and tags of a repository, or for the folders in a folder. The name may be a glob
     itself, for folders or repositories. stride and limit apply to every training by itself.
     """
-    if is_glob(name):
+    exists = os.path.exists(os.path.expanduser(name))  # also as run[1], which looks like a glob
+    if is_glob(name) and not exists:
         matches = find_matches(name)
         trainings = {}  # the name of a training, with a * for the step -> its names
         for match in matches:
@@ -194,17 +195,35 @@ class Member(NamedTuple):
     source: str  # where it was seen to exist
 
 
+KINDS = ["pair", "dose", "switch", "trajectory"]
+CAUSAL = {"0": False, "1": True, "": None}
+
+
 def read_suites(path=SUITES) -> list[Member]:
-    with open(path, newline="") as f:
-        rows = list(csv.DictReader(f))
     members = []
-    for row in rows:
-        require(row.keys() == set(Member._fields), f"{path} is no list of a suite: its columns are not "
-                                                   f"{','.join(Member._fields)}")
-        causal = {"0": False, "1": True, "": None}[row["causal"]]
-        dose = float(row["dose"]) if row["dose"] else None
-        members.append(Member(**(row | dict(causal=causal, dose=dose))))
+    try:
+        with open(path, newline="") as f:
+            reader = csv.DictReader(f)
+            require(reader.fieldnames == list(Member._fields), f"{path} is no list of a suite: its columns are not "
+                                                               f"{','.join(Member._fields)}")
+            for row in reader:
+                members.append(read_member(row, f"{path}, line {reader.line_num}"))
+    except (UnicodeDecodeError, csv.Error) as e:
+        raise CheckpointError(f"{path} is no list of a suite ({e})") from e
+    require(members, f"{path} lists no model")
     return members
+
+
+def read_member(row: dict, line: str) -> Member:
+    """A Member from the text of its cells. line: where it stands, for the message of an error."""
+    whole = None not in row and None not in row.values()  # as csv marks cells that are too many, or missing
+    require(whole, f"{line} has not {len(Member._fields)} cells")
+    require(row["kind"] in KINDS, f"{line}: kind is {row['kind']!r}, expected one of {', '.join(KINDS)}")
+    require(row["causal"] in CAUSAL, f"{line}: causal is {row['causal']!r}, expected 0, 1 or nothing")
+    is_dose = re.fullmatch(r"(\d+(\.\d+)?)?", row["dose"])
+    require(is_dose, f"{line}: dose is {row['dose']!r}, expected a number or nothing")
+    dose = float(row["dose"]) if row["dose"] else None
+    return Member(**(row | dict(causal=CAUSAL[row["causal"]], dose=dose)))
 
 
 def find_suite(name: str) -> list[Member]:

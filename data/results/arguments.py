@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from data.results import compare, figures, tables
-from data.results.runs import RunError, require
+from data.results.runs import RunError, require, writing
 
 
 def parse(argv, description, gamma):
@@ -65,6 +65,21 @@ def check(args):
             ending = Path(path).suffix[1:] or "png"
             formats = figures.formats()
             require(ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
+    for flag, path in ("csv", args.csv), ("plot", args.plot), ("matrices", args.matrices):
+        if path is not None:
+            require_writable(flag, path)
     if args.csv and Path(args.csv).exists():
         mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
+
+
+def require_writable(flag, path):
+    """RunError if no file can be made there."""
+    require(path, f"--{flag} is empty: give the name of a file")
+    path = Path(path)
+    require(not path.is_dir(), f"--{flag}={path} is a folder: give the name of a file")
+    trial = path.with_name(path.name + ".tmp")  # under the name that runs.replacing uses
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()

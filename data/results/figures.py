@@ -4,6 +4,7 @@ The pictures that analyze.py and train.py draw. Blue is an encoder and purple a 
 
 import contextlib
 import itertools
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,8 @@ def figure(path, widths, rows=1, inches=2.4):
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
-    with replacing(path) as temporary:
+    with replacing(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a letter that the font does not have: a box stands for it
         fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:] or "png")
     plt.close(fig)
 

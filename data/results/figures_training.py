@@ -6,6 +6,7 @@ there are several, they go from light to dark.
 import numpy as np
 
 from data.results.figures import figure, kind, layer_colour, put_legend, put_null, put_titles, put_zero
+from data.results.runs import require
 from data.results.training import GRID, SCORES, difference, find_pairs, quartiles
 
 SHADES = {"decoder": "Purples", "encoder": "Blues", "causal unknown": "Greys"}
@@ -130,6 +131,8 @@ def plot_suite(scored, trainings, path):
     titles += ["dose"] * len(doses)
     if trainings:
         titles.append("over training")
+    require(titles, f"{path}: there is nothing to draw, no pair of an encoder and a decoder that was scored, no "
+                    "switched model with its partner, no dose and no training")
     with figure(path, [1] * len(titles), rows=2) as axes:
         for row, score in zip(axes, SCORES):
             row[0].set_ylabel(f"{score} of $W_{{qk}}$")

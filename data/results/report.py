@@ -5,6 +5,7 @@ What analyze.py prints and draws once it has the scores of models, and what trai
 from pathlib import Path
 
 from data.pretrained import audit
+from data.pretrained.files import printable
 from data.pretrained.sources import known_models
 from data.results import (compare, figures, figures_published, figures_training, figures_tuning, published, tables,
                           training, tuning)
@@ -13,6 +14,12 @@ from data.results.runs import TRACE_AFTER, RunError, read_run
 # ---- pretrained models -------------------------------------------------------------------------------------------
 #
 # rows: a list of tables.ModelScore. results: {target: its ScoredModel}, for the models that were scored just now.
+
+
+def show(table):
+    """Print a table. Names in it may hold control characters, which must not reach the terminal."""
+    for line in table.splitlines():
+        print(printable(line))
 
 
 def summarise(rows, results):
@@ -35,7 +42,7 @@ def report_models(rows, results, with_layers, plot):
     if with_layers:
         print(tables.layer_table(rows))
     summary = summarise(rows, results)
-    print(tables.summary_table(summary))
+    show(tables.summary_table(summary))
     target, result = next(iter(results.items()))
     if plot and len(summary) == len(result.causal) and result.crops:  # one model, whose matrices were kept
         figures.plot_model(target.model, rows, result.causal, result.crops, plot)
@@ -45,7 +52,7 @@ def report_models(rows, results, with_layers, plot):
 
 def report_trainings(rows, targets, surveys, plot):
     trainings = training.find_trainings(targets, rows, surveys)
-    print(training.training_table(trainings))
+    show(training.training_table(trainings))
     if plot and trainings:
         figures_training.plot_training(trainings, plot)
 
@@ -53,7 +60,7 @@ def report_trainings(rows, targets, surveys, plot):
 def report_suite(members, rows, targets, surveys, plot):
     scored = training.find_scored(members, rows)
     trainings = training.find_trainings(targets, rows, surveys)
-    print(training.suite_table(scored, trainings))
+    show(training.suite_table(scored, trainings))
     if plot and (scored or trainings):
         figures_training.plot_suite(scored, trainings, plot)
 
@@ -65,7 +72,7 @@ def report_paper(rows, results, plot):
     for s in summary:
         ours[s.model, s.stack] = s.symmetry, s.directionality
     if summary:
-        print(tables.summary_table(summary))
+        show(tables.summary_table(summary))
     rows = audit.read_printed_tables()
     print(audit.printed_table(rows, ours))
     print(audit.tally(rows))
@@ -92,6 +99,8 @@ def describe_start(trainer):
         f"batch of {cfg.batch_size} = {place.world} processes x {n_micro_batches} micro-batches x {micro_batch_size} "
         f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
     ]
+    if cfg.init_from not in ("scratch", "resume"):
+        lines.append(f"the weights are those of {cfg.init_from}: init, qk_std and v_std do not apply")
     if cfg.profile and cfg.max_iters - trainer.step <= TRACE_AFTER:
         lines.append(f"no trace.json will be written: a trace begins after {TRACE_AFTER} updates")
     if cfg.warmup_iters > cfg.max_iters:
