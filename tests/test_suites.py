@@ -9,7 +9,8 @@ import torch
 from transformers import BertConfig, BertModel, HubertConfig, HubertModel, ViTConfig, ViTModel, logging
 
 from data.pretrained import suites
-from data.results import figures, training
+from data.results import figures
+from data.results.suites import GRID, Scored, Training, difference, find_pairs
 from tests.test_analyze import read, run
 from tests.hub import hub  # noqa: F401, a fixture
 
@@ -180,11 +181,11 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tm
 @pytest.mark.parametrize("steps, scale", [([100, 200, 900], "linear"), ([10, 300], "log"), ([0, 10, 300], "symlog"),
                                           ([0], "linear")])
 def test_the_axis_of_steps_is_logarithmic_where_they_span_decades(steps, scale, tmp_path, drawn):
-    from data.results import figures_training
+    from data.results import figures_suites
 
     values = np.zeros((len(steps), 2))
-    one = training.Training("m", None, np.array(steps), [""] * len(steps), 16, 16, values, values)
-    figures_training.plot_training([one], tmp_path / "x.png")
+    one = Training("m", None, np.array(steps), [""] * len(steps), 16, 16, values, values)
+    figures_suites.plot_training([one], tmp_path / "x.png")
     assert drawn[0].axes[0].get_xscale() == scale
 
 
@@ -352,10 +353,10 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
 def test_the_difference_is_taken_at_equal_depth():
     """Scores that are straight lines over depth, on 3 and 5 layers: so is their difference."""
     member = suites.Member("s", "m", "", "", "", "pair", False, "", "S", None, "", "")
-    encoder = training.Scored(member, 8, 8, 1 - np.linspace(0, 1, 3), np.zeros(3))
-    decoder = training.Scored(member._replace(causal=True), 8, 8, 0.5 * np.linspace(0, 1, 5), np.zeros(5))
-    (pair,) = training.find_pairs([decoder, encoder])
-    np.testing.assert_allclose(training.difference(pair, "symmetry"), 1 - 1.5 * training.GRID, atol=1e-12)
+    encoder = Scored(member, 8, 8, 1 - np.linspace(0, 1, 3), np.zeros(3))
+    decoder = Scored(member._replace(causal=True), 8, 8, 0.5 * np.linspace(0, 1, 5), np.zeros(5))
+    (pair,) = find_pairs([decoder, encoder])
+    np.testing.assert_allclose(difference(pair, "symmetry"), 1 - 1.5 * GRID, atol=1e-12)
 
 
 def test_the_picture_of_a_suite(suite, tmp_path, drawn):

@@ -7,8 +7,8 @@ from pathlib import Path
 from data.pretrained import audit
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
-from data.results import (compare, figures, figures_published, figures_training, figures_tuning, published, tables,
-                          training, tuning)
+from data.results import (compare, figures, figures_published, figures_suites, figures_tuning, published, suites,
+                          tables, tuning)
 from data.results.runs import TRACE_AFTER, RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -51,18 +51,18 @@ def report_models(rows, results, with_layers, plot):
 
 
 def report_trainings(rows, targets, surveys, plot):
-    trainings = training.find_trainings(targets, rows, surveys)
-    show(training.training_table(trainings))
+    trainings = suites.find_trainings(targets, rows, surveys)
+    show(suites.training_table(trainings))
     if plot and trainings:
-        figures_training.plot_training(trainings, plot)
+        figures_suites.plot_training(trainings, plot)
 
 
 def report_suite(members, rows, targets, surveys, plot):
-    scored = training.find_scored(members, rows)
-    trainings = training.find_trainings(targets, rows, surveys)
-    show(training.suite_table(scored, trainings))
+    scored = suites.find_scored(members, rows)
+    trainings = suites.find_trainings(targets, rows, surveys)
+    show(suites.suite_table(scored, trainings))
     if plot and (scored or trainings):
-        figures_training.plot_suite(scored, trainings, plot)
+        figures_suites.plot_suite(scored, trainings, plot)
 
 
 def report_paper(rows, results, plot):

@@ -7,7 +7,7 @@ import numpy as np
 
 from data.results.figures import figure, kind, layer_colour, put_legend, put_null, put_titles, put_zero
 from data.results.runs import require
-from data.results.training import GRID, SCORES, difference, find_pairs, quartiles
+from data.results.suites import GRID, SCORES, difference, find_pairs, quartiles
 
 SHADES = {"decoder": "Purples", "encoder": "Blues", "causal unknown": "Greys"}
 MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
