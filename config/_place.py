@@ -216,7 +216,8 @@ def noted_signals():
 
     handlers_before = {}
     for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:  # SIGHUP: the terminal was closed
-        handlers_before[signum] = signal.signal(signum, note)
+        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
+            handlers_before[signum] = signal.signal(signum, note)
     try:
         yield signals
     finally:

@@ -389,6 +389,21 @@ def test_a_signal_loses_nothing(whole_of_400_steps, cfg, signum, code):
     assert result(cfg.out_dir) == result(whole.out_dir)
 
 
+def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(finished, cfg, monkeypatch):
+    train_step = train.Trainer.train_step
+
+    def step(run, batch):
+        os.kill(os.getpid(), signal.SIGHUP)
+        train_step(run, batch)
+    monkeypatch.setattr(train.Trainer, "train_step", step)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        train.main(argv(cfg))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert result(cfg.out_dir) == result(finished.out_dir)
+
+
 def test_a_finished_run_is_neither_overwritten_nor_changed_by_resuming(finished):
     before = result(finished.out_dir)
     with pytest.raises(SystemExit) as e:
