@@ -250,6 +250,21 @@ class Transformer(nn.Module):
         return LinearCrossEntropy.apply(x.flatten(0, 1), weight, bias, targets.flatten(), with_gradients)
 
 
+def count_flops(cfg, n_targets):
+    """
+    The operations of a training step in matrix products, on one sequence of block_size tokens, n_targets of which are
+    predicted. A multiplication and an addition are two. Attention counts as if there were no mask, as is usual.
+    """
+    T, K, C, V = cfg.block_size, n_targets, cfg.n_embd, cfg.vocab_size
+    # Multiplications of the forward pass. A token costs the size of every weight; attention costs T C for the logits
+    # of a token, and T C for its mean of values.
+    block = 12 * T * C**2 + 2 * T**2 * C  # q, k, v and proj have 4 C^2 weights, the MLP has 8 C^2
+    last_block = 2 * T * C**2 + 10 * K * C**2 + 2 * K * T * C  # k and v of all tokens, the rest of the predicted ones
+    head = K * C**2 + K * C * V
+    forward = 2 * ((cfg.n_layer - 1) * block + last_block + head)
+    return 3 * forward  # the backward pass makes two products of each: one for the weight, one for the input
+
+
 # ---- our names <-> the names of a Hugging Face BERT --------------------------------------------------------------
 #
 # Both have the same tensors, and both store a Linear as (out, in). So only the names have to be changed.

@@ -509,6 +509,18 @@ def test_redirected_output_is_a_line_per_evaluation_and_no_bar(cfg, capsys):
     assert " left" in lines[1] and "step/s" not in bar
 
 
+def test_on_a_gpu_a_line_has_the_share_of_its_matrix_rate(cfg, monkeypatch, capsys):
+    """No GPU is needed: only its rate is given, and it is the operations that train.py counts in the seconds it takes."""
+    monkeypatch.setattr(train, "matrix_rate", lambda device, dtype: 1e9)
+    train.main(argv(cfg, max_iters=4))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step 4:")]
+    tokens_per_s = float(runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["tokens_per_s"])
+    idx, targets, positions = batches.get_batch(cfg, tokens.load(cfg.data_dir).meta, tokens.load(cfg.data_dir).train,
+                                                1, 0, np.arange(1))
+    flops = train.count_flops(train.ModelConfig(258, 16, 2, 2, 16), targets.numel())
+    assert f", {tokens_per_s * flops / 16 / 1e9:.0%} of the GPU's matrix rate" in line
+
+
 def test_a_checkpoint_of_another_run_or_cut_short_is_refused_by_name(finished, cfg, tmp_path):
     out = Path(cfg.out_dir)
     out.mkdir()
