@@ -5,12 +5,15 @@ Reading a config.json of unknown make. Each value is checked for its type here, 
 """
 
 MAX_COUNT = 1_000_000  # more layers, heads, or dimensions of a head than any model has
+MAX_LINE = 500  # characters of an error
 
 
 class LayoutError(ValueError):
     """The query and key weights cannot be told with certainty. One printable line: model_type and what was found."""
 
     def __init__(self, message: str):
+        if len(message) > MAX_LINE:  # a name in config.json can be of any length
+            message = message[:MAX_LINE] + "..."
         super().__init__("".join(letter if letter.isprintable() else "?" for letter in message))
 
 
