@@ -39,6 +39,7 @@ from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import arguments, figures, report, runs, tables
 
+BLOCK = 256  # columns of a Gram matrix at a time
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # pictures show this many rows and columns of a W_qk
 
@@ -131,9 +132,9 @@ def scores(w_q, w_k, gamma=GAMMA):
     If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
     takes 3.5 to 5 C r^2 multiplications instead of C^2 r.
     """
-    w_q, w_k = near_one(w_q), near_one(w_k)
+    w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
     C, r = w_q.shape[-2:]
-    if 5 * r > 2 * C:  # then the plain way is faster, as measured at C = 768 and 4096
+    if 3 * r > C:  # then the plain way is faster, as measured at C = 768 and 4096
         s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
         enough = 1e-8
     else:
@@ -144,38 +145,28 @@ def scores(w_q, w_k, gamma=GAMMA):
     # about 1 / r of the square of the sum of the r norms. If it is far less, compute once more in float64.
     left = row_norms.square().sum(-1)  # (...), |W_qk|^2
     total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)  # (...), the sum of the norms of the r matrices
-    if (left < enough * total.square()).any():
+    has_digits = left > enough * total.square()
+    # float32 ends at 1e-38 and 1e38. Of very small or very large weights, products of four of them are beyond that.
+    in_range = (left > 1e-20) & (left < 1e20)
+    if not (has_digits & in_range).all():
         if w_q.ndim > 2:  # many matrices: do them one by one, because most of them are good as they are
             return one_by_one(w_q, w_k, gamma)
         s, row_norms, column_norms = from_product(w_q.cpu().double(), w_k.cpu().double())  # not every GPU has float64
-        s, row_norms, column_norms = s.to(w_q), row_norms.to(w_q), column_norms.to(w_q)  # dtype and device as before
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     is_zero = s.isnan()  # the symmetry of a zero matrix is 0 / 0
-    return Scores(s, d.masked_fill(is_zero, math.nan), eq17.masked_fill(is_zero, math.nan))
+    d, eq17 = d.masked_fill(is_zero, math.nan), eq17.masked_fill(is_zero, math.nan)
+    return Scores(s.to(w_q), d.to(w_q), eq17.to(w_q))  # dtype and device as they came, also after float64
 
 
 def one_by_one(w_q, w_k, gamma):
     """scores() of a list of matrices, each by itself."""
-    each = [scores(q, k, gamma) for q, k in zip(w_q, w_k)]
+    each = [scores(q, k, gamma) for q, k in zip(w_q, w_k.expand_as(w_q))]
     return Scores(
         torch.stack([found.symmetry for found in each]),
         torch.stack([found.directionality for found in each]),
         torch.stack([found.directionality_eq17 for found in each]),
     )
-
-
-def near_one(w):
-    """w (..., C, r) in float32 at least. If its largest entry is far from 1, w is scaled by a power of two."""
-    # The scores do not depend on the scale of W_q and W_k. But they are made of products of four entries, and if these
-    # are all 1e-21, float32 makes the product 0.
-    w = at_least_float32(w)
-    low, high = w.detach().flatten(-2).aminmax(dim=-1)  # (...); detach: for autograd the scale is a constant
-    exponent = torch.frexp(torch.maximum(high, -low)).exponent  # largest entry = 2^exponent times 0.5 to 1
-    if (exponent.abs() < 16).all():
-        return w
-    exponent = exponent.clamp(-126, 126)  # the range of float32
-    return w * torch.exp2(-exponent)[..., None, None]  # a power of two, so no digit changes
 
 
 def from_product(w_q, w_k):
@@ -197,18 +188,19 @@ def from_gram(w_q, w_k):
 
 def squared_norms(x, y):
     """The squared norm of every row of x y^T: x, y (..., C, r) -> (..., C)."""
-    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T.
-    r = x.shape[-1]
-    if r <= 256:
-        gram = y.mT @ y  # (..., r, r)
-        return ((x @ gram) * x).sum(-1)
-    # gram is symmetric, so half of it is enough. Cut x = [a b] and y = [c d]. Then x y^T = a c^T + b d^T, and by row
-    #     |a c^T + b d^T|^2 = |a c^T|^2 + 2 <a c^T, b d^T> + |b d^T|^2
-    # The two squares are this function again. At r = 1024 this takes 5/8 of the multiplications.
-    a, b = x[..., : r // 2], x[..., r // 2 :]  # (..., C, r / 2) each
-    c, d = y[..., : r // 2], y[..., r // 2 :]
-    cross = ((a @ (c.mT @ d)) * b).sum(-1)  # (..., C)
-    return squared_norms(a, c) + 2 * cross + squared_norms(b, d)
+    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. In two lines:
+    #     gram = y.mT @ y  # (..., r, r)
+    #     return ((x @ gram) * x).sum(-1)
+    # gram is symmetric, so half of it is enough: a block of its columns at a time, from the diagonal down. What is below
+    # the diagonal blocks counts twice. At r = 1024 this takes 5/8 of the multiplications.
+    total = 0.0
+    for i in range(0, x.shape[-1], BLOCK):
+        gram = y[..., i:].mT @ y[..., i : i + BLOCK]  # (..., r - i, BLOCK)
+        gram[..., BLOCK:, :] *= 2
+        # x is a transposed weight, so x.mT is contiguous: everything below runs along C
+        product = gram.mT @ x[..., i:].mT  # (..., BLOCK, C)
+        total = total + (product * x[..., i : i + BLOCK].mT).sum(-2)  # (..., C)
+    return total
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -271,13 +263,22 @@ def score_layer(target, stack, layer, tensors, args):
         raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
     rows = [to_row(None, q, whole)]
     if args.per_head:
-        group = len(w_q) // len(w_k)  # query heads that share a key head
-        of_heads = scores(w_q, w_k.repeat_interleave(group, 0), args.gamma)  # (H,) each
-        for head in range(len(w_q)):
-            rows.append(to_row(head, w_q[head], [values[head] for values in of_heads]))
+        for head, values in enumerate(head_scores(w_q, w_k, args.gamma)):
+            rows.append(to_row(head, w_q[head], values))
     # The corner of W_qk is the product of the first rows of both factors.
     corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
     return rows, corner.cpu().numpy()
+
+
+def head_scores(w_q, w_k, gamma=GAMMA):
+    """w_q (H, C, D), w_k (Hkv, C, D) -> the scores of each query head with its key head, H triples of numbers."""
+    found = []
+    group = len(w_q) // len(w_k)  # query heads that share a key head
+    for i, keys in enumerate(w_k):
+        queries = w_q[i * group : (i + 1) * group]  # (H / Hkv, C, D)
+        of_heads = scores(queries, keys, gamma)  # (H / Hkv,) each; the Gram matrix of the keys is made once
+        found += torch.stack(of_heads, -1).tolist()
+    return found
 
 
 def bytes_read(checkpoint):
@@ -297,30 +298,35 @@ def score_rows(step, n_head, new, old):
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. old: the same at the last rows before, None at the start.
     update_symmetry is the symmetry of the change of W_qk since then, which is the subject of Theorem 2.4.
     """
-    of_layers = score_step(new, old)  # (L,) each
-    # The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k.
-    new_heads = [split_heads(w, n_head) for w in new]
-    old_heads = None
-    if old is not None:
-        old_heads = [split_heads(w, n_head) for w in old]
-    of_heads = score_step(new_heads, old_heads)  # (L, H) each
     rows = []
-    for layer in range(len(new[0])):
-        texts = [f"{values[layer]:.6f}" for values in of_layers]
-        rows.append(runs.RunScore(step, layer, "", *texts))  # an empty cell for the head: the whole layer
-        for head in range(n_head):
-            texts = [f"{values[layer, head]:.6f}" for values in of_heads]
-            rows.append(runs.RunScore(step, layer, head, *texts))
+    for layer in range(len(new[0])):  # one at a time, so that what is computed of a layer stays in the caches
+        new_layer = [w[layer] for w in new]  # W_q and W_k, (C, C) each
+        old_layer = None
+        if old is not None:
+            old_layer = [w[layer] for w in old]
+        values = score_step(new_layer, old_layer)  # (4,)
+        rows.append(runs.RunScore(step, layer, "", *as_texts(values)))  # an empty cell for the head: the whole layer
+        # The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k.
+        new_heads = [split_heads(w, n_head) for w in new_layer]  # (H, C, D) each
+        old_heads = None
+        if old is not None:
+            old_heads = [split_heads(w, n_head) for w in old_layer]
+        for head, values in enumerate(score_step(new_heads, old_heads)):  # (H, 4)
+            rows.append(runs.RunScore(step, layer, head, *as_texts(values)))
     return rows
 
 
+def as_texts(values):
+    return [f"{value:.6f}" for value in values.tolist()]
+
+
 def split_heads(w, n_head):
-    """(L, C, C) -> (L, H, C, D)"""
-    return w.unflatten(-1, (n_head, -1)).movedim(-2, 1)
+    """(C, C) -> (H, C, D)"""
+    return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
 
 
 def score_step(new, old):
-    """-> symmetry, directionality and directionality_eq17 of W_qk, and the symmetry of its change, on the CPU."""
+    """-> symmetry, directionality and directionality_eq17 of W_qk, and the symmetry of its change: (..., 4), on the CPU."""
     w_q, w_k = new
     now = scores(w_q, w_k)
     change = torch.full_like(now.symmetry, math.nan)  # at the start there is no change yet
@@ -329,10 +335,11 @@ def score_step(new, old):
         #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
         # The right side subtracts before it multiplies, so a small change keeps its digits.
         p_q, p_k = old
-        left = torch.cat([w_q - p_q, p_q], -1)  # (..., C, r) and (..., C, r) -> (..., C, 2 r)
-        right = torch.cat([w_k, w_k - p_k], -1)  # (..., C, 2 r)
+        # They are put together as weights are stored, (2 r, C), and transposed like these.
+        left = torch.cat([(w_q - p_q).mT, p_q.mT], -2).mT  # (..., C, 2 r)
+        right = torch.cat([w_k.mT, (w_k - p_k).mT], -2).mT  # (..., C, 2 r)
         change = scores(left, right).symmetry
-    return [x.cpu() for x in (*now, change)]  # numbers for a CSV file
+    return torch.stack([*now, change], -1).cpu()  # numbers for a CSV file
 
 
 # ---- the command line --------------------------------------------------------------------------------------------

@@ -115,9 +115,9 @@ def learning_rate(cfg, step):
 
 def stacked_qk(model):
     """W_q and W_k of every layer, each (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T."""
-    w_q = torch.stack([block.attn.q.weight.T for block in model.blocks])  # (L, C, C)
-    w_k = torch.stack([block.attn.k.weight.T for block in model.blocks])  # (L, C, C)
-    return w_q, w_k
+    w_q = torch.stack([block.attn.q.weight for block in model.blocks])  # (L, C, C)
+    w_k = torch.stack([block.attn.k.weight for block in model.blocks])  # (L, C, C)
+    return w_q.mT, w_k.mT
 
 
 def constraint(cfg, model):

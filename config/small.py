@@ -1,4 +1,4 @@
-"""Between config/tiny.py and BERT-mini: 2 layers of 128 dimensions, heads of 64 as in BERT, 1 or 2 minutes on a core."""
+"""Between config/tiny.py and BERT-mini: 2 layers of 128 dimensions, heads of 64 as in BERT; 1 or 2 minutes a run."""
 from config.bert_mini_cpu import *
 
 n_layer = 2

@@ -219,8 +219,8 @@ def command(folder, meta):
     """The command that makes the files of a folder: from meta.json, else guessed from the path."""
     if "command" in meta:
         return f"{meta['command']} --out_dir={folder}"
-    folder = folder.absolute()
-    dataset, name = folder.parent.name, folder.name
+    name = folder.absolute().name
+    dataset = folder.absolute().parent.name
     if not (Path(__file__).parent / dataset / "prepare.py").exists():
         dataset = "NAME"
     return " ".join([f"python data/{dataset}/prepare.py", *options(name), f"--out_dir={folder}"])

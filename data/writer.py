@@ -310,11 +310,12 @@ def choose(hashes, shares, state):
 
     Each gets a draw in [0, 1) from the hash of its text, so a text that occurs twice is in the same split both times.
     Draws below val_fraction validate. So does the lowest draw of all: even a small corpus needs a validation split.
-    shares (N,): the share of each in the corpus. A document that is more than half of the corpus never validates.
+    shares (N,): the share of each, with its copies, in the corpus. What is more than half of it never validates.
     """
     secret = np.random.SeedSequence(state["seed"]).generate_state(1, np.uint64)
     draws = (hashes ^ secret) / 2.0**64  # uniform in [0, 1)
-    allowed = shares <= 0.5
+    _, text = np.unique(hashes, return_inverse=True)  # (N,): a number for each text, the same for its copies
+    allowed = np.bincount(text, weights=shares)[text] <= 0.5  # share of all copies
     lowest = state["lowest"]
     if lowest == 1 and allowed.any():
         lowest = float(draws[allowed].min())

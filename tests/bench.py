@@ -8,6 +8,8 @@ threads, in turns, after a warm-up; the ratio is that of the medians. Needs test
 two cores; on a GPU the train rows are BERT of 12 layers, in bfloat16.
 """
 
+import contextlib
+import io
 import itertools
 import json
 import re
@@ -22,6 +24,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import transformers
+from safetensors import safe_open
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
@@ -40,6 +43,7 @@ from model import ModelConfig, Transformer
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
+HEAD_DIM = 128  # LLaMA-3-8B's
 
 
 def seconds(f):
@@ -77,10 +81,13 @@ def row(name, *cells):
 # ---- scores ------------------------------------------------------------------------------------------------------
 
 
-def plain_scores(w_q, w_k):
-    """What one would write first: expand the keys, form M in float32, add its transpose, take norms."""
-    w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)
-    m = torch.cat([*w_q.float()], 1) @ torch.cat([*w_k.float()], 1).T  # (C, C)
+def plain_scores(q, k, group):
+    """
+    What one would write first, from the weights of two Linear layers, q (H D, C) and k (Hkv D, C): repeat every key head
+    for the group of queries that meets it, form M in float32, add its transpose, take norms.
+    """
+    k = k.unflatten(0, (-1, HEAD_DIM)).repeat_interleave(group, 0).flatten(0, 1)
+    m = q.float().T @ k.float()  # (C, C)
     sym, skew = (m + m.T) / 2, (m - m.T) / 2
     s = (sym.norm() ** 2 - skew.norm() ** 2) / m.norm() ** 2
     rows, columns = m.norm(dim=1), m.norm(dim=0)
@@ -91,13 +98,27 @@ def plain_scores(w_q, w_k):
 
 def bench_score():
     head("scores of a layer of LLaMA-3-8B's shape, bfloat16", "plain / ours", "plain [s]", "ours [s]")
-    w_q, w_k = (torch.randn(n, 4096, 128, device=DEVICE).bfloat16() for n in (32, 8))
-    plain, ours = lambda: plain_scores(w_q, w_k), lambda: analyze.scores(*analyze.layer_factors(w_q, w_k))
+    q = torch.randn(4096, 4096, device=DEVICE).bfloat16()  # nn.Linear stores (out, in)
+    k = torch.randn(1024, 4096, device=DEVICE).bfloat16()
+    w_q = q.unflatten(0, (-1, HEAD_DIM)).mT  # (32, C, D), views as those that layouts.py finds
+    w_k = k.unflatten(0, (-1, HEAD_DIM)).mT  # (8, C, D)
+
+    def plain():
+        return plain_scores(q, k, 4)
+
+    def ours():
+        return analyze.scores(*analyze.layer_factors(w_q, w_k))
+
+    def plain_heads():
+        return [plain_scores(w_q[h].mT, w_k[h // 4].mT, 1) for h in range(32)]
+
+    def our_heads():
+        return analyze.head_scores(w_q, w_k)
+
     assert np.allclose(plain(), [*map(float, ours())], atol=1e-4)
     row("the layer", *ratio(plain, ours, 5, 1))
-    heads = [(w_q[h : h + 1], w_k[h // 4 : h // 4 + 1]) for h in range(32)]
-    row("its 32 heads one by one", *ratio(lambda: [plain_scores(*head) for head in heads],
-                                          lambda: [analyze.scores(q[0], k[0]) for q, k in heads], 3, 1))
+    assert np.allclose(plain_heads(), our_heads(), atol=1e-4)
+    row("its 32 heads", *ratio(plain_heads, our_heads, 3, 0))
     model = Transformer(ModelConfig(1000, 512, 12, 12, 768)).to(DEVICE)
     factors = [w.detach() for w in train.stacked_qk(model)]
     before = [w + 1e-3 * torch.randn_like(w) for w in factors]
@@ -105,16 +126,38 @@ def bench_score():
     step = training_step(model, lambda: model(idx, targets, positions), "float32")
     row("every layer and head of BERT 12, and their updates; against a training step of 2 x 512",
         *ratio(step, lambda: analyze.score_rows(0, 12, factors, before), 3, 1))
+    bench_checkpoint()
+    head("the queries and keys of a pytorch_model.bin", "whole / ours", "whole [bytes]", "ours [bytes]")
+    row("BERT 12 with its head, float32", *bytes_of_a_bin(BertForMaskedLM(BertConfig())))
+
+
+def bench_checkpoint():
+    """Files of LLaMA-3-8B's shape, of 8 layers for the time, of all 32 for the bytes and the memory."""
     with tempfile.TemporaryDirectory() as folder:
+        fake_llama(folder, 8)
+
+        def plain():
+            with safe_open(Path(folder, "model.safetensors"), "pt") as file:
+                for i in range(8):
+                    name = f"model.layers.{i}.self_attn."
+                    plain_scores(file.get_tensor(name + "q_proj.weight"), file.get_tensor(name + "k_proj.weight"), 4)
+
+        def ours():
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                with contextlib.suppress(SystemExit):  # with status 0, as a command ends
+                    analyze.main(["--hf", folder])
+
+        head("8 layers of a checkpoint of LLaMA-3-8B's shape", "plain / ours", "safetensors, plain [s]",
+             "analyze.py --hf [s]")
+        row("from the file to the table", *ratio(plain, ours, 3, 1))
+    with tempfile.TemporaryDirectory() as folder:
+        fake_llama(folder, 32)
         code = f"import analyze\ntry: analyze.main(['--hf', {folder!r}])\nexcept SystemExit: pass\n" \
                "from tests import bench; print(bench.peak_resident() / 1e9)"
-        fake_llama(folder)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     took = next(line for line in done.stderr.replace("\r", "\n").splitlines() if ": read" in line).split(": ")[1]
     resident = float(done.stdout.split()[-1])
     print(f"\nA checkpoint of LLaMA-3-8B's shape: {took}, largest resident size {resident:.2f} GB")
-    head("the queries and keys of a pytorch_model.bin", "whole / ours", "whole [bytes]", "ours [bytes]")
-    row("BERT 12 with its head, float32", *bytes_of_a_bin(BertForMaskedLM(BertConfig())))
 
 
 def bytes_of_a_bin(model):
@@ -130,11 +173,11 @@ def bytes_of_a_bin(model):
             return checkpoint.size / checkpoint.bytes_read, checkpoint.size, checkpoint.bytes_read
 
 
-def fake_llama(folder):
-    """A sparse 16 GB model.safetensors in which only the queries and keys take room on the disk."""
-    config = dict(model_type="llama", num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
+def fake_llama(folder, n_layer):
+    """A sparse model.safetensors, 16 GB at 32 layers, in which only the queries and keys take room on the disk."""
+    config = dict(model_type="llama", num_hidden_layers=n_layer, num_attention_heads=32, num_key_value_heads=8)
     shapes = {"model.embed_tokens.weight": (128256, 4096), "lm_head.weight": (128256, 4096)}
-    for i in range(32):
+    for i in range(n_layer):
         shapes |= {f"model.layers.{i}.self_attn.{n}_proj.weight": (4096 if n in "qo" else 1024, 4096) for n in "qkvo"}
         shapes |= {f"model.layers.{i}.mlp.{n}_proj.weight": (14336, 4096) for n in ("gate", "up", "down")}
     header, end = {}, 0

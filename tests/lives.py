@@ -15,6 +15,7 @@ import socket
 import threading
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 import train
@@ -31,7 +32,7 @@ def begin(argv, output, break_off=None, **env):
     return life
 
 
-def begin_ranks(argv, output, n=2, others=None):
+def begin_ranks(argv, output, n=2, others=None, **more_env):
     """The same on n processes; others: the arguments of all but the first, where they are not its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -39,7 +40,7 @@ def begin_ranks(argv, output, n=2, others=None):
     lives = []
     for rank in range(n):
         env = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1",
-                   MASTER_PORT=str(port))
+                   MASTER_PORT=str(port)) | more_env
         args = others if others and rank > 0 else argv
         lives.append(begin(args, f"{output}.{rank}", **env))
     return lives
@@ -59,6 +60,9 @@ def live(argv, output, break_off, env):
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
     if break_off:
         kill_in(*break_off)
+    if "BACKEND" in env:  # of torch.compile; its own one takes half a minute
+        compile = torch.nn.Module.compile
+        torch.nn.Module.compile = lambda model, **kwargs: compile(model, backend=env["BACKEND"], **kwargs)
     train.main(argv)
 
 

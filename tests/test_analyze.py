@@ -57,7 +57,7 @@ def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
 
 
 @pytest.mark.parametrize("r", [1, 256, 257, 515, 1024])
-def test_norms_by_halves_of_the_gram_matrix_are_those_of_the_product(r):
+def test_norms_by_blocks_of_the_gram_matrix_are_those_of_the_product(r):
     x, y = torch.randn(2, 3, 70, r)
     plain = (x @ (y.mT @ y) * x).sum(-1)
     torch.testing.assert_close(analyze.squared_norms(x, y), plain, rtol=1e-4, atol=0)

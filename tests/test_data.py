@@ -527,11 +527,28 @@ def test_the_larger_of_two_documents_is_never_validated_on(tmp_path):
         assert (train, val) == (5001, 6)
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_utf_16_and_32_with_a_byte_order_mark_are_read(encoding, tmp_path):
-    """Python's utf-16 and utf-32 write a mark, the other two do not."""
+def test_documents_that_are_the_same_are_not_validated_on_if_together_they_are_the_larger_part(tmp_path):
+    (tmp_path / "a.txt").write_text("the same line again\n\n" * 4000)  # in five pieces, four of them alike
+    for seed in range(8):
+        folder = text.main([str(tmp_path / "a.txt"), f"--seed={seed}", f"--out_dir={tmp_path / f'{seed}'}"])
+        train, val = lengths(folder)
+        assert 0 < val <= train
+
+
+def test_an_empty_file_and_one_that_is_named_twice_change_nothing(tmp_path):
+    one = tmp_path / "one.txt"
+    one.write_text(many_paragraphs("one", 200))
+    (tmp_path / "empty.txt").write_text("")
+    alone = text.main([str(one), f"--out_dir={tmp_path / 'alone'}"])
+    folder = text.main([str(tmp_path / "empty.txt"), str(one), str(one), f"--out_dir={tmp_path / 'out'}"])
+    assert documents(folder) == documents(alone)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_text_with_a_byte_order_mark_is_read_without_it(encoding, tmp_path):
+    """Python's utf-16-le and utf-16-be write no mark."""
     written = "Grüße, 漢字 😀\r\nand more\n"
-    mark = "" if encoding in ("utf-16", "utf-32") else "\ufeff"
+    mark = "\ufeff" if encoding in ("utf-16-le", "utf-16-be") else ""
     (tmp_path / "a.txt").write_bytes((mark + written).encode(encoding))
     (tmp_path / "b.txt").write_text("something else")
     folder = text.main([str(tmp_path), f"--out_dir={tmp_path / 'out'}"])

@@ -94,6 +94,18 @@ def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number
     np.testing.assert_allclose(losses(cfg), losses(whole), atol=2e-5)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_two_processes_that_compile_within_ddp_give_the_losses_of_one_that_does_not_compile(short, tmp_path, causal):
+    """The graph of the backward pass is split at DDP's buckets, and every gradient is still sent once and complete."""
+    train.main(argv(short, causal=causal))
+    two = replace(short, out_dir=short.out_dir + "_two", causal=causal)
+    lives = begin_ranks(argv(two, compile="on"), tmp_path / "rank", BACKEND="aot_eager")
+    for life in lives:
+        status, said = end(life)
+        assert status == 0 and "torch.compile" not in said, said
+    np.testing.assert_allclose(losses(two), losses(short), atol=2e-5)
+
+
 def test_processes_that_find_different_checkpoints_end_in_one_line(short, tmp_path):
     """Two nodes that do not see the same out_dir: one would resume and the other begin."""
     train.main(argv(short))

@@ -25,7 +25,7 @@ import train
 from config._place import Place
 from config import ConfigError, TrainConfig, _place
 from data import batches, tokens
-from data.loader import split_batch
+from data.loader import AHEAD, Loader, split_batch
 from data.results import runs, samples
 from data.text import prepare
 
@@ -113,6 +113,25 @@ def test_a_row_depends_on_seed_step_and_its_number_alone(cfg, causal):
         assert all(torch.equal(x, y[part]) for x, y in zip(get(1, 7, part), whole))
     for other in get(2, 7, range(8)), get(1, 8, range(8)):
         assert not torch.equal(other[0], whole[0])
+
+
+@pytest.mark.parametrize("first_step", [0, 1, 7, 29])
+def test_batches_that_are_made_ahead_are_those_of_their_steps_to_the_end_and_over_an_epochs_end(cfg, first_step):
+    corpus = tokens.load(cfg.data_dir)
+    cfg = replace(cfg, block_size=len(corpus.train) // 200, max_iters=30)  # 200 blocks: an epoch ends within step 24
+    made = []
+
+    class Counted(Loader):
+        def train_batch(self, step):
+            made.append(step)
+            return super().train_batch(step)
+
+    loader = Counted(cfg, corpus, 1, 2, torch.device("cpu"))  # the second of two processes
+    for step, batch in enumerate(loader.train_batches(first_step), first_step):
+        expected = batches.get_batch(cfg, corpus.meta, corpus.train, cfg.seed, step, np.arange(4, 8))
+        assert all(map(torch.equal, batch, expected))
+        assert len(made) <= step - first_step + 1 + AHEAD
+    assert made == list(range(first_step, 30)) and step == 29
 
 
 def test_encoder_and_decoder_see_the_same_text_in_the_same_order(cfg):
@@ -290,10 +309,11 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(finished, cau
         assert after == decode(expected[0].tolist())
 
 
-def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg):
-    train.main(argv(cfg, init_from=finished.out_dir))
+def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, capsys):
+    train.main(argv(cfg, init_from=finished.out_dir, init="symmetric"))
     first, last = (runs.read(c.out_dir + "/log.csv", runs.LOG)[i] for c, i in ((cfg, 0), (finished, -1)))
     assert first["val_loss"] == last["val_loss"]
+    assert f"the weights are those of {finished.out_dir}: init, qk_std and v_std do not" in capsys.readouterr().out
 
 
 def test_a_bert_of_another_shape_is_refused_with_the_tensor(finished, cfg, capsys):
@@ -383,7 +403,11 @@ def test_logs_whose_checkpoint_was_deleted_are_kept_and_can_still_be_read(finish
     Path(cfg.out_dir, "ckpt.pt").unlink()
     before = result(cfg.out_dir)
     for init_from in "scratch", "resume":
-        assert "holds the log of a run, and no ckpt.pt to go on from" in refusal(argv(cfg, init_from=init_from))
+        assert "holds the log.csv of a run, and no ckpt.pt to go on from" in refusal(argv(cfg, init_from=init_from))
+    assert result(cfg.out_dir) == before
+    Path(cfg.out_dir, "log.csv").rename(cfg.out_dir + "/elsewhere.csv")
+    assert "holds the scores.csv of a run, and no ckpt.pt to go on from" in refusal(argv(cfg))
+    Path(cfg.out_dir, "elsewhere.csv").rename(cfg.out_dir + "/log.csv")
     assert result(cfg.out_dir) == before
     run = runs.read_run(cfg.out_dir)
     assert run.config["n_embd"] == 16 and run.config["checksum"] == tokens.load(cfg.data_dir).meta["checksum"]
@@ -589,6 +613,18 @@ def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
     process.stdout.close()  # as `| head -1` does
     assert process.wait(timeout=300) == 0
     assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["step"] == "12"
+
+
+@pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])
+def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypatch, name, precision):
+    """torch's "high" is TF32, and reaches GPUs alone. The device is a name here, and is not used."""
+    monkeypatch.setattr(_place, "find_device", lambda *_: torch.device(name))
+    before = torch.get_float32_matmul_precision()
+    try:
+        _place.find_place(cfg)
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("env, words", [

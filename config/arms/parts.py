@@ -1,5 +1,5 @@
 """
-Which part of the published start helps: the scale of v, that of q and k, or, where QK-norm leaves q and k no scale, none?
+Which part of the published start helps: the scale of v, or that of q and k? And with QK-norm, which removes the latter?
 
     python -m config config/arms/parts.py | xargs -P 2 -L 1 python train.py
 

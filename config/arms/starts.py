@@ -1,5 +1,5 @@
 """
-Symmetry, scale, sharpness, likeness or self-attention: which of them makes a good start? There is an arm for each answer.
+Symmetry, scale, sharpness, likeness or self-attention: which of them makes a good start? Each answer has an arm.
 
     python -m config config/arms/starts.py | xargs -P 2 -L 1 python train.py
 

@@ -27,18 +27,21 @@ def layer_factors(w_q, w_k, tiled=False):
     #                                             k0        k1                       k0 k1 k0 k1 k0 k1
     # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T, so we add the queries of a group before the product. Then W_q
     # has Hkv D columns instead of H D.
-    w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
     n_kv = len(w_k)
     if tiled:
-        w_q = w_q.unflatten(0, (-1, n_kv)).sum(0)  # (H / Hkv, Hkv, C, D) -> (Hkv, C, D)
+        w_q = w_q.unflatten(0, (-1, n_kv))  # (H / Hkv, Hkv, C, D)
     else:
-        w_q = w_q.unflatten(0, (n_kv, -1)).sum(1)  # (Hkv, H / Hkv, C, D) -> (Hkv, C, D)
-    return side_by_side(w_q), side_by_side(w_k)
+        w_q = w_q.unflatten(0, (n_kv, -1)).transpose(0, 1)  # (H / Hkv, Hkv, C, D)
+    total = at_least_float32(w_q[0])  # (Hkv, C, D)
+    for queries in w_q[1:]:
+        total = total + queries  # float32 + bfloat16 is float32: there is no need to convert all queries first
+    return side_by_side(total), side_by_side(at_least_float32(w_k))
 
 
 def side_by_side(heads):
     """The heads (H, C, D) as one matrix (C, H D)."""
-    return heads.movedim(0, 1).flatten(1)
+    # The heads are a Linear weight (H D, C), cut and transposed: this is the whole weight transposed, and copies nothing.
+    return heads.mT.flatten(0, 1).mT
 
 
 def published_factors(layer, tensors, w_q, w_k):

@@ -1,6 +1,6 @@
-"""Checkpoints of the Hugging Face Hub: files in the local cache are read there, the others by byte ranges over HTTP.
+"""Checkpoints of the Hugging Face Hub. Files are read from the local cache, or else by byte ranges over HTTP.
 
-Honours HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE, as huggingface_hub does.
+HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
 import fnmatch
@@ -19,12 +19,12 @@ from data.pretrained.files import CheckpointError, Folder, require
 TIMEOUT = 10.0  # seconds without a byte
 DEADLINE = 600.0  # seconds for a range of 16 MiB
 BACKOFF = (0.5, 1.0, 2.0, 4.0)  # seconds between five tries
-MAX_PAUSE = 300  # seconds to wait when the Hub says so; it counts requests in windows of five minutes
+MAX_PAUSE = 300  # seconds to wait at most if the Hub asks for it; it counts requests in windows of five minutes
 pause = time.sleep
 
 
 def retry(call):
-    """call(), five times at most on a time-out, a reset, a cut body, 429 or 5xx; waits as long as the server asks."""
+    """call(), up to five times on a time-out, a broken connection, 429 or 5xx. Waits as long as the server asks."""
     for wait in BACKOFF:
         try:
             return call()
@@ -52,7 +52,7 @@ def asked_to_wait(headers, default: float) -> float:
 
 @contextmanager
 def one_line(repo: str, asked: str | None):
-    """Makes one line of whatever the client raises."""
+    """Turn whatever the client raises into an error of one line."""
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as e:  # RuntimeError: hf_xet's
@@ -107,7 +107,7 @@ class Repository(Folder):
         path = self._cached(name)
         if path is not None:
             return path
-        # The revision as asked, not the commit: the cache then knows offline which commit it stood for.
+        # Ask for the revision and not for the commit, so that the cache knows offline which commit it stood for.
         ask = dict(revision=self.asked, etag_timeout=TIMEOUT)
         with one_line(self.repo, self.asked):
             path = Path(retry(lambda: hf_hub_download(self.repo, self._inner + name, **ask)))
@@ -129,7 +129,7 @@ class Repository(Folder):
             return retry(lambda: self._get(name, start, view))
 
     def _get(self, name: str, start: int, view: memoryview) -> int:
-        """One try of `read`: nothing but a 206 with exactly the bytes asked for is accepted."""
+        """One try of `read`. Only an answer 206 with exactly the bytes that were asked for is accepted."""
         require(not self._closed, "it has been closed")
         url = httpx2.URL(hf_hub_url(self.repo, self._inner + name, revision=self.revision))
         headers = {**self._headers, "Range": f"bytes={start}-{start + len(view) - 1}"}
@@ -153,7 +153,7 @@ class Repository(Folder):
             return size
 
     def _check_range(self, r, name: str, start: int, length: int) -> tuple[int, int]:
-        """-> the size of the file, the bytes that the answer holds: `length`, or fewer at the end of the file."""
+        """-> the size of the file, and how many bytes the answer holds: `length`, or fewer at the end of the file."""
         span, _, total = r.headers.get("Content-Range", "").partition("/")
         size = int(total) if total.isdecimal() else 0
         n_bytes = min(length, size - start)
@@ -167,7 +167,7 @@ class Repository(Folder):
 
 
 def open_repository(repo: str, asked: str | None) -> Folder:
-    """A repository, pinned to the commit that `asked` stands for now; from the local cache where the Hub is away."""
+    """A repository at the commit that `asked` stands for now. If the Hub cannot be reached, the local cache."""
     with one_line(repo, asked):
         try:
             info = retry(lambda: HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"]))

@@ -1,7 +1,8 @@
 """
-Reading a config.json of unknown make. Each value is checked for its type here, once, where it is picked.
+Reads values from a config.json of any model, and checks their types.
 
-`keys` are words: names for the same thing in different models, tried in this order; a null counts as absent.
+`keys` is a text of several words: the names of the same thing in different models, tried in this order. null counts as
+absent.
 """
 
 MAX_COUNT = 1_000_000  # more layers, heads, or dimensions of a head than any model has
@@ -9,7 +10,7 @@ MAX_LINE = 500  # characters of an error
 
 
 class LayoutError(ValueError):
-    """The query and key weights cannot be told with certainty. One printable line: model_type and what was found."""
+    """It is not certain which weights are queries and keys. The message is one line: model_type and what was found."""
 
     def __init__(self, message: str):
         if len(message) > MAX_LINE:  # a name in config.json can be of any length
@@ -23,7 +24,7 @@ def require(condition: bool, message: str):
 
 
 def pick(config: dict, keys: str, default=None):
-    """The first value there is, of any type."""
+    """The first value that is there, of any type."""
     for key in keys.split():
         if config.get(key) is not None:
             return config[key]
@@ -73,14 +74,14 @@ def pick_flag(config: dict, keys: str, default: bool = False) -> bool:
 
 
 def pick_section(config: dict, keys: str, default: dict | None = None) -> dict | None:
-    """A part of the config that is a config itself."""
+    """A value that is a config itself."""
     value = pick(config, keys, default=default)
     expect(value is None or isinstance(value, dict), keys, value, "an object {...}")
     return value
 
 
 def find_modality(config: dict, stack: str) -> str:
-    """language, vision or audio: by the name of the stack, else by a key that only configs of images or sound have."""
+    """language, vision or audio, by the name of the stack, or by a key that only configs for images or sound have."""
     for modality in "vision", "audio":
         if stack.startswith(modality):
             return modality

@@ -1,8 +1,8 @@
 """
 How the tensors of a self-attention layer hold its heads: a function for each way.
 
-Each takes the tensors of a layer and returns q (H, D, C) and k (Hkv, D, C), views where it can. A RuntimeError says
-that the tensors do not have the form. nn.Linear stores (out, in): a head is D rows of its weight.
+Each takes the tensors of a layer and returns q (H, D, C) and k (Hkv, D, C), as views if possible. A RuntimeError means
+that the tensors do not have this form. nn.Linear stores (out, in), so a head is D rows of a weight.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from data.pretrained.layout_config import pick_count, pick_flag, require
 
 class Sizes(NamedTuple):
     n_head: int  # H
-    n_kv_head: int | None  # Hkv; None: as the shape of k says, or H in a fused tensor
+    n_kv_head: int | None  # Hkv; None: take it from the shape of k, or H in a fused tensor
     head_dim: int | None  # D; None: C / H
 
 
@@ -75,8 +75,8 @@ def grouped(weights, sizes, config):
 
 
 def multi_query(weights, sizes, config):
-    """Falcon and GPTBigCode: one key head, as many as queries, or some; the config says it in a way of its own."""
-    if pick_flag(config, "new_decoder_architecture"):  # num_kv_heads counts here only: falcon-7b says 71 and has one
+    """Falcon and GPTBigCode: one key head, a few, or as many as queries. Their configs have special keys for this."""
+    if pick_flag(config, "new_decoder_architecture"):  # else num_kv_heads means nothing: falcon-7b has 71 there, and 1
         return grouped(weights, sizes._replace(n_kv_head=pick_count(config, "num_kv_heads")), config)
     if pick_flag(config, "multi_query", True):
         return blocks(weights, sizes._replace(n_kv_head=1), config)

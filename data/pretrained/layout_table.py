@@ -1,8 +1,8 @@
 """
 Where each model_type keeps the queries and keys of its self-attention: the table that layouts.py reads.
 
-Read off transformers 5.23, models/NAME/modeling_NAME.py with NAME the first model_type of a row if no comment says
-otherwise. A new model is a new word in a row, or a new row, and its proof in tests/test_layouts.py.
+It was read from transformers 5.23, models/NAME/modeling_NAME.py, where NAME is the first model_type of a row if no
+comment says otherwise. To add a model, add a word to a row, or a row, and its proof in tests/test_layouts.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from data.pretrained.layout_config import pick_count, pick_counts, pick_section, pick_word
 
 # ---- layers without queries and keys of their own -----------------------------------------------------------------
-# Each takes the config and the number of layers, and returns the numbers of the layers that have their own.
+# Each function takes the config and the number of layers, and returns the numbers of the layers that do have their own.
 
 
 def first_of_each_group(config: dict, n_layer: int) -> Iterable[int]:

@@ -1,15 +1,17 @@
 """
-The query and key weights of the self-attention layers in a pretrained Transformer.
+Finds the query and key weights of the self-attention layers in a pretrained Transformer.
 
-find_stacks takes a checkpoint's config.json and the names and shapes of its tensors, Layer.heads the tensors of one
-layer. What is not certain is refused: a fused tensor cut in the wrong order has the right shape and the wrong score.
+    stacks = find_stacks(config, shapes)     # from config.json, and from the names and shapes of all tensors
+    w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
-nn.Linear stores (out, in), so W_q,h is D rows of the query weight, transposed; query head h meets key head
-h // (n_head // n_kv_head). These are the raw projections: biases, RoPE, scaling and the norms of queries, keys and
-latents stay outside, nothing is folded in.
+What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
 
-Which model keeps them where is in layout_table.py, how a tensor holds them in layout_forms.py; both are proven against
-transformers in tests/test_layouts.py.
+nn.Linear stores (out, in), so W_q of head h is D rows of the query weight, transposed. Query head h meets key head
+h // (n_head // n_kv_head). These are the raw weights: biases, RoPE, scaling, and the norms of queries, keys and latents
+are left out.
+
+layout_table.py says where each model has these weights, and layout_forms.py how a tensor holds them. Both are proven
+against transformers in tests/test_layouts.py.
 """
 
 import re
@@ -46,9 +48,9 @@ class Layer:
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
-        -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the checkpoint's dtype, views where the form allows it.
+        -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible.
 
-        LayoutError if the shapes do not fit the config, or the dtype is not a float of 16 bits or more.
+        LayoutError if the shapes do not fit the config, or the dtype is not a float of at least 16 bits.
         """
         weights = [tensors[name] for name in self.names]
         n_head = self.layout.sizes.n_head
@@ -71,7 +73,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers on top of each other. name: "" if the model has one stack; causal: None where the mask cannot be told."""
+    """Layers on top of each other. name: "" if the model has one stack. causal: None if the mask is not known."""
 
     name: str
     causal: bool | None
@@ -96,14 +98,14 @@ HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale",
 
 
 def refuse_adapters(model_type: str, names: Iterable[str]):
-    """LayoutError if a query or key has a part of its own beside it, as LoRA, DoRA, IA3 and OFT leave it."""
+    """LayoutError if a query or key has an adapter beside it, such as LoRA, DoRA, IA3 or OFT."""
     for name in names:
         require(not ADAPTED.search(name), f"{model_type}: {name} is an adapter (LoRA or the like) beside its weight: "
                 "merge the two, with PEFT by model.merge_and_unload(), and save the model again")
 
 
 def refuse_companions(model_type: str, layers: Iterable[Layer], names: Iterable[str]):
-    """LayoutError if anything else lies beside the weight of a query or key: adapters of other makes."""
+    """LayoutError if any other tensor lies beside the weight of a query or key. It may be an unknown adapter."""
     modules = {name.removesuffix(".weight") for layer in layers for name in layer.names}
     for name in names:
         words = name.split(".")
@@ -114,20 +116,20 @@ def refuse_companions(model_type: str, layers: Iterable[Layer], names: Iterable[
 
 
 def refuse_quantised(config: dict, names: Iterable[str]):
-    """LayoutError if queries or keys are stored in fewer bits, by their names or by the config."""
+    """LayoutError if names or config say that queries or keys are stored in fewer bits."""
     for name in names:
         require(not QUANTISED.search(name), f"{config.get('model_type')}: quantised weights ({name})")
     how = pick_section(config, "quantization_config compression_config quantization", default={})
     spared = pick_words(how, "modules_to_not_convert ignore")
     attention_is_spared = any("attn" in pattern for pattern in spared)  # as in gpt-oss
-    # FP8 with scales: the reader multiplies the two and shows the weight alone, so what is left needs no refusal here.
+    # checkpoint.py multiplies FP8 weights by their scales, so they are ordinary weights here.
     scaled_fp8 = how.get("quant_method") == "fp8" or how.get("format") == "float-quantized"
     require(not how or attention_is_spared or scaled_fp8,
             f"{config.get('model_type')}: quantised weights ({how.get('quant_method', how)!s:.60})")
 
 
 def refuse_unplaced(model_type: str, names: Iterable[str]):
-    """LayoutError if one of the names, of tensors that belong to no layer, may be a query or a key."""
+    """LayoutError if a tensor that belongs to no layer may be a query or a key, by its name."""
     for name in sorted(names):
         require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
 
@@ -139,8 +141,8 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Sta
     """
     The stacks of self-attention layers in a checkpoint, from its config.json and the shapes of its tensors by name.
 
-    LayoutError: an unknown model_type, missing layers, tensors that look like q or k and have no known place, shapes
-    that do not fit the config, quantised weights, adapters beside the weights, a config that makes no sense.
+    LayoutError: an unknown model_type, missing layers, tensors that look like q or k but have no known place, shapes
+    that do not fit the config, quantised weights, adapters beside the weights, or a config that makes no sense.
     """
     model_type = pick_word(config, "model_type")
     refuse_adapters(model_type, shapes)
@@ -171,7 +173,7 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Sta
 
 
 def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
-    """The stacks that config.json tells of and the file does not hold, such as the decoder of an encoder-decoder."""
+    """The stacks that are in config.json and not in the file, such as the decoder of an encoder-decoder."""
     names = [stack.name for stack in stacks]
     missing = []
     for part in find_parts(pick_word(config, "model_type"), config, set()):
@@ -203,7 +205,7 @@ def refuse_unknown(model_type: str, part_type: str, config: dict):
 
 
 def check_shapes(layer: Layer, shapes: Mapping[str, tuple[int, ...]]):
-    """LayoutError if tensors of these shapes do not hold heads of the sizes that the config tells."""
+    """LayoutError if tensors of these shapes do not hold heads of the sizes in the config."""
     try:
         tensors = {name: torch.empty(shapes[name], device="meta") for name in layer.names}
     except (RuntimeError, TypeError):  # too many numbers, or a size that is none
@@ -213,7 +215,7 @@ def check_shapes(layer: Layer, shapes: Mapping[str, tuple[int, ...]]):
 
 
 class Part(NamedTuple):
-    """A model inside of a model. name: "" where there is one; names: of its tensors."""
+    """A model inside of a model. name: "" if there is only one. names: the names of its tensors."""
 
     name: str
     model_type: str
@@ -222,7 +224,7 @@ class Part(NamedTuple):
 
 
 def find_parts(model_type: str, config: dict, names: set[str], depth: int = 0) -> list[Part]:
-    """The parts of a composite model, each with its config and its tensors; any other model is one part."""
+    """The parts of a composite model, each with its config and its tensors. Any other model is one part."""
     require(depth < 5, f"{model_type}: config.json has parts inside of parts without end")
     if model_type in STAGES:
         return find_stages(model_type, config, names)
@@ -276,7 +278,7 @@ def find_stages(model_type: str, config: dict, names: set[str]) -> list[Part]:
 
 
 def part_type(model_type: str, part: str, config: dict) -> str:
-    """The model_type of a part; if its config has none of the table, as in CLIP, the model's with the part's name."""
+    """The model_type of a part. If its config has none that is in the table (CLIP), it is clip_text or the like."""
     own = pick_word(config, "model_type", default=model_type)
     if own != model_type and own in KNOWN | COMPOSITES:
         return own
@@ -288,19 +290,19 @@ def part_type(model_type: str, part: str, config: dict) -> str:
 
 
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
-# Keys of config.json, tried in this order; {0} is the name of the stack.
+# Keys of config.json, which are tried in this order. {0} is the name of the stack.
 N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
     encoder_layers conf_num_hidden_layers"""
 N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
     num_heads attention_heads encoder_attention_heads conf_num_attention_heads"""
 N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
-# The layer_types that have a softmax; "linear_attention", "conv", "mamba" and others have none.
+# The layer_types with a softmax. Others, such as "linear_attention", "conv" and "mamba", have none.
 SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
            "compressed_sparse_attention", "heavily_compressed_attention"}
 
 
 def match_layers(row: Row, part: Part) -> list[re.Match]:
-    """A match, with groups prefix, i and weight, for every tensor of the part that is in a layer of the row."""
+    """A match, with groups prefix, i and weight, for every tensor of the part that belongs to a layer of the row."""
     path = row.path.replace(".", r"\.").replace("{i}", rf"(?P<i>{NUMBER})")
     weights = "|".join(weights_of(row, part.config))
     pattern = re.compile(rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weights})(\.linear)?(\.weight)?")
@@ -332,7 +334,7 @@ def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
 
 
 def sizes_of_layer(sizes: Sizes, config: dict, i: int) -> Sizes:
-    """Gemma 4: layers that attend to everything have heads of their own sizes."""
+    """The sizes of layer i. In Gemma 4, layers that attend to everything have heads of other sizes."""
     layer_types = pick_words(config, "layer_types")
     of_layers = pick_section(config, "per_layer_config", default={})  # as transformers saves them
     of_layer = pick_section(of_layers, str(i), default={})
@@ -345,7 +347,7 @@ def sizes_of_layer(sizes: Sizes, config: dict, i: int) -> Sizes:
 
 
 def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
-    """The numbers of the layers with queries and keys of their own for a softmax."""
+    """The numbers of the layers that have their own queries and keys, and a softmax."""
     layer_types = pick_words(config, "layer_types layers_block_type")
     n_own = left_out(row, config, n_layer).start
     if layer_types:
@@ -357,8 +359,8 @@ def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
 
 def left_out(row: Row, config: dict, n_layer: int) -> range:
     """
-    The layers at the end that take the keys of an earlier one, in Gemma 3n and 4, and after them those that predict
-    further tokens, in DeepSeek-V3 and others.
+    The layers at the end that use the keys of an earlier layer (Gemma 3n and 4), and those after them that predict
+    further tokens (DeepSeek-V3 and others).
     """
     n_shared = pick_count(config, "num_kv_shared_layers", default=row.n_shared, least=0)
     n_further = pick_count(config, "num_nextn_predict_layers", default=0, least=0)
@@ -366,7 +368,7 @@ def left_out(row: Row, config: dict, n_layer: int) -> range:
 
 
 def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, ...]:
-    """The layers of one stack. LayoutError if they are not exactly those that the config tells of."""
+    """The layers of one stack. LayoutError if they are not exactly the layers of the config."""
     n_layer, sizes = read_sizes(row, part)
     scored = scored_layers(row, part.config, n_layer)
     no_part = left_out(row, part.config, n_layer)
@@ -393,7 +395,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, .
 
 
 def unscored_names(row: Row, part: Part) -> set[str]:
-    """The tensors of layers without a softmax attention of their own, or that predict further tokens."""
+    """The tensors of layers that are not scored."""
     n_layer, _ = read_sizes(row, part)
     scored = scored_layers(row, part.config, n_layer)
     unscored = {*range(n_layer), *left_out(row, part.config, n_layer)} - {*scored}
@@ -406,7 +408,7 @@ def unscored_names(row: Row, part: Part) -> set[str]:
 
 
 def stack_name(part: Part, row: Row, alone: bool) -> str:
-    """"vision"; "vision.global" if the part has several stacks; "encoder" if there are no parts."""
+    """For example "vision"; "vision.global" if the part has several stacks; "encoder" if there are no parts."""
     if part.name and alone:
         name = part.name
     else:
@@ -415,7 +417,7 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
 
 
 def shown(name: str) -> str:
-    """The name of a part as a stack's: MusicGen's text_encoder is its encoder, Qwen-Omni's thinker is the model."""
+    """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", Qwen-Omni's thinker is left out."""
     return name.removeprefix("text_").removeprefix("thinker.").replace("vision.backbone", "vision")
 
 
@@ -425,5 +427,5 @@ def is_causal(row: Row, config: dict) -> bool | None:
     both_sides = pick(config, "use_bidirectional_attention", default=False)  # Gemma 4: "all", or "vision", images only
     expect(both_sides in (True, False, "all", "vision"), "use_bidirectional_attention", both_sides, "true or false")
     if row.causal and (both_sides in (True, "all") or not pick_flag(config, "is_causal", True)):
-        return None  # by its first training, and not by its last
+        return None  # it was first trained as a causal model, and then not
     return row.causal

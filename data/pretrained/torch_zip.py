@@ -149,7 +149,7 @@ def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> R
 def read_pickle(folder: Folder, file: str, record: Record) -> bytes:
     require(record.end - record.start <= MAX_RECORD, f"{file} has a data.pkl of more than {MAX_RECORD:,} bytes")
     data_pkl = folder.read_bytes(file, record.start, record.end)
-    require(record.crc in (0, zlib.crc32(data_pkl)), f"{file} is damaged, by the checksum of its data.pkl: get it again")
+    require(record.crc in (0, zlib.crc32(data_pkl)), f"{file} is damaged (checksum of its data.pkl): get it again")
     return data_pkl
 
 
@@ -181,7 +181,7 @@ def placed_tensor(file: str, name: str, tensor: torch.Tensor, record_at: dict[in
     start = record.start + tensor.itemsize * tensor.storage_offset()
     end = start
     if tensor.numel():
-        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # from first to last element
+        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
         end = start + tensor.itemsize * (1 + sum(steps))
     if start < record.start or end > record.end or storage.nbytes() > record.end - record.start:
         raise ValueError(f"{name!r:.60} reaches beyond its storage")

@@ -99,6 +99,8 @@ def describe_start(trainer):
         f"batch of {cfg.batch_size} = {place.world} processes x {n_micro_batches} micro-batches x {micro_batch_size} "
         f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
     ]
+    if cfg.init_from not in ("scratch", "resume"):
+        lines.append(f"the weights are those of {cfg.init_from}: init, qk_std and v_std do not apply")
     if cfg.profile and cfg.max_iters - trainer.step <= TRACE_AFTER:
         lines.append(f"no trace.json will be written: a trace begins after {TRACE_AFTER} updates")
     if cfg.warmup_iters > cfg.max_iters:

@@ -232,9 +232,10 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     """
     path = Path(folder) / "ckpt.pt"
     if not path.exists():
-        steps = [int(row["step"]) for row in read_begun(Path(folder) / "log.csv", LOG)]
-        require(max(steps, default=0) == 0, f"{folder} holds the log of a run, and no ckpt.pt to go on from: set "
-                                            "--out_dir, or move the folder away")
+        for name, header in ("log.csv", LOG), ("scores.csv", SCORES):
+            steps = [int(row["step"]) for row in read_begun(Path(folder) / name, header)]
+            require(max(steps, default=0) == 0, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: "
+                                                "set --out_dir, or move the folder away")
         return None
     require(resume, f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:

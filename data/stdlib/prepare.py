@@ -46,7 +46,8 @@ def make(folder):
     script does not give are left alone.
     """
     folder = pathlib.Path(folder)
-    dataset, name = folder.absolute().parent.name, folder.absolute().name
+    name = folder.absolute().name
+    dataset = folder.absolute().parent.name
     missing = not (folder / "meta.json").exists()
     if dataset == "stdlib" and missing and tokens.options(name):
         main([*tokens.options(name), f"--out_dir={folder}"])

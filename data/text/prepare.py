@@ -36,7 +36,7 @@ def files_in(path):
 
 
 def encoding(path):
-    """utf-8, or what a byte-order mark says; None for a binary file."""
+    """utf-8, or what a byte-order mark says (the mark itself is no text); None for a binary file."""
     with open(path, "rb") as file:
         start = file.read(65_536)
     if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):  # before UTF-16, whose mark begins the same way
@@ -45,7 +45,7 @@ def encoding(path):
         return "utf-16"
     if start.count(0) > 4 + len(start) / BINARY:
         return None
-    return "utf-8"
+    return "utf-8-sig"  # UTF-8, with or without a mark
 
 
 def read(path, note):
@@ -70,8 +70,9 @@ def main(argv=None):
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     args = cli.parse_args(argv)
     found = [file for path in args.paths for file in files_in(path)]
+    found = list(dict.fromkeys(found))  # once, of a folder and a file in it
     binary = [file for file in found if encoding(file) is None]
-    text = [file for file in found if encoding(file) is not None]
+    text = [file for file in found if encoding(file) is not None and pathlib.Path(file).stat().st_size > 0]
     if binary:
         print(f"{len(binary):,} binary files left out: {writer.some(binary)}")
     files = writer.look_at(text)
