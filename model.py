@@ -177,21 +177,24 @@ class LinearCrossEntropy(torch.autograd.Function):
             x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
         chunk = max(LOSS_ROWS, math.ceil(len(x) / LOSS_CHUNKS))  # rows in a chunk
         total = 0.0  # the sum of the losses of all tokens so far
-        grad_x, grad_weight, grad_bias = [], 0.0, 0.0
+        wide = torch.promote_types(x.dtype, torch.float32)  # bfloat16 has too few digits for exp and for long sums
+        grad_x = []
+        grad_weight = torch.zeros_like(weight, dtype=wide)  # (V, C)
+        grad_bias = torch.zeros_like(bias, dtype=wide)  # (V,)
         for rows, t in zip(x.split(chunk), targets.split(chunk)):
-            logits = F.linear(rows, weight, bias)  # (n, V)
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 has too few digits for exp
+            logits = F.linear(rows, weight, bias).to(wide)  # (n, V)
             # Each line below writes its result over the same memory: first logits, then log p, then p, then error.
             log_p = logits.sub_(logits.logsumexp(-1, keepdim=True))  # (n, V)
             total = total - log_p.gather(1, t[:, None]).sum()
             if with_gradients:
                 # d loss / d logits = p - one_hot(t): subtract 1 from p at the target of each row.
                 ones = torch.ones_like(log_p[:, :1])  # (n, 1)
-                error = log_p.exp_().scatter_add_(1, t[:, None], -ones).to(x.dtype)  # (n, V)
+                error = log_p.exp_().scatter_add_(1, t[:, None], -ones)  # (n, V)
                 # The chain rule through logits = rows @ weight.T + bias.
+                grad_bias += error.sum(0)  # (V,)
+                error = error.to(x.dtype)
                 grad_x.append(error @ weight)  # (n, C)
-                grad_weight = grad_weight + (error.T @ rows).to(logits.dtype)  # (V, C), summed in float32
-                grad_bias = grad_bias + error.sum(0, dtype=logits.dtype)  # (V,)
+                grad_weight += error.T @ rows  # (V, C)
         if with_gradients:
             ctx.save_for_backward(torch.cat(grad_x), grad_weight, grad_bias)
         return total / len(targets)
