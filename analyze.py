@@ -129,6 +129,8 @@ def scores(w_q, w_k, gamma=GAMMA):
     """
     The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), in float32 at least. nan for a zero matrix.
 
+    Several W_q (H, C, r) may share one W_k (C, r).
+
     If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
     takes 3.5 to 5 C r^2 multiplications instead of C^2 r.
     """
@@ -146,7 +148,8 @@ def scores(w_q, w_k, gamma=GAMMA):
     left = row_norms.square().sum(-1)  # (...), |W_qk|^2
     total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)  # (...), the sum of the norms of the r matrices
     has_digits = left > enough * total.square()
-    # float32 ends at 1e-38 and 1e38. Of very small or very large weights, products of four of them are beyond that.
+    # float32 ends at 1e-38 and 1e38, and the scores are made of products of four weights. If these are very small or
+    # very large, products leave this range.
     in_range = (left > 1e-20) & (left < 1e20)
     if not (has_digits & in_range).all():
         if w_q.ndim > 2:  # many matrices: do them one by one, because most of them are good as they are
@@ -191,13 +194,13 @@ def squared_norms(x, y):
     # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. In two lines:
     #     gram = y.mT @ y  # (..., r, r)
     #     return ((x @ gram) * x).sum(-1)
-    # gram is symmetric, so half of it is enough: a block of its columns at a time, from the diagonal down. What is below
-    # the diagonal blocks counts twice. At r = 1024 this takes 5/8 of the multiplications.
+    # gram is symmetric, so half of it is enough. We take a block of its columns at a time, from the diagonal down, and
+    # count twice what is below the diagonal block. At r = 1024 this takes 5/8 of the multiplications.
     total = 0.0
     for i in range(0, x.shape[-1], BLOCK):
         gram = y[..., i:].mT @ y[..., i : i + BLOCK]  # (..., r - i, BLOCK)
         gram[..., BLOCK:, :] *= 2
-        # x is a transposed weight, so x.mT is contiguous: everything below runs along C
+        # x is a transposed weight, so x.mT is contiguous, and the next two lines read memory in its order.
         product = gram.mT @ x[..., i:].mT  # (..., BLOCK, C)
         total = total + (product * x[..., i : i + BLOCK].mT).sum(-2)  # (..., C)
     return total
@@ -299,7 +302,7 @@ def score_rows(step, n_head, new, old):
     update_symmetry is the symmetry of the change of W_qk since then, which is the subject of Theorem 2.4.
     """
     rows = []
-    for layer in range(len(new[0])):  # one at a time, so that what is computed of a layer stays in the caches
+    for layer in range(len(new[0])):  # one layer at a time fits in the caches of a CPU
         new_layer = [w[layer] for w in new]  # W_q and W_k, (C, C) each
         old_layer = None
         if old is not None:
@@ -326,7 +329,7 @@ def split_heads(w, n_head):
 
 
 def score_step(new, old):
-    """-> symmetry, directionality and directionality_eq17 of W_qk, and the symmetry of its change: (..., 4), on the CPU."""
+    """-> (..., 4) on the CPU: symmetry, directionality and directionality_eq17 of W_qk, symmetry of its change."""
     w_q, w_k = new
     now = scores(w_q, w_k)
     change = torch.full_like(now.symmetry, math.nan)  # at the start there is no change yet
@@ -335,7 +338,7 @@ def score_step(new, old):
         #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
         # The right side subtracts before it multiplies, so a small change keeps its digits.
         p_q, p_k = old
-        # They are put together as weights are stored, (2 r, C), and transposed like these.
+        # Weights are stored as (r, C). So are these two, and then they are transposed, as W_q and W_k are.
         left = torch.cat([(w_q - p_q).mT, p_q.mT], -2).mT  # (..., C, 2 r)
         right = torch.cat([w_k.mT, (w_k - p_k).mT], -2).mT  # (..., C, 2 r)
         change = scores(left, right).symmetry

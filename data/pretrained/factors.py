@@ -34,13 +34,13 @@ def layer_factors(w_q, w_k, tiled=False):
         w_q = w_q.unflatten(0, (n_kv, -1)).transpose(0, 1)  # (H / Hkv, Hkv, C, D)
     total = at_least_float32(w_q[0])  # (Hkv, C, D)
     for queries in w_q[1:]:
-        total = total + queries  # float32 + bfloat16 is float32: there is no need to convert all queries first
+        total = total + queries  # float32 + bfloat16 is float32, so the queries need not be converted first
     return side_by_side(total), side_by_side(at_least_float32(w_k))
 
 
 def side_by_side(heads):
     """The heads (H, C, D) as one matrix (C, H D)."""
-    # The heads are a Linear weight (H D, C), cut and transposed: this is the whole weight transposed, and copies nothing.
+    # The heads are views of a Linear weight (H D, C). So this is that weight, transposed, and no number is copied.
     return heads.mT.flatten(0, 1).mT
 
 

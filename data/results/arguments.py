@@ -26,8 +26,8 @@ def parse(argv, description, gamma):
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     parser.add_argument("--baseline", metavar="ARM",
                         help="what other runs are measured against (the plain random start, or the first arm)")
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help="of the runs, only these (all)")
-    parser.add_argument("--per_head", action="store_true", help="a row for every head as well")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
+    parser.add_argument("--per_head", action="store_true", help="score every head as well")
     parser.add_argument("--csv", metavar="FILE",
                         help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
@@ -35,17 +35,18 @@ def parse(argv, description, gamma):
                         "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
     parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
                         "symmetric and its skew part")
-    parser.add_argument("--offline", action="store_true", help="with --paper: score nothing that is not in --csv yet")
+    parser.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv")
     parser.add_argument("--published", dest="matrix", action="store_const", const="published", default="wqk",
                         help="score what the authors' code scored, to audit tables")
-    parser.add_argument("--gamma", type=float, default=gamma, help="of directionality, in deviations (%(default)s)")
+    parser.add_argument("--gamma", type=float, default=gamma,
+                        help="threshold of directionality, in standard deviations (%(default)s)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
-                        help="of the arithmetic (%(default)s)")
+                        help="where to compute (%(default)s)")
     parser.add_argument("--revision", help="branch, tag or commit on the Hub")
     parser.add_argument("--revisions", metavar="GLOB", help="the branches and tags of each NAME, or the folders in it, "
                         "that match, in the order of their steps; goes on where --csv stands")
-    parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th of these")
-    parser.add_argument("--limit", type=int, metavar="N", help="N of these at most, evenly spread")
+    parser.add_argument("--stride", type=int, default=1, metavar="N", help="score every N-th of them")
+    parser.add_argument("--limit", type=int, metavar="N", help="score at most N of them, evenly spread")
     return parser.parse_args(argv)
 
 

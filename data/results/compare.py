@@ -56,10 +56,18 @@ def condense(run):
     medians = {name: np.round(np.median(run.layers[name], axis=1), DIGITS) for name in MEDIANS}
     layers = {name: np.round(run.layers[name], DIGITS) for name in BY_LAYER}
     spread = np.round(run.heads["symmetry"].std(axis=2).mean(axis=1), DIGITS)
-    train_loss, val_loss = np.round(run.log["train_loss"], DIGITS), np.round(run.log["val_loss"], DIGITS)
-    eval_steps = run.log["step"].astype(int)
-    return Record(run.name, run.config["seed"], run.config, eval_steps, train_loss, val_loss, run.steps, medians,
-                  spread, layers)
+    return Record(
+        arm=run.name,
+        seed=run.config["seed"],
+        config=run.config,
+        eval_steps=run.log["step"].astype(int),
+        train_loss=np.round(run.log["train_loss"], DIGITS),
+        val_loss=np.round(run.log["val_loss"], DIGITS),
+        steps=run.steps,
+        medians=medians,
+        symmetry_std=spread,
+        layers=layers,
+    )
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -145,14 +153,24 @@ def read_comparison(path):
 
 
 def to_record(arm, seed, config, rows):
+    """A Record from the rows of one run in a CSV file."""
     evaluations = [row for row in rows if row["val_loss"]]
     scored = [row for row in rows if row["symmetry"]]
     layers = {}
     for name in BY_LAYER:
         layers[name] = np.array([numbers(scored, f"{name}_{layer}") for layer in range(config["n_layer"])]).T
-    return Record(arm, seed, config, numbers(evaluations, "step").astype(int), numbers(evaluations, "train_loss"),
-                  numbers(evaluations, "val_loss"), numbers(scored, "step").astype(int),
-                  {name: numbers(scored, name) for name in MEDIANS}, numbers(scored, "symmetry_std"), layers)
+    return Record(
+        arm=arm,
+        seed=seed,
+        config=config,
+        eval_steps=numbers(evaluations, "step").astype(int),
+        train_loss=numbers(evaluations, "train_loss"),
+        val_loss=numbers(evaluations, "val_loss"),
+        steps=numbers(scored, "step").astype(int),
+        medians={name: numbers(scored, name) for name in MEDIANS},
+        symmetry_std=numbers(scored, "symmetry_std"),
+        layers=layers,
+    )
 
 
 def numbers(rows, column):

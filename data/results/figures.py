@@ -3,6 +3,7 @@ The pictures that analyze.py and train.py draw. Blue is an encoder and purple a 
 """
 
 import contextlib
+import itertools
 import warnings
 from pathlib import Path
 
@@ -20,7 +21,12 @@ SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, ever
 
 
 def kind(causal):
-    return {True: ("decoder", DECODER), False: ("encoder", ENCODER), None: ("causal unknown", UNKNOWN)}[causal]
+    """-> what a stack is, and its colour."""
+    if causal is None:
+        return "causal unknown", UNKNOWN
+    if causal:
+        return "decoder", DECODER
+    return "encoder", ENCODER
 
 
 def formats():
@@ -275,20 +281,18 @@ def styles(arms):
         colours, dashes = scales, starts
     else:
         colours, dashes = starts, scales
-    colour_of, dash_of, others = {}, {}, OTHERS
-    for name, records in arms.items():
-        causal = records[0].config["causal"]
-        if (causal, colours[name]) not in colour_of:
-            if causal in [other for other, _ in colour_of]:
-                colour_of[causal, colours[name]] = others[0]
-                others = others[1:] + others[:1]
-            else:
-                colour_of[causal, colours[name]] = kind(causal)[1]
-        dash_of.setdefault(dashes[name], DASHES[len(dash_of) % len(DASHES)])
+    colour_of, dash_of = {}, {}
+    other_colours = itertools.cycle(OTHERS)
     found = {}
     for name, records in arms.items():
         causal = records[0].config["causal"]
-        found[name] = dict(color=colour_of[causal, colours[name]], ls=dash_of[dashes[name]])
+        key = causal, colours[name]
+        if key not in colour_of:
+            is_first = causal not in [other for other, _ in colour_of]  # the first encoder, or the first decoder
+            colour_of[key] = kind(causal)[1] if is_first else next(other_colours)
+        if dashes[name] not in dash_of:
+            dash_of[dashes[name]] = DASHES[len(dash_of) % len(DASHES)]
+        found[name] = dict(color=colour_of[key], ls=dash_of[dashes[name]])
     return found
 
 

@@ -9,7 +9,7 @@ from data.results.figures import figure, kind, layer_colour, put_legend, put_nul
 from data.results.runs import require
 from data.results.training import GRID, SCORES, difference, find_pairs, quartiles
 
-SHADES = {True: "Purples", False: "Blues", None: "Greys"}
+SHADES = {"decoder": "Purples", "encoder": "Blues", "causal unknown": "Greys"}
 MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
 
 
@@ -18,13 +18,13 @@ def shades(causal):
     from matplotlib import colormaps
 
     colours = []
-    for i, kind_of_this in enumerate(causal):
-        n = causal.count(kind_of_this)
-        nth = causal[:i].count(kind_of_this)
-        if n == 1:
-            colours.append(kind(kind_of_this)[1])
-        else:
-            colours.append(colormaps[SHADES[kind_of_this]](0.45 + 0.5 * nth / (n - 1)))
+    for i, is_causal in enumerate(causal):
+        label, colour = kind(is_causal)
+        n = causal.count(is_causal)
+        nth = causal[:i].count(is_causal)
+        if n > 1:
+            colour = colormaps[SHADES[label]](0.45 + 0.5 * nth / (n - 1))
+        colours.append(colour)
     return colours
 
 

@@ -161,8 +161,8 @@ def read(path, header, older=None):
         text = Path(path).read_text(errors="replace")
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
-    whole_lines = text[: text.rfind("\n") + 1]
-    first, *rows = [line.split(",") for line in whole_lines.splitlines()] or [[]]
+    complete_lines = text[: text.rfind("\n") + 1].splitlines()
+    first, *rows = [line.split(",") for line in complete_lines] or [[]]
     require(first in (header, older), f"{path} is not a {Path(path).name} of train.py: it does not begin with "
                                       f"{','.join(header)}")
     for number, row in enumerate(rows, 2):
@@ -328,9 +328,10 @@ def read_scores(rows, n_layer, n_head):
             row = row | dict(directionality_eq17=row["directionality"], directionality="nan")
         by_step.setdefault(int(row["step"]), {})[row["layer"], row["head"]] = row
     expected = {(str(layer), str(head)) for layer in range(n_layer) for head in ("", *range(n_head))}
-    steps = sorted(step for step, rows in by_step.items() if rows.keys() == expected)  # the last may be being written
+    complete = [step for step, rows in by_step.items() if rows.keys() == expected]  # the last step may lack rows
+    steps = sorted(complete)
     layers, heads = {}, {}
-    for name in SCORES[3:]:
+    for name in SCORES[3:]:  # the columns after step, layer and head
         layers[name] = np.full((len(steps), n_layer), np.nan)
         heads[name] = np.full((len(steps), n_layer, n_head), np.nan)
         for i, step in enumerate(steps):

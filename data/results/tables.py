@@ -29,6 +29,9 @@ class ModelScore(NamedTuple):
     directionality_eq17: float
 
 
+SCORES = ["symmetry", "directionality", "directionality_eq17"]
+
+
 class Facts(NamedTuple):
     """What is known about one stack of layers of a model besides its scores."""
 
@@ -97,10 +100,20 @@ def read_scores(path, matrix, gamma, per_head):
 
 def read_row(row):
     """A ModelScore from the text of its cells."""
-    return ModelScore(row["model"], row["revision"], row["stack"], int(row["layer"]),
-                      int(row["head"]) if row["head"] else None, int(row["n"]), int(row["r"]), row["matrix"],
-                      float(row["gamma"]), float(row["symmetry"]), float(row["directionality"]),
-                      float(row["directionality_eq17"]))
+    return ModelScore(
+        model=row["model"],
+        revision=row["revision"],
+        stack=row["stack"],
+        layer=int(row["layer"]),
+        head=int(row["head"]) if row["head"] else None,
+        n=int(row["n"]),
+        r=int(row["r"]),
+        matrix=row["matrix"],
+        gamma=float(row["gamma"]),
+        symmetry=float(row["symmetry"]),
+        directionality=float(row["directionality"]),
+        directionality_eq17=float(row["directionality_eq17"]),
+    )
 
 
 def summarise(rows, facts, known):
@@ -121,10 +134,22 @@ def summarise(rows, facts, known):
             by_stack.setdefault((row.model, row.stack), []).append(row)
     summary = []
     for (model, stack), layers in by_stack.items():
-        values = [(row.symmetry, row.directionality, row.directionality_eq17) for row in layers]
-        quartiles = np.percentile(values, [25, 50, 75], axis=0)  # (3, scores)
-        summary.append(Summary(model, stack, len(layers), *facts[model, stack], published.get((model, stack), {}),
-                               count_outside(layers), layers[0].n, layers[0].r, *quartiles.T))
+        quartiles = {}
+        for name in SCORES:
+            quartiles[name] = np.percentile([getattr(row, name) for row in layers], [25, 50, 75])
+        summary.append(Summary(
+            model=model,
+            stack=stack,
+            n_layer=len(layers),
+            n_params=facts[model, stack].n_params,
+            causal=facts[model, stack].causal,
+            modality=facts[model, stack].modality,
+            published=published.get((model, stack), {}),
+            outside=count_outside(layers),
+            n=layers[0].n,
+            r=layers[0].r,
+            **quartiles,
+        ))
     return summary
 
 
@@ -198,11 +223,12 @@ def comparison_table(lines, arms, level):
     for line in lines:
         left = f"{np.isfinite(line.first_steps).sum()} of {len(line.first_steps)}"
         loss = f"{line.losses.mean():.3f} [{line.losses.min():.2f}, {line.losses.max():.2f}]"
-        if line.name == line.baseline:
-            beside = ["", "baseline", "", ""]
-        else:
-            beside = [p_text(line.p_step), signed(line.difference), p_text(line.p_loss), share(line.speed_up)]
-        p_step, difference, p_loss, speed_up = beside
+        p_step, difference, p_loss, speed_up = "", "baseline", "", ""
+        if line.name != line.baseline:
+            p_step = p_text(line.p_step)
+            difference = signed(line.difference)
+            p_loss = p_text(line.p_loss)
+            speed_up = share(line.speed_up)
         table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6}  {loss:>20}"
                      f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6}"
                      f" {number(line.directionality):>7} {number(line.update_symmetry):>6}")
