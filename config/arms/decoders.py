@@ -1,5 +1,6 @@
 """
-The same starts for decoders, which predict the next token: at BERT's scale and at the published one.
+The same starts for decoders, which predict the next token: at BERT's scale and at the published one, and the start of
+config/small_rule.py.
 
     python -m config config/arms/decoders.py | xargs -P 2 -L 1 python train.py
 
@@ -8,7 +9,7 @@ The learning rate is the best of config/arms/tuning_decoders.py. A decoder has n
 base = "config/small.py"
 seeds = [1, 2, 3, 4, 5, 6, 7]
 
-_rate = 2e-3
+_rate = 4e-3
 _big = (3 * 128) ** -0.5  # the published scale, 1 / sqrt(3 C)
 _all = dict(causal=True, max_iters=500, learning_rate=_rate)
 arms = {
@@ -19,4 +20,5 @@ arms = {
     "random_qkv": dict(_all, qk_std=_big, v_std=_big),
     "symmetric_qkv": dict(_all, init="symmetric", qk_std=_big, v_std=_big),
     "tilted_qkv": dict(_all, init="tilted", qk_std=_big, v_std=_big),
+    "rule": dict(_all, qk_std=128**-0.5, v_std=_big),
 }
