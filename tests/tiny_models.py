@@ -163,9 +163,11 @@ case("embedding_gemma2_text", MOE, encoder(0, 1))
 case("esmc", TEXT, encoder(0, 1))
 case("axk1", MLA, decoder(0, 1))
 case("visual_bert", TEXT, encoder(0, 1), visual_embedding_dim=8)
-case("bros", dict(TEXT, hidden_size=64), encoder(0, 1), lambda model, n, t: model(input_ids=ids(n, t), bbox=torch.zeros(n, t, 8)))
+case("bros", dict(TEXT, hidden_size=64), encoder(0, 1),
+     lambda model, n, t: model(input_ids=ids(n, t), bbox=torch.zeros(n, t, 8)))
 case("vits", TEXT, encoder(0, 1), ffn_dim=16)
-case("decision_transformer", dict(GPT, hidden_size=32), decoder(0, 1), lambda model, n, t: model.encoder(inputs_embeds=torch.randn(n, t, 32)))
+case("decision_transformer", dict(GPT, hidden_size=32), decoder(0, 1),
+     lambda model, n, t: model.encoder(inputs_embeds=torch.randn(n, t, 32)))
 case("glm_ocr_vision glm5_next_vision cohere_compass_vision", QWEN_VIT, encoder(0, 1, 2), patches)
 case("gemma3n_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2, laurel_rank=4, intermediate_size=[48] * 4,
      activation_sparsity_pattern=[0.0] * 4, altup_num_inputs=2)
@@ -296,7 +298,8 @@ case("vitpose_backbone", VIT, encoder(0, 1, 2), images, "VitPoseBackbone", image
 case("glpn", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
                       sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]), STAGES, images)
 case("pvt", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4], image_size=16,
-                 sequence_reduction_ratios=[1, 1], mlp_ratios=[2, 2], patch_sizes=[4, 2], strides=[4, 2]), STAGES, images)
+                 sequence_reduction_ratios=[1, 1], mlp_ratios=[2, 2], patch_sizes=[4, 2], strides=[4, 2]),
+     STAGES, images)
 case("vilt", dict(TEXT, image_size=16, patch_size=8), encoder(0, 1), lambda model, n, t: model(
     input_ids=ids(8, 5), pixel_values=torch.randn(8, 3, 16, 16)), "ViltModel")
 case("musicgen_melody_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
@@ -440,7 +443,8 @@ case("blip-2", dict(text_config=dict(TEXT, model_type="opt", ffn_dim=48, word_em
                     qformer_config=CLIP_TEXT), LLAVA | encoder(0, 1, name="qformer"),
      lambda model, n, t: (images(model.vision_model), model.language_model(input_ids=ids(n, t)),
                           model.qformer(torch.randn(12, 3, 32), encoder_hidden_states=torch.randn(12, 3, 24))))
-case("instructblip instructblipvideo", dict(text_config=dict(T5, model_type="t5"), vision_config=VIT, qformer_config=CLIP_TEXT),
+case("instructblip instructblipvideo",
+     dict(text_config=dict(T5, model_type="t5"), vision_config=VIT, qformer_config=CLIP_TEXT),
      encoder(0, 1, 2, name="vision") | encoder(0, 1, name="qformer") | encoder(0, 1, name="text.encoder")
      | decoder(0, 1, 2, name="text.decoder"),
      lambda model, n, t: (images(model.vision_model), seq2seq(model.language_model, n, t), model.qformer(
@@ -451,6 +455,9 @@ case("qwen2_audio", dict(text_config=dict(WIDE, model_type="qwen2"), audio_confi
 case("voxtral", dict(text_config=dict(WIDE, model_type="llama"), audio_config=VOXTRAL),
      encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
      of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
+case("musicgen_melody", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
+     encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
+     of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenMelodyForConditionalGeneration")
 case("musicgen", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
      encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
      of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenForConditionalGeneration")
@@ -465,6 +472,9 @@ case("sam2", dict(SAM, vision_config=SAM2), encoder(0, name="vision.stage 0")
      | encoder(1, 2, name="vision.stage 1"),
      lambda model, *_: images(model.vision_encoder, size=32), "Sam2Model")
 case("sam", SAM, encoder(0, 1, 2, name="vision"), images, "SamModel")
+case("sam_hq", dict(SAM, mask_decoder_config=SAM["mask_decoder_config"] | dict(vit_dim=24)),
+     encoder(0, 1, 2, name="vision"), lambda model, *_: images(model.vision_encoder), "SamHQModel")
+case("vitdet", VIT, encoder(0, 1, 2), images, "VitDetBackbone")
 case("encoder-decoder", dict(encoder=dict(TEXT, model_type="bert"),
                              decoder=dict(TEXT, model_type="bert", add_cross_attention=True, is_decoder=True)),
      encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), seq2seq)

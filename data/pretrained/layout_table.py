@@ -147,7 +147,8 @@ ROWS = [
     Row("qwen3_5_text qwen3_5_moe_text", **(LLAMA | dict(form="gated"))),
 
     # Decoders with q, k and v in one tensor, or in a product of two.
-    Row("gpt2 openai-gpt imagegpt decision_transformer", path="h.{i}.attn", weights="c_attn", form="conv1d", causal=True),
+    Row("gpt2 openai-gpt imagegpt decision_transformer", path="h.{i}.attn", weights="c_attn", form="conv1d",
+        causal=True),
     Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
     # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
@@ -174,7 +175,7 @@ ROWS = [
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
         rembert roformer big_bird splinter layoutlm layoutlmv3 markuplm data2vec-text esm bert-generation dpr
         longformer nystromformer roc_bert tapas convbert mobilebert
-        ibert lilt luke visual_bert bros vilt vitpose_backbone""",  # of LiLT the text, not the boxes around it; of LUKE the words, not the entities
+        ibert lilt luke visual_bert bros vilt vitpose_backbone""",  # of LiLT the text, not its boxes; of LUKE the words
         **BERT),
     Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate",
         causal=False),
@@ -208,7 +209,8 @@ ROWS = [
     Row("siglip_text_model siglip2_text_model", **CLIP, n_layer=12, n_head=12),  # siglip, siglip2
     Row("chinese_clip_text_model clap_text_model", **BERT, n_layer=12, n_head=12),  # chinese_clip, clap
     Row("altclip_text_model", **BERT, n_layer=24, n_head=16),  # altclip
-    Row("blip_2_qformer instructblip_qformer instructblipvideo_qformer", **BERT, n_layer=12, n_head=12),  # blip_2, instructblip
+    Row("blip_2_qformer instructblip_qformer instructblipvideo_qformer", **BERT,
+        n_layer=12, n_head=12),  # blip_2, instructblip, instructblipvideo
 
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
@@ -231,6 +233,7 @@ ROWS = [
         stack="encoder"),
     Row("vjepa2", path="predictor.layer.{i}.attention", weights="query key", form="separate", causal=False,
         stack="pred"),
+    Row("vitdet", path="layer.{i}.attention", weights="qkv", form="blocks", causal=False),
     Row("timesformer", path="layer.{i}.attention.attention", weights="qkv", form="blocks", causal=False, stack="space"),
     Row("timesformer", path="layer.{i}.temporal_attention.attention", weights="qkv", form="blocks", causal=False,
         stack="time"),
@@ -259,8 +262,9 @@ ROWS = [
         causal=False, stack="adapter"),
     Row("""glm4v_vision glm4v_moe_vision radio tipsv2_vision_model glm_ocr_vision glm5_next_vision
         cohere_compass_vision""", **VISION_QKV),
-    Row("blip_vision_model sam_vision_model", **VISION_QKV, n_layer=12, n_head=12),
-    Row("blip_2_vision_model instructblip_vision_model instructblipvideo_vision_model", **VISION_QKV, n_layer=39, n_head=16),
+    Row("blip_vision_model sam_vision_model sam_hq_vision_model", **VISION_QKV, n_layer=12, n_head=12),
+    Row("blip_2_vision_model instructblip_vision_model instructblipvideo_vision_model", **VISION_QKV,
+        n_layer=39, n_head=16),
     Row("qwen2_vl_vision qwen2_5_vl_vision", **VISION_QKV, n_layer=32, n_head=16),
     Row("""qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision qwen3_omni_moe_vision_encoder""",
         **VISION_QKV, n_layer=27, n_head=16),
@@ -298,13 +302,13 @@ KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
 
 # ---- models made of parts, each with a config of its own inside of config.json ---------------------------------------
 
-COMPOSITES = set("""llava llava_next llava_next_video llava_onevision aria fuyu instructblipvideo vipllava paligemma gemma3 gemma3n gemma4 mistral3 internvl
-    idefics2 idefics3 smolvlm mllama llama4 clip chinese_clip altclip clipseg metaclip_2 owlvit owlv2 siglip
-    siglip2 blip blip-2 instructblip git lfm2_vl cohere2_vision aya_vision diffusion_gemma kimi_k25 glm4v_moe
-    qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe
-    qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap musicgen sam encoder-decoder
-    vision-encoder-decoder speech-encoder-decoder vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2
-    sam2_video sam2_vision_model""".split())
+COMPOSITES = set("""llava llava_next llava_next_video llava_onevision aria fuyu instructblipvideo vipllava paligemma
+    gemma3 gemma3n gemma4 mistral3 internvl idefics2 idefics3 smolvlm mllama llama4 clip chinese_clip altclip
+    clipseg metaclip_2 owlvit owlv2 siglip siglip2 blip blip-2 instructblip git lfm2_vl cohere2_vision aya_vision
+    diffusion_gemma kimi_k25 glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni
+    qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap
+    musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder speech-encoder-decoder
+    vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video sam2_vision_model""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "thinker": r"thinker\.",
