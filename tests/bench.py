@@ -2,6 +2,7 @@
 How fast, against what people would use instead, as ratios within one run:
 
     python tests/bench.py                # or some of: score train memory data write processes
+    python tests/bench.py layer          # of score alone: layer updates checkpoint bin
 
 A ratio above 1 means that ours is faster, or smaller. Both sides do the same work on the same machine with the same
 threads, in turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. About ten minutes on
