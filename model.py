@@ -177,21 +177,24 @@ class LinearCrossEntropy(torch.autograd.Function):
             x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
         chunk = max(LOSS_ROWS, math.ceil(len(x) / LOSS_CHUNKS))  # rows in a chunk
         total = 0.0  # the sum of the losses of all tokens so far
-        grad_x, grad_weight, grad_bias = [], 0.0, 0.0
+        wide = torch.promote_types(x.dtype, torch.float32)  # bfloat16 has too few digits for exp and for long sums
+        grad_x = []
+        grad_weight = torch.zeros_like(weight, dtype=wide)  # (V, C)
+        grad_bias = torch.zeros_like(bias, dtype=wide)  # (V,)
         for rows, t in zip(x.split(chunk), targets.split(chunk)):
-            logits = F.linear(rows, weight, bias)  # (n, V)
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # bfloat16 has too few digits for exp
+            logits = F.linear(rows, weight, bias).to(wide)  # (n, V)
             # Each line below writes its result over the same memory: first logits, then log p, then p, then error.
             log_p = logits.sub_(logits.logsumexp(-1, keepdim=True))  # (n, V)
             total = total - log_p.gather(1, t[:, None]).sum()
             if with_gradients:
                 # d loss / d logits = p - one_hot(t): subtract 1 from p at the target of each row.
                 ones = torch.ones_like(log_p[:, :1])  # (n, 1)
-                error = log_p.exp_().scatter_add_(1, t[:, None], -ones).to(x.dtype)  # (n, V)
+                error = log_p.exp_().scatter_add_(1, t[:, None], -ones)  # (n, V)
                 # The chain rule through logits = rows @ weight.T + bias.
+                grad_bias += error.sum(0)  # (V,)
+                error = error.to(x.dtype)
                 grad_x.append(error @ weight)  # (n, C)
-                grad_weight = grad_weight + (error.T @ rows).to(logits.dtype)  # (V, C), summed in float32
-                grad_bias = grad_bias + error.sum(0, dtype=logits.dtype)  # (V,)
+                grad_weight += error.T @ rows  # (V, C)
         if with_gradients:
             ctx.save_for_backward(torch.cat(grad_x), grad_weight, grad_bias)
         return total / len(targets)
@@ -248,6 +251,21 @@ class Transformer(nn.Module):
             return F.linear(x, weight, bias)  # (B, T or K, V)
         with_gradients = torch.is_grad_enabled()  # inside of the function below this is always False
         return LinearCrossEntropy.apply(x.flatten(0, 1), weight, bias, targets.flatten(), with_gradients)
+
+
+def count_flops(cfg, n_targets):
+    """
+    The operations of a training step in matrix products, on one sequence of block_size tokens, n_targets of which are
+    predicted. A multiplication and an addition are two. Attention counts as if there were no mask, as is usual.
+    """
+    T, K, C, V = cfg.block_size, n_targets, cfg.n_embd, cfg.vocab_size
+    # Multiplications of the forward pass. A token costs the size of every weight; attention costs T C for the logits
+    # of a token, and T C for its mean of values.
+    block = 12 * T * C**2 + 2 * T**2 * C  # q, k, v and proj have 4 C^2 weights, the MLP has 8 C^2
+    last_block = 2 * T * C**2 + 10 * K * C**2 + 2 * K * T * C  # k and v of all tokens, the rest of the predicted ones
+    head = K * C**2 + K * C * V
+    forward = 2 * ((cfg.n_layer - 1) * block + last_block + head)
+    return 3 * forward  # the backward pass makes two products of each: one for the weight, one for the input
 
 
 # ---- our names <-> the names of a Hugging Face BERT --------------------------------------------------------------

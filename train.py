@@ -31,14 +31,15 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config._place import (RESTARTS, explain, find_place, first_line, is_out_of_memory, leave, noted_signals,
-                           require_memory)
+from config._place import (RESTARTS, explain, find_place, first_line, is_out_of_memory, leave, matrix_rate,
+                           noted_signals, require_memory)
 from data import tokens
+from data.batches import count_targets
 from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.results import figures, runs, samples
 from data.results.report import describe_start, report_run
-from model import ModelConfig, Transformer, load_hf, to_hf
+from model import ModelConfig, Transformer, count_flops, load_hf, to_hf
 
 READ_EVERY = 10  # updates between two looks at the loss, because each look makes the program wait for the GPU
 DRAW_EVERY = 10  # seconds between two pictures of the run at least, because a picture takes as long as 20 small steps
@@ -148,6 +149,7 @@ class Trainer:
         # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
         # 0, and divides the gradients by the same factor before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
+        self.peak = matrix_rate(place.device, cfg.dtype)  # [operations/s]
         self.step = 0  # the number of updates so far
         self.scored_qk = None  # W_q and W_k when scores.csv was last written
         self.unread = []  # the losses of the last updates, still on the device
@@ -297,6 +299,14 @@ class Trainer:
     def tokens_per_s(self):
         return len(self.losses) * self.cfg.batch_size * self.cfg.block_size / self.seconds
 
+    def share_of_peak(self):
+        """On a GPU, which share of its matrix rate training has used since the last row (MFU), as text."""
+        if self.peak is None:
+            return ""
+        flops_per_token = count_flops(self.model.cfg, count_targets(self.cfg)) / self.cfg.block_size
+        share = self.tokens_per_s() * flops_per_token / (self.peak * self.place.world)
+        return f", {share:.0%} of the GPU's matrix rate"
+
     def write_log(self):
         """Evaluate, append a row to log.csv, and print it. At step 0 there is no training loss yet."""
         n_tokens = self.step * self.cfg.batch_size * self.cfg.block_size
@@ -309,7 +319,7 @@ class Trainer:
                 tokens_per_s=f"{self.tokens_per_s():.0f}",
             )
             seconds_left = (self.cfg.max_iters - self.step) * self.seconds / len(self.losses)  # without evaluations
-            left = f", {tqdm.format_interval(seconds_left)} left"
+            left = f", {tqdm.format_interval(seconds_left)} left{self.share_of_peak()}"
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
             runs.append(self.out / "log.csv", runs.LOG, [row])
         self.losses = []  # a new row begins

@@ -150,6 +150,20 @@ def find_device(name, local_rank):
     return device
 
 
+def matrix_rate(device, dtype):
+    """Operations per second of a GPU in one large matrix product: no training step is faster. None on a CPU."""
+    if device.type != "cuda":
+        return None
+    n = 8192
+    x = torch.ones(n, n, device=device, dtype=getattr(torch, dtype))
+    (x @ x)[0, 0].item()  # the first product takes longer; item() waits for the GPU
+    began = time.perf_counter()
+    for _ in range(10):
+        y = x @ x
+    y[0, 0].item()
+    return 10 * 2 * n**3 / (time.perf_counter() - began)
+
+
 def require_memory(cfg, vocab_size, device):
     """Refuse a model that does not fit in memory, before it is built. ConfigError."""
     C = cfg.n_embd
@@ -216,7 +230,8 @@ def noted_signals():
 
     handlers_before = {}
     for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:  # SIGHUP: the terminal was closed
-        handlers_before[signum] = signal.signal(signum, note)
+        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
+            handlers_before[signum] = signal.signal(signum, note)
     try:
         yield signals
     finally:

@@ -30,10 +30,17 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     idx = tokens[:, :-1].contiguous()  # (B, T)
     if cfg.predicts_next:
         return idx, tokens[:, 1:].contiguous()
-    K = max(1, round(cfg.mlm_probability * T))
+    K = count_targets(cfg)
     # Draw for all rows of the batch, whichever are asked for. So row r depends on (seed, step, r) alone.
     draws = np.random.default_rng([seed, step]).random((cfg.batch_size, T + 2 * K), dtype=np.float32)
     return mask_tokens(idx, torch.from_numpy(draws[rows]), K, meta)
+
+
+def count_targets(cfg):
+    """How many tokens of a sequence are predicted."""
+    if cfg.predicts_next:
+        return cfg.block_size
+    return max(1, round(cfg.mlm_probability * cfg.block_size))
 
 
 def shuffled(i, n, seed):

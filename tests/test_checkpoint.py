@@ -282,6 +282,12 @@ def test_what_cannot_be_listed_is_one_line(hub, monkeypatch):
     assert "HF_HUB_OFFLINE" in told(list_revisions, "org/toy") and "HF_HUB_OFFLINE" in told(list_repos, "org/t*")
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_an_empty_file_of_the_hub_is_named(hub, file):
+    hub.add("org/toy", {"config.json": CONFIG, file: b""})
+    assert f"{file} is empty" in refusal("org/toy")
+
+
 def test_a_hub_that_does_not_answer_ends_in_one_line(hub, monkeypatch):
     monkeypatch.setattr(data.pretrained.hub, "TIMEOUT", 0.1)
     hub.add("org/toy", SINGLE)

@@ -130,16 +130,17 @@ def attention_modules(model):
 
 
 def hidden_states(args, kwargs):
-    return kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+    for name in "hidden_states", "query":  # the second in FSMT
+        if name in kwargs:
+            return kwargs[name]
+    return args[0]
 
 
 def with_hidden_states(args, kwargs, new):
-    """The arguments with new hidden states; also where they are given three times, as in CTRL."""
+    """The arguments with new hidden states; also where they are given several times, as in CTRL and FSMT."""
     old = hidden_states(args, kwargs)
     args = tuple(new if arg is old else arg for arg in args)
-    if "hidden_states" in kwargs:
-        kwargs = kwargs | {"hidden_states": new}
-    return args, kwargs
+    return args, {name: new if arg is old else arg for name, arg in kwargs.items()}
 
 
 def first(out):

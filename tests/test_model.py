@@ -4,11 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 import model
-from model import LinearCrossEntropy, ModelConfig, Transformer, from_hf, to_hf
+from model import LinearCrossEntropy, ModelConfig, Transformer, count_flops, from_hf, to_hf
 
 CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
 
@@ -125,6 +126,17 @@ def test_an_evaluation_computes_no_gradients():
             decoder(*batch)
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("causal, K", [(False, 3), (True, 16), (True, 3)])
+def test_the_count_of_operations_is_that_of_torchs_counter(causal, K):
+    """Of the products of one training step, with attention in plain products, which is what the counter sees."""
+    cfg = ModelConfig(**CFG, causal=causal)
+    idx, targets, positions = torch.randint(61, (1, 16)), torch.randint(61, (1, K)), torch.arange(K)[None]
+    batch = (idx, targets) if K == 16 else (idx, targets, positions)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        Transformer(cfg)(*batch).backward()
+    assert count_flops(cfg, K) == counter.get_total_flops()
 
 
 def test_the_gradient_of_the_head_in_bfloat16_is_as_exact_as_that_of_autocast():

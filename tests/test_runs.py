@@ -4,15 +4,17 @@ import csv
 import math
 import shutil
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import analyze
-from config import TrainConfig
-from data.results import compare, figures, runs
+from config import TrainConfig, arms, load
+from data.results import compare, figures, runs, tuning
 
+ROOT = Path(__file__).parents[1]
 STEPS = np.arange(0, 1100, 100.0)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2
 
@@ -388,3 +390,17 @@ def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_
     assert reached[0] == [700, 800] and reached[1][0] == 600 and math.isnan(reached[1][1])
     arrows = [line for line in steps.lines if line.get_marker() == "^"]
     assert [line.get_xdata()[0] for line in arrows] == pytest.approx([0.0256, 2.56])
+
+
+def test_every_tuned_start_is_the_best_of_its_tuning(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    cells = tuning.find_cells(compare.pool(["data/results/tuning.csv"]), level=2.8)
+    best = tuning.find_best(cells)
+    for argv in arms("config/arms/tuned.py"):
+        cfg = load(argv)
+        v_scale = round(cfg.n_embd * cfg.v_std**2, 3)
+        expected = best[cfg.n_embd, cfg.init, v_scale]
+        taken = [cell for cell in cells if (cell.start, cell.n_embd) == (cfg.init, cfg.n_embd)
+                 and cell.scale == pytest.approx(cfg.n_embd * cfg.qk_std**2)]
+        assert taken[0].best().learning_rate == cfg.learning_rate
+        assert taken[0].best().loss < expected.best().loss + 0.005  # two random starts of C = 128 are as good

@@ -259,6 +259,13 @@ def test_branches_and_tags_are_read_in_order_by_the_bytes_of_their_queries_and_k
     assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * q_and_k + 4 * first_read < whole
 
 
+def test_a_model_counts_once_however_it_is_written(hub, run_folder, tmp_path):  # noqa: F811
+    hub.add("org/model", files_of(run_folder / "checkpoint-2"))
+    names = ["org/model", " org/model", f"{hub.url}/org/model", "https://huggingface.co/org/model"]
+    assert run("--hf", *names, "--csv", str(tmp_path / "s.csv")) == 0
+    assert [row["model"] for row in read(tmp_path / "s.csv")] == 3 * ["org/model"]
+
+
 def test_steps_in_the_names_of_repositories(hub, run_folder, tmp_path):  # noqa: F811
     for seed in 0, 1:
         for step in 2, 10, 300:

@@ -389,6 +389,21 @@ def test_a_signal_loses_nothing(whole_of_400_steps, cfg, signum, code):
     assert result(cfg.out_dir) == result(whole.out_dir)
 
 
+def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(finished, cfg, monkeypatch):
+    train_step = train.Trainer.train_step
+
+    def step(run, batch):
+        os.kill(os.getpid(), signal.SIGHUP)
+        train_step(run, batch)
+    monkeypatch.setattr(train.Trainer, "train_step", step)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        train.main(argv(cfg))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert result(cfg.out_dir) == result(finished.out_dir)
+
+
 def test_a_finished_run_is_neither_overwritten_nor_changed_by_resuming(finished):
     before = result(finished.out_dir)
     with pytest.raises(SystemExit) as e:
@@ -492,6 +507,18 @@ def test_redirected_output_is_a_line_per_evaluation_and_no_bar(cfg, capsys):
         assert f"validation loss {float(row['val_loss']):.4f}, training loss {float(row['train_loss']):.4f}" in line
         assert f"learning rate {float(row['learning_rate']):.3g}, {int(row['tokens_per_s']):,} tokens/s" in line
     assert " left" in lines[1] and "step/s" not in bar
+
+
+def test_on_a_gpu_a_line_has_the_share_of_its_matrix_rate(cfg, monkeypatch, capsys):
+    """No GPU is needed: only its rate is given, and it is the operations that train.py counts in the seconds it takes."""
+    monkeypatch.setattr(train, "matrix_rate", lambda device, dtype: 1e9)
+    train.main(argv(cfg, max_iters=4))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step 4:")]
+    tokens_per_s = float(runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["tokens_per_s"])
+    idx, targets, positions = batches.get_batch(cfg, tokens.load(cfg.data_dir).meta, tokens.load(cfg.data_dir).train,
+                                                1, 0, np.arange(1))
+    flops = train.count_flops(train.ModelConfig(258, 16, 2, 2, 16), targets.numel())
+    assert f", {tokens_per_s * flops / 16 / 1e9:.0%} of the GPU's matrix rate" in line
 
 
 def test_a_checkpoint_of_another_run_or_cut_short_is_refused_by_name(finished, cfg, tmp_path):

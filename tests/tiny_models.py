@@ -156,6 +156,19 @@ case("mixtral qwen2_moe qwen3_moe phimoe olmoe flex_olmo granitemoe granitemoesh
      "hunyuan_v1_moe dots1 minimax_m2 llama4_text qwen3_vl_moe_text", MOE, decoder(0, 1))
 case("afmoe cohere2_moe cwm diffllama doge exaone_moe granite_swa hy_v3 hyperclovax internlm3 iquestcoder jais2 laguna "
      "mellum minimax_m3_vl_text nanochat solar_open", MOE, decoder(0, 1))
+case("aria_text granitemoe_swa granite_docling_text higgs_audio_v2 beam flint kolibri1 "
+     "muse_glimmer_text muse_spark_text", MOE, decoder(0, 1))
+case("cosmos3_edge_text", MROPE, decoder(0, 1))
+case("embedding_gemma2_text", MOE, encoder(0, 1))
+case("esmc", TEXT, encoder(0, 1))
+case("axk1", MLA, decoder(0, 1))
+case("visual_bert", TEXT, encoder(0, 1), visual_embedding_dim=8)
+case("bros", dict(TEXT, hidden_size=64), encoder(0, 1),
+     lambda model, n, t: model(input_ids=ids(n, t), bbox=torch.zeros(n, t, 8)))
+case("vits", TEXT, encoder(0, 1), ffn_dim=16)
+case("decision_transformer", dict(GPT, hidden_size=32), decoder(0, 1),
+     lambda model, n, t: model.encoder(inputs_embeds=torch.randn(n, t, 32)))
+case("glm_ocr_vision glm5_next_vision cohere_compass_vision", QWEN_VIT, encoder(0, 1, 2), patches)
 case("gemma3n_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2, laurel_rank=4, intermediate_size=[48] * 4,
      activation_sparsity_pattern=[0.0] * 4, altup_num_inputs=2)
 case("gemma4_text", GEMMA, decoder(0, 1, 2, 3), global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True)
@@ -234,6 +247,10 @@ case("xlnet", dict(vocab_size=50, d_model=32, n_layer=2, n_head=4, d_inner=48), 
 # Two stacks.
 case("t5 mt5 umt5 switch_transformers", T5, TWO, seq2seq)
 case("bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe", BART, TWO, seq2seq)
+case("mvp fsmt", BART, TWO, seq2seq, src_vocab_size=50, tgt_vocab_size=50, langs=["a", "b"])
+case("pop2piano", T5, TWO, seq2seq)
+case("udop", T5, TWO, lambda model, n, t: model(input_ids=ids(n, t), decoder_input_ids=ids(n, t),
+                                                bbox=torch.zeros(n, t, 4)))
 case("t5gemma", dict(encoder=WIDE, decoder=dict(WIDE, num_hidden_layers=3)), TWO, seq2seq)
 case("led", BART, TWO, window)
 case("whisper speech_to_text", SPEECH, TWO, speech)
@@ -277,6 +294,16 @@ case("aimv2_vision_model", VIT, encoder(0, 1, 2), images)
 case("swin donut-swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2],
      num_heads=[2, 4], image_size=16, out_features=None)
 STAGES = encoder(0, name="stage 0") | encoder(0, 1, name="stage 1")
+case("vitpose_backbone", VIT, encoder(0, 1, 2), images, "VitPoseBackbone", image_size=[16, 16], patch_size=[8, 8])
+case("glpn", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
+                      sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]), STAGES, images)
+case("pvt", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4], image_size=16,
+                 sequence_reduction_ratios=[1, 1], mlp_ratios=[2, 2], patch_sizes=[4, 2], strides=[4, 2]),
+     STAGES, images)
+case("vilt", dict(TEXT, image_size=16, patch_size=8), encoder(0, 1), lambda model, n, t: model(
+    input_ids=ids(8, 5), pixel_values=torch.randn(8, 3, 16, 16)), "ViltModel")
+case("musicgen_melody_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
+     "MusicgenMelodyForCausalLM")
 case("swinv2", SWIN, STAGES, images, depths=[1, 2], num_heads=[2, 4], image_size=16, out_features=None,
      pretrained_window_sizes=[0, 0])
 HIERA = dict(embed_dim=8, depths=[1, 2], num_heads=[2, 4], image_size=[16, 16], patch_size=[3, 3], patch_stride=[2, 2],
@@ -311,6 +338,9 @@ def llava(types, text_type, vision, run=of(LLM, VISION, images), stacks=LLAVA, m
 
 
 llava("llava llava_next vipllava", "llama", dict(VIT, model_type="clip_vision_model"))
+llava("llava_next_video", "llama", dict(VIT, model_type="clip_vision_model"))
+case("fuyu", dict(text_config=dict(TEXT, model_type="persimmon")), decoder(0, 1, name="text"))
+llava("aria", "aria_text", dict(VIT, model_type="idefics3_vision"))
 llava("llava_onevision", "qwen2", dict(VIT, model_type="siglip_vision_model"))
 llava("gemma3", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
 llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"))
@@ -413,7 +443,8 @@ case("blip-2", dict(text_config=dict(TEXT, model_type="opt", ffn_dim=48, word_em
                     qformer_config=CLIP_TEXT), LLAVA | encoder(0, 1, name="qformer"),
      lambda model, n, t: (images(model.vision_model), model.language_model(input_ids=ids(n, t)),
                           model.qformer(torch.randn(12, 3, 32), encoder_hidden_states=torch.randn(12, 3, 24))))
-case("instructblip", dict(text_config=dict(T5, model_type="t5"), vision_config=VIT, qformer_config=CLIP_TEXT),
+case("instructblip instructblipvideo",
+     dict(text_config=dict(T5, model_type="t5"), vision_config=VIT, qformer_config=CLIP_TEXT),
      encoder(0, 1, 2, name="vision") | encoder(0, 1, name="qformer") | encoder(0, 1, name="text.encoder")
      | decoder(0, 1, 2, name="text.decoder"),
      lambda model, n, t: (images(model.vision_model), seq2seq(model.language_model, n, t), model.qformer(
@@ -424,10 +455,14 @@ case("qwen2_audio", dict(text_config=dict(WIDE, model_type="qwen2"), audio_confi
 case("voxtral", dict(text_config=dict(WIDE, model_type="llama"), audio_config=VOXTRAL),
      encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
      of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
+case("musicgen_melody", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
+     encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
+     of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenMelodyForConditionalGeneration")
 case("musicgen", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
      encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
      of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenForConditionalGeneration")
-SAM2 = dict(backbone_config=dict(model_type="sam2_hiera_det_model", hidden_size=8, image_size=[32, 32], blocks_per_stage=[1, 2], embed_dim_per_stage=[8, 16],
+SAM2 = dict(backbone_config=dict(model_type="sam2_hiera_det_model", hidden_size=8, image_size=[32, 32],
+                                 blocks_per_stage=[1, 2], embed_dim_per_stage=[8, 16],
                                  num_attention_heads_per_stage=[1, 1], window_size_per_stage=[8, 8],
                                  num_query_pool_stages=0, global_attention_blocks=[0, 1, 2]),
             backbone_channel_list=[16, 8], backbone_feature_sizes=[[8, 8], [8, 8]], fpn_hidden_size=8,
@@ -437,6 +472,9 @@ case("sam2", dict(SAM, vision_config=SAM2), encoder(0, name="vision.stage 0")
      | encoder(1, 2, name="vision.stage 1"),
      lambda model, *_: images(model.vision_encoder, size=32), "Sam2Model")
 case("sam", SAM, encoder(0, 1, 2, name="vision"), images, "SamModel")
+case("sam_hq", dict(SAM, mask_decoder_config=SAM["mask_decoder_config"] | dict(vit_dim=24)),
+     encoder(0, 1, 2, name="vision"), lambda model, *_: images(model.vision_encoder), "SamHQModel")
+case("vitdet", VIT, encoder(0, 1, 2), images, "VitDetBackbone")
 case("encoder-decoder", dict(encoder=dict(TEXT, model_type="bert"),
                              decoder=dict(TEXT, model_type="bert", add_cross_attention=True, is_decoder=True)),
      encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), seq2seq)

@@ -137,6 +137,7 @@ class Repository(Folder):
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as r:
             if r.status_code in (401, 403, 404, 410) and r.url.netloc != url.netloc:
                 raise httpx2.ReadError(f"its signed URL has expired ({r.status_code})", request=r.request)
+            require(r.status_code != 416, f"{name} is empty, or shorter than what lies in it: get it again")
             hf_raise_for_status(r)
             size, n_bytes = self._check_range(r, name, start, len(view))
             done = 0

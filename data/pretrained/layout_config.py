@@ -6,12 +6,15 @@ absent.
 """
 
 MAX_COUNT = 1_000_000  # more layers, heads, or dimensions of a head than any model has
+MAX_LINE = 500  # characters of an error
 
 
 class LayoutError(ValueError):
     """It is not certain which weights are queries and keys. The message is one line: model_type and what was found."""
 
     def __init__(self, message: str):
+        if len(message) > MAX_LINE:  # a name in config.json can be of any length
+            message = message[:MAX_LINE] + "..."
         super().__init__("".join(letter if letter.isprintable() else "?" for letter in message))
 
 

@@ -118,7 +118,8 @@ ROWS = [
         internlm3 iquestcoder jais2 laguna mellum minimax_m3_vl_text nanochat solar_open qwen2_vl_text qwen2_5_vl_text
         qwen2_5_omni_text qwen2_5_omni_talker qwen3_omni_moe_text qwen3_omni_moe_talker_text
         qwen3_omni_moe_talker_code_predictor qwen3_vl_text qwen3_vl_moe_text glm4v_text glm4v_moe_text llama4_text
-        falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid
+        falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid aria_text granitemoe_swa granite_docling_text
+        higgs_audio_v2 cosmos3_edge_text beam flint kolibri1 muse_glimmer_text muse_spark_text
         mobilellm""",  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
         **LLAMA),
     Row("llama mistral qwen2", **LLAMA, n_layer=32, n_head=32),
@@ -129,7 +130,7 @@ ROWS = [
     Row("gemma4_text", **LLAMA, n_layer=30, n_head=8, head_dim=256),
     Row("diffusion_gemma_text", **(LLAMA | dict(causal=None))),  # diffusion_gemma: reads with a mask, writes without
     Row("opt", **LLAMA, n_layer=12, n_head=12),
-    Row("musicgen_decoder", **LLAMA, n_layer=24, n_head=16),  # musicgen
+    Row("musicgen_decoder musicgen_melody_decoder", **LLAMA, n_layer=24, n_head=16),  # musicgen
     Row("""clip_text_model metaclip_2_text_model owlvit_text_model owlv2_text_model clipseg_text_model
         xclip_text_model""", **LLAMA, n_layer=12, n_head=8),  # clip
     Row("groupvit_text_model", **LLAMA, n_layer=12, n_head=4),  # groupvit
@@ -146,7 +147,8 @@ ROWS = [
     Row("qwen3_5_text qwen3_5_moe_text", **(LLAMA | dict(form="gated"))),
 
     # Decoders with q, k and v in one tensor, or in a product of two.
-    Row("gpt2 openai-gpt imagegpt", path="h.{i}.attn", weights="c_attn", form="conv1d", causal=True),
+    Row("gpt2 openai-gpt imagegpt decision_transformer", path="h.{i}.attn", weights="c_attn", form="conv1d",
+        causal=True),
     Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
     # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
@@ -157,7 +159,7 @@ ROWS = [
         weights="query_key_value", form="grouped", causal=True),
     Row("phi3", path="layers.{i}.self_attn", weights="qkv_proj", form="blocks", causal=True),
     Row("mpt dbrx", path="blocks.{i}.(norm_attn_norm.)?attn", weights="Wqkv", form="blocks", causal=True),
-    Row("""deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu mistral4
+    Row("""deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu mistral4 axk1
         kimi_k2""",  # which kimi_k25 reads as deepseek_v3
         path="(layers|blocks).{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj", form="latent",
         causal=True),
@@ -173,7 +175,7 @@ ROWS = [
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
         rembert roformer big_bird splinter layoutlm layoutlmv3 markuplm data2vec-text esm bert-generation dpr
         longformer nystromformer roc_bert tapas convbert mobilebert
-        ibert lilt luke""",  # of LiLT the text, not the boxes around it; of LUKE the words, not the entities
+        ibert lilt luke visual_bert bros vilt vitpose_backbone""",  # of LiLT the text, not its boxes; of LUKE the words
         **BERT),
     Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate",
         causal=False),
@@ -187,7 +189,7 @@ ROWS = [
     Row("modernbert nomic_bert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False),
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
     Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub
-    Row("eurobert openai_privacy_filter", **CLIP),
+    Row("eurobert openai_privacy_filter embedding_gemma2_text esmc vits", **CLIP),
     # Not in transformers, read off the code that comes with the weights.
     # huggingface.co/Dream-org/Dream-v0-Base-7B, modeling_dream.py: Qwen2 without a mask.
     Row("Dream", **CLIP),
@@ -207,7 +209,8 @@ ROWS = [
     Row("siglip_text_model siglip2_text_model", **CLIP, n_layer=12, n_head=12),  # siglip, siglip2
     Row("chinese_clip_text_model clap_text_model", **BERT, n_layer=12, n_head=12),  # chinese_clip, clap
     Row("altclip_text_model", **BERT, n_layer=24, n_head=16),  # altclip
-    Row("blip_2_qformer instructblip_qformer", **BERT, n_layer=12, n_head=12),  # blip_2, instructblip
+    Row("blip_2_qformer instructblip_qformer instructblipvideo_qformer", **BERT,
+        n_layer=12, n_head=12),  # blip_2, instructblip, instructblipvideo
 
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
@@ -225,11 +228,12 @@ ROWS = [
         own=those_of_the_stage),  # sam2
     Row("groupvit_vision_model", path="stages.\\d+.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
         causal=False),  # groupvit
-    Row("segformer", path="block.\\d+.{i}.attention.self", weights="query key", form="separate", causal=False),
+    Row("segformer glpn pvt", path="block.\\d+.{i}.attention.self", weights="query key", form="separate", causal=False),
     Row("vjepa2", path="encoder.layer.{i}.attention", weights="query key", form="separate", causal=False,
         stack="encoder"),
     Row("vjepa2", path="predictor.layer.{i}.attention", weights="query key", form="separate", causal=False,
         stack="pred"),
+    Row("vitdet", path="layer.{i}.attention", weights="qkv", form="blocks", causal=False),
     Row("timesformer", path="layer.{i}.attention.attention", weights="qkv", form="blocks", causal=False, stack="space"),
     Row("timesformer", path="layer.{i}.temporal_attention.attention", weights="qkv", form="blocks", causal=False,
         stack="time"),
@@ -256,9 +260,11 @@ ROWS = [
         form="separate", causal=False),
     Row("wav2vec2-bert", path="adapter.layers.{i}.self_attn", weights="linear_q linear_k", form="separate",
         causal=False, stack="adapter"),
-    Row("glm4v_vision glm4v_moe_vision radio tipsv2_vision_model", **VISION_QKV),
-    Row("blip_vision_model sam_vision_model", **VISION_QKV, n_layer=12, n_head=12),
-    Row("blip_2_vision_model instructblip_vision_model", **VISION_QKV, n_layer=39, n_head=16),
+    Row("""glm4v_vision glm4v_moe_vision radio tipsv2_vision_model glm_ocr_vision glm5_next_vision
+        cohere_compass_vision""", **VISION_QKV),
+    Row("blip_vision_model sam_vision_model sam_hq_vision_model", **VISION_QKV, n_layer=12, n_head=12),
+    Row("blip_2_vision_model instructblip_vision_model instructblipvideo_vision_model", **VISION_QKV,
+        n_layer=39, n_head=16),
     Row("qwen2_vl_vision qwen2_5_vl_vision", **VISION_QKV, n_layer=32, n_head=16),
     Row("""qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision qwen3_omni_moe_vision_encoder""",
         **VISION_QKV, n_layer=27, n_head=16),
@@ -270,12 +276,12 @@ ROWS = [
 
     # Two stacks.
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
-        speecht5 moonshine detr table-transformer""", **BART_ENCODER),
+        speecht5 mvp fsmt moonshine detr table-transformer""", **BART_ENCODER),
     Row("t5gemma_encoder", **(LLAMA | dict(causal=False))),  # t5gemma
     Row("led", path="encoder.layers.{i}.self_attn.longformer_self_attn", weights="query key", form="separate",
         causal=False, stack="encoder"),
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
-        speecht5 moonshine led trocr""", **BART_DECODER, causal=True),
+        speecht5 mvp fsmt moonshine led trocr""", **BART_DECODER, causal=True),
     Row("t5gemma_decoder", **LLAMA),
     Row("prophetnet", **(BART_ENCODER | dict(weights="query_proj key_proj"))),
     Row("prophetnet", **(BART_DECODER | dict(weights="query_proj key_proj")), causal=True),
@@ -285,8 +291,8 @@ ROWS = [
     Row("mask2former", **BART_DECODER, causal=False, own=all_but_one),
     Row("t5", **T5_ENCODER, n_layer=6, n_head=8, head_dim=64),
     Row("t5", **T5_DECODER, n_layer=6, n_head=8, head_dim=64),
-    Row("mt5 umt5 switch_transformers", **T5_ENCODER),
-    Row("mt5 umt5 switch_transformers", **T5_DECODER),
+    Row("mt5 umt5 switch_transformers pop2piano udop", **T5_ENCODER),
+    Row("mt5 umt5 switch_transformers pop2piano udop", **T5_DECODER),
     Row("vit_mae videomae", path="encoder.layer.{i}.attention.attention", weights="query key", form="separate",
         causal=False, stack="encoder"),
     Row("vit_mae videomae", path="decoder.decoder_(layers|encoder.layer).{i}.attention.attention", weights="query key",
@@ -296,13 +302,13 @@ KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
 
 # ---- models made of parts, each with a config of its own inside of config.json ---------------------------------------
 
-COMPOSITES = set("""llava llava_next llava_onevision vipllava paligemma gemma3 gemma3n gemma4 mistral3 internvl
-    idefics2 idefics3 smolvlm mllama llama4 clip chinese_clip altclip clipseg metaclip_2 owlvit owlv2 siglip
-    siglip2 blip blip-2 instructblip git lfm2_vl cohere2_vision aya_vision diffusion_gemma kimi_k25 glm4v_moe
-    qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe
-    qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap musicgen sam encoder-decoder
-    vision-encoder-decoder speech-encoder-decoder vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2
-    sam2_video sam2_vision_model""".split())
+COMPOSITES = set("""llava llava_next llava_next_video llava_onevision aria fuyu instructblipvideo vipllava paligemma
+    gemma3 gemma3n gemma4 mistral3 internvl idefics2 idefics3 smolvlm mllama llama4 clip chinese_clip altclip
+    clipseg metaclip_2 owlvit owlv2 siglip siglip2 blip blip-2 instructblip git lfm2_vl cohere2_vision aya_vision
+    diffusion_gemma kimi_k25 glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni
+    qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap
+    musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder speech-encoder-decoder
+    vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video sam2_vision_model""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "thinker": r"thinker\.",
@@ -336,6 +342,8 @@ STAGES = {
     "swinv2": Stages(r"layers\.{i}\.blocks\.", "depths", "num_heads", [2, 2, 6, 2], [3, 6, 12, 24]),
     "donut-swin": Stages(r"layers\.{i}\.blocks\.", "depths", "num_heads", [2, 2, 6, 2], [3, 6, 12, 24]),
     "clap_audio_model": Stages(r"layers\.{i}\.blocks\.", "depths", "num_attention_heads", [2, 2, 6, 2], [4, 8, 16, 32]),
+    "glpn": Stages(r"block\.{i}\.", "depths", "num_attention_heads", [2, 2, 2, 2], [1, 2, 5, 8]),
+    "pvt": Stages(r"block\.{i}\.", "depths", "num_attention_heads", [2, 2, 2, 2], [1, 2, 5, 8]),
     "segformer": Stages(r"block\.{i}\.", "depths", "num_attention_heads", [2, 2, 2, 2], [1, 2, 5, 8]),
     "hiera": Stages(r"stages\.{i}\.", "depths", "num_heads", [2, 3, 16, 3], [1, 2, 4, 8]),
     "sam2_hiera_det_model": Stages(r"blocks\.{layer}\.", "blocks_per_stage", "num_attention_heads_per_stage",

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from data.pretrained.files import CheckpointError, require
 from data.pretrained.layouts import LayoutError, find_stacks
-from data.pretrained.sources import find_source, is_hub_id, open_checkpoint
+from data.pretrained.sources import find_source, is_hub_id, open_checkpoint, without_address
 
 SUITES = Path(__file__).parent / "suites.csv"
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
@@ -109,6 +109,7 @@ def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit
     revisions: a glob for the branches and tags of a repository, or for the folders in a folder. The name may be a glob
     itself, for folders or repositories. stride and limit apply to every training by itself.
     """
+    name = without_address(name)
     exists = os.path.exists(os.path.expanduser(name))  # also as run[1], which looks like a glob
     if is_glob(name) and not exists:
         matches = find_matches(name)
