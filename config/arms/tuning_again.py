@@ -10,16 +10,17 @@ base = tuning.base
 seeds = [102]
 
 _best_scales = {
+    64: dict(random=[1, 0.33], symmetric=[0.33, 1], tilted=[0.33, 0.1]),
     128: dict(random=[1, 0.33], symmetric=[0.33, 0.1], tilted=[0.33, 0.1]),
 }
-_best_rates = {128: [1e-3, 2e-3]}
+_best_rates = 1e-3, 2e-3
 arms = {}
 for _width, _starts in _best_scales.items():
     for _start, _scales in _starts.items():
         for _scale in _scales:
-            for _rate in _best_rates[_width]:
+            for _rate in _best_rates:
                 _name = f"{_start}_{_width}_{_scale}_{_rate:g}"
                 arms[_name] = tuning.arms[_name]
-    for _rate in _best_rates[_width]:
+    for _rate in _best_rates:
         _name = f"bert_{_width}_{_rate:g}"
         arms[_name] = tuning.arms[_name]
