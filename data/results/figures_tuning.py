@@ -12,7 +12,7 @@ LIGHT = 0.3  # opacity of the learning rates that are not the best
 def plot_tuning(cells, level, path):
     """
     A column for each width. Above: the loss at the end, a dot for every learning rate and a line through the best;
-    below: the step at which the best comes to the level. Starts with another scale of v are crosses.
+    below: the step at which the best comes to the level. A start that was run at one scale only is a cross.
     """
     widths = sorted({cell.n_embd for cell in cells})
     starts = list(dict.fromkeys(cell.start for cell in cells))
@@ -23,14 +23,14 @@ def plot_tuning(cells, level, path):
             for line in lines_of(here):
                 colour = colours[line[0].start]
                 draw_losses(axes[0, column], line, colour)
-                draw_steps(axes[1, column], line, colour)
+                draw_steps(axes[1, column], line, colour, arrow_height=0.98 - 0.04 * starts.index(line[0].start))
             for axis in axes[:, column]:
                 axis.set(xscale="log", xlabel=r"$C \sigma^2$ of q and k")
         axes[0, 0].set_ylabel("loss at the end [nats/token]")
         axes[1, 0].set_ylabel("step")
-        put_titles(axes[0], [f"C = {width}; pale: other learning rates" for width in widths])
-        for axis in axes[1]:
-            axis.set_title(f"first step at {level:g} nats/token; arrow: never", fontsize=9, loc="left")
+        titles = [f"C = {width}; pale: other learning rates" for width in widths]
+        titles += [f"C = {width}; first step at {level:g} nats/token; arrow: never" for width in widths]
+        put_titles(axes.flat, titles)
         put_legend(axes[0, 0])
 
 
@@ -42,21 +42,27 @@ def lines_of(cells):
     return [sorted(line, key=lambda cell: cell.scale) for line in lines.values()]
 
 
+def marker_of(line):
+    return "o-" if len(line) > 1 else "X"
+
+
 def draw_losses(axis, line, colour):
+    label = line[0].start
+    if len(line) == 1 and math.isclose(line[0].scale, line[0].v_scale):
+        label += ", v as q and k"  # BERT's start, for example
     scales = [cell.scale for cell in line]
-    marker = "o-" if len(line) > 1 else "X"
-    label = line[0].start if len(line) > 1 else f"{line[0].start}, v at {line[0].v_scale:.2g}"
-    axis.plot(scales, [cell.best().loss for cell in line], marker, color=colour, label=label)
+    axis.plot(scales, [cell.best().loss for cell in line], marker_of(line), color=colour, label=label)
     for cell in line:
         for rate in cell.rates:
             axis.plot(cell.scale, rate.loss, ".", color=colour, alpha=LIGHT)
 
 
-def draw_steps(axis, line, colour):
+def draw_steps(axis, line, colour, arrow_height):
+    """arrow_height: of the mark for "never", as a share of the axis, so that starts do not hide each other."""
     scales = [cell.scale for cell in line]
     steps = [cell.best().first_step for cell in line]
     reached = [math.nan if math.isinf(step) else step for step in steps]
-    axis.plot(scales, reached, "o-" if len(line) > 1 else "X", color=colour)
+    axis.plot(scales, reached, marker_of(line), color=colour)
     for scale, step in zip(scales, steps):
-        if math.isinf(step):  # at the upper edge, whatever the range of the axis
-            axis.plot(scale, 0.98, "^", color=colour, transform=axis.get_xaxis_transform(), clip_on=False)
+        if math.isinf(step):
+            axis.plot(scale, arrow_height, "^", color=colour, transform=axis.get_xaxis_transform(), clip_on=False)

@@ -52,7 +52,7 @@ def but_for_rate(config):
 
 
 def find_cells(arms, level):
-    """arms: {name: its records} -> Cells, in the order of the arms."""
+    """arms: {name: its records} -> Cells, by width, start and scale."""
     together = {}
     for records in arms.values():
         together.setdefault(but_for_rate(records[0].config), []).append(compare.counted(records))
@@ -67,7 +67,7 @@ def find_cells(arms, level):
         if config["qk_norm"]:
             start += " qk_norm"
         cells.append(Cell(start, n_embd, n_embd * config["qk_std"] ** 2, n_embd * config["v_std"] ** 2, sorted(rates)))
-    return cells
+    return sorted(cells, key=lambda cell: (cell.n_embd, cell.start, cell.v_scale, cell.scale))
 
 
 def rate_of(records, level):
