@@ -6,6 +6,8 @@ Best against best: each start at the scale and the learning rate that suit it, a
 BERT's start at C = 128, q, k and v at 0.02, was best at the learning rate of config/small.py: it is "random" of
 config/arms/starts.py. There are two random starts at C = 128, because the best two differed by 0.003 nats.
 """
+from config.arms.tuning import _cell
+
 base = "config/small.py"
 seeds = [1, 2, 3, 4, 5, 6, 7, 8]
 
@@ -20,11 +22,4 @@ _best = [  # arm, init, C, C std^2 of q and k, learning rate
 ]
 arms = {"bert_64": dict(n_embd=64, n_head=1, learning_rate=2e-3)}
 for _name, _init, _width, _scale, _rate in _best:
-    arms[_name] = dict(
-        init=_init,
-        n_embd=_width,
-        n_head=_width // 64,
-        qk_std=(_scale / _width) ** 0.5,
-        v_std=(3 * _width) ** -0.5,
-        learning_rate=_rate,
-    )
+    arms[_name] = dict(_cell(_init, _width, _scale), learning_rate=_rate)

@@ -12,6 +12,13 @@ seeds = [101]
 
 _rates = {64: [1e-3, 2e-3, 4e-3], 128: [5e-4, 1e-3, 2e-3]}  # by C: the wider, the smaller
 _more = {64: [], 128: [4e-3]}  # added for the best scales, once 2e-3 had come out as their best
+
+
+def _cell(start, width, scale):
+    """A start at a width, with heads of 64; scale: C std^2 of q and k."""
+    return dict(init=start, n_embd=width, n_head=width // 64, qk_std=(scale / width) ** 0.5, v_std=(3 * width) ** -0.5)
+
+
 arms = {}
 for _width, _three in _rates.items():
     for _rate in _three:
@@ -23,11 +30,4 @@ for _width, _three in _rates.items():
             _best_scale = _scale in (0.33, 1)
             for _rate in _three + (_more[_width] if _best_scale else []):
                 arms[f"{_start}_{_width}_{_scale}_{_rate:g}"] = dict(
-                    init=_start,
-                    n_embd=_width,
-                    n_head=_width // 64,
-                    qk_std=(_scale / _width) ** 0.5,
-                    v_std=(3 * _width) ** -0.5,
-                    learning_rate=_rate,
-                    eval_interval=50,
-                )
+                    _cell(_start, _width, _scale), learning_rate=_rate, eval_interval=50)
