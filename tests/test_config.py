@@ -144,6 +144,8 @@ MORE = dict(
     tuned={"learning_rate", "n_embd", "n_head"},
     tuning_decoders={"learning_rate"},
     decoders={"learning_rate"},
+    tuning_wide={"learning_rate"},
+    heads={"n_head"},
 )
 
 
