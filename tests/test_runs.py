@@ -12,7 +12,7 @@ import torch
 
 import analyze
 from config import TrainConfig, arms, load
-from data.results import compare, figures, runs, tuning
+from data.results import compare, figures, records, runs, tuning
 
 ROOT = Path(__file__).parents[1]
 STEPS = np.arange(0, 1100, 100.0)
@@ -244,6 +244,13 @@ def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
     assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code
 
 
+def test_the_name_of_an_arm_may_hold_spaces(tmp_path, capsys):
+    assert not run(write_run(tmp_path / "plain start-1"), write_run(tmp_path / "of mine, too-1", init="skew"),
+                   "--csv", str(tmp_path / "c.csv"))
+    first = capsys.readouterr().out
+    assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == first
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_seeds_that_have_come_less_far_are_drawn_as_far_as_all_have(tmp_path, capsys, n):
@@ -329,7 +336,7 @@ def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, monke
 
 def test_colour_is_the_scale_and_dash_the_start_and_with_many_starts_the_other_way_round():
     def arm(**changes):
-        return [compare.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 7)]
+        return [records.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 7)]
 
     arms = dict(a=arm(), b=arm(init="symmetric"), c=arm(qk_std=0.1), d=arm(qk_std=0.1, init="symmetric"),
                 e=arm(causal=True))
@@ -390,6 +397,19 @@ def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_
     assert reached[0] == [700, 800] and reached[1][0] == 600 and math.isnan(reached[1][1])
     arrows = [line for line in steps.lines if line.get_marker() == "^"]
     assert [line.get_xdata()[0] for line in arrows] == pytest.approx([0.0256, 2.56])
+
+
+def test_arms_that_differ_in_their_learning_rate_are_tested_if_a_baseline_is_given(tmp_path, capsys, monkeypatch):
+    from matplotlib import pyplot as plt
+
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    assert not run(*write_tuning(tmp_path), "--baseline", "random_0.1_0.001", "--plot", str(tmp_path / "p.png"))
+    header, first, *others = capsys.readouterr().out.splitlines()
+    assert header.split()[0] == "arm" and first.split()[0] == "random_0.1_0.001" and "baseline" in first
+    faster = next(line.split() for line in others if line.startswith("random_0.1_0.002"))
+    assert "-0.200" in faster and "1.000" in faster  # of the one pair p is 1
+    assert drawn[0].axes[2].get_title(loc="left") == "c   loss at the end; bar: mean"
 
 
 def test_every_tuned_start_is_the_best_of_its_tuning(monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from data.results import compare, figures, tables
+from data.results import figures, records, tables
 from data.results.runs import RunError, require, writing
 
 
@@ -70,7 +70,7 @@ def check(args):
         if path is not None:
             require_writable(flag, path)
     if args.csv and Path(args.csv).exists():
-        mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
+        mine = records.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
 
 

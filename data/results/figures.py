@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from data.results import compare, null
+from data.results.records import BY_LAYER, FREE, record_of_run
 from data.results.runs import replacing
 
 ENCODER, DECODER, UNKNOWN = "#2166ac", "#8e3b9e", "0.5"
@@ -231,12 +232,12 @@ def draw_parts(axes, m, row):
 
 def plot_run(run, path):
     """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
-    record = compare.condense(run)
+    record = record_of_run(run)
     with figure(path, [1, 1, 1]) as ((left, *others),):
         left.plot(record.eval_steps, record.train_loss, color="0.7", label="training loss")
         left.plot(record.eval_steps, record.val_loss, color="black", label="validation loss")
         left.set(ylabel="loss [nats/token]", xlabel="step")
-        for axis, score in zip(others, compare.BY_LAYER):
+        for axis, score in zip(others, BY_LAYER):
             plot_layers(axis, [record], score)
             put_null(axis, score, run.config["n_embd"], run.config["n_embd"])
         put_titles((left, *others), ["loss", "symmetry, by layer", "directionality, by layer"])
@@ -304,20 +305,20 @@ def colour_is_scale(arms):
 def start_of(config, arms):
     """A text with the values of all keys in which arms differ, except for the scale."""
     differing = []
-    for key in sorted(config.keys() - compare.FREE - {"causal", "qk_std", "v_std"}):
+    for key in sorted(config.keys() - FREE - {"causal", "qk_std", "v_std"}):
         values = {str(records[0].config[key]) for records in arms.values()}
         if len(values) > 1:
             differing.append(f"{key}={config[key]}")
     return " ".join(differing)
 
 
-def plot_runs(arms, lines, level, curves, path):
+def plot_runs(arms, outcomes, level, curves, path):
     """
     Figures 3, S3, S5, and more: when each run leaves the plateau, its final loss, the symmetry of the change of W_qk,
     and how much heads differ.
 
-    arms: {name: its records, one per seed}. lines: from compare.compare. curves: {name: (steps, loss)}, drawn in grey
-    under the losses.
+    arms: {name: its records, one per seed}. outcomes: from compare.find_outcomes. curves: {name: (steps, loss)},
+    drawn in grey under the losses.
     """
     arms = {name: compare.counted(records) for name, records in arms.items()}
     style = styles(arms)
@@ -333,11 +334,11 @@ def plot_runs(arms, lines, level, curves, path):
             spread.plot(records[0].steps[: len(values)], values, **style[name])
         loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
         loss.set(ylabel="nats/token", ylim=loss_limits(arms, level))
-        draw_dots(left, lines, style, [line.first_steps for line in lines], np.median)
-        draw_dots(ends, lines, style, [line.losses for line in lines], np.mean)
+        draw_dots(left, outcomes, style, [outcome.first_steps for outcome in outcomes], np.median)
+        draw_dots(ends, outcomes, style, [outcome.losses for outcome in outcomes], np.mean)
         left.set(xlabel="step")
         ends.set(xlabel="nats/token", yticklabels=[])
-        mark_not_left(left, arms, lines, style)
+        mark_not_left(left, arms, outcomes, style)
         config = next(iter(arms.values()))[0].config
         put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
         for axis in symmetry, directionality, updates:
@@ -381,28 +382,29 @@ def loss_limits(arms, level):
     return low - 0.05 * (high - low), high + 0.1 * (high - low)
 
 
-def draw_dots(axis, lines, style, values, middle):
+def draw_dots(axis, outcomes, style, values, middle):
     """A row for each arm: a dot for each seed, and a bar for their middle. Values that are not finite are left out."""
-    for i, (line, points) in enumerate(zip(lines, values)):
-        colour = style[line.name]["color"]
+    for i, (outcome, points) in enumerate(zip(outcomes, values)):
+        colour = style[outcome.name]["color"]
         seen = points[np.isfinite(points)]
         axis.plot(seen, [i] * len(seen), ".", color=colour, alpha=0.6)
         if np.isfinite(middle(points)):
             axis.plot([middle(points)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
     axis.locator_params(axis="x", nbins=5)
-    axis.set(yticks=range(len(lines)), yticklabels=[line.name for line in lines], ylim=(len(lines) - 0.5, -0.5))
+    names = [outcome.name for outcome in outcomes]
+    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))  # the first at the top
 
 
-def mark_not_left(axis, arms, lines, style):
+def mark_not_left(axis, arms, outcomes, style):
     """Write to the right of the last step how many seeds never came to the level."""
     end = max(record.eval_steps[-1] for records in arms.values() for record in records)
     axis.axvline(end, color="0.8", lw=0.8)
     axis.set_xlim(None, 1.02 * end)
-    for i, line in enumerate(lines):
-        missing = np.isinf(line.first_steps).sum()
+    for i, outcome in enumerate(outcomes):
+        missing = np.isinf(outcome.first_steps).sum()
         if missing:
             axis.annotate(f"{missing} not left", (1, i), xycoords=("axes fraction", "data"), fontsize=7, va="center",
-                          color=style[line.name]["color"], xytext=(2, 0), textcoords="offset points")
+                          color=style[outcome.name]["color"], xytext=(2, 0), textcoords="offset points")
 
 
 def put_legend_of_arms(empty, loss, arms):
@@ -423,7 +425,7 @@ def plot_arms(arms, path):
     with figure(path, [1] * n_columns, rows=2 * n_rows) as axes:
         for i, (name, records) in enumerate(arms.items()):
             row, column = 2 * (i // n_columns), i % n_columns
-            for axis, score in zip(axes[row : row + 2, column], compare.BY_LAYER):
+            for axis, score in zip(axes[row : row + 2, column], BY_LAYER):
                 plot_layers(axis, records, score)
             axes[row, column].set_title(f"{LETTERS[i]}   {name}, seeds: {len(records)}", fontsize=9, loc="left")
         for start in 0, 1:

@@ -7,8 +7,8 @@ from pathlib import Path
 from data.pretrained import audit
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
-from data.results import (compare, figures, figures_published, figures_suites, figures_tuning, published, suites,
-                          tables, tuning)
+from data.results import (compare, figures, figures_published, figures_suites, figures_tuning, published, records,
+                          suites, tables, tuning)
 from data.results.runs import TRACE_AFTER, RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -123,38 +123,45 @@ def report_runs(args):
     """
     ours, theirs = [], []
     for path in args.runs:
-        if path.endswith(".csv") and not compare.is_comparison(path):
+        if path.endswith(".csv") and not records.is_comparison(path):
             theirs.append(path)
         else:
             ours.append(path)
     curves, trajectories = published.read_csv_files(theirs)
     arms = compare.choose(compare.pool(ours), args.arms)
     arms = compare.arrange(arms, args.baseline)
-    lines = compare.compare(arms, args.level, args.baseline)
+    outcomes, cells = [], []
+    if args.baseline is None and tuning.varies_rates(arms):
+        cells = tuning.find_cells(arms, args.level)  # the best learning rate of each start, and no tests
+    else:
+        outcomes = compare.find_outcomes(arms, args.level, args.baseline)
     if curves:
         print(published.curves_table(curves))
-    if arms and tuning.varies_rates(arms):
-        print(tuning.cells_table(tuning.find_cells(arms, args.level), args.level))
-    elif arms:
-        print(tables.comparison_table(lines, arms, args.level))
+    if cells:
+        print(tuning.cells_table(cells, args.level))
+    elif outcomes:
+        print(tables.comparison_table(outcomes, arms, args.level))
     if trajectories:
         print(published.ends_table(trajectories, arms))
     if args.csv and arms:
-        compare.write_comparison(args.csv, arms)
+        records.write_comparison(args.csv, arms)
     if args.plot:
-        draw_runs(arms, lines, args.level, curves, trajectories, Path(args.plot))
+        draw_runs(arms, outcomes, cells, args.level, curves, trajectories, Path(args.plot))
 
 
-def draw_runs(arms, lines, level, curves, trajectories, path):
-    """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
+def draw_runs(arms, outcomes, cells, level, curves, trajectories, path):
+    """
+    Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given. Of a tuning
+    there are cells and no outcomes, and one picture.
+    """
     path_of_layers = path.with_stem(path.stem + "_layers")
     if trajectories:
         figures_published.plot_trajectories(trajectories, arms, path)
         figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
-    elif arms and tuning.varies_rates(arms):
-        figures_tuning.plot_tuning(tuning.find_cells(arms, level), level, path)
-    elif arms:
-        figures.plot_runs(arms, lines, level, curves, path)
+    elif cells:
+        figures_tuning.plot_tuning(cells, level, path)
+    elif outcomes:
+        figures.plot_runs(arms, outcomes, level, curves, path)
         figures.plot_arms(arms, path_of_layers)
     else:
         raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")

@@ -214,25 +214,36 @@ def run_table(run):
     return "\n".join(lines)
 
 
-def comparison_table(lines, arms, level):
-    """How many seeds left the plateau, at which step, and their final losses. lines: from compare.compare."""
-    width = max(12, *(len(line.name) for line in lines))
+# Below the table of a comparison: what its columns hold.
+COMPARISON_COLUMNS = """\
+left: seeds whose loss (mean of three evaluations) came to the level; their median step, "not left" being the latest;
+less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of steps: of their
+ranks), each column after Holm; speed-up: share of the steps not needed to come to the baseline's last loss, median;
+symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over the run"""
+
+
+def comparison_table(outcomes, arms, level):
+    """
+    How many seeds left the plateau, at which step, and their final losses. outcomes: from compare.find_outcomes. arms:
+    {name: its records}.
+    """
+    width = max(12, *(len(outcome.name) for outcome in outcomes))
     left_title, loss_title = f"left {level:g}: of, at step", "loss [min, max]"
-    table = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>8} {'p':>6} {'speed-up':>11}"
+    lines = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>8} {'p':>6} {'speed-up':>11}"
              f" {'symm.':>6} {'direct.':>7} {'change':>6}"]
-    for line in lines:
-        left = f"{np.isfinite(line.first_steps).sum()} of {len(line.first_steps)}"
-        loss = f"{line.losses.mean():.3f} [{line.losses.min():.2f}, {line.losses.max():.2f}]"
+    for outcome in outcomes:
+        left = f"{np.isfinite(outcome.first_steps).sum()} of {len(outcome.first_steps)}"
+        loss = f"{outcome.losses.mean():.3f} [{outcome.losses.min():.2f}, {outcome.losses.max():.2f}]"
         p_step, difference, p_loss, speed_up = "", "baseline", "", ""
-        if line.name != line.baseline:
-            p_step = p_text(line.p_step)
-            difference = signed(line.difference)
-            p_loss = p_text(line.p_loss)
-            speed_up = share(line.speed_up)
-        table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6}  {loss:>20}"
-                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6}"
-                     f" {number(line.directionality):>7} {number(line.update_symmetry):>6}")
-    return "\n".join(table + comparison_notes(lines, arms))
+        if outcome.name != outcome.baseline:
+            p_step = p_text(outcome.p_step)
+            difference = signed(outcome.difference)
+            p_loss = p_text(outcome.p_loss)
+            speed_up = share(outcome.speed_up)
+        lines.append(f"{outcome.name:{width}} {left:>10} {step_text(outcome.first_steps):>10} {p_step:>6}  {loss:>20}"
+                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(outcome.symmetry):>6}"
+                     f" {number(outcome.directionality):>7} {number(outcome.update_symmetry):>6}")
+    return "\n".join([*lines, COMPARISON_COLUMNS, *comparison_notes(outcomes, arms)])
 
 
 def step_text(steps):
@@ -261,35 +272,35 @@ def number(x):
     return "-" if np.isnan(x) else f"{x:.2f}"
 
 
-def comparison_notes(lines, arms):
-    """Notes below the table: what the columns mean, and what a reader must know about these runs."""
-    notes = ["left: seeds whose loss (mean of three evaluations) came to the level; their median step, \"not left\" "
-             "being the latest;",
-             "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of "
-             "steps: of their",
-             "ranks), each column after Holm; speed-up: share of the steps not needed to come to the baseline's last "
-             "loss, median;",
-             "symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over "
-             "the run"]
-    for line in lines:
-        if line.name == line.baseline and len(line.losses) > 1:
-            gains = np.array(compare.chance_speed_ups(compare.counted(arms[line.name])))
-            reached = gains[np.isfinite(gains)]
-            note = f"{line.name}, one seed against another: speed-up {share(np.median(gains))}"
-            if len(reached):
-                note += f", from {reached.min():.0%} to {reached.max():.0%}"
-            notes.append(note + f", not reached by {len(gains) - len(reached)} of {len(gains)}")
-        elif line.name != line.baseline and line.n_pairs < len(line.losses):
-            notes.append(f"{line.name}: {line.n_pairs} of its seeds are seeds of {line.baseline}, and only these are "
-                         "compared")
-    most = max(line.n_pairs for line in lines)
-    n_tests = sum(line.n_pairs > 0 for line in lines)
-    if most and min(1, n_tests * 2 / 2**most) > 0.05:
-        notes.append(f"with {most} pairs and {n_tests} tests no p can come below 0.05: nothing can be told from chance")
-    for line in lines:
-        if line.unfinished:
-            behind = min(record.eval_steps[-1] for record in arms[line.name])
-            counted = "counted as they are" if line.unfinished == len(arms[line.name]) else "left out"
-            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished ({counted}), one is at "
+def comparison_notes(outcomes, arms):
+    """Lines below the table: what a reader must know about these runs."""
+    notes = []
+    for outcome in outcomes:
+        if outcome.name == outcome.baseline and len(outcome.losses) > 1:
+            notes.append(chance_note(outcome.name, compare.counted(arms[outcome.name])))
+        elif outcome.name != outcome.baseline and outcome.n_pairs < len(outcome.losses):
+            notes.append(f"{outcome.name}: {outcome.n_pairs} of its seeds are seeds of {outcome.baseline}, and only "
+                         "these are compared")
+    n_pairs = max(outcome.n_pairs for outcome in outcomes)
+    n_tests = sum(outcome.n_pairs > 0 for outcome in outcomes)
+    smallest_p = n_tests * 2 / 2**n_pairs  # of sign flips, after Holm
+    if n_tests and smallest_p > 0.05:
+        notes.append(f"with {n_pairs} pairs and {n_tests} tests no p can come below 0.05: nothing can be told from "
+                     "chance")
+    for outcome in outcomes:
+        if outcome.n_unfinished:
+            behind = min(record.eval_steps[-1] for record in arms[outcome.name])
+            how = "counted as they are" if outcome.n_unfinished == len(arms[outcome.name]) else "left out"
+            notes.append(f"{outcome.name}: {outcome.n_unfinished} of its runs have not finished ({how}), one is at "
                          f"{behind}")
     return notes
+
+
+def chance_note(name, records):
+    """How much faster one run of an arm is than another run of it: a speed-up within this range says nothing."""
+    gains = np.array(compare.chance_speed_ups(records))
+    reached = gains[np.isfinite(gains)]
+    note = f"{name}, one seed against another: speed-up {share(np.median(gains))}"
+    if len(reached):
+        note += f", from {reached.min():.0%} to {reached.max():.0%}"
+    return f"{note}, not reached by {len(gains) - len(reached)} of {len(gains)}"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.results import compare
+from data.results.records import FREE
 
 
 class Rate(NamedTuple):
@@ -47,7 +48,7 @@ def varies_rates(arms):
 
 
 def but_for_rate(config):
-    own = {key: value for key, value in config.items() if key != "learning_rate" and key not in compare.FREE}
+    own = {key: value for key, value in config.items() if key != "learning_rate" and key not in FREE}
     return json.dumps(own, sort_keys=True)
 
 
