@@ -1,10 +1,9 @@
 """
 A comparison of runs in one small CSV file, which has all that its tables and figures show.
 
-    # config {"n_layer": 2, ...}                what all arms share
-    # config of symmetric {"init": ...}       what is special to an arm
-    arm,seed,step,train_loss,val_loss,symmetry,...   a row for every evaluation, and every row of scores, of every run
-    symmetric,1,0,,5.5491,0.6180,...
+    # config {"n_layer": 2, ...}            what all arms share
+    # config of symmetric {"init": ...}     what is special to one of them
+    arm,seed,step,train_loss,val_loss,...   then a row for every step of every run that has a loss, or scores, or both
 
 An arm is one configuration; it has several runs, which differ only in their seed. compare.py compares arms.
 """
