@@ -72,6 +72,22 @@ def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by
     assert compare.sign_flip_of_ranks([100, never], [never, 100]) == 1.0
 
 
+@pytest.mark.parametrize("n", [6, 7, 9])
+def test_the_interval_has_the_differences_that_sign_flips_do_not_reject(n):
+    differences = np.random.default_rng(n).normal(0.3, 1, n)
+    low, high = compare.interval(differences)
+    tried = np.linspace(low - 1, high + 1, 801)
+    kept = [d for d in tried if compare.sign_flip(differences - d) > 0.05]
+    inside = [d for d in tried if low <= d <= high]
+    assert 0 < len(kept) < len(tried)
+    assert kept == inside
+
+
+def test_five_pairs_exclude_no_difference():
+    assert np.isnan(compare.interval(np.ones(5))).all()
+    assert compare.interval(np.arange(6.0)) == (0, 5)  # six pairs: the smallest and the largest
+
+
 def test_sign_flips_are_right_in_95_of_100_when_there_is_nothing():
     draws = np.random.default_rng(0).standard_t(2, size=(2000, 9))
     ps = np.array([compare.sign_flip(draw) for draw in draws])
@@ -127,12 +143,12 @@ def run_arms(tmp_path, seeds=range(1, 7)):
 def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_seed(tmp_path, capsys):
     assert not run(*run_arms(tmp_path), "--level", "2.35")
     random, fast, slow = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
-    assert random == ["random", "6", "of", "6", "800", "2.035", "[2.01,", "2.06]", "baseline", "0.53", "-0.50", "0.05"]
+    assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50", "0.05"]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
-    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "[1.81,", "1.86]", "-0.200", "0.062", "20%",
+    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "-0.200", "[-0.200,", "-0.200]", "0.062", "20%",
                     "0.53", "-0.50", "0.05"]
-    assert slow == ["slow", "0", "of", "6", "not", "left", "0.062", "2.800", "[2.80,", "2.80]", "+0.765", "0.062",
-                    "not", "reached", "0.53", "-0.50", "0.05"]
+    assert slow == ["slow", "0", "of", "6", "not", "left", "0.062", "2.800", "+0.765", "[+0.740,", "+0.790]",
+                    "0.062", "not", "reached", "0.53", "-0.50", "0.05"]
 
 
 def test_another_baseline_can_be_chosen_and_an_unknown_one_is_refused(tmp_path, capsys):

@@ -21,6 +21,7 @@ from data.results.runs import read_run, require
 # that mean the same.
 SAME = ["max_iters", "batch_size", "block_size", "eval_interval", "eval_iters", "mlm_probability", "checksum",
         "tokenizer"]
+MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 PLAIN = dict(init="random", qk_std=0.02, v_std=0.02, qk_norm=False, diagonal=0.0, constraint="none")  # BERT's start
 
 
@@ -162,9 +163,30 @@ def sign_flip(differences):
     return float(np.mean(np.abs(sums) >= observed - rounding))
 
 
+def interval(differences):
+    """
+    The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
+    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
+
+    Turn the signs of some of the differences less d. Their sum does not fall if the mean of those differences is at
+    most d. So the one-sided p of d is the share of subsets with a mean of at most d, and both ends are means of subsets
+    (Hartigan 1969).
+    """
+    sums = np.zeros(1)  # of all 2^n subsets; the first is empty
+    sizes = np.zeros(1)
+    for difference in differences:
+        sums = np.concatenate([sums, sums + difference])
+        sizes = np.concatenate([sizes, sizes + 1])
+    means = np.sort(sums[1:] / sizes[1:])
+    n_outside = int(0.05 / 2 * len(sums))  # on each side
+    if n_outside == 0:
+        return math.nan, math.nan
+    return means[n_outside - 1], means[-n_outside]
+
+
 def sign_flip_of_ranks(ours, theirs):
     """
-    The same for pairs of steps. A step may be inf, "not reached", so each step is replaced by its rank among those of
+    sign_flip for pairs of steps. A step may be inf, "not reached", so each step is replaced by its rank among those of
     both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
     """
     both = np.concatenate([ours, theirs])
@@ -206,6 +228,7 @@ class Outcome(NamedTuple):
     # Against the baseline; nan if this is a baseline itself, or shares no seed with it:
     n_pairs: int = 0
     difference: float = math.nan  # of the losses at the end, mean over pairs [nats/token]
+    interval: tuple = (math.nan, math.nan)  # the differences that this arm's pairs, by themselves, do not exclude
     p_loss: float = math.nan
     p_step: float = math.nan
     speed_up: float = math.nan  # median over pairs; -inf: not reached
@@ -254,6 +277,8 @@ def compare_with(outcome, records, others, level):
                 pairs.append((mine, other))
     if not pairs:
         return outcome
+    require(len(pairs) <= MAX_PAIRS, f"{outcome.name} and {outcome.baseline} share {len(pairs)} seeds; the exact test "
+                                     f"takes {MAX_PAIRS} at the most")
     differences = np.array([mine.val_loss[-1] - other.val_loss[-1] for mine, other in pairs])
     our_steps = [left_at(mine, level) for mine, _ in pairs]
     their_steps = [left_at(other, level) for _, other in pairs]
@@ -261,6 +286,7 @@ def compare_with(outcome, records, others, level):
     return outcome._replace(
         n_pairs=len(pairs),
         difference=differences.mean(),
+        interval=interval(differences),
         p_loss=sign_flip(differences),
         p_step=sign_flip_of_ranks(our_steps, their_steps),
         speed_up=np.median(gains),

@@ -217,8 +217,9 @@ def run_table(run):
 # Below the table of a comparison: what its columns hold.
 COMPARISON_COLUMNS = """\
 left: seeds whose loss (mean of three evaluations) came to the level; their median step, "not left" being the latest;
-less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of steps: of their
-ranks), each column after Holm; speed-up: share of the steps not needed to come to the baseline's last loss, median;
+less: loss at the end above the baseline's [nats/token], and what the pairs of this arm alone do not exclude at 0.05;
+p: exact sign flips of pairs of one seed (of steps: of their ranks), each column after Holm; speed-up: share of the
+steps not needed to come to the baseline's last loss, median;
 symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over the run"""
 
 
@@ -228,20 +229,21 @@ def comparison_table(outcomes, arms, level):
     {name: its records}.
     """
     width = max(12, *(len(outcome.name) for outcome in outcomes))
-    left_title, loss_title = f"left {level:g}: of, at step", "loss [min, max]"
-    lines = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>8} {'p':>6} {'speed-up':>11}"
+    left_title, less_title = f"left {level:g}: of, at step", "less [95 of 100]"
+    lines = [f"{'arm':{width}} {left_title:>21} {'p':>6} {'loss':>6} {less_title:>23} {'p':>6} {'speed-up':>11}"
              f" {'symm.':>6} {'direct.':>7} {'change':>6}"]
     for outcome in outcomes:
         left = f"{np.isfinite(outcome.first_steps).sum()} of {len(outcome.first_steps)}"
-        loss = f"{outcome.losses.mean():.3f} [{outcome.losses.min():.2f}, {outcome.losses.max():.2f}]"
-        p_step, difference, p_loss, speed_up = "", "baseline", "", ""
+        loss = f"{outcome.losses.mean():.3f}"
+        p_step, less, p_loss, speed_up = "", "baseline", "", ""
         if outcome.name != outcome.baseline:
             p_step = p_text(outcome.p_step)
-            difference = signed(outcome.difference)
+            low, high = outcome.interval
+            less = f"{signed(outcome.difference)} [{signed(low)}, {signed(high)}]"
             p_loss = p_text(outcome.p_loss)
             speed_up = share(outcome.speed_up)
-        lines.append(f"{outcome.name:{width}} {left:>10} {step_text(outcome.first_steps):>10} {p_step:>6}  {loss:>20}"
-                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(outcome.symmetry):>6}"
+        lines.append(f"{outcome.name:{width}} {left:>10} {step_text(outcome.first_steps):>10} {p_step:>6} {loss:>6}"
+                     f" {less:>23} {p_loss:>6} {speed_up:>11} {number(outcome.symmetry):>6}"
                      f" {number(outcome.directionality):>7} {number(outcome.update_symmetry):>6}")
     return "\n".join([*lines, COMPARISON_COLUMNS, *comparison_notes(outcomes, arms)])
 
