@@ -5,6 +5,7 @@ import math
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 import analyze
 from config import TrainConfig, arms, load
-from data.results import compare, figures, records, runs, tuning
+from data.results import compare, figures, figures_runs, records, runs, tuning
 
 ROOT = Path(__file__).parents[1]
 STEPS = np.arange(0, 1100, 100.0)
@@ -338,6 +339,13 @@ def test_figures_hold_the_series_of_the_csv_files(tmp_path, monkeypatch):
     assert titles == list("abcdefg") and not any(axis.get_legend() for axis in drawn[0].axes[:-1])
 
 
+def test_after_panel_z_comes_panel_aa():
+    titles = []
+    axis = SimpleNamespace(set_title=lambda text, **_: titles.append(text))
+    figures.put_titles([axis] * 28, [f"arm {i}" for i in range(28)])
+    assert titles[25:] == ["z   arm 25", "aa   arm 26", "ab   arm 27"]
+
+
 def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, monkeypatch):
     from matplotlib import pyplot as plt
 
@@ -356,13 +364,13 @@ def test_colour_is_the_scale_and_dash_the_start_and_with_many_starts_the_other_w
 
     arms = dict(a=arm(), b=arm(init="symmetric"), c=arm(qk_std=0.1), d=arm(qk_std=0.1, init="symmetric"),
                 e=arm(causal=True))
-    style = figures.styles(arms)
+    style = figures_runs.styles(arms)
     assert style["a"]["color"] == style["b"]["color"] == figures.ENCODER and style["e"]["color"] == figures.DECODER
     assert style["c"]["color"] == style["d"]["color"] != figures.ENCODER
     assert style["a"]["ls"] == style["c"]["ls"] != style["b"]["ls"] == style["d"]["ls"]
     for init in "skew", "tilted", "negative", "mimetic":
         arms[init] = arm(init=init)
-    style = figures.styles(arms)
+    style = figures_runs.styles(arms)
     assert style["a"]["color"] == style["c"]["color"] != style["b"]["color"] == style["d"]["color"]
     assert style["a"]["ls"] == style["b"]["ls"] != style["c"]["ls"] == style["d"]["ls"]
     assert len({line["color"] for line in style.values()}) == 7
