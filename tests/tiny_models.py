@@ -81,7 +81,7 @@ HYBRID_LAYERS = dict(num_hidden_layers=4, layer_types=["linear_attention", "full
 HYBRID = dict(MOE, **HYBRID_LAYERS, linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8,
               linear_value_head_dim=8, shared_expert_intermediate_size=16)
 MAMBA = dict(GQA, num_hidden_layers=4, mamba_n_heads=4, mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1,
-             mamba_d_state=8, mamba_dt_rank=4, use_mamba_kernels=False)
+             mamba_d_state=8, mamba_dt_rank=4, mamba_chunk_size=8, use_mamba_kernels=False)
 
 
 def ids(n, t):
@@ -165,7 +165,8 @@ case("axk1", MLA, decoder(0, 1))
 case("visual_bert", TEXT, encoder(0, 1), visual_embedding_dim=8)
 case("bros", dict(TEXT, hidden_size=64), encoder(0, 1),
      lambda model, n, t: model(input_ids=ids(n, t), bbox=torch.zeros(n, t, 8)))
-case("vits", TEXT, encoder(0, 1), ffn_dim=16)
+case("vits", TEXT, encoder(0, 1), lambda model, n, t: model.text_encoder(ids(n, t), torch.ones(n, t, 1)), ffn_dim=16,
+     upsample_initial_channel=16, flow_size=16, spectrogram_bins=8, duration_predictor_filter_channels=16)
 case("decision_transformer", dict(GPT, hidden_size=32), decoder(0, 1),
      lambda model, n, t: model.encoder(inputs_embeds=torch.randn(n, t, 32)))
 case("glm_ocr_vision glm5_next_vision cohere_compass_vision", QWEN_VIT, encoder(0, 1, 2), patches)
@@ -221,11 +222,12 @@ case("falcon_h1", MAMBA, decoder(0, 1, 2, 3), head_dim=8)
 case("lfm2 lfm2_moe", MOE, decoder(1, 3), num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2, head_dim=8,
      num_dense_layers=1)
 case("nemotron_h", WIDE, decoder(1, 3), hybrid_override_pattern="M*-*", mamba_num_heads=4, mamba_head_dim=16,
-     n_groups=1, ssm_state_size=8)
+     n_groups=1, ssm_state_size=8, chunk_size=8)
 # Encoders of text.
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet "
-     "roc_bert tapas convbert jina_embeddings_v3 gte ibert", TEXT, encoder(0, 1))
+     "roc_bert tapas convbert jina_embeddings_v3 gte ibert", TEXT, encoder(0, 1), pronunciation_vocab_size=50,
+     shape_vocab_size=50)
 case("mobilebert", TEXT, encoder(0, 1), intra_bottleneck_size=16, true_hidden_size=16, embedding_size=16)
 case("lilt", dict(TEXT, hidden_size=48), encoder(0, 1), channel_shrink_ratio=2)
 case("luke", TEXT, encoder(0, 1), entity_vocab_size=5, entity_emb_size=8, use_entity_aware_attention=False)
@@ -343,7 +345,8 @@ case("fuyu", dict(text_config=dict(TEXT, model_type="persimmon")), decoder(0, 1,
 llava("aria", "aria_text", dict(VIT, model_type="idefics3_vision"))
 llava("llava_onevision", "qwen2", dict(VIT, model_type="siglip_vision_model"))
 llava("gemma3", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
-llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"))
+llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"),
+      alignment_intermediate_size=16)
 llava("paligemma", "gemma", dict(VIT, model_type="siglip_vision_model"), stacks=LLAVA | {"text": (None, [0, 1])})
 llava("mistral3", "mistral", dict(VIT, model_type="pixtral", head_dim=6),
       of(LLM, VISION, lambda model: images(model, image_sizes=[(16, 16)] * 25)))
