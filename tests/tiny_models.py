@@ -114,6 +114,11 @@ def images(model, n=0, t=0, size=16, **inputs):
     model(pixel_values=torch.randn(25, 3, size, size), **inputs)
 
 
+def detect(model, n, t):
+    texts = {"input_ids": ids(9, 8)} if hasattr(model.config, "text_config") else {}
+    model(torch.randn(9, 3, 64, 64), **texts)
+
+
 def waves(model, n, t):
     inputs = torch.randn(*{"input_features": (4, 10, 8), "input_values": (4, 400)}[model.main_input_name])
     model(inputs, **({"decoder_input_ids": ids(4, 9)} if model.config.is_encoder_decoder else {}))
@@ -269,31 +274,26 @@ case("moonshine", dict(vocab_size=50, hidden_size=32, intermediate_size=48, enco
      TWO, lambda model, n, t: model(torch.randn(4, 8000), decoder_input_ids=ids(4, 9)))
 case("speecht5", SPEECHT5, TWO, waves, "SpeechT5ForSpeechToText")
 case("trocr", BART, decoder(0, 1, 2, name="decoder"), cross_attention_hidden_size=20)
-case("detr", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
-     lambda model, *_: images(model, size=64), "DetrForObjectDetection")
-case("table-transformer", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
-     lambda model, *_: images(model, size=64), "TableTransformerForObjectDetection")
-case("conditional_detr", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
-     lambda model, *_: images(model, size=64), "ConditionalDetrForObjectDetection")
-case("deformable_detr", DETR, encoder(0, 1, 2, name="decoder"), lambda model, *_: images(model, size=64),
-     "DeformableDetrForObjectDetection", num_feature_levels=2)
+DETECTOR = encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder")
+case("detr", DETR, DETECTOR, detect, "DetrForObjectDetection")
+case("table-transformer", DETR, DETECTOR, detect, "TableTransformerForObjectDetection")
+case("conditional_detr", DETR, DETECTOR, detect, "ConditionalDetrForObjectDetection")
+case("deformable_detr", DETR, encoder(0, 1, 2, name="decoder"), detect, "DeformableDetrForObjectDetection",
+     num_feature_levels=2)
 RT_DETR = dict(backbone_config=dict(model_type="rt_detr_resnet", embedding_size=8, hidden_sizes=[8, 16, 16, 16],
                                     depths=[1] * 4, layer_type="basic", out_features=["stage2", "stage3", "stage4"]),
                d_model=32, encoder_hidden_dim=32, encoder_in_channels=[16] * 3, decoder_in_channels=[32] * 3,
                encoder_layers=2, encoder_ffn_dim=48, encoder_attention_heads=4, decoder_layers=3, decoder_ffn_dim=48,
                decoder_attention_heads=2, num_queries=5, num_denoising=0, anchor_image_size=None)
-for name in "RTDetr", "RTDetrV2", "DFine":
-    kind = {"RTDetr": "rt_detr", "RTDetrV2": "rt_detr_v2", "DFine": "d_fine"}[name]
-    case(kind, RT_DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
-         lambda model, *_: images(model, size=64), f"{name}ForObjectDetection")
+case("rt_detr", RT_DETR, DETECTOR, detect, "RTDetrForObjectDetection")
+case("rt_detr_v2", RT_DETR, DETECTOR, detect, "RTDetrV2ForObjectDetection")
+case("d_fine", RT_DETR, DETECTOR, detect, "DFineForObjectDetection")
 GROUNDING = dict(backbone_config=dict(SWIN, out_features=["stage2", "stage3", "stage4"]),
                  text_config=dict(TEXT, model_type="bert"), d_model=32, encoder_layers=2, encoder_ffn_dim=48,
                  encoder_attention_heads=4, decoder_layers=3, decoder_ffn_dim=48, decoder_attention_heads=2,
                  num_queries=5, num_feature_levels=3, max_text_len=16)
-case("grounding-dino", GROUNDING, encoder(0, 1, 2, name="decoder"), lambda model, *_: images(
-    model, size=64, input_ids=ids(25, 8)), "GroundingDinoForObjectDetection")
-case("mm-grounding-dino", GROUNDING, encoder(0, 1, 2, name="decoder"), lambda model, *_: images(
-    model, size=64, input_ids=ids(25, 8)), "MMGroundingDinoForObjectDetection")
+case("grounding-dino", GROUNDING, encoder(0, 1, 2, name="decoder"), detect, "GroundingDinoForObjectDetection")
+case("mm-grounding-dino", GROUNDING, encoder(0, 1, 2, name="decoder"), detect, "MMGroundingDinoForObjectDetection")
 case("mask2former", MASK2FORMER, encoder(0, 1, 2, name="decoder"), lambda model, *_: images(model, size=32))
 case("vit_mae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder"), images, "ViTMAEForPreTraining")
 case("videomae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder"), lambda model, *_: model(

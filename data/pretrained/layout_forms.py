@@ -114,8 +114,10 @@ def grouped_convolution(weights, sizes, config):
 def as_linear(weight, n_group):
     """(C, C / G, 1) -> (C, C), the weight of the Linear that does the same: zeros but for G blocks on the diagonal."""
     blocks = weight.squeeze(2).unflatten(0, (n_group, -1))  # (G, C / G, C / G)
-    same_group = torch.eye(n_group, dtype=weight.dtype, device=weight.device)
-    linear = blocks[:, :, None, :] * same_group[:, None, :, None]  # (G, C / G, G, C / G)
+    size = blocks.shape[1]
+    linear = weight.new_zeros(n_group, size, n_group, size)
+    for i in range(n_group):
+        linear[i, :, i] = blocks[i]
     return linear.flatten(2).flatten(0, 1)
 
 
