@@ -116,7 +116,7 @@ def images(model, n=0, t=0, size=16, **inputs):
 
 def detect(model, n, t):
     texts = {"input_ids": ids(9, 8)} if hasattr(model.config, "text_config") else {}
-    model(torch.randn(9, 3, 64, 64), **texts)
+    model(0.1 * torch.randn(9, 3, 64, 64), **texts)
 
 
 def waves(model, n, t):
