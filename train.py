@@ -83,8 +83,8 @@ def load_pretrained(model, folder):
         (state,) = checkpoint.stream(all_tensors, zeros=True)
     try:
         load_hf(model, checkpoint.config, state)
-    except (KeyError, ValueError) as e:
-        raise CheckpointError(f"it is not the BERT that this configuration describes: {e.args[0]}")
+    except ValueError as e:
+        raise CheckpointError(f"it is not the BERT that this configuration describes: {e}")
 
 
 # ---- the optimiser -----------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from config import ConfigError
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
 MEET = 300  # seconds that the processes wait for each other at the start
+LONGEST = 200  # characters of an error message of torch; some list all of its backends
 GRACE = 25  # seconds from SIGTERM until this process ends itself: torchrun sends SIGKILL after 30, without a word
 
 
@@ -81,6 +82,7 @@ class Place:
 
 def find_place(cfg):
     """The Place of this process. If torchrun started it, it joins the other processes here. ConfigError."""
+    open_streams()
     if cfg.threads:
         most = os.cpu_count()
         if cfg.threads > most:
@@ -100,6 +102,14 @@ def find_place(cfg):
         raise ConfigError(f"the processes of this run cannot meet at {os.environ.get('MASTER_ADDR')}:"
                           f"{os.environ.get('MASTER_PORT')}: {first_line(e)}")
     return Place(rank, world, device)
+
+
+def open_streams():
+    """A stream that was closed, as by `>&-`, is None in Python. Then let what is written to it go nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
 
 
 def check_cache():
@@ -256,7 +266,9 @@ def is_out_of_memory(error):
 
 
 def first_line(error):
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What an error says, in one line of at most LONGEST characters."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
 
 
 def leave(message):
