@@ -20,8 +20,10 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -32,6 +34,8 @@ from config import ConfigError
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
 MEET = 300  # seconds that the processes wait for each other at the start
+ANSWER = 600  # seconds that they wait for each other after that, which no checkpoint or compiling should take
+NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
 LONGEST = 200  # characters of an error message of torch; some list all of its backends
 GRACE = 25  # seconds from SIGTERM until this process ends itself: torchrun sends SIGKILL after 30, without a word
 
@@ -96,11 +100,18 @@ def find_place(cfg):
         torch.set_float32_matmul_precision("high")
     if rank is None:
         return Place(0, 1, device)
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    cannot_meet = f"the processes of this run cannot meet at {address}"
+    # torch waits for ever if another program has this port and never answers.
+    alarm = threading.Timer(1.1 * MEET, end_now, [f"train.py: {cannot_meet}: no answer; choose another port"])
+    alarm.daemon = True
+    alarm.start()
     try:
         join(device, rank, world)
     except (dist.DistError, RuntimeError, ValueError) as e:  # busy port, unknown host, no such interface, time-out
-        raise ConfigError(f"the processes of this run cannot meet at {os.environ.get('MASTER_ADDR')}:"
-                          f"{os.environ.get('MASTER_PORT')}: {first_line(e)}")
+        raise ConfigError(f"{cannot_meet}: {first_line(e)}")
+    finally:
+        alarm.cancel()
     return Place(rank, world, device)
 
 
@@ -197,12 +208,25 @@ def join(device, rank, world):
     # of processes that are gone, so every start uses a prefix of its own. Several nodes get a new store by themselves.
     if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
         store = dist.PrefixStore(f"start {RESTARTS}", store)
+    group = dict(store=store, rank=rank, world_size=world, timeout=timedelta(seconds=ANSWER))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", store=store, rank=rank, world_size=world, device_id=device)
+        dist.init_process_group("nccl", device_id=device, **group)
     else:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        dist.init_process_group("gloo", **group)
     watch()
+
+
+def fingerprint(run, step):
+    """
+    A number that tells whether all processes of a run will do the same. run: its configuration and its token files, as
+    runs.describe returns them; step: the step of its checkpoint.
+    """
+    config = {key: value for key, value in run["config"].items() if key not in NODE_KEYS}
+    root = Path(__file__).parents[1]
+    code = [path.read_bytes() for path in sorted(root.glob("*.py")) + sorted(root.glob("data/*.py"))]
+    text = repr([config, run["data"], step, code])
+    return zlib.crc32(text.encode()) % 2**24  # a float32 can hold this
 
 
 def watch():
@@ -219,9 +243,8 @@ def watch():
     def wait():
         os.read(heard, 1)
         time.sleep(GRACE)
-        print(f"train.py: told to stop, and still waiting for another process after {GRACE} s: ending without a new "
-              "checkpoint", file=sys.stderr, flush=True)
-        os._exit(1)
+        end_now(f"train.py: told to stop, and still waiting for another process after {GRACE} s: ending without a new "
+                "checkpoint")
 
     threading.Thread(target=wait, daemon=True).start()
 
@@ -276,6 +299,10 @@ def leave(message):
     if not dist.is_initialized():
         sys.exit(message)
     # With other processes, sys.exit can hang: the threads of DDP and of Gloo wait for each other when they are deleted.
-    print(message, file=sys.stderr)
     sys.stdout.flush()
+    end_now(message)
+
+
+def end_now(message):
+    print(message, file=sys.stderr, flush=True)
     os._exit(1)
