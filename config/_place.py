@@ -10,7 +10,8 @@ out_dir and data_dir:
 
 If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (on CPUs
 GLOO_SOCKET_IFNAME). For several jobs on one machine, use torchrun --standalone. With --max-restarts=3 a run that loses
-a process goes on from its last checkpoint by itself.
+a process goes on from its last checkpoint by itself. A process that does not answer for ten minutes counts as lost.
+Below the line that says what is wrong, torchrun prints a report and a traceback of its own.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ from config import ConfigError
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
 MEET = 300  # seconds that the processes wait for each other at the start
-ANSWER = 600  # seconds that they wait for each other after that, which no checkpoint or compiling should take
+ANSWER = 600  # seconds that they wait for each other after that; no checkpoint and no compiling takes longer
 NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
 LONGEST = 200  # characters of an error message of torch; some list all of its backends
 GRACE = 25  # seconds from SIGTERM until this process ends itself: torchrun sends SIGKILL after 30, without a word
@@ -100,18 +101,7 @@ def find_place(cfg):
         torch.set_float32_matmul_precision("high")
     if rank is None:
         return Place(0, 1, device)
-    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    cannot_meet = f"the processes of this run cannot meet at {address}"
-    # torch waits for ever if another program has this port and never answers.
-    alarm = threading.Timer(1.1 * MEET, end_now, [f"train.py: {cannot_meet}: no answer; choose another port"])
-    alarm.daemon = True
-    alarm.start()
-    try:
-        join(device, rank, world)
-    except (dist.DistError, RuntimeError, ValueError) as e:  # busy port, unknown host, no such interface, time-out
-        raise ConfigError(f"{cannot_meet}: {first_line(e)}")
-    finally:
-        alarm.cancel()
+    meet(device, rank, world)
     return Place(rank, world, device)
 
 
@@ -201,8 +191,24 @@ def require_memory(cfg, vocab_size, device):
                           f"{needed / 1e9:,.0f} GB to train, and {device} has {there / 1e9:,.0f} GB")
 
 
+def meet(device, rank, world):
+    """Join the other processes. ConfigError if they are not there."""
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    failed = f"the processes of this run cannot meet at {address}"
+    # If another program has this port and never answers, torch waits for ever.
+    message = f"train.py: {failed}: no answer; see what the other processes say, or choose another port"
+    alarm = threading.Timer(1.1 * MEET, end_now, [message])
+    alarm.daemon = True
+    alarm.start()
+    try:
+        join(device, rank, world)
+    except (dist.DistError, RuntimeError, ValueError) as e:  # busy port, unknown host, no such interface, time-out
+        raise ConfigError(f"{failed}: {first_line(e)}")
+    finally:
+        alarm.cancel()
+
+
 def join(device, rank, world):
-    """Join the other processes."""
     store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=MEET)))
     # Processes find each other's addresses in the store. On one node it outlives a restart, and still has the addresses
     # of processes that are gone, so every start uses a prefix of its own. Several nodes get a new store by themselves.
