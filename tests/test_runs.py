@@ -72,6 +72,22 @@ def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by
     assert compare.sign_flip_of_ranks([100, never], [never, 100]) == 1.0
 
 
+@pytest.mark.parametrize("n", [6, 7, 9])
+def test_the_interval_has_the_differences_that_sign_flips_do_not_reject(n):
+    differences = np.random.default_rng(n).normal(0.3, 1, n)
+    low, high = compare.interval(differences)
+    tried = np.linspace(low - 1, high + 1, 801)
+    kept = [d for d in tried if compare.sign_flip(differences - d) > 0.05]
+    inside = [d for d in tried if low <= d <= high]
+    assert 0 < len(kept) < len(tried)
+    assert kept == inside
+
+
+def test_five_pairs_exclude_no_difference():
+    assert np.isnan(compare.interval(np.ones(5))).all()
+    assert compare.interval(np.arange(6.0)) == (0, 5)  # six pairs: the smallest and the largest
+
+
 def test_sign_flips_are_right_in_95_of_100_when_there_is_nothing():
     draws = np.random.default_rng(0).standard_t(2, size=(2000, 9))
     ps = np.array([compare.sign_flip(draw) for draw in draws])

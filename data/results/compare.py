@@ -294,6 +294,26 @@ def sign_flip(differences):
     return float(np.mean(np.abs(sums) >= observed - rounding))
 
 
+def interval(differences):
+    """
+    All d that sign_flip does not reject at 0.05 once d is taken off the n differences -> (lowest, highest).
+
+    Turning some of them makes the sum larger, or leaves it, where the mean of those that are turned is at most d. So the
+    one-sided p of d is the share of subsets with a mean of at most d, and the ends are themselves means of subsets
+    (Hartigan 1969). Fewer than six pairs reject nothing: (nan, nan).
+    """
+    sums = np.zeros(1)  # of all 2^n subsets; the first is empty
+    sizes = np.zeros(1)
+    for difference in differences:
+        sums = np.concatenate([sums, sums + difference])
+        sizes = np.concatenate([sizes, sizes + 1])
+    means = np.sort(sums[1:] / sizes[1:])
+    n_outside = int(0.05 / 2 * len(sums))  # on each side
+    if n_outside == 0:
+        return math.nan, math.nan
+    return means[n_outside - 1], means[-n_outside]
+
+
 def sign_flip_of_ranks(ours, theirs):
     """
     The same for pairs of steps. A step may be inf, "not reached", so each step is replaced by its rank among those of
@@ -332,6 +352,7 @@ class Arm(NamedTuple):
     # Against the baseline; nan if this is a baseline itself, or shares no seed with it:
     n_pairs: int = 0
     difference: float = math.nan  # of the losses at the end, mean over pairs [nats/token]
+    interval: tuple = (math.nan, math.nan)  # the differences that this arm's pairs, by themselves, do not exclude
     p_loss: float = math.nan
     p_step: float = math.nan
     speed_up: float = math.nan  # median over pairs; -inf: not reached
@@ -370,6 +391,7 @@ def compare_arm(name, records, baseline, others, level):
                 pairs.append((mine, other))
     if name == baseline or not pairs:
         return line
+    require(len(pairs) <= 20, f"{name} and {baseline} share {len(pairs)} seeds; the exact test takes 20 at the most")
     differences = np.array([mine.val_loss[-1] - other.val_loss[-1] for mine, other in pairs])
     our_steps = [left_at(mine, level) for mine, _ in pairs]
     their_steps = [left_at(other, level) for _, other in pairs]
@@ -377,6 +399,7 @@ def compare_arm(name, records, baseline, others, level):
     return line._replace(
         n_pairs=len(pairs),
         difference=differences.mean(),
+        interval=interval(differences),
         p_loss=sign_flip(differences),
         p_step=sign_flip_of_ranks(our_steps, their_steps),
         speed_up=np.median(gains),

@@ -217,20 +217,20 @@ def run_table(run):
 def comparison_table(lines, arms, level):
     """How many seeds left the plateau, at which step, and their final losses. lines: from compare.compare."""
     width = max(12, *(len(line.name) for line in lines))
-    left_title, loss_title = f"left {level:g}: of, at step", "loss [min, max]"
-    table = [f"{'arm':{width}} {left_title:>21} {'p':>6}  {loss_title:>20} {'less':>8} {'p':>6} {'speed-up':>11}"
+    left_title, less_title = f"left {level:g}: of, at step", "less [95 of 100]"
+    table = [f"{'arm':{width}} {left_title:>21} {'p':>6} {'loss':>6} {less_title:>23} {'p':>6} {'speed-up':>11}"
              f" {'symm.':>6} {'direct.':>7} {'change':>6}"]
     for line in lines:
         left = f"{np.isfinite(line.first_steps).sum()} of {len(line.first_steps)}"
-        loss = f"{line.losses.mean():.3f} [{line.losses.min():.2f}, {line.losses.max():.2f}]"
-        p_step, difference, p_loss, speed_up = "", "baseline", "", ""
+        p_step, less, p_loss, speed_up = "", "baseline", "", ""
         if line.name != line.baseline:
             p_step = p_text(line.p_step)
-            difference = signed(line.difference)
+            low, high = line.interval
+            less = f"{signed(line.difference)} [{signed(low)}, {signed(high)}]"
             p_loss = p_text(line.p_loss)
             speed_up = share(line.speed_up)
-        table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6}  {loss:>20}"
-                     f" {difference:>8} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6}"
+        table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6} {line.losses.mean():6.3f}"
+                     f" {less:>23} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6}"
                      f" {number(line.directionality):>7} {number(line.update_symmetry):>6}")
     return "\n".join(table + comparison_notes(lines, arms))
 
@@ -265,10 +265,11 @@ def comparison_notes(lines, arms):
     """Notes below the table: what the columns mean, and what a reader must know about these runs."""
     notes = ["left: seeds whose loss (mean of three evaluations) came to the level; their median step, \"not left\" "
              "being the latest;",
-             "less: loss at the end above the baseline's [nats/token]; p: exact sign flips of pairs of one seed (of "
-             "steps: of their",
-             "ranks), each column after Holm; speed-up: share of the steps not needed to come to the baseline's last "
-             "loss, median;",
+             "less: loss at the end above the baseline's [nats/token], and what the pairs of this arm alone do not "
+             "exclude at 0.05;",
+             "p: exact sign flips of pairs of one seed (of steps: of their ranks), each column after Holm; speed-up: "
+             "share of the",
+             "steps not needed to come to the baseline's last loss, median;",
              "symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over "
              "the run"]
     for line in lines:
