@@ -31,7 +31,7 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config._place import (RESTARTS, explain, find_place, first_line, is_out_of_memory, leave, matrix_rate,
+from config._place import (RESTARTS, explain, find_place, fingerprint, first_line, is_out_of_memory, leave, matrix_rate,
                            noted_signals, require_memory)
 from data import tokens
 from data.batches import count_targets
@@ -83,8 +83,8 @@ def load_pretrained(model, folder):
         (state,) = checkpoint.stream(all_tensors, zeros=True)
     try:
         load_hf(model, checkpoint.config, state)
-    except (KeyError, ValueError) as e:
-        raise CheckpointError(f"it is not the BERT that this configuration describes: {e.args[0]}")
+    except ValueError as e:
+        raise CheckpointError(f"it is not the BERT that this configuration describes: {e}")
 
 
 # ---- the optimiser -----------------------------------------------------------------------------------------------
@@ -242,9 +242,10 @@ class Trainer:
             self.load(state)
         elif resume:
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        if not self.place.all_equal(self.step):
-            raise TrainError(f"the processes of this run find different checkpoints in {self.out}: it must be on a "
-                             "file system that all of them see")
+        description = runs.describe(self.cfg, self.corpus.meta)
+        if not self.place.all_equal(fingerprint(description, self.step)):
+            raise TrainError("the processes of this run differ in their configuration, code, token files or checkpoint: "
+                             f"give all of them the same command, and an {self.out} that all of them see")
         if self.place.rank == 0:  # only one process writes files
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
 
