@@ -416,7 +416,7 @@ def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_
     np.testing.assert_allclose(lines["random"].get_xdata(), [0.64, 2.56])
     np.testing.assert_allclose(lines["random"].get_ydata(), [2.1, 2.2])
     np.testing.assert_allclose(lines["symmetric"].get_ydata(), [2.0, 2.9])
-    np.testing.assert_allclose(lines["random, v as q and k"].get_ydata(), [2.6])
+    np.testing.assert_allclose(lines["random; q, k and v at one scale"].get_ydata(), [2.6])
     reached = [line.get_ydata().tolist() for line in steps.lines if len(line.get_xdata()) == 2]
     assert reached[0] == [700, 800] and reached[1][0] == 600 and math.isnan(reached[1][1])
     arrows = [line for line in steps.lines if line.get_marker() == "^"]

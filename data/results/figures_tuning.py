@@ -27,11 +27,15 @@ def plot_tuning(cells, level, path):
                 draw_steps(axes[1, column], line, colours[start], arrow_height=0.98 - 0.04 * starts.index(start))
             for axis in axes[:, column]:
                 axis.set(xscale="log", xlabel=r"$C \sigma^2$ of q and k")
-        axes[0, 0].set_ylabel("loss at the end [nats/token]")
-        axes[1, 0].set_ylabel("step")
-        titles = [f"C = {width}; pale: other learning rates" for width in widths]
-        titles += [f"C = {width}; first step at {level:g} nats/token; arrow: never" for width in widths]
-        put_titles(axes.flat, titles)
+                axis.xaxis.set_major_formatter("{x:g}")
+        for row in axes:
+            for axis in row[1:]:
+                axis.sharey(row[0])  # so that what a scale gains can be compared between widths
+                axis.sharex(row[0])
+            row[0].autoscale()
+        axes[0, 0].set_ylabel("loss at the end [nats/token]\npale: at other learning rates")
+        axes[1, 0].set_ylabel(f"first step at {level:g} nats/token\narrow: never")
+        put_titles(axes.flat, [f"C = {width}" for width in widths] * 2)
         put_legend(axes[0, 0])
 
 
@@ -51,7 +55,7 @@ def draw_losses(axis, line, colour):
     """line: a list of cells, as in lines_of."""
     label = line[0].start
     if len(line) == 1 and math.isclose(line[0].scale, line[0].v_scale):
-        label += ", v as q and k"  # BERT's start, for example
+        label += "; q, k and v at one scale"  # BERT's start, for example
     scales = [cell.scale for cell in line]
     axis.plot(scales, [cell.best().loss for cell in line], marker_of(line), color=colour, label=label)
     for cell in line:
