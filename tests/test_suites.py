@@ -43,17 +43,6 @@ def symmetry_of(folder):
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """The figures that were drawn, none of which is rendered: that takes seconds."""
-    from matplotlib import figure, pyplot as plt
-
-    found = []
-    monkeypatch.setattr(plt, "close", found.append)
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **_: Path(path).touch())
-    return found
-
-
-@pytest.fixture
 def run_folder(tmp_path):
     """What a Trainer leaves: checkpoints whose order by name is not that of their steps, and other folders."""
     for step, mix in (2, 0.0), (10, 0.4), (300, 0.9):
