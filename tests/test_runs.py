@@ -195,7 +195,7 @@ def test_losses_of_different_tasks_are_not_compared(tmp_path, capsys):
     assert [line.count("baseline") for line in capsys.readouterr().out.splitlines()[1:4]] == [1, 1, 1]
 
 
-def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys):
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
     assert not run(*(str(tmp_path / name) for name in ("random-1", "random-2", "part-1")), "--plot",
