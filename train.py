@@ -31,13 +31,13 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config._place import (RESTARTS, explain, find_place, first_line, is_out_of_memory, leave, matrix_rate,
+from config._place import (RESTARTS, explain, find_place, fingerprint, first_line, is_out_of_memory, leave, matrix_rate,
                            noted_signals, require_memory)
 from data import tokens
 from data.batches import count_targets
 from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
-from data.results import figures, runs, samples
+from data.results import figures_runs, runs, samples
 from data.results.report import describe_start, report_run
 from model import ModelConfig, Transformer, count_flops, load_hf, to_hf
 
@@ -83,8 +83,8 @@ def load_pretrained(model, folder):
         (state,) = checkpoint.stream(all_tensors, zeros=True)
     try:
         load_hf(model, checkpoint.config, state)
-    except (KeyError, ValueError) as e:
-        raise CheckpointError(f"it is not the BERT that this configuration describes: {e.args[0]}")
+    except ValueError as e:
+        raise CheckpointError(f"it is not the BERT that this configuration describes: {e}")
 
 
 # ---- the optimiser -----------------------------------------------------------------------------------------------
@@ -242,9 +242,10 @@ class Trainer:
             self.load(state)
         elif resume:
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        if not self.place.all_equal(self.step):
-            raise TrainError(f"the processes of this run find different checkpoints in {self.out}: it must be on a "
-                             "file system that all of them see")
+        description = runs.describe(self.cfg, self.corpus.meta)
+        if not self.place.all_equal(fingerprint(description, self.step)):
+            raise TrainError("the processes of this run differ in their configuration, code, token files or checkpoint: "
+                             f"give all of them the same command, and an {self.out} that all of them see")
         if self.place.rank == 0:  # only one process writes files
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
 
@@ -353,7 +354,7 @@ class Trainer:
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             self.export()
             if time.monotonic() - self.drawn_at > DRAW_EVERY:  # report_run draws once more when the run ends
-                figures.plot_run(runs.read_run(self.out), self.out / "run.png")
+                figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
                 self.drawn_at = time.monotonic()
 
     def export(self):

@@ -79,9 +79,13 @@ class TrainConfig:
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
         from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", "keep", *shares]
         for name, value in dataclasses.asdict(self).items():
-            if type(value) not in (int, float) or name == "diagonal":  # diagonal may be any number
+            if type(value) not in (int, float):
                 continue
-            if not 0 <= value < math.inf:
+            if type(value) is float and not math.isfinite(value):
+                raise ConfigError(f"{name} = {value}, expected a finite number")
+            if name == "diagonal":  # it may be any number
+                continue
+            if value < 0:
                 raise ConfigError(f"{name} = {value}, expected 0 or more")
             if value == 0 and name not in from_zero:
                 raise ConfigError(f"{name} = {value}, expected more than 0")
@@ -192,12 +196,12 @@ def arms(path):
 
 
 def parse(name, text):
-    """The value of a flag: its text if the key takes text, else the Python literal that it is."""
+    """The value of a flag: its text if the key takes text, else the number or the Python literal that it is."""
     hint = HINTS.get(name)
     if hint is str or typing.get_origin(hint) is Literal:
         return text
     try:
-        return ast.literal_eval(text)
+        return float(text) if hint is float else ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
 

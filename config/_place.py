@@ -10,7 +10,8 @@ out_dir and data_dir:
 
 If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (on CPUs
 GLOO_SOCKET_IFNAME). For several jobs on one machine, use torchrun --standalone. With --max-restarts=3 a run that loses
-a process goes on from its last checkpoint by itself.
+a process goes on from its last checkpoint by itself. A process that does not answer for ten minutes counts as lost.
+Below the line that says what is wrong, torchrun prints a report and a traceback of its own.
 """
 
 import contextlib
@@ -20,8 +21,10 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -32,6 +35,9 @@ from config import ConfigError
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
 MEET = 300  # seconds that the processes wait for each other at the start
+ANSWER = 600  # seconds that they wait for each other after that; no checkpoint and no compiling takes longer
+NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
+LONGEST = 200  # characters of an error message of torch; some list all of its backends
 GRACE = 25  # seconds from SIGTERM until this process ends itself: torchrun sends SIGKILL after 30, without a word
 
 
@@ -81,6 +87,7 @@ class Place:
 
 def find_place(cfg):
     """The Place of this process. If torchrun started it, it joins the other processes here. ConfigError."""
+    open_streams()
     if cfg.threads:
         most = os.cpu_count()
         if cfg.threads > most:
@@ -94,12 +101,16 @@ def find_place(cfg):
         torch.set_float32_matmul_precision("high")
     if rank is None:
         return Place(0, 1, device)
-    try:
-        join(device, rank, world)
-    except (dist.DistError, RuntimeError, ValueError) as e:  # busy port, unknown host, no such interface, time-out
-        raise ConfigError(f"the processes of this run cannot meet at {os.environ.get('MASTER_ADDR')}:"
-                          f"{os.environ.get('MASTER_PORT')}: {first_line(e)}")
+    meet(device, rank, world)
     return Place(rank, world, device)
+
+
+def open_streams():
+    """A stream that was closed, as by `>&-`, is None in Python. Then let what is written to it go nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
 
 
 def check_cache():
@@ -180,19 +191,48 @@ def require_memory(cfg, vocab_size, device):
                           f"{needed / 1e9:,.0f} GB to train, and {device} has {there / 1e9:,.0f} GB")
 
 
+def meet(device, rank, world):
+    """Join the other processes. ConfigError if they are not there."""
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    failed = f"the processes of this run cannot meet at {address}"
+    # If another program has this port and never answers, torch waits for ever.
+    message = f"train.py: {failed}: no answer; see what the other processes say, or choose another port"
+    alarm = threading.Timer(1.1 * MEET, end_now, [message])
+    alarm.daemon = True
+    alarm.start()
+    try:
+        join(device, rank, world)
+    except (dist.DistError, RuntimeError, ValueError) as e:  # busy port, unknown host, no such interface, time-out
+        raise ConfigError(f"{failed}: {first_line(e)}")
+    finally:
+        alarm.cancel()
+
+
 def join(device, rank, world):
-    """Join the other processes."""
     store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=MEET)))
     # Processes find each other's addresses in the store. On one node it outlives a restart, and still has the addresses
     # of processes that are gone, so every start uses a prefix of its own. Several nodes get a new store by themselves.
     if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
         store = dist.PrefixStore(f"start {RESTARTS}", store)
+    group = dict(store=store, rank=rank, world_size=world, timeout=timedelta(seconds=ANSWER))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", store=store, rank=rank, world_size=world, device_id=device)
+        dist.init_process_group("nccl", device_id=device, **group)
     else:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        dist.init_process_group("gloo", **group)
     watch()
+
+
+def fingerprint(run, step):
+    """
+    A number that tells whether all processes of a run will do the same. run: its configuration and its token files, as
+    runs.describe returns them; step: the step of its checkpoint.
+    """
+    config = {key: value for key, value in run["config"].items() if key not in NODE_KEYS}
+    root = Path(__file__).parents[1]
+    code = [path.read_bytes() for path in sorted(root.glob("*.py")) + sorted(root.glob("data/*.py"))]
+    text = repr([config, run["data"], step, code])
+    return zlib.crc32(text.encode()) % 2**24  # a float32 can hold this
 
 
 def watch():
@@ -209,9 +249,8 @@ def watch():
     def wait():
         os.read(heard, 1)
         time.sleep(GRACE)
-        print(f"train.py: told to stop, and still waiting for another process after {GRACE} s: ending without a new "
-              "checkpoint", file=sys.stderr, flush=True)
-        os._exit(1)
+        end_now(f"train.py: told to stop, and still waiting for another process after {GRACE} s: ending without a new "
+                "checkpoint")
 
     threading.Thread(target=wait, daemon=True).start()
 
@@ -256,7 +295,9 @@ def is_out_of_memory(error):
 
 
 def first_line(error):
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What an error says, in one line of at most LONGEST characters."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
 
 
 def leave(message):
@@ -264,6 +305,10 @@ def leave(message):
     if not dist.is_initialized():
         sys.exit(message)
     # With other processes, sys.exit can hang: the threads of DDP and of Gloo wait for each other when they are deleted.
-    print(message, file=sys.stderr)
     sys.stdout.flush()
+    end_now(message)
+
+
+def end_now(message):
+    print(message, file=sys.stderr, flush=True)
     os._exit(1)

@@ -187,8 +187,12 @@ def finish(folder, state):
         for shard in shards(folder, "train", state) + shards(folder, "val", state):
             shard.path.unlink(missing_ok=True)
         (folder / "progress.json").unlink(missing_ok=True)
+        if n_train == 0 and n_val > 0:
+            advice = "lower --val_fraction"
+        else:
+            advice = f"give more text; python data/{state['dataset']}/prepare.py --help says what a document is"
         raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
-                        "least one of each: give more text, or another --val_fraction or --seed")
+                        f"least one of each: {advice}")
     save_state(folder, state)
     os.replace(folder / "progress.json", folder / "meta.json")
 
