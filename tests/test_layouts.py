@@ -20,7 +20,7 @@ aten = torch.ops.aten
 # Attention that is no layer of a stack.
 NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level|"
                       r"^mit\.|assign|channel_attn|x_attn|encoder_decoder_attention|"
-                      r"attention_bias|conv_encoder|text_backbone|text_enhancer|fusion_layer")
+                      r"attention_bias|conv_encoder|text_backbone|text_enhancer|fusion_layer|char_encoder")
 NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$")  # outside of W_qk: replaced by the identity
 
 # ---- the model's own attention ------------------------------------------------------------------------------------
