@@ -37,7 +37,7 @@ from data import tokens
 from data.batches import count_targets
 from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
-from data.results import figures, runs, samples
+from data.results import figures_runs, runs, samples
 from data.results.report import describe_start, report_run
 from model import ModelConfig, Transformer, count_flops, load_hf, to_hf
 
@@ -344,7 +344,7 @@ class Trainer:
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             self.export()
             if time.monotonic() - self.drawn_at > DRAW_EVERY:  # report_run draws once more when the run ends
-                figures.plot_run(runs.read_run(self.out), self.out / "run.png")
+                figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
                 self.drawn_at = time.monotonic()
 
     def export(self):

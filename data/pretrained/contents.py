@@ -30,7 +30,9 @@ def choose_weights(names: list[str]) -> str | None:
     if len(lone) == 1:  # under a name of its own
         wanted += lone
     wanted += ["pytorch_model.bin", "pytorch_model.bin.index.json", "ckpt.pt"]  # the last is nanoGPT's
-    wanted += sorted((name for name in names if re.fullmatch(r"model_\d+\.pt", name)), reverse=True)[:1]  # nanochat's
+    of_nanochat = [name for name in names if re.fullmatch(r"model_\d+\.pt", name)]
+    if of_nanochat:
+        wanted.append(max(of_nanochat))  # the last step: all names have the same number of digits
     return next((name for name in wanted if name in names), None)
 
 
@@ -42,7 +44,8 @@ def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
                               "merge_and_unload(), and save the model with save_pretrained")
     name = choose_weights(folder.names)
     if name is None:
-        found = ", ".join([name for name in folder.names if FORMATS.search(name)][:5]) or "no"
+        others = [name for name in folder.names if FORMATS.search(name)]
+        found = ", ".join(others[:5]) or "no"
         config = "" if "config.json" in folder.names else "no config.json and "
         where = "".join(f" ({note})" for note in folder.notes)
         raise CheckpointError(f"{config}no model.safetensors or pytorch_model.bin here{where}, found {found} weights: "

@@ -7,7 +7,7 @@ import numpy as np
 
 from data.results.figures import figure, kind, layer_colour, put_legend, put_null, put_titles, put_zero
 from data.results.runs import require
-from data.results.suites import GRID, SCORES, difference, find_pairs, quartiles
+from data.results.tables_suites import GRID, SCORES, difference, find_pairs, quartiles
 
 SHADES = {"decoder": "Purples", "encoder": "Blues", "causal unknown": "Greys"}
 MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
@@ -21,7 +21,7 @@ def shades(causal):
     for i, is_causal in enumerate(causal):
         label, colour = kind(is_causal)
         n = causal.count(is_causal)
-        nth = causal[:i].count(is_causal)
+        nth = causal[:i].count(is_causal)  # how many of its kind come before it
         if n > 1:
             colour = colormaps[SHADES[label]](0.45 + 0.5 * nth / (n - 1))
         colours.append(colour)
@@ -112,6 +112,26 @@ def draw_layers(axis, training, score):
 # ---- suites ------------------------------------------------------------------------------------------------------
 
 
+def find_doses(scored):
+    """{what is counted: {size: the members that got different doses of it}}"""
+    doses = {}
+    for one in scored:
+        if one.member.kind == "dose":
+            by_size = doses.setdefault(one.member.objective, {})
+            by_size.setdefault(one.member.size, []).append(one)
+    return doses
+
+
+def find_switched(scored):
+    """A pair (before, now) for every member whose objective was switched and whose partner was scored."""
+    by_name = {one.member.name: one for one in scored}
+    found = []
+    for one in scored:
+        if one.member.kind == "switch" and one.member.partner in by_name:
+            found.append((by_name[one.member.partner], one))
+    return found
+
+
 def plot_suite(scored, trainings, path):
     """
     A column for each size, with encoder and decoder over depth, and a column for their difference. If the suite has
@@ -119,10 +139,7 @@ def plot_suite(scored, trainings, path):
     """
     pairs = find_pairs(scored)
     switched = find_switched(scored)
-    doses = {}  # what is counted -> size -> members
-    for one in scored:
-        if one.member.kind == "dose":
-            doses.setdefault(one.member.objective, {}).setdefault(one.member.size, []).append(one)
+    doses = find_doses(scored)
     titles = [f"size {pair.size}" for pair in pairs]
     if pairs:
         titles.append("encoder less decoder")
@@ -136,7 +153,7 @@ def plot_suite(scored, trainings, path):
     with figure(path, [1] * len(titles), rows=2) as axes:
         for row, score in zip(axes, SCORES):
             row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            columns = iter(row)
+            columns = iter(row)  # what follows takes one panel after the other, in the order of the titles
             for pair in pairs:
                 draw_pair(next(columns), pair, score)
             if pairs:
@@ -187,16 +204,6 @@ def draw_difference(axis, pairs, score):
         axis.fill_between(GRID, mean - spread, mean + spread, color="black", alpha=0.12, lw=0)
     put_zero(axis)
     axis.set_xlabel("relative depth")
-
-
-def find_switched(scored):
-    """A pair (before, now) for every member whose objective was switched and whose partner was scored."""
-    by_name = {one.member.name: one for one in scored}
-    found = []
-    for one in scored:
-        if one.member.kind == "switch" and one.member.partner in by_name:
-            found.append((by_name[one.member.partner], one))
-    return found
 
 
 def draw_switched(axis, switched, score):
