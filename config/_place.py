@@ -34,7 +34,8 @@ from config import ConfigError
 
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
-MEET = 300  # seconds that the processes wait for each other at the start
+MEET = 300  # seconds that torch lets the processes wait for each other at the start
+GIVE_UP = 330  # seconds after which a process that still waits ends itself
 ANSWER = 600  # seconds that they wait for each other after that; no checkpoint and no compiling takes longer
 NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
 LONGEST = 200  # characters of an error message of torch; some list all of its backends
@@ -204,7 +205,7 @@ def meet(device, rank, world):
     failed = f"the processes of this run cannot meet at {address}"
     # If another program has this port and never answers, torch waits for ever.
     message = f"train.py: {failed}: no answer; see what the other processes say, or choose another port"
-    alarm = threading.Timer(1.1 * MEET, end_now, [message])
+    alarm = threading.Timer(GIVE_UP, end_now, [message])
     alarm.daemon = True
     alarm.start()
     try:
