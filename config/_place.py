@@ -34,7 +34,8 @@ from config import ConfigError
 
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
-MEET = 300  # seconds that the processes wait for each other at the start
+MEET = 300  # seconds that torch lets the processes wait for each other at the start
+GIVE_UP = 330  # seconds after which a process that still waits ends itself
 ANSWER = 600  # seconds that they wait for each other after that; no checkpoint and no compiling takes longer
 NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
 LONGEST = 200  # characters of an error message of torch; some list all of its backends
@@ -68,6 +69,13 @@ class Place:
         if self.world > 1:
             dist.all_reduce(x, op=dist.ReduceOp.MAX)  # now x is the largest number, and minus the smallest one
         return (x[0] == -x[1]).item()
+
+    def restarted(self):
+        """
+        Whether torchrun has started this run again after a lost process. It repeats the same command, which may say
+        init_from = scratch. Every node counts its own restarts, so the processes ask each other.
+        """
+        return self.any(RESTARTS > 0)
 
     def progress_bar(self, total, done):
         """One bar of steps on stderr, drawn by the first process only."""
@@ -197,7 +205,7 @@ def meet(device, rank, world):
     failed = f"the processes of this run cannot meet at {address}"
     # If another program has this port and never answers, torch waits for ever.
     message = f"train.py: {failed}: no answer; see what the other processes say, or choose another port"
-    alarm = threading.Timer(1.1 * MEET, end_now, [message])
+    alarm = threading.Timer(GIVE_UP, end_now, [message])
     alarm.daemon = True
     alarm.start()
     try:
@@ -223,11 +231,18 @@ def join(device, rank, world):
     watch()
 
 
+def require_same(place, run, step):
+    """
+    ConfigError unless all processes will do the same. run: the configuration and the token files, as runs.describe
+    returns them; step: the step of the checkpoint that this process goes on from.
+    """
+    if not place.all_equal(fingerprint(run, step)):
+        raise ConfigError("the processes of this run differ in their configuration, code, token files or checkpoint: "
+                          f"give all of them the same command, and an {run['config']['out_dir']} that all of them see")
+
+
 def fingerprint(run, step):
-    """
-    A number that tells whether all processes of a run will do the same. run: its configuration and its token files, as
-    runs.describe returns them; step: the step of its checkpoint.
-    """
+    """A number that is the same in two processes if these and their code are."""
     config = {key: value for key, value in run["config"].items() if key not in NODE_KEYS}
     root = Path(__file__).parents[1]
     code = [path.read_bytes() for path in sorted(root.glob("*.py")) + sorted(root.glob("data/*.py"))]
@@ -276,6 +291,18 @@ def noted_signals():
     finally:
         for signum, handler in handlers_before.items():
             signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def or_without_compiler(place):
+    """If torch.compile does not work in this block, say so in one line, and go on without it."""
+    try:
+        yield
+    except (RuntimeError, OSError) as e:  # errors of the compiler are RuntimeErrors
+        if is_out_of_memory(e):
+            raise
+        place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
+        torch.compiler.set_stance("force_eager")  # from now on a compiled model runs as if it were not
 
 
 def explain(error, cfg):

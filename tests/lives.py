@@ -64,8 +64,8 @@ def live(argv, output, break_off, env):
     if "BACKEND" in env:  # of torch.compile; its own one takes half a minute
         compile = torch.nn.Module.compile
         torch.nn.Module.compile = lambda model, **kwargs: compile(model, backend=env["BACKEND"], **kwargs)
-    if "MEET" in env:
-        _place.MEET = int(env["MEET"])
+    if "GIVE_UP" in env:
+        _place.GIVE_UP = int(env["GIVE_UP"])
     train.main(argv)
 
 

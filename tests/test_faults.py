@@ -136,7 +136,7 @@ def test_a_port_on_which_nobody_answers_ends_in_one_line(short, tmp_path):
     """Another program has the port. The first process cannot take it, and torch has no time-out for the second one."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
-        lives = begin_ranks(argv(short), tmp_path / "rank", MASTER_PORT=port, MEET="1")
+        lives = begin_ranks(argv(short), tmp_path / "rank", MASTER_PORT=port, GIVE_UP="2")
         for life, words in zip(lives, ["address already in use", "choose another port"]):
             status, said = end(life)
             assert status == 1 and "Traceback" not in said, said

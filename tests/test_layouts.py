@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.pretrained import layout_table
 from data.pretrained.layouts import find_stacks
-from tests.tiny_models import CASES, MLA, TEXT, build, configuration_auto, saved, shapes
+from tests.tiny_models import CASES, GQA, MLA, TEXT, build, configuration_auto, saved, shapes
 
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
@@ -205,7 +205,7 @@ def test_every_model_type_of_the_table_is_proven():
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
-    proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
+    proven |= {"kimi_k2", "new", "sl_model", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
     proven |= {"squeezebert"}  # below
     proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
@@ -265,7 +265,8 @@ def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_pat
         assert all(map(torch.equal, one.heads(tensors), other.heads(in_memory)))
 
 
-@pytest.mark.parametrize("kind, config, other", [("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new")])
+@pytest.mark.parametrize("kind, config, other", [
+    ("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new"), ("eurobert", GQA, "sl_model")])
 def test_another_model_type_of_the_same_model_gives_the_same_layers(kind, config, other, tmp_path):
     config, tensors = saved(build(kind, config), tmp_path)
     names = {name.replace("gte.", "new."): tensor for name, tensor in tensors.items()}
