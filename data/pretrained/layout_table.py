@@ -319,6 +319,7 @@ ROWS = [
         causal=False, stack="adapter"),
     Row("""glm4v_vision glm4v_moe_vision radio tipsv2_vision_model glm_ocr_vision glm5_next_vision
         cohere_compass_vision""", **VISION_QKV),
+    Row("timm_vit", **VISION_QKV, head_dim=64),  # timm's vision_transformer.py; the reader gives them this type
     Row("blip_vision_model sam_vision_model sam_hq_vision_model", **VISION_QKV, n_layer=12, n_head=12),
     Row("blip_2_vision_model instructblip_vision_model instructblipvideo_vision_model", **VISION_QKV,
         n_layer=39, n_head=16),
