@@ -61,14 +61,14 @@ def not_linear(config: dict, n_layer: int) -> Iterable[int]:
 
 
 def attention_blocks(config: dict, n_layer: int) -> Iterable[int]:
-    """RecurrentGemma repeats its block_types."""
-    block_types = pick_words(config, "block_types") or ["recurrent", "recurrent", "attention"]
+    """RecurrentGemma repeats its block_types; the first files have them as _block_types."""
+    block_types = pick_words(config, "block_types _block_types") or ["recurrent", "recurrent", "attention"]
     return [i for i in range(n_layer) if block_types[i % len(block_types)] == "attention"]
 
 
 def shared_blocks(config: dict, n_layer: int) -> Iterable[int]:
     """Zamba: the hybrid layers share a few blocks, whose weights are in the first of these layers."""
-    require(not pick_flag(config, "use_shared_attention_adapter"),
+    require(not pick_flag(config, "use_shared_attention_adapter use_shared_attention_lora"),
             "zamba2: with use_shared_attention_adapter, each layer adds its own part to the shared queries and keys")
     hybrid = [i for i, layer_type in enumerate(pick_words(config, "layers_block_type")) if layer_type == "hybrid"]
     return hybrid[: pick_count(config, "num_mem_blocks", 1)]
