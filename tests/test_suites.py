@@ -109,6 +109,16 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_order(run_folder, tmp_path
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
 
 
+def test_what_matches_and_has_no_step_is_left_out_and_said(run_folder, capsys):
+    (run_folder / "last").mkdir()
+    assert run("--hf", str(run_folder), "--revisions", "*") == 0
+    err = capsys.readouterr().err
+    assert f"{run_folder} *: 2 of the 5 that match have no step in their names, and are left out: last, logs\n" in err
+    assert "3 checkpoints, 3 to read" in err
+    assert run("--hf", str(run_folder), "--revisions", "checkpoint-*") == 0
+    assert "left out" not in capsys.readouterr().err
+
+
 def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run_folder, capsys):
     (run_folder / "checkpoint-2").rename(run_folder / "run[2]")
     assert run("--hf", str(run_folder / "run[2]")) == 0

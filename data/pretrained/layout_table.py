@@ -61,14 +61,14 @@ def not_linear(config: dict, n_layer: int) -> Iterable[int]:
 
 
 def attention_blocks(config: dict, n_layer: int) -> Iterable[int]:
-    """RecurrentGemma repeats its block_types."""
-    block_types = pick_words(config, "block_types") or ["recurrent", "recurrent", "attention"]
+    """RecurrentGemma repeats its block_types; the first files have them as _block_types."""
+    block_types = pick_words(config, "block_types _block_types") or ["recurrent", "recurrent", "attention"]
     return [i for i in range(n_layer) if block_types[i % len(block_types)] == "attention"]
 
 
 def shared_blocks(config: dict, n_layer: int) -> Iterable[int]:
     """Zamba: the hybrid layers share a few blocks, whose weights are in the first of these layers."""
-    require(not pick_flag(config, "use_shared_attention_adapter"),
+    require(not pick_flag(config, "use_shared_attention_adapter use_shared_attention_lora"),
             "zamba2: with use_shared_attention_adapter, each layer adds its own part to the shared queries and keys")
     hybrid = [i for i, layer_type in enumerate(pick_words(config, "layers_block_type")) if layer_type == "hybrid"]
     return hybrid[: pick_count(config, "num_mem_blocks", 1)]
@@ -319,6 +319,7 @@ ROWS = [
         causal=False, stack="adapter"),
     Row("""glm4v_vision glm4v_moe_vision radio tipsv2_vision_model glm_ocr_vision glm5_next_vision
         cohere_compass_vision""", **VISION_QKV),
+    Row("timm_vit", **VISION_QKV, head_dim=64),  # timm's vision_transformer.py; the reader gives them this type
     Row("blip_vision_model sam_vision_model sam_hq_vision_model", **VISION_QKV, n_layer=12, n_head=12),
     Row("blip_2_vision_model instructblip_vision_model instructblipvideo_vision_model", **VISION_QKV,
         n_layer=39, n_head=16),

@@ -90,7 +90,7 @@ UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.atten
                       r"pixel_level|timm_model|token2wav|code2wav|indexer\.|compressor\.|\bmtp\.|\bmit\.|"
                       r"downsample\.|memory_attention|prompts_generator|multi_modal_projector|channel_attn|\.x_attn|"
                       r"encoder_decoder_attention|conv_encoder|text_backbone|text_enhancer|bbox_attention|"
-                      r"char_encoder|vqmodel")
+                      r"char_encoder|vqmodel|\battn_pool")
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
       r"qkv_linear|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
