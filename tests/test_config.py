@@ -145,6 +145,7 @@ MORE = dict(
     tuning_decoders={"learning_rate"},
     decoders={"learning_rate"},
     tuning_wide={"learning_rate"},
+    tuned_wide={"learning_rate"},
     heads={"n_head"},
 )
 

@@ -1,10 +1,11 @@
 """
-The best of config/arms/tuning.py once more with another seed, because one run can be lucky: of each start the two best
-scales, at the two best learning rates. At the higher one some runs do not leave the plateau at all.
+The best of config/arms/tuning.py and config/arms/tuning_wide.py once more with another seed, because one run can be
+lucky: of each start the two best scales, at the two best learning rates. At the higher one some runs do not leave the
+plateau at all. At C = 256 the best learning rate is far ahead of the others, so it is alone.
 
     python -m config config/arms/tuning_again.py | xargs -P 2 -L 1 python train.py
 """
-from config.arms import tuning
+from config.arms import tuning, tuning_wide
 
 base = tuning.base
 seeds = [102]
@@ -24,3 +25,8 @@ for _width, _starts in _best_scales.items():
     for _rate in _best_rates:
         _name = f"bert_{_width}_{_rate:g}"
         arms[_name] = tuning.arms[_name]
+
+for _start, _scales in dict(random=[0.33, 0.1], symmetric=[0.1, 0.33], tilted=[0.1, 0.33]).items():
+    for _scale in _scales:
+        _name = f"{_start}_256_{_scale}_0.001"
+        arms[_name] = tuning_wide.arms[_name]
