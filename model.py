@@ -366,7 +366,8 @@ def to_hf(model):
 
 def from_hf(state):
     """
-    The state dict of a Hugging Face BERT (with either head) -> a state dict of our model. KeyError: the missing name.
+    The state dict of a Hugging Face BERT (with either head) -> a state dict of our model. ValueError: what is missing
+    in one of them. A pooler and a head for the next sentence have no part in what the model predicts: left out.
     """
     theirs = {}
     for name, tensor in state.items():
@@ -377,10 +378,16 @@ def from_hf(state):
     prefixes = {their_prefix: our_prefix for our_prefix, their_prefix in hf_prefixes(n_layer).items()}
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in theirs):
-            raise KeyError(prefix)
+            raise ValueError(f"it has no tensor {prefix}*")
+    for name in theirs:
+        if name.startswith("bert.encoder.") and not name.startswith(tuple(prefixes)):
+            raise ValueError(f"it has {name}, for which this model has no place")
     ours = renamed(theirs, prefixes)
     if HF_TOKEN_TYPES in theirs:  # (types, C); BERT adds type 0 to every token, so it can be part of the positions
-        ours["pos_emb.weight"] = ours["pos_emb.weight"] + theirs[HF_TOKEN_TYPES][0]
+        types, positions = theirs[HF_TOKEN_TYPES], ours["pos_emb.weight"]
+        if types.shape[1:] != positions.shape[1:]:
+            raise ValueError(f"{HF_TOKEN_TYPES} is {tuple(types.shape)} there, and positions {tuple(positions.shape)}")
+        ours["pos_emb.weight"] = positions + types[0]
     return ours
 
 
@@ -388,7 +395,7 @@ def load_hf(model, config, state):
     """
     Load a Hugging Face BERT into our model. config: its config.json as a dict; state: its state dict.
 
-    KeyError or ValueError: what does not fit.
+    ValueError: what does not fit.
     """
     our_config, _ = to_hf(model)
     for key, default in HF_DEFAULTS.items():

@@ -31,13 +31,13 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config._place import (RESTARTS, explain, find_place, first_line, is_out_of_memory, leave, matrix_rate,
-                           noted_signals, require_memory)
+from config._place import (explain, find_place, leave, matrix_rate, noted_signals, or_without_compiler,
+                           require_memory, require_same)
 from data import tokens
 from data.batches import count_targets
 from data.loader import Loader, open_corpus
 from data.pretrained.sources import CheckpointError, open_checkpoint
-from data.results import figures, runs, samples
+from data.results import figures_runs, runs, samples
 from data.results.report import describe_start, report_run
 from model import ModelConfig, Transformer, count_flops, load_hf, to_hf
 
@@ -78,13 +78,15 @@ def load_pretrained(model, folder):
     """Give the model the weights of a Hugging Face BERT of the same sizes."""
     if not Path(folder).is_dir():
         raise ConfigError(f"init_from = {folder!r}, expected scratch, resume, or a folder with a model")
-    with open_checkpoint(folder) as checkpoint:
-        all_tensors = [list(checkpoint.tensors)]  # tensors are read in groups; here there is one group
-        (state,) = checkpoint.stream(all_tensors, zeros=True)
     try:
+        with open_checkpoint(folder) as checkpoint:
+            groups = [list(checkpoint.tensors)]  # tensors are read in groups; here one group has them all
+            (state,) = checkpoint.stream(groups, zeros=True)  # a bias may be all zeros
         load_hf(model, checkpoint.config, state)
-    except (KeyError, ValueError) as e:
-        raise CheckpointError(f"it is not the BERT that this configuration describes: {e.args[0]}")
+    except CheckpointError as e:
+        raise ConfigError(f"init_from = {folder}: {e}")
+    except ValueError as e:
+        raise ConfigError(f"init_from = {folder} is not the BERT that this configuration describes: {e}")
 
 
 # ---- the optimiser -----------------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class Trainer:
         # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
         # 0, and divides the gradients by the same factor before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
-        self.peak = matrix_rate(place.device, cfg.dtype)  # [operations/s]
+        self.peak = matrix_rate(place.device, cfg.dtype)  # [operations/s]; None on a CPU
         self.step = 0  # the number of updates so far
         self.scored_qk = None  # W_q and W_k when scores.csv was last written
         self.unread = []  # the losses of the last updates, still on the device
@@ -176,9 +178,8 @@ class Trainer:
         n = len(micro_batches)
         batch_loss = 0.0
         for i, (first_row, micro_batch) in enumerate(micro_batches):
-            is_last = i == n - 1
             if self.place.world > 1:
-                self.net.require_backward_grad_sync = is_last  # DDP sends gradients only when the sum is complete
+                self.net.require_backward_grad_sync = i == n - 1  # DDP sends gradients only when the sum is complete
             self.seed_dropout(first_row)
             with self.autocast():
                 loss = self.net(*micro_batch)  # (), the mean over predicted tokens [nats/token]
@@ -225,7 +226,7 @@ class Trainer:
         for i in range(self.cfg.eval_iters):
             for _, micro_batch in self.loader.micro_batches(self.loader.val_batch(i)):
                 with self.autocast():
-                    losses.append(self.model(*micro_batch))
+                    losses.append(self.model(*micro_batch))  # (), a mean over as many tokens every time
         self.model.train()
         return self.place.mean(torch.stack(losses).mean()).item()  # each process has evaluated its own rows
 
@@ -233,18 +234,14 @@ class Trainer:
 
     def begin(self):
         """Load out_dir/ckpt.pt if this run resumes, and prepare the files of the run."""
-        # When a run loses a process, torchrun repeats the same command, which may say init_from = scratch. Each node
-        # counts its own restarts, so the processes have to ask each other.
-        restarted = self.place.any(RESTARTS > 0)
-        resume = restarted or self.cfg.init_from == "resume"
+        # torchrun repeats the whole command after it has lost a process, and then the run goes on as well.
+        resume = self.place.restarted() or self.cfg.init_from == "resume"
         state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
         if state is not None:
             self.load(state)
         elif resume:
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        if not self.place.all_equal(self.step):
-            raise TrainError(f"the processes of this run find different checkpoints in {self.out}: it must be on a "
-                             "file system that all of them see")
+        require_same(self.place, runs.describe(self.cfg, self.corpus.meta), self.step)
         if self.place.rank == 0:  # only one process writes files
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
 
@@ -274,24 +271,17 @@ class Trainer:
 
     def compile(self):
         """
-        Compile the model. Where no compiler works, say so in one line and go on without.
+        Compile the model, and use it once: torch compiles when a model is first used, and that can take a minute.
 
         The model is compiled inside of DDP, not around it. Then DDP can send the first gradients to the other processes
         while the backward pass computes the next ones.
         """
+        self.model.compile(dynamic=False)  # shapes never change: every row has K masked tokens
         if self.place.world > 1:
             self.net.require_backward_grad_sync = False  # this is no training step, so there is nothing to send
-        try:
-            self.model.compile(dynamic=False)  # shapes never change: every row has K masked tokens
-            # torch compiles when the model is first used, so an error comes only now.
-            _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
-            with self.autocast():
-                self.net(*micro_batch).backward()
-        except (RuntimeError, OSError) as e:  # errors of the compiler are RuntimeErrors
-            if is_out_of_memory(e):
-                raise
-            self.place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
-            torch.compiler.set_stance("force_eager")  # from now on the model runs as if it had not been compiled
+        _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
+        with or_without_compiler(self.place), self.autocast():
+            self.net(*micro_batch).backward()
         self.optimizer.zero_grad()
 
     # -- files --
@@ -299,32 +289,33 @@ class Trainer:
     def tokens_per_s(self):
         return len(self.losses) * self.cfg.batch_size * self.cfg.block_size / self.seconds
 
-    def share_of_peak(self):
-        """On a GPU, which share of its matrix rate training has used since the last row (MFU), as text."""
-        if self.peak is None:
-            return ""
-        flops_per_token = count_flops(self.model.cfg, count_targets(self.cfg)) / self.cfg.block_size
-        share = self.tokens_per_s() * flops_per_token / (self.peak * self.place.world)
-        return f", {share:.0%} of the GPU's matrix rate"
-
     def write_log(self):
         """Evaluate, append a row to log.csv, and print it. At step 0 there is no training loss yet."""
         n_tokens = self.step * self.cfg.batch_size * self.cfg.block_size
         row = runs.LogRow(self.step, n_tokens, val_loss=f"{self.evaluate():.6f}")
-        left = ""
         if self.losses:
             row = row._replace(
                 train_loss=f"{sum(self.losses) / len(self.losses):.6f}",
                 learning_rate=f"{learning_rate(self.cfg, self.step - 1):.6g}",
                 tokens_per_s=f"{self.tokens_per_s():.0f}",
             )
-            seconds_left = (self.cfg.max_iters - self.step) * self.seconds / len(self.losses)  # without evaluations
-            left = f", {tqdm.format_interval(seconds_left)} left{self.share_of_peak()}"
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
             runs.append(self.out / "log.csv", runs.LOG, [row])
+        self.place.say(runs.describe_row(row) + self.describe_speed())
         self.losses = []  # a new row begins
         self.seconds = 0.0
-        self.place.say(runs.describe_row(row) + left)
+
+    def describe_speed(self):
+        """The time that is left, and on a GPU the share of its matrix rate that training has used (MFU)."""
+        if not self.losses:
+            return ""
+        seconds_left = (self.cfg.max_iters - self.step) * self.seconds / len(self.losses)  # without evaluations
+        text = f", {tqdm.format_interval(seconds_left)} left"
+        if self.peak is not None:
+            flops_per_token = count_flops(self.model.cfg, count_targets(self.cfg)) / self.cfg.block_size
+            share = self.tokens_per_s() * flops_per_token / (self.peak * self.place.world)
+            text += f", {share:.0%} of the GPU's matrix rate"
+        return text
 
     @torch.no_grad()
     def write_scores(self):
@@ -353,7 +344,7 @@ class Trainer:
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             self.export()
             if time.monotonic() - self.drawn_at > DRAW_EVERY:  # report_run draws once more when the run ends
-                figures.plot_run(runs.read_run(self.out), self.out / "run.png")
+                figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
                 self.drawn_at = time.monotonic()
 
     def export(self):
@@ -409,8 +400,8 @@ def loop(trainer, signals):
                 trainer.write_log()
             if time_to_evaluate or told_to_stop:
                 trainer.save()  # after the rows, so that no row before this checkpoint can be missing
-            if told_to_stop:
-                return not is_end
+            if told_to_stop and not is_end:
+                return True
             began = time.perf_counter()
     return False
 
@@ -442,8 +433,6 @@ def main(argv):
         lock = runs.locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
         with lock:
             train(cfg, place)
-    except CheckpointError as e:
-        sys.exit(f"train.py: init_from = {cfg.init_from}: {e}")
     except (ConfigError, TrainError, tokens.DataError, runs.RunError, OSError) as e:
         sys.exit(f"train.py: {e}")
     except (RuntimeError, MemoryError) as e:

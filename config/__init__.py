@@ -79,9 +79,13 @@ class TrainConfig:
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
         from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", "keep", *shares]
         for name, value in dataclasses.asdict(self).items():
-            if type(value) not in (int, float) or name == "diagonal":  # diagonal may be any number
+            if type(value) not in (int, float):
                 continue
-            if not 0 <= value < math.inf:
+            if type(value) is float and not math.isfinite(value):
+                raise ConfigError(f"{name} = {value}, expected a finite number")
+            if name == "diagonal":  # it may be any number
+                continue
+            if value < 0:
                 raise ConfigError(f"{name} = {value}, expected 0 or more")
             if value == 0 and name not in from_zero:
                 raise ConfigError(f"{name} = {value}, expected more than 0")
@@ -98,7 +102,9 @@ class TrainConfig:
             raise ConfigError(f"seed = {self.seed}, expected less than 2**63, what torch takes")
         if not self.out_dir.strip():
             raise ConfigError("out_dir is empty, expected a folder")
-        if (self.constraint == "none") != (self.constraint_weight == 0):
+        has_constraint = self.constraint != "none"
+        has_weight = self.constraint_weight > 0
+        if has_constraint != has_weight:
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
         no_skew_part = self.init in ("symmetric", "indefinite", "negative")
@@ -192,12 +198,12 @@ def arms(path):
 
 
 def parse(name, text):
-    """The value of a flag: its text if the key takes text, else the Python literal that it is."""
+    """The value of a flag: its text if the key takes text, else the number or the Python literal that it is."""
     hint = HINTS.get(name)
     if hint is str or typing.get_origin(hint) is Literal:
         return text
     try:
-        return ast.literal_eval(text)
+        return float(text) if hint is float else ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
 

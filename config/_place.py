@@ -10,7 +10,8 @@ out_dir and data_dir:
 
 If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (on CPUs
 GLOO_SOCKET_IFNAME). For several jobs on one machine, use torchrun --standalone. With --max-restarts=3 a run that loses
-a process goes on from its last checkpoint by itself.
+a process goes on from its last checkpoint by itself. A process that does not answer for ten minutes counts as lost.
+Below the line that says what is wrong, torchrun prints a report and a traceback of its own.
 """
 
 import contextlib
@@ -20,8 +21,10 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -31,7 +34,11 @@ from config import ConfigError
 
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
-MEET = 300  # seconds that the processes wait for each other at the start
+MEET = 300  # seconds that torch lets the processes wait for each other at the start
+GIVE_UP = 330  # seconds after which a process that still waits ends itself
+ANSWER = 600  # seconds that they wait for each other after that; no checkpoint and no compiling takes longer
+NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
+LONGEST = 200  # characters of an error message of torch; some list all of its backends
 GRACE = 25  # seconds from SIGTERM until this process ends itself: torchrun sends SIGKILL after 30, without a word
 
 
@@ -63,6 +70,13 @@ class Place:
             dist.all_reduce(x, op=dist.ReduceOp.MAX)  # now x is the largest number, and minus the smallest one
         return (x[0] == -x[1]).item()
 
+    def restarted(self):
+        """
+        Whether torchrun has started this run again after a lost process. It repeats the same command, which may say
+        init_from = scratch. Every node counts its own restarts, so the processes ask each other.
+        """
+        return self.any(RESTARTS > 0)
+
     def progress_bar(self, total, done):
         """One bar of steps on stderr, drawn by the first process only."""
         hidden = True if self.rank > 0 else None  # None lets tqdm hide it where stderr is no terminal
@@ -81,6 +95,7 @@ class Place:
 
 def find_place(cfg):
     """The Place of this process. If torchrun started it, it joins the other processes here. ConfigError."""
+    open_streams()
     if cfg.threads:
         most = os.cpu_count()
         if cfg.threads > most:
@@ -94,12 +109,16 @@ def find_place(cfg):
         torch.set_float32_matmul_precision("high")
     if rank is None:
         return Place(0, 1, device)
-    try:
-        join(device, rank, world)
-    except (dist.DistError, RuntimeError, ValueError) as e:  # busy port, unknown host, no such interface, time-out
-        raise ConfigError(f"the processes of this run cannot meet at {os.environ.get('MASTER_ADDR')}:"
-                          f"{os.environ.get('MASTER_PORT')}: {first_line(e)}")
+    meet(device, rank, world)
     return Place(rank, world, device)
+
+
+def open_streams():
+    """A stream that was closed, as by `>&-`, is None in Python. Then let what is written to it go nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")
 
 
 def check_cache():
@@ -180,19 +199,55 @@ def require_memory(cfg, vocab_size, device):
                           f"{needed / 1e9:,.0f} GB to train, and {device} has {there / 1e9:,.0f} GB")
 
 
+def meet(device, rank, world):
+    """Join the other processes. ConfigError if they are not there."""
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    failed = f"the processes of this run cannot meet at {address}"
+    # If another program has this port and never answers, torch waits for ever.
+    message = f"train.py: {failed}: no answer; see what the other processes say, or choose another port"
+    alarm = threading.Timer(GIVE_UP, end_now, [message])
+    alarm.daemon = True
+    alarm.start()
+    try:
+        join(device, rank, world)
+    except (dist.DistError, RuntimeError, ValueError) as e:  # busy port, unknown host, no such interface, time-out
+        raise ConfigError(f"{failed}: {first_line(e)}")
+    finally:
+        alarm.cancel()
+
+
 def join(device, rank, world):
-    """Join the other processes."""
     store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=MEET)))
     # Processes find each other's addresses in the store. On one node it outlives a restart, and still has the addresses
     # of processes that are gone, so every start uses a prefix of its own. Several nodes get a new store by themselves.
     if os.environ.get("LOCAL_WORLD_SIZE") == str(world):
         store = dist.PrefixStore(f"start {RESTARTS}", store)
+    group = dict(store=store, rank=rank, world_size=world, timeout=timedelta(seconds=ANSWER))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", store=store, rank=rank, world_size=world, device_id=device)
+        dist.init_process_group("nccl", device_id=device, **group)
     else:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        dist.init_process_group("gloo", **group)
     watch()
+
+
+def require_same(place, run, step):
+    """
+    ConfigError unless all processes will do the same. run: the configuration and the token files, as runs.describe
+    returns them; step: the step of the checkpoint that this process goes on from.
+    """
+    if not place.all_equal(fingerprint(run, step)):
+        raise ConfigError("the processes of this run differ in their configuration, code, token files or checkpoint: "
+                          f"give all of them the same command, and an {run['config']['out_dir']} that all of them see")
+
+
+def fingerprint(run, step):
+    """A number that is the same in two processes if these and their code are."""
+    config = {key: value for key, value in run["config"].items() if key not in NODE_KEYS}
+    root = Path(__file__).parents[1]
+    code = [path.read_bytes() for path in sorted(root.glob("*.py")) + sorted(root.glob("data/*.py"))]
+    text = repr([config, run["data"], step, code])
+    return zlib.crc32(text.encode()) % 2**24  # a float32 can hold this
 
 
 def watch():
@@ -209,9 +264,8 @@ def watch():
     def wait():
         os.read(heard, 1)
         time.sleep(GRACE)
-        print(f"train.py: told to stop, and still waiting for another process after {GRACE} s: ending without a new "
-              "checkpoint", file=sys.stderr, flush=True)
-        os._exit(1)
+        end_now(f"train.py: told to stop, and still waiting for another process after {GRACE} s: ending without a new "
+                "checkpoint")
 
     threading.Thread(target=wait, daemon=True).start()
 
@@ -239,6 +293,18 @@ def noted_signals():
             signal.signal(signum, handler)
 
 
+@contextlib.contextmanager
+def or_without_compiler(place):
+    """If torch.compile does not work in this block, say so in one line, and go on without it."""
+    try:
+        yield
+    except (RuntimeError, OSError) as e:  # errors of the compiler are RuntimeErrors
+        if is_out_of_memory(e):
+            raise
+        place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
+        torch.compiler.set_stance("force_eager")  # from now on a compiled model runs as if it were not
+
+
 def explain(error, cfg):
     """One line for an error that is no bug: out of memory, or a lost process. None for any other error."""
     if is_out_of_memory(error):
@@ -256,7 +322,9 @@ def is_out_of_memory(error):
 
 
 def first_line(error):
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What an error says, in one line of at most LONGEST characters."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
 
 
 def leave(message):
@@ -264,6 +332,10 @@ def leave(message):
     if not dist.is_initialized():
         sys.exit(message)
     # With other processes, sys.exit can hang: the threads of DDP and of Gloo wait for each other when they are deleted.
-    print(message, file=sys.stderr)
     sys.stdout.flush()
+    end_now(message)
+
+
+def end_now(message):
+    print(message, file=sys.stderr, flush=True)
     os._exit(1)

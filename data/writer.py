@@ -10,6 +10,7 @@ and ends with the same bytes. Memory is bounded by the size of a shard.
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -187,8 +188,12 @@ def finish(folder, state):
         for shard in shards(folder, "train", state) + shards(folder, "val", state):
             shard.path.unlink(missing_ok=True)
         (folder / "progress.json").unlink(missing_ok=True)
+        if n_train == 0 and n_val > 0:
+            advice = "lower --val_fraction"
+        else:
+            advice = f"give more text; python data/{state['dataset']}/prepare.py --help says what a document is"
         raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
-                        "least one of each: give more text, or another --val_fraction or --seed")
+                        f"least one of each: {advice}")
     save_state(folder, state)
     os.replace(folder / "progress.json", folder / "meta.json")
 
@@ -289,16 +294,16 @@ def encode_all(documents, state, encode, pool):
     """The ids of each document, with its end-of-text token: a list of arrays. A thread takes 64 documents at a time."""
     eot = np.array([state["eot_token"]])
 
-    def encode_some(some):
+    def encode_batch(batch):
         found = []
-        for document in some:
+        for document in batch:
             text = document.text
             if state["spaced"]:
                 text = " ".join(text.decode()).encode()
             found.append(np.concatenate([*encode(text), eot], dtype=state["dtype"], casting="unsafe"))
         return found
     batches = [documents[i : i + 64] for i in range(0, len(documents), 64)]
-    return [ids for batch in pool.map(encode_some, batches) for ids in batch]
+    return list(itertools.chain.from_iterable(pool.map(encode_batch, batches)))
 
 
 # ---- what validates ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import torch
 from tqdm import tqdm
 
 import train
+from config import _place
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
@@ -63,6 +64,8 @@ def live(argv, output, break_off, env):
     if "BACKEND" in env:  # of torch.compile; its own one takes half a minute
         compile = torch.nn.Module.compile
         torch.nn.Module.compile = lambda model, **kwargs: compile(model, backend=env["BACKEND"], **kwargs)
+    if "GIVE_UP" in env:
+        _place.GIVE_UP = int(env["GIVE_UP"])
     train.main(argv)
 
 

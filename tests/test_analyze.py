@@ -543,6 +543,6 @@ def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_si
     layers = [tables.ModelScore("m", "", "", i, None, 64, 64, "wqk", 2.0, 0.1, d, 0.3)
               for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
     (summary,) = tables.summarise(layers, {("m", ""): tables.Facts(1e6, None)}, [])
-    assert summary.outside == 2 and "2/4    0.30" in tables.summary_table([summary])
+    assert summary.n_outside == 2 and "2/4    0.30" in tables.summary_table([summary])
     monkeypatch.setattr(null, "NULL", tmp_path / "none.csv")
-    assert tables.summarise(layers, {("m", ""): tables.Facts(1e6, None)}, [])[0].outside is None
+    assert tables.summarise(layers, {("m", ""): tables.Facts(1e6, None)}, [])[0].n_outside is None

@@ -138,6 +138,11 @@ def test_too_little_text_is_refused_and_leaves_no_file(texts, tmp_path):
     assert not [*tmp_path.glob("out/*")]
 
 
+def test_a_validation_split_that_takes_all_documents_is_refused_with_what_to_lower(tmp_path):
+    with pytest.raises(tokens.DataError, match="0 documents to train on and 5 .*: lower --val_fraction"):
+        write(tmp_path / "out", [list("abcde")], "--val_fraction=0.9999")
+
+
 def test_ids_fit_their_type():
     for ids in tokens.TOKENIZERS.values():
         assert ids["n_vocab"] <= ids["eot_token"] < ids["mask_token"] < ids["vocab_size"]
@@ -557,7 +562,7 @@ def test_text_with_a_byte_order_mark_is_read_without_it(encoding, tmp_path):
 
 def test_one_short_file_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "short.txt").write_text("a few words\n\n" * 100)
-    with pytest.raises(tokens.DataError, match="short.txt.*1 document.*give more text"):
+    with pytest.raises(tokens.DataError, match="short.txt.*give more text; .*text/prepare.py --help says what a"):
         text.main([str(tmp_path / "short.txt"), f"--out_dir={tmp_path / 'out'}"])
     assert not [*tmp_path.glob("out/*")]
 

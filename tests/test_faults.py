@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import torch
 
 import train
 from config import TrainConfig
+from config._place import fingerprint
 from data import loader, tokens
 from data.results import runs
 from tests.lives import begin, begin_ranks, end
@@ -106,15 +108,40 @@ def test_two_processes_that_compile_within_ddp_give_the_losses_of_one_that_does_
     np.testing.assert_allclose(losses(two), losses(short), atol=2e-5)
 
 
-def test_processes_that_find_different_checkpoints_end_in_one_line(short, tmp_path):
-    """Two nodes that do not see the same out_dir: one would resume and the other begin."""
-    train.main(argv(short))
+@pytest.mark.parametrize("key", ["out_dir", "eval_interval"])
+def test_processes_that_would_not_do_the_same_end_in_one_line(short, tmp_path, key):
+    """Two nodes that do not see the same out_dir, so that one would resume and the other begin; or other commands."""
+    changes = dict(out_dir=tmp_path / "elsewhere", eval_interval=3)
+    train.main(argv(short, max_iters=2))
     lives = begin_ranks(argv(short, init_from="resume"), tmp_path / "rank",
-                        others=argv(short, init_from="resume", out_dir=tmp_path / "elsewhere"))
+                        others=argv(short, init_from="resume", **{key: changes[key]}))
     for life in lives:
         status, said = end(life)
         assert status == 1 and "Traceback" not in said, said
-        assert "the processes of this run find different checkpoints in" in said.splitlines()[-1]
+        assert said.splitlines()[-1].startswith("train.py: the processes of this run differ in their configuration")
+
+
+def test_processes_do_the_same_if_they_differ_in_their_paths_alone(short):
+    here = fingerprint(runs.describe(short, tokens.load(short.data_dir).meta), 4)
+    elsewhere = replace(short, out_dir="elsewhere", data_dir="elsewhere", threads=2)
+    other = replace(short, seed=2)
+    meta = tokens.load(short.data_dir).meta
+    assert fingerprint(runs.describe(elsewhere, meta), 4) == here
+    for run, step in (runs.describe(other, meta), 4), (runs.describe(short, meta | dict(checksum="0")), 4), \
+            (runs.describe(short, meta), 8):
+        assert fingerprint(run, step) != here
+
+
+def test_a_port_on_which_nobody_answers_ends_in_one_line(short, tmp_path):
+    """Another program has the port. The first process cannot take it, and torch has no time-out for the second one."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        lives = begin_ranks(argv(short), tmp_path / "rank", MASTER_PORT=port, GIVE_UP="2")
+        for life, words in zip(lives, ["address already in use", "choose another port"]):
+            status, said = end(life)
+            assert status == 1 and "Traceback" not in said, said
+            assert f"train.py: the processes of this run cannot meet at 127.0.0.1:{port}: " in said
+            assert said.splitlines()[-1].endswith(words), said
 
 
 def test_a_process_that_waits_for_a_lost_one_and_cannot_hear_a_signal_ends_in_one_line():

@@ -52,6 +52,14 @@ def test_the_text_of_old_qwen2_vl_files_has_its_sizes_at_the_top():
     assert [(s.name, s.causal, len(s.layers)) for s in stacks] == [("vision", False, 1), ("text", True, 2)]
 
 
+@pytest.mark.parametrize("key", ["block_types", "_block_types"])  # the second in google/recurrentgemma-2b
+def test_the_blocks_of_recurrent_gemma_repeat(key):
+    names = {f"model.layers.{i}.temporal_block.{w}_proj.weight": (32, 32) for i in (1, 3) for w in "qk"}
+    [stack] = find_stacks(dict(LLAMA, model_type="recurrent_gemma", num_hidden_layers=5, **{
+        key: ["recurrent", "attention"]}), names)
+    assert [layer.index for layer in stack.layers] == [1, 3]
+
+
 def test_the_parts_of_omni_models_are_parts_of_parts():
     text = dict(LLAMA, model_type="qwen3_omni_moe_text")
     vision = dict(model_type="qwen3_omni_moe_vision_encoder", depth=1, num_heads=2)
@@ -134,11 +142,14 @@ def test_the_half_of_an_encoder_decoder_says_what_it_lacks(tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", sorted(layout_table.CONFIG_DICT))
 def test_vision_config_dict_counts_as_transformers_counts_it(kind):
-    config = dict(model_type=kind, text_config={}, vision_config={"num_attention_heads": 4, "num_hidden_layers": 3},
-                  vision_config_dict={"num_hidden_layers": 1})
+    part = "image" if kind == "flava" else "vision"
+    config = {"model_type": kind, "text_config": {}, f"{part}_config": {"num_attention_heads": 4,
+              "num_hidden_layers": 3}, f"{part}_config_dict": {"num_hidden_layers": 1}}
     configuration_auto = pytest.importorskip("transformers.models.auto.configuration_auto")
-    truth = configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))).vision_config
+    truth = getattr(configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))), f"{part}_config")
     names = {f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}
+    if kind == "flava":
+        names = {f"image_model.encoder.layer.0.attention.attention.{w}.weight": (768, 768) for w in ("query", "key")}
     [stack] = find_stacks(config, names)
     w_q, _ = stack.layers[0].heads({name: torch.empty(shape) for name, shape in names.items()})
     assert (len(stack.layers), len(w_q)) == (truth.num_hidden_layers, truth.num_attention_heads) == (1, 12)
@@ -198,6 +209,12 @@ C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
     (dict(LLAMA, model_type="codegen", auto_map={"AutoModelForCausalLM": "x"}), QKV_PROJ, "has auto_map only"),
     (dict(LLAMA, model_type="codegen", head_dim=8), QKV_PROJ, "has head_dim only: in 4 or in 8 blocks"),
+    *[(dict(LLAMA, model_type="zamba2", layers_block_type=["hybrid"] * 2, **{key: True}), {
+        f"layers.{i}.shared_transformer.self_attn.{w}_proj.weight": (64, 64) for i in range(2) for w in "qk"},
+       "zamba2: with use_shared_attention_adapter, each layer adds its own part")
+      for key in ("use_shared_attention_adapter", "use_shared_attention_lora")],
+    (dict(LLAMA, model_type="squeezebert", q_groups=2), {
+        f"encoder.layers.{i}.attention.{w}.weight": (32, 8, 1) for i in range(2) for w in ("query", "key")}, "not fit"),
     (dict(LLAMA, quantization_config={"quant_method": "gptq", "bits": 4}), llama(), "quantised weights .gptq"),
     (dict(LLAMA, quantization={"bits": 4}), llama(), "quantised weights"),
     (LLAMA, llama() | {"model.layers.0.self_attn.q_proj.qweight": (4, 32)}, "quantised weights .*qweight"),
@@ -263,6 +280,24 @@ CONFIGS = [  # and the names of tensors that they fit
           linear_attn_config=dict(full_attn_layers=[2], kda_layers=[1])),
      {"layers.0.self_attn.q_proj.weight": (24, 32)} | {f"layers.1.self_attn.{w}.weight": shape for w, shape in dict(
          q_proj=(24, 32), kv_a_proj_with_mqa=(7, 32), kv_b_proj=(28, 5)).items()}),
+    (dict(LLAMA, model_type="recurrent_gemma", block_types=["attention"]),
+     {name.replace("self_attn", "temporal_block"): shape for name, shape in llama().items()}),
+    (dict(LLAMA, model_type="zamba2", layers_block_type=["hybrid"] * 2, num_mem_blocks=2,
+          use_shared_attention_adapter=False),
+     {name.replace("self_attn", "shared_transformer.self_attn"): shape for name, shape in llama().items()}),
+    (dict(LLAMA, model_type="squeezebert", q_groups=4, k_groups=4),
+     {f"encoder.layers.{i}.attention.{w}.weight": (32, 8, 1) for i in range(2) for w in ("query", "key")}),
+    (dict(model_type="kosmos-2", text_config=dict(model_type="kosmos_2_text_model", layers=2, attention_heads=4),
+          vision_config=dict(LLAMA)),
+     {f"text_model.{name}": shape for name, shape in llama().items()}
+     | {f"vision_model.{name}": shape for name, shape in llama().items()}),
+    (dict(model_type="florence2", vision_config=dict(model_type="davit", depths=[1], num_heads=[4]), text_config=dict(
+        model_type="florence2_language", encoder_layers=1, encoder_attention_heads=4, decoder_layers=1,
+        decoder_attention_heads=4)),
+     {f"language_model.model.{side}.layers.0.self_attn.{w}_proj.weight": (32, 32) for w in "qk"
+      for side in ("encoder", "decoder")}
+     | {f"vision_tower.blocks.0.0.{kind}.fn.qkv.weight": (96, 32)
+        for kind in ("spatial_block.window_attn", "channel_block.channel_attn")}),
     (dict(LLAMA, model_type="deepseek_v4", num_key_value_heads=1, head_dim=8, layer_types=["sliding_attention"] * 2),
      {f"layers.{i}.attn.{w}.weight": shape for i in range(2) for w, shape in dict(
          wq_a=(6, 32), wq_b=(32, 6), wkv=(8, 32)).items()}),

@@ -14,17 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.pretrained import layout_table
 from data.pretrained.layouts import find_stacks
-from tests.tiny_models import CASES, MLA, TEXT, build, configuration_auto, saved, shapes
+from tests.tiny_models import CASES, GQA, MLA, TEXT, build, configuration_auto, saved, shapes
 
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
 NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level|"
-                      r"^mit\.|assign")
+                      r"^mit\.|assign|channel_attn|x_attn|encoder_decoder_attention|"
+                      r"attention_bias|conv_encoder|text_backbone|text_enhancer|fusion_layer|char_encoder")
 NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$")  # outside of W_qk: replaced by the identity
 
 # ---- the model's own attention ------------------------------------------------------------------------------------
 
-POSITIONS = {"position_embeddings", "object_queries", "freqs_ci"}  # what an attention module is told of them
+# What an attention module is told of positions.
+POSITIONS = {"position_embeddings", "query_position_embeddings", "object_queries", "freqs_ci"}
 
 
 def at_position_0(value):
@@ -99,6 +101,8 @@ class Probe(TorchDispatchMode):
     def keep(self, name, q, k):
         """q, k (B H, T, D), or two factors of something else: the first product of a module may be a projection."""
         batch = self.rows // q.shape[1]
+        if "MergedAttention" in type(self.module).__name__:  # T5Gemma 2: after its own keys, those of the encoder
+            k = k[:, : q.shape[1]]
         if k.shape != q.shape or q.shape[0] % batch:
             return
         time_first = self.shape[:-1] == (q.shape[1], batch)  # XLNet's hidden states are (T, B, C)
@@ -130,7 +134,7 @@ def attention_modules(model):
 
 
 def hidden_states(args, kwargs):
-    for name in "hidden_states", "query":  # the second in FSMT
+    for name in "hidden_states", "query", "queries":  # the second in FSMT, the third in Grounding DINO
         if name in kwargs:
             return kwargs[name]
     return args[0]
@@ -197,11 +201,12 @@ def model_types(config):
 
 
 def test_every_model_type_of_the_table_is_proven():
-    proven = {"git_text"}  # the text of git, whose config it shares
+    proven = {"git_text", "idefics_text", "phi4_multimodal_text"}  # of git and so on, whose config they share
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
-    proven |= {"kimi_k2", "new", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
+    proven |= {"kimi_k2", "new", "sl_model", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
+    proven |= {"squeezebert"}  # below
     proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
@@ -216,7 +221,8 @@ def test_defaults_are_those_of_the_class(kind, row):
     n_head = next(getattr(config, key) for key in ("num_attention_heads", "attention_heads") if hasattr(config, key))
     sizes = config.to_dict()
     head_dim = sizes.get("d_kv") or sizes.get("head_dim") or config.hidden_size // n_head
-    assert (config.num_hidden_layers, n_head) == (row.n_layer, row.n_head)
+    n_layer = next(getattr(config, key) for key in ("num_hidden_layers", "num_blocks") if hasattr(config, key))
+    assert (n_layer, n_head) == (row.n_layer, row.n_head)
     assert head_dim == (row.head_dim or config.hidden_size // n_head)
 
 
@@ -259,7 +265,8 @@ def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_pat
         assert all(map(torch.equal, one.heads(tensors), other.heads(in_memory)))
 
 
-@pytest.mark.parametrize("kind, config, other", [("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new")])
+@pytest.mark.parametrize("kind, config, other", [
+    ("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new"), ("eurobert", GQA, "sl_model")])
 def test_another_model_type_of_the_same_model_gives_the_same_layers(kind, config, other, tmp_path):
     config, tensors = saved(build(kind, config), tmp_path)
     names = {name.replace("gte.", "new."): tensor for name, tensor in tensors.items()}
@@ -301,7 +308,7 @@ def halved(qk, n_head, _):
 
 
 def apart(q, k, n_head, n_kv_head):
-    """Dream and LLaDA; and LongT5, ProphetNet and Gemma's conformers, whose attention no probe sees: (T, C) each."""
+    """Dream, LLaDA and Florence-2's BART; and those of transformers that no probe sees into: (T, C) each."""
     return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_kv_head, -1))
 
 
@@ -325,6 +332,19 @@ OWN_CODE = [
         f"transformer.h.0.attn.c_{w}.weight" for w in "qk"], [32, 16], apart, 4, id="nanochat-checkpoint"),
     pytest.param(dict(model_type="sam2_hiera_det_model", blocks_per_stage=[1], num_attention_heads_per_stage=[8]),
                  ["vision_encoder.backbone.blocks.0.attn.qkv.weight"], [192], unbound, 1, id="sam2_hiera_det_model"),
+    pytest.param(dict(model_type="layoutlmv2"), ["layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight"], [96],
+                 split_in_three, 1, id="layoutlmv2"),  # which transformers builds with detectron2 only
+    pytest.param(dict(model_type="timm_vit", head_dim=4), ["blocks.0.attn.qkv.weight"], [96], unbound, 1, id="timm_vit"),
+    pytest.param(dict(model_type="davit", depths=[1], num_heads=[8]),
+                 ["vision_tower.blocks.0.0.spatial_block.window_attn.fn.qkv.weight"], [96], unbound, 1, id="davit"),
+    *[pytest.param({"model_type": "florence2_language", f"{side}_layers": 1, f"{side}_attention_heads": 8}, [
+        f"language_model.model.{side}.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8,
+        id=f"florence2_language {side}") for side in ("encoder", "decoder")],
+    pytest.param({"model_type": "dab-detr", "encoder_layers": 1, "encoder_attention_heads": 8}, [
+        f"model.encoder.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8, id="dab-detr encoder"),
+    pytest.param({"model_type": "dab-detr", "decoder_layers": 1, "decoder_attention_heads": 8}, [
+        f"model.decoder.layers.0.self_attn.self_attn_{w}_content_proj.weight" for w in ("query", "key")], [32, 32],
+        apart, 8, id="dab-detr decoder"),
     pytest.param(dict(model_type="gpt_bert"), ["transformer.layers.0.attention.in_proj_qk.weight"], [64], halved, 2,
                  id="gpt_bert"),
     pytest.param(dict(model_type="Dream", num_key_value_heads=4), [
@@ -353,6 +373,19 @@ def test_heads_are_those_of_a_models_own_code(config, names, rows, project, n_bl
     q, k = project(*[weight.T for weight in tensors.values()], 8, n_block)  # x = 1: basis vectors
     w_q, w_k = heads(config, tensors)
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))
+
+
+def test_heads_of_squeezebert_are_those_of_its_convolutions(tmp_path):
+    model = build("squeezebert", TEXT | dict(embedding_size=32, q_groups=2, k_groups=4))
+    config, tensors = saved(model, tmp_path)
+    [stack] = find_stacks(config, shapes(tensors))
+    zero, basis = torch.zeros(1, 32, 32), torch.eye(32)[None]  # (B, C, T)
+    for layer, block in zip(stack.layers, model.transformer.encoder.layers, strict=True):
+        attention = block.attention
+        q = attention.transpose_for_scores(attention.query(basis) - attention.query(zero))[0]  # (H, T, D)
+        k = attention.transpose_key_for_scores(attention.key(basis) - attention.key(zero))[0]  # (H, D, T)
+        w_q, w_k = layer.heads(tensors)
+        assert stack.causal is False and torch.allclose(w_q @ w_k.mT, q @ k, atol=1e-5)
 
 
 @pytest.mark.parametrize("config, name, order", [  # order: of rows of the Linear in blocks of D, as query or key heads

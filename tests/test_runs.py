@@ -5,6 +5,7 @@ import math
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 import analyze
 from config import TrainConfig, arms, load
-from data.results import compare, figures, runs, tuning
+from data.results import compare, figures, figures_runs, records, runs, tuning
 
 ROOT = Path(__file__).parents[1]
 STEPS = np.arange(0, 1100, 100.0)
@@ -143,12 +144,12 @@ def run_arms(tmp_path, seeds=range(1, 7)):
 def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_seed(tmp_path, capsys):
     assert not run(*run_arms(tmp_path), "--level", "2.35")
     random, fast, slow = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
-    assert random == ["random", "6", "of", "6", "800", "2.035", "[2.01,", "2.06]", "baseline", "0.53", "-0.50", "0.05"]
+    assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50", "0.05"]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
-    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "[1.81,", "1.86]", "-0.200", "0.062", "20%",
+    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "-0.200", "[-0.200,", "-0.200]", "0.062", "20%",
                     "0.53", "-0.50", "0.05"]
-    assert slow == ["slow", "0", "of", "6", "not", "left", "0.062", "2.800", "[2.80,", "2.80]", "+0.765", "0.062",
-                    "not", "reached", "0.53", "-0.50", "0.05"]
+    assert slow == ["slow", "0", "of", "6", "not", "left", "0.062", "2.800", "+0.765", "[+0.740,", "+0.790]",
+                    "0.062", "not", "reached", "0.53", "-0.50", "0.05"]
 
 
 def test_another_baseline_can_be_chosen_and_an_unknown_one_is_refused(tmp_path, capsys):
@@ -194,7 +195,7 @@ def test_losses_of_different_tasks_are_not_compared(tmp_path, capsys):
     assert [line.count("baseline") for line in capsys.readouterr().out.splitlines()[1:4]] == [1, 1, 1]
 
 
-def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys):
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
     assert not run(*(str(tmp_path / name) for name in ("random-1", "random-2", "part-1")), "--plot",
@@ -260,6 +261,13 @@ def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
     assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code
 
 
+def test_the_name_of_an_arm_may_hold_spaces(tmp_path, capsys):
+    assert not run(write_run(tmp_path / "plain start-1"), write_run(tmp_path / "of mine, too-1", init="skew"),
+                   "--csv", str(tmp_path / "c.csv"))
+    first = capsys.readouterr().out
+    assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == first
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_seeds_that_have_come_less_far_are_drawn_as_far_as_all_have(tmp_path, capsys, n):
@@ -306,11 +314,7 @@ def test_a_row_that_is_being_written_is_left_out(tmp_path):
     assert len(whole.log["step"]) == len(whole.steps) == 11
 
 
-def test_figures_hold_the_series_of_the_csv_files(tmp_path, monkeypatch):
-    from matplotlib import pyplot as plt
-
-    drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
+def test_figures_hold_the_series_of_the_csv_files(tmp_path, drawn):
     folders = [write_run(tmp_path / f"{name}-{seed}", FALL + 0.1 * seed, seed, causal=name == "decoder")
                for name in ("random", "decoder") for seed in (1, 2)]
     assert not run(*folders, "--plot", str(tmp_path / "p.png"))
@@ -331,11 +335,14 @@ def test_figures_hold_the_series_of_the_csv_files(tmp_path, monkeypatch):
     assert titles == list("abcdefg") and not any(axis.get_legend() for axis in drawn[0].axes[:-1])
 
 
-def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, monkeypatch):
-    from matplotlib import pyplot as plt
+def test_after_panel_z_comes_panel_aa():
+    titles = []
+    axis = SimpleNamespace(set_title=lambda text, **_: titles.append(text))
+    figures.put_titles([axis] * 28, [f"arm {i}" for i in range(28)])
+    assert titles[25:] == ["z   arm 25", "aa   arm 26", "ab   arm 27"]
 
-    drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
+
+def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, drawn):
     folders = [write_run(tmp_path / "far-1", FALL), write_run(tmp_path / "far-2", FALL + 0.5, 2)]
     folders += [write_run(tmp_path / f"near-{seed}", FALL + seed / 100, seed, init="skew") for seed in (1, 2)]
     run(*folders, "--plot", str(tmp_path / "p.png"))
@@ -345,17 +352,17 @@ def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, monke
 
 def test_colour_is_the_scale_and_dash_the_start_and_with_many_starts_the_other_way_round():
     def arm(**changes):
-        return [compare.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 7)]
+        return [records.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 7)]
 
     arms = dict(a=arm(), b=arm(init="symmetric"), c=arm(qk_std=0.1), d=arm(qk_std=0.1, init="symmetric"),
                 e=arm(causal=True))
-    style = figures.styles(arms)
+    style = figures_runs.styles(arms)
     assert style["a"]["color"] == style["b"]["color"] == figures.ENCODER and style["e"]["color"] == figures.DECODER
     assert style["c"]["color"] == style["d"]["color"] != figures.ENCODER
     assert style["a"]["ls"] == style["c"]["ls"] != style["b"]["ls"] == style["d"]["ls"]
     for init in "skew", "tilted", "negative", "mimetic":
         arms[init] = arm(init=init)
-    style = figures.styles(arms)
+    style = figures_runs.styles(arms)
     assert style["a"]["color"] == style["c"]["color"] != style["b"]["color"] == style["d"]["color"]
     assert style["a"]["ls"] == style["b"]["ls"] != style["c"]["ls"] == style["d"]["ls"]
     assert len({line["color"] for line in style.values()}) == 7
@@ -376,7 +383,8 @@ def write_tuning(tmp_path):
 
 def test_of_arms_that_differ_in_their_learning_rate_the_best_is_taken_at_each_scale(tmp_path, capsys):
     folders = write_tuning(tmp_path)
-    assert not run(*folders, "--level", "2.5")
+    assert not run(*folders, "--level", "2.5", "--plot", str(tmp_path / "p.png"))
+    assert (tmp_path / "p.png").stat().st_size > 0
     found = {}
     for line in capsys.readouterr().out.splitlines():
         words = line.split()
@@ -390,22 +398,27 @@ def test_of_arms_that_differ_in_their_learning_rate_the_best_is_taken_at_each_sc
                      ("random", 0.0256): (True, "0.001: not left")}
 
 
-def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_rates(tmp_path, monkeypatch):
-    from matplotlib import pyplot as plt
-
-    drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
+def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_rates(tmp_path, drawn):
     assert not run(*write_tuning(tmp_path), "--plot", str(tmp_path / "p.png"))
     losses, steps = drawn[0].axes
     lines = {line.get_label(): line for line in losses.lines}
     np.testing.assert_allclose(lines["random"].get_xdata(), [0.64, 2.56])
     np.testing.assert_allclose(lines["random"].get_ydata(), [2.1, 2.2])
     np.testing.assert_allclose(lines["symmetric"].get_ydata(), [2.0, 2.9])
-    np.testing.assert_allclose(lines["random, v as q and k"].get_ydata(), [2.6])
+    np.testing.assert_allclose(lines["random; q, k and v at one scale"].get_ydata(), [2.6])
     reached = [line.get_ydata().tolist() for line in steps.lines if len(line.get_xdata()) == 2]
     assert reached[0] == [700, 800] and reached[1][0] == 600 and math.isnan(reached[1][1])
     arrows = [line for line in steps.lines if line.get_marker() == "^"]
     assert [line.get_xdata()[0] for line in arrows] == pytest.approx([0.0256, 2.56])
+
+
+def test_arms_that_differ_in_their_learning_rate_are_tested_if_a_baseline_is_given(tmp_path, capsys, drawn):
+    names = ["random_0.1_0.001", "random_0.1_0.002"]
+    assert not run(*write_tuning(tmp_path), "--arms", *names, "--baseline", names[0], "--plot", str(tmp_path / "p.png"))
+    header, first, second, *_ = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [header[0], first[0], second[0]] == ["arm", *names] and "baseline" in first
+    assert "-0.200" in second and "1.000" in second  # of the one pair p is 1
+    assert drawn[0].axes[2].get_title(loc="left") == "c   loss at the end; bar: mean"
 
 
 def test_every_tuned_start_is_the_best_of_its_tuning(monkeypatch):

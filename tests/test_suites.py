@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel, HubertConfig, HubertModel, ViTCo
 
 from data.pretrained import suites
 from data.results import figures
-from data.results.suites import GRID, Scored, Training, difference, find_pairs
+from data.results.tables_suites import GRID, Scored, Training, difference, find_pairs
 from tests.test_analyze import read, run
 from tests.hub import hub  # noqa: F401, a fixture
 
@@ -39,17 +39,6 @@ def symmetry_of(folder):
         q, k = (state[f"encoder.layer.{i}.attention.self.{x}.weight"] for x in ("query", "key"))
         m = q.T @ k
         found.append(float(((m * m.T).sum() / m.square().sum())))
-    return found
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that were drawn, none of which is rendered: that takes seconds."""
-    from matplotlib import figure, pyplot as plt
-
-    found = []
-    monkeypatch.setattr(plt, "close", found.append)
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **_: Path(path).touch())
     return found
 
 
@@ -118,6 +107,16 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_order(run_folder, tmp_path
     size = 3 * 3 * 2 * 16 * 16 * 4  # checkpoints, layers, q and k, float32
     assert f"3 checkpoints, 3 to read: {size / 1000:.1f}kB" in err
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
+
+
+def test_what_matches_and_has_no_step_is_left_out_and_said(run_folder, capsys):
+    (run_folder / "last").mkdir()
+    assert run("--hf", str(run_folder), "--revisions", "*") == 0
+    err = capsys.readouterr().err
+    assert f"{run_folder} *: 2 of the 5 that match have no step in their names, and are left out: last, logs\n" in err
+    assert "3 checkpoints, 3 to read" in err
+    assert run("--hf", str(run_folder), "--revisions", "checkpoint-*") == 0
+    assert "left out" not in capsys.readouterr().err
 
 
 def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run_folder, capsys):

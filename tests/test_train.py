@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from functorch.compile import make_boxed_func
+from safetensors.torch import load_file
 from torch._dynamo.backends.common import aot_autograd
 from transformers import BertForMaskedLM, BertLMHeadModel
 
@@ -334,6 +335,28 @@ def test_a_bert_whose_config_says_another_model_is_refused_with_the_key(finished
     assert f"is not the BERT that this configuration describes: {key} is {value} there and {ours[key]} here" in said
 
 
+QUERY = "bert.encoder.layer.1.attention.self.query."
+TYPES = "bert.embeddings.token_type_embeddings.weight"
+
+
+@pytest.mark.parametrize("lost, more, words", [
+    ([QUERY + "weight"], {}, "blocks.1.attn.q.weight is missing there and (16, 16) here"),
+    ([QUERY + "weight", QUERY + "bias"], {}, f"it has no tensor {QUERY}*"),
+    ([], {QUERY + "scale": torch.ones(16)}, "blocks.1.attn.q.scale is (16,) there and missing here"),
+    ([], {QUERY.replace("query", "rotary") + "bias": torch.ones(16)}, "self.rotary.bias, for which this model has no"),
+    ([], {QUERY.replace("1", "2") + "bias": torch.ones(16)}, "it has no tensor bert.encoder.layer.2."),
+    ([], {TYPES: torch.ones(2, 8)}, f"{TYPES} is (2, 8) there"),
+    ([], {TYPES: torch.ones(16)}, f"{TYPES} is (16,) there"),
+    ([], {QUERY + "weight": torch.full((16, 16), torch.nan)}, f"'{QUERY}weight' holds NaN or infinity"),
+])
+def test_a_bert_with_other_tensors_is_refused_with_the_tensor(finished, tmp_path, cfg, lost, more, words):
+    config = json.loads(Path(finished.out_dir, "config.json").read_text())
+    state = load_file(Path(finished.out_dir, "model.safetensors")) | more
+    (tmp_path / "bert").mkdir()
+    runs.save_hf(tmp_path / "bert", config, {name: state[name] for name in state if name not in lost})
+    assert words in refusal(argv(cfg, init_from=tmp_path / "bert"))
+
+
 def test_a_decoder_that_predicts_masked_tokens_runs(cfg):
     train.main(argv(cfg, causal=True, objective="masked", max_iters=4))
     assert [row["step"] for row in runs.read(cfg.out_dir + "/log.csv", runs.LOG)] == ["0", "4"]
@@ -566,15 +589,21 @@ def test_blocks_of_one_token_train_and_are_shown(cfg, causal):
 
 
 @pytest.mark.parametrize("name", ["log.csv", "scores.csv"])
-@pytest.mark.parametrize("text", [None, "", "step,tok"])
-def test_a_run_whose_rows_were_lost_does_not_go_on_as_if_it_had_none(finished, cfg, name, text):
+def test_a_run_whose_rows_were_lost_does_not_go_on_as_if_it_had_none(finished, cfg, name):
     shutil.copytree(finished.out_dir, cfg.out_dir)
     path = Path(cfg.out_dir, name)
-    path.unlink()
-    if text is not None:
-        path.write_text(text)
-    assert f"{path} has lost the rows up to step 12" in refusal(argv(cfg, init_from="resume", max_iters=14))
-    assert not path.exists() or path.read_text() == text
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
+    middle = "".join(lines[:2] + lines[3:])
+    older = "".join(lines[:-1])  # a copy from before the last row
+    for text in None, "", "step,tok", lines[0], middle, older, whole + lines[-1]:
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+        said = refusal(argv(cfg, init_from="resume", max_iters=14))
+        assert f"{path} has " in said and f"rows up to step 12, where ckpt.pt stands, and not {len(lines) - 1}" in said
+        assert not path.exists() or path.read_text() == text
+        path.touch()
 
 
 def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(cfg, tmp_path):
@@ -605,6 +634,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkp
     (dict(device="tpu9"), "device = 'tpu9' cannot be used"),
     (dict(device="meta"), "device = 'meta' cannot be used"),
     (dict(device="hpu"), "device = 'hpu' cannot be used"),
+    (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
     (dict(threads=100_000), "threads = 100000, expected at most"),
     (dict(init_from="/nowhere"), "init_from = '/nowhere', expected scratch, resume, or a folder"),
     (dict(init_from="resum"), "init_from = 'resum', expected scratch, resume, or a folder"),
@@ -614,7 +644,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkp
 ])
 def test_a_mistake_ends_in_one_line(cfg, changes, words):
     args = argv(cfg) + [f"--{name}={value}" for name, value in changes.items()]
-    assert words in (said := refusal(args)) and said.startswith("train.py: ")
+    said = refusal(args)
+    assert words in said and said.startswith("train.py: ") and len(said) < 300
 
 
 def test_a_mistake_on_the_command_line_has_status_1():
@@ -640,6 +671,14 @@ def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
     process.stdout.close()  # as `| head -1` does
     assert process.wait(timeout=300) == 0
     assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["step"] == "12"
+
+
+def test_a_run_whose_output_was_closed_goes_on(cfg, monkeypatch):
+    """As after `>&- 2>&-`."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    train.main(argv(cfg, max_iters=4))
+    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["step"] == "4"
 
 
 @pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])

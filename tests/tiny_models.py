@@ -81,7 +81,7 @@ HYBRID_LAYERS = dict(num_hidden_layers=4, layer_types=["linear_attention", "full
 HYBRID = dict(MOE, **HYBRID_LAYERS, linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8,
               linear_value_head_dim=8, shared_expert_intermediate_size=16)
 MAMBA = dict(GQA, num_hidden_layers=4, mamba_n_heads=4, mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1,
-             mamba_d_state=8, mamba_dt_rank=4, use_mamba_kernels=False)
+             mamba_d_state=8, mamba_dt_rank=4, mamba_chunk_size=8, use_mamba_kernels=False)
 
 
 def ids(n, t):
@@ -112,6 +112,11 @@ def speech(model, n, t):
 
 def images(model, n=0, t=0, size=16, **inputs):
     model(pixel_values=torch.randn(25, 3, size, size), **inputs)
+
+
+def detect(model, n, t):
+    texts = {"input_ids": ids(9, 8)} if hasattr(model.config, "text_config") else {}
+    model(0.1 * torch.randn(9, 3, 64, 64), **texts)
 
 
 def waves(model, n, t):
@@ -165,7 +170,8 @@ case("axk1", MLA, decoder(0, 1))
 case("visual_bert", TEXT, encoder(0, 1), visual_embedding_dim=8)
 case("bros", dict(TEXT, hidden_size=64), encoder(0, 1),
      lambda model, n, t: model(input_ids=ids(n, t), bbox=torch.zeros(n, t, 8)))
-case("vits", TEXT, encoder(0, 1), ffn_dim=16)
+case("vits", TEXT, encoder(0, 1), lambda model, n, t: model.text_encoder(ids(n, t), torch.ones(n, t, 1)), ffn_dim=16,
+     upsample_initial_channel=16, flow_size=16, spectrogram_bins=8, duration_predictor_filter_channels=16)
 case("decision_transformer", dict(GPT, hidden_size=32), decoder(0, 1),
      lambda model, n, t: model.encoder(inputs_embeds=torch.randn(n, t, 32)))
 case("glm_ocr_vision glm5_next_vision cohere_compass_vision", QWEN_VIT, encoder(0, 1, 2), patches)
@@ -173,6 +179,10 @@ case("gemma3n_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2, laurel_rank=4
      activation_sparsity_pattern=[0.0] * 4, altup_num_inputs=2)
 case("gemma4_text", GEMMA, decoder(0, 1, 2, 3), global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True)
 case("gemma4_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2)
+case("chameleon", GQA, decoder(0, 1), model="ChameleonForConditionalGeneration", swin_norm=False,
+     vocabulary_map={"<image>": 3}, vq_config=dict(base_channels=32, channel_multiplier=[1, 1], num_res_blocks=1,
+                                                   embed_dim=8, latent_channels=8, num_embeddings=8))
+case("mimo_v2_flash", MOE, decoder(0, 1), v_head_dim=8, layer_types=["full_attention", "sliding_attention"])
 case("llama stablelm helium bitnet", GQA, decoder(0, 1), head_dim=8)
 case("llama", TEXT, decoder(0, 1))
 case("qwen2_vl_text qwen2_5_vl_text glm4v_text", MROPE, decoder(0, 1))
@@ -217,15 +227,21 @@ case("granitemoehybrid", MAMBA, decoder(1, 3), layer_types=["mamba", "attention"
 case("kimi_linear", MLA | HYBRID_LAYERS, decoder(1, 3), linear_head_dim=8, linear_num_heads=2)
 case("kimi_linear", MLA, decoder(1, 3), num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(
     full_attn_layers=[2, 4], kda_layers=[1, 3], head_dim=8, num_heads=2, short_conv_kernel_size=4))
+case("recurrent_gemma", GQA, decoder(2), num_hidden_layers=4)
+case("recurrent_gemma", GQA, decoder(1, 3), num_hidden_layers=4, block_types=["recurrent", "attention"])
+ZAMBA = dict(MAMBA, num_hidden_layers=6, layers_block_type=["mamba", "hybrid"] * 3, num_key_value_heads=4)
+case("zamba", ZAMBA, decoder(1), n_mamba_heads=2)  # three hybrid layers, one set of weights
+case("zamba2", ZAMBA, decoder(1, 3), n_mamba_heads=4, mamba_headdim=16, mamba_ngroups=1, chunk_size=8, num_mem_blocks=2)
 case("falcon_h1", MAMBA, decoder(0, 1, 2, 3), head_dim=8)
 case("lfm2 lfm2_moe", MOE, decoder(1, 3), num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2, head_dim=8,
      num_dense_layers=1)
 case("nemotron_h", WIDE, decoder(1, 3), hybrid_override_pattern="M*-*", mamba_num_heads=4, mamba_head_dim=16,
-     n_groups=1, ssm_state_size=8)
+     n_groups=1, ssm_state_size=8, chunk_size=8)
 # Encoders of text.
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet "
-     "roc_bert tapas convbert jina_embeddings_v3 gte ibert", TEXT, encoder(0, 1))
+     "roc_bert tapas convbert jina_embeddings_v3 gte ibert", TEXT, encoder(0, 1), pronunciation_vocab_size=50,
+     shape_vocab_size=50)
 case("mobilebert", TEXT, encoder(0, 1), intra_bottleneck_size=16, true_hidden_size=16, embedding_size=16)
 case("lilt", dict(TEXT, hidden_size=48), encoder(0, 1), channel_shrink_ratio=2)
 case("luke", TEXT, encoder(0, 1), entity_vocab_size=5, entity_emb_size=8, use_entity_aware_attention=False)
@@ -233,6 +249,8 @@ case("luke", TEXT, encoder(0, 1), entity_vocab_size=5, entity_emb_size=8, use_en
 case("nystromformer", TEXT, encoder(0, 1), num_landmarks=1, segment_means_seq_len=1)
 case("openai_privacy_filter", MOE, encoder(0, 1))
 case("bert", TEXT, decoder(0, 1), is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
+case("canine", TEXT, encoder(0, 1), lambda model, *_: model(ids(9, 8)), "CanineModel", local_transformer_stride=4,
+     downsampling_rate=1, upsampling_kernel_size=2, num_hash_buckets=16, num_hash_functions=2)
 case("big_bird", TEXT, encoder(0, 1), attention_type="original_full")
 case("xmod", TEXT, encoder(0, 1), default_language="en_XX")
 case("layoutlmv3", TEXT, encoder(0, 1), coordinate_size=6, shape_size=4, visual_embed=False)
@@ -249,6 +267,16 @@ case("t5 mt5 umt5 switch_transformers", T5, TWO, seq2seq)
 case("bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe", BART, TWO, seq2seq)
 case("mvp fsmt", BART, TWO, seq2seq, src_vocab_size=50, tgt_vocab_size=50, langs=["a", "b"])
 case("pop2piano", T5, TWO, seq2seq)
+case("time_series_transformer", BART, TWO, lambda model, *_: model(
+    past_values=torch.randn(9, 10), past_time_features=torch.randn(9, 10, 1), past_observed_mask=torch.ones(9, 10),
+    future_values=torch.randn(9, 8), future_time_features=torch.randn(9, 8, 1)), "TimeSeriesTransformerForPrediction",
+    prediction_length=8, lags_sequence=[1, 2], num_time_features=1)
+case("dia", dict(encoder_config=WIDE, delay_pattern=[0, 1],
+                 decoder_config=dict(WIDE, num_hidden_layers=3, cross_num_attention_heads=4, cross_head_dim=8,
+                                     cross_num_key_value_heads=4, cross_hidden_size=32, num_channels=2)), TWO,
+     lambda model, n, t: model(ids(n, t), decoder_input_ids=ids(n, 2 * t).view(n, t, 2)),
+     "DiaForConditionalGeneration")
+case("bigbird_pegasus", BART, TWO, seq2seq, attention_type="original_full")
 case("udop", T5, TWO, lambda model, n, t: model(input_ids=ids(n, t), decoder_input_ids=ids(n, t),
                                                 bbox=torch.zeros(n, t, 4)))
 case("t5gemma", dict(encoder=WIDE, decoder=dict(WIDE, num_hidden_layers=3)), TWO, seq2seq)
@@ -260,14 +288,61 @@ case("moonshine", dict(vocab_size=50, hidden_size=32, intermediate_size=48, enco
      TWO, lambda model, n, t: model(torch.randn(4, 8000), decoder_input_ids=ids(4, 9)))
 case("speecht5", SPEECHT5, TWO, waves, "SpeechT5ForSpeechToText")
 case("trocr", BART, decoder(0, 1, 2, name="decoder"), cross_attention_hidden_size=20)
-case("detr", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
-     lambda model, *_: images(model, size=64), "DetrForObjectDetection")
-case("table-transformer", DETR, encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder"),
-     lambda model, *_: images(model, size=64), "TableTransformerForObjectDetection")
+DETECTOR = encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder")
+case("detr", DETR, DETECTOR, detect, "DetrForObjectDetection")
+case("table-transformer", DETR, DETECTOR, detect, "TableTransformerForObjectDetection")
+case("conditional_detr", DETR, DETECTOR, detect, "ConditionalDetrForObjectDetection")
+case("deformable_detr", DETR, encoder(0, 1, 2, name="decoder"), detect, "DeformableDetrForObjectDetection",
+     num_feature_levels=2)
+RT_DETR = dict(backbone_config=dict(model_type="rt_detr_resnet", embedding_size=8, hidden_sizes=[8, 16, 16, 16],
+                                    depths=[1] * 4, layer_type="basic", out_features=["stage2", "stage3", "stage4"]),
+               d_model=32, encoder_hidden_dim=32, encoder_in_channels=[16] * 3, decoder_in_channels=[32] * 3,
+               encoder_layers=2, encoder_ffn_dim=48, encoder_attention_heads=4, decoder_layers=3, decoder_ffn_dim=48,
+               decoder_attention_heads=2, num_queries=5, num_denoising=0, anchor_image_size=None)
+case("rt_detr", RT_DETR, DETECTOR, detect, "RTDetrForObjectDetection")
+case("rt_detr_v2", RT_DETR, DETECTOR, detect, "RTDetrV2ForObjectDetection")
+case("d_fine", RT_DETR, DETECTOR, detect, "DFineForObjectDetection")
+GROUNDING = dict(backbone_config=dict(SWIN, out_features=["stage2", "stage3", "stage4"]),
+                 text_config=dict(TEXT, model_type="bert"), d_model=32, encoder_layers=2, encoder_ffn_dim=48,
+                 encoder_attention_heads=4, decoder_layers=3, decoder_ffn_dim=48, decoder_attention_heads=2,
+                 num_queries=5, num_feature_levels=3, max_text_len=16)
+case("grounding-dino", GROUNDING, encoder(0, 1, 2, name="decoder"), detect, "GroundingDinoForObjectDetection")
+case("mm-grounding-dino", GROUNDING, encoder(0, 1, 2, name="decoder"), detect, "MMGroundingDinoForObjectDetection")
 case("mask2former", MASK2FORMER, encoder(0, 1, 2, name="decoder"), lambda model, *_: images(model, size=32))
 case("vit_mae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder"), images, "ViTMAEForPreTraining")
 case("videomae", MAE, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder"), lambda model, *_: model(
     torch.randn(9, 4, 3, 16, 16), bool_masked_pos=torch.tensor([[True, False] * 4] * 9)), "VideoMAEForPreTraining")
+
+
+def seamless(model, n, t):
+    states = torch.randn(n, t, 32)
+    model.text_encoder(input_ids=ids(n, t))
+    model.text_decoder(input_ids=ids(n, t), encoder_hidden_states=states)
+    model.speech_encoder(torch.randn(4, 20, 8))
+    units = model.t2u_model.model
+    units.encoder(inputs_embeds=states)
+    if model.config.model_type == "seamless_m4t":
+        units.decoder(input_ids=ids(n, t), encoder_hidden_states=states)
+    else:
+        for layer in units.decoder.layers:
+            layer(states, padding_mask=torch.ones(n, t))
+
+
+SEAMLESS = dict(vocab_size=50, t2u_vocab_size=50, char_vocab_size=50, unit_hifi_gan_vocab_size=20, hidden_size=32,
+                encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, decoder_layers=3,
+                decoder_attention_heads=2, decoder_ffn_dim=48, speech_encoder_layers=2,
+                speech_encoder_attention_heads=8, speech_encoder_intermediate_size=48, num_adapter_layers=1,
+                adaptor_kernel_size=1, adaptor_stride=1, t2u_encoder_layers=1, t2u_encoder_attention_heads=2,
+                t2u_encoder_ffn_dim=48, t2u_decoder_layers=2, t2u_decoder_attention_heads=8, t2u_decoder_ffn_dim=48,
+                feature_projection_input_dim=8, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+                position_embeddings_type="none", max_source_positions=64, pad_token_id=0, t2u_pad_token_id=0,
+                vocoder_num_langs=3, vocoder_num_spkrs=3, unit_embed_dim=8, lang_embed_dim=8, spkr_embed_dim=8,
+                upsample_initial_channel=64, t2u_variance_predictor_embed_dim=32,
+                t2u_variance_predictor_hidden_dim=32)
+SPEECH_TO_SPEECH = TWO | encoder(0, 1, name="speech_encoder") | encoder(0, name="adapter") | encoder(
+    0, name="t2u_encoder")
+case("seamless_m4t", SEAMLESS, SPEECH_TO_SPEECH | decoder(0, 1, name="t2u_decoder"), seamless, "SeamlessM4TModel")
+case("seamless_m4t_v2", SEAMLESS, SPEECH_TO_SPEECH | encoder(0, 1, name="t2u_decoder"), seamless, "SeamlessM4Tv2Model")
 # Images and sound.
 case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_clip_vision_model", VIT,
      encoder(0, 1, 2), images)
@@ -314,6 +389,13 @@ case("sam3_vit_model", VIT, encoder(0, 1, 2), images, window_size=0, global_attn
      pretrain_image_size=16)
 case("granite_docling_vision", VIT, encoder(0, 1, 2), images, scale_factor=2, use_fine_route=False,
      deepstack_visual_indexes=[0])
+case("mgp-str", SQUARE, encoder(0, 1, 2), images, "MgpstrForSceneTextRecognition", patch_size=8, max_token_length=3,
+     num_character_labels=9, num_bpe_labels=9, num_wordpiece_labels=9)
+case("seggpt", VIT, encoder(0, 1, 2), lambda model, *_: model(*torch.randn(3, 9, 3, 16, 16)), "SegGptModel",
+     image_size=[32, 16], merge_index=0, intermediate_hidden_state_indices=[0, 1, 2], decoder_hidden_size=8, mlp_dim=48)
+case("patchtst", dict(TEXT, d_model=32, ffn_dim=48, context_length=32, patch_length=4, patch_stride=4,
+                      num_input_channels=3), encoder(0, 1), lambda model, *_: model(torch.randn(9, 32, 3)),
+     "PatchTSTForPrediction")
 case("yolos", SQUARE, encoder(0, 1, 2), images, patch_size=8)
 case("internvl_vision", SQUARE, encoder(0, 1, 2), images)
 case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(12, 16, 16)),
@@ -322,6 +404,17 @@ case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav
      encoder(0, 1), waves)
 case("wav2vec2-bert", WAVE, encoder(0, 1) | encoder(0, name="adapter"), waves, add_adapter=True, num_adapter_layers=1,
      adapter_kernel_size=1, adapter_stride=1, output_hidden_size=32)
+case("parakeet_encoder", TEXT, encoder(0, 1), lambda model, *_: model(torch.randn(9, 40, 16)), "ParakeetEncoder",
+     num_mel_bins=16, subsampling_conv_channels=8, subsampling_factor=2)
+case("parakeet_ctc", dict(encoder_config=dict(TEXT, num_mel_bins=16, subsampling_conv_channels=8,
+                                              subsampling_factor=2)), encoder(0, 1, name="encoder"),
+     lambda model, *_: model(torch.randn(9, 40, 16)), "ParakeetForCTC")
+BARK = dict(input_vocab_size=50, output_vocab_size=50, block_size=64, num_layers=2, num_heads=4, hidden_size=32)
+case("bark", dict(semantic_config=BARK, coarse_acoustics_config=BARK, codec_config=ENCODEC,
+                  fine_acoustics_config=dict(BARK, n_codes_total=3, n_codes_given=1)),
+     decoder(0, 1, name="semantic") | decoder(0, 1, name="coarse_acoustics") | encoder(0, 1, name="fine_acoustics"),
+     lambda model, n, t: (model.semantic(ids(n, t)), model.coarse_acoustics(ids(n, t)),
+                          model.fine_acoustics(1, ids(n, 3 * t).view(n, t, 3))), "BarkModel")
 case("musicgen_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
      "MusicgenForCausalLM")
 # Models made of others.
@@ -338,12 +431,78 @@ def llava(types, text_type, vision, run=of(LLM, VISION, images), stacks=LLAVA, m
 
 
 llava("llava llava_next vipllava", "llama", dict(VIT, model_type="clip_vision_model"))
+case("idefics", dict(TEXT, vision_config=dict(VIT, embed_dim=24), perceiver_config=dict(
+    resampler_n_latents=2, resampler_depth=1, resampler_n_heads=2, resampler_head_dim=8), use_resampler=True), LLAVA,
+     lambda model, n, t: model(input_ids=ids(n, t), pixel_values=torch.randn(n, 1, 3, 16, 16),
+                               image_attention_mask=torch.ones(n, t, 1)))
+# The windows are as large as the image, so that its patches stay in their order.
+case("florence2", dict(text_config=dict(BART, model_type="bart"), vision_config=dict(
+    depths=[1, 2], embed_dim=[8, 16], num_heads=[2, 4], num_groups=[2, 4], window_size=8, projection_dim=32,
+    patch_size=[3, 3], patch_stride=[2, 1], patch_padding=[1, 1], patch_prenorm=[False, True])),
+     encoder(0, name="vision.stage 0") | encoder(0, 1, name="vision.stage 1") | encoder(0, 1, name="text.encoder")
+     | decoder(0, 1, 2, name="text.decoder"),
+     lambda model, n, t: (model.model.vision_tower(torch.randn(9, 3, 16, 16)),
+                          seq2seq(model.model.language_model, n, t)))
+KOSMOS = dict(vocab_size=50, embed_dim=32, layers=2, ffn_dim=48, attention_heads=4)
+
+
+def flat_patches(model):  # each with its row and column before its pixels
+    places = torch.cartesian_prod(torch.arange(2.0), torch.arange(2.0)).expand(25, 4, 2)
+    model(torch.cat([places, torch.randn(25, 4, 24)], -1))
+
+
+case("kosmos-2", dict(text_config=KOSMOS, vision_config=VIT, latent_query_num=2), LLAVA,
+     of("text_model", "vision_model", images))
+case("kosmos-2.5", dict(text_config=KOSMOS, latent_query_num=2,
+                        vision_config=dict(VIT, head_dim=8, patch_embed_hidden_size=24)), LLAVA,
+     of("text_model", "vision_model", flat_patches))
+case("pix2struct", dict(text_config=dict(vocab_size=50, hidden_size=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4),
+                        vision_config=dict(VIT, d_kv=8, d_ff=48, patch_embed_hidden_size=24, seq_len=16)), LLAVA,
+     of("decoder", "encoder", flat_patches))
+case("flava", dict(text_config=TEXT, image_config=VIT, multimodal_config=TEXT,
+                   image_codebook_config=dict(hidden_size=8, vocab_size=8)),
+     encoder(0, 1, 2, name="image") | encoder(0, 1, name="multimodal") | encoder(0, 1, name="text"),
+     lambda model, n, t: (images(model.image_model), model.multimodal_model(torch.randn(n, t, 32)),
+                          model.text_model(input_ids=ids(n, t))), "FlavaModel")
+case("ernie4_5_vl_moe", dict(
+    text_config=dict(MROPE, rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[3, 3, 2]),
+                     moe_num_experts=4, moe_k=2, moe_num_shared_experts=1, moe_intermediate_size=[16, 16]),
+    vision_config=dict(QWEN_VIT, in_channels=3)), LLAVA, of(LLM, VISION, patches))
+PHI4_AUDIO = dict(hidden_size=32, num_blocks=2, num_attention_heads=4, intermediate_size=48, input_size=8,
+                  nemo_conv_channels=8, ext_pw_out_channel=32, depthwise_separable_out_channel=32)
+EXTENDED = "model.embed_tokens_extend"
+case("phi4_multimodal", dict(GQA, vision_config=dict(VIT, crop_size=16), audio_config=PHI4_AUDIO),
+     LLAVA | encoder(0, 1, name="audio"), lambda model, n, t: (
+         text(model, n, t), images(model.get_submodule(f"{EXTENDED}.image_embed.img_processor")),
+         model.get_submodule(f"{EXTENDED}.audio_embed.encoder")(torch.randn(4, 80, 8), None)))
+case("t5gemma2", dict(encoder=dict(text_config=WIDE, vision_config=dict(VIT, model_type="siglip_vision_model"),
+                                   mm_tokens_per_image=4), decoder=dict(WIDE, num_hidden_layers=3)),
+     encoder(0, 1, 2, name="encoder.vision") | encoder(0, 1, name="encoder.text") | decoder(0, 1, 2, name="decoder"),
+     lambda model, n, t: (seq2seq(model, n, t), images(model.model.encoder.vision_tower)))
 llava("llava_next_video", "llama", dict(VIT, model_type="clip_vision_model"))
 case("fuyu", dict(text_config=dict(TEXT, model_type="persimmon")), decoder(0, 1, name="text"))
 llava("aria", "aria_text", dict(VIT, model_type="idefics3_vision"))
 llava("llava_onevision", "qwen2", dict(VIT, model_type="siglip_vision_model"))
 llava("gemma3", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
-llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"))
+llava("deepseek_vl", "llama", dict(VIT, model_type="siglip_vision_model"), of(LLM, "model.vision_model", images))
+llava("shieldgemma2", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
+llava("got_ocr2", "qwen2", dict(VIT, mlp_dim=48, output_channels=16, window_size=0, global_attn_indexes=[0, 1, 2]))
+llava("janus", "llama", VIT, of(LLM, "model.vision_model", images), vq_config=dict(
+    base_channels=32, channel_multiplier=[1, 1], num_res_blocks=1, embed_dim=8, latent_channels=32, num_embeddings=8,
+    projection_dim=32))
+llava("ovis2", "qwen2", dict(VIT, vocab_size=64, num_visual_indicator_tokens=5), vocab_size=50)
+llava("granite_docling", "granite_docling_text", dict(
+    VIT, hidden_size=32, out_hidden_size=32, scale_factor=2, use_fine_route=False, deepstack_visual_indexes=[0]),
+      IDEFICS)
+llava("lighton_ocr", "qwen3", dict(VIT, model_type="pixtral", head_dim=6),
+      of(LLM, "model.vision_encoder", lambda model: images(model, image_sizes=[(16, 16)] * 25)))
+FOURS = dict(VIT, hidden_size=32, patch_size=4)
+llava("video_llama_3", "qwen2", FOURS, of(LLM, "model.vision_model", lambda model: model(
+    torch.randn(64, 48), torch.tensor([[1, 8, 8]]), torch.tensor([1]))))
+case("paddleocr_vl", dict(text_config=MROPE, vision_config=FOURS), LLAVA, of(LLM, "model.visual", lambda model: model(
+    torch.randn(1, 64, 3, 4, 4), cu_seqlens=torch.tensor([0, 64]), grid_thw=torch.tensor([[1, 8, 8]]))))
+llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"),
+      alignment_intermediate_size=16)
 llava("paligemma", "gemma", dict(VIT, model_type="siglip_vision_model"), stacks=LLAVA | {"text": (None, [0, 1])})
 llava("mistral3", "mistral", dict(VIT, model_type="pixtral", head_dim=6),
       of(LLM, VISION, lambda model: images(model, image_sizes=[(16, 16)] * 25)))
@@ -353,8 +512,19 @@ llava("idefics2", "mistral", dict(VIT, model_type="idefics2_vision"), IDEFICS,
 llava("idefics3", "llama", dict(VIT, model_type="idefics3_vision"), IDEFICS)
 llava("smolvlm", "llama", dict(VIT, model_type="smolvlm_vision"), IDEFICS)
 QWEN_VL = of(LLM, "model.visual", patches)
-case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe", dict(text_config=MROPE, vision_config=QWEN_VIT),
-     LLAVA, QWEN_VL)
+case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe glm_ocr glm46v",
+     dict(text_config=MROPE, vision_config=QWEN_VIT), LLAVA, QWEN_VL)
+# What retrieves pages by the states of another model.
+SIGLIP = dict(VIT, model_type="siglip_vision_model")
+case("colpali", dict(vlm_config=dict(text_config=dict(WIDE, model_type="gemma"), vision_config=SIGLIP,
+                                     model_type="paligemma", image_token_index=3)), LLAVA | {"text": (None, [0, 1])},
+     of("vlm.language_model", "vlm.vision_tower", images), "ColPaliForRetrieval")
+case("colqwen2", dict(vlm_config=dict(text_config=MROPE, vision_config=QWEN_VIT, model_type="qwen2_vl")), LLAVA,
+     of("vlm.language_model", "vlm.visual", patches), "ColQwen2ForRetrieval")
+case("colmodernvbert", dict(vlm_config=dict(text_config=dict(TEXT, model_type="modernbert"), vision_config=SIGLIP,
+                                            model_type="modernvbert")),
+     encoder(0, 1, 2, name="vision") | encoder(0, 1, name="text"),
+     of("vlm.text_model", "vlm.vision_model", images), "ColModernVBertForRetrieval")
 OMNI_AUDIO = dict(d_model=24, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=48, num_mel_bins=8,
                   max_source_positions=64, output_dim=64, downsample_hidden_size=8)
 OMNI = LLAVA | encoder(0, 1, 2, name="audio")
@@ -385,6 +555,10 @@ GEMMA4 = dict(text_config=dict(GEMMA, global_head_dim=24, num_experts=2, top_k_e
 GRID = torch.cartesian_prod(torch.arange(8), torch.arange(8))[None]  # (1, 64, 2): where the 64 patches are
 case("gemma4", GEMMA4, LLAVA | decoder(0, 1, 2, 3, name="text"),
      of(LLM, VISION, lambda model: model(torch.randn(1, 64, 48), GRID)))
+case("gemma4_unified", dict(text_config=dict(
+    WIDE, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, global_head_dim=24,
+    num_global_key_value_heads=1, attention_k_eq_v=True), vision_config=dict(mm_embed_dim=32, output_proj_dims=32),
+    audio_config=dict(audio_embed_dim=16)), decoder(0, 1, 2, 3, name="text"))
 case("diffusion_gemma", GEMMA4, LLAVA | {"text": (None, [0, 1, 2, 3])},
      of("model.encoder.language_model", "model.encoder.vision_tower",
         lambda model: model(torch.randn(1, 64, 48), GRID)))
@@ -452,6 +626,20 @@ case("instructblip instructblipvideo",
 case("qwen2_audio", dict(text_config=dict(WIDE, model_type="qwen2"), audio_config=WHISPER),
      encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
      of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
+case("audioflamingo3 musicflamingo",
+     dict(text_config=dict(WIDE, model_type="qwen2"), audio_config=dict(WHISPER, model_type="audioflamingo3_encoder")),
+     encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
+     of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8), torch.ones(9, 8))))
+case("qwen3_asr", dict(text_config=dict(WIDE, model_type="qwen3"), audio_config=dict(OMNI_AUDIO, n_window=50)),
+     encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
+     of(LLM, "model.audio_tower", lambda model: model(torch.randn(1, 8, 400), torch.ones(1, 400))))
+case("glmasr", dict(text_config=dict(WIDE, model_type="llama"), audio_config=dict(TEXT, num_mel_bins=8)),
+     encoder(0, 1, name="audio") | decoder(0, 1, name="text"),
+     of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 32))))
+case("voxtral_realtime", dict(text_config=GQA, audio_config=dict(WIDE, num_mel_bins=8)),
+     decoder(0, 1, name="audio") | decoder(0, 1, name="text"), lambda model, n, t: (
+         model.model.language_model(ids(n, t), t_cond=torch.randn(n, 1, 32)),
+         model.model.audio_tower(torch.randn(9, 8, 32))))
 case("voxtral", dict(text_config=dict(WIDE, model_type="llama"), audio_config=VOXTRAL),
      encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
      of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
@@ -474,6 +662,30 @@ case("sam2", dict(SAM, vision_config=SAM2), encoder(0, name="vision.stage 0")
 case("sam", SAM, encoder(0, 1, 2, name="vision"), images, "SamModel")
 case("sam_hq", dict(SAM, mask_decoder_config=SAM["mask_decoder_config"] | dict(vit_dim=24)),
      encoder(0, 1, 2, name="vision"), lambda model, *_: images(model.vision_encoder), "SamHQModel")
+# What sees depth and poses and so on with another model.
+DINO = dict(VIT, model_type="dinov2", out_features=["stage1", "stage2", "stage3"], reshape_hidden_states=False)
+DEPTH = dict(backbone_config=DINO, reassemble_hidden_size=24, neck_hidden_sizes=[8] * 3, reassemble_factors=[2, 1, 1],
+             fusion_hidden_size=8, head_hidden_size=8)
+BACKBONE = encoder(0, 1, 2, name="backbone")
+
+
+def backbone(model, n, t):
+    channels = model.config.backbone_config.num_channels
+    model.backbone(torch.randn(25, channels, 16, 16))
+
+
+case("depth_anything", DEPTH, BACKBONE, backbone, "DepthAnythingForDepthEstimation")
+case("prompt_depth_anything", DEPTH, BACKBONE, backbone, "PromptDepthAnythingForDepthEstimation")
+case("zoedepth", dict(backbone_config=DINO | dict(model_type="beit"), neck_hidden_sizes=[8] * 3), BACKBONE, backbone,
+     "ZoeDepthForDepthEstimation")
+case("vitpose", dict(backbone_config=dict(SQUARE, model_type="vitpose_backbone", out_features=["stage3"])), BACKBONE,
+     backbone, "VitPoseForPoseEstimation")
+case("upernet", dict(backbone_config=SWIN, hidden_size=8, auxiliary_in_channels=48, auxiliary_channels=8,
+                     pool_scales=[1, 2]),
+     {f"backbone.stage {i}": (False, [0]) for i in range(4)}, backbone, "UperNetForSemanticSegmentation")
+case("vitmatte", dict(backbone_config=dict(VIT, model_type="vitdet", num_channels=4, out_features=["stage3"]),
+                      hidden_size=24, convstream_hidden_sizes=[8] * 3, fusion_hidden_sizes=[8] * 4), BACKBONE, backbone,
+     "VitMatteForImageMatting")
 case("vitdet", VIT, encoder(0, 1, 2), images, "VitDetBackbone")
 case("encoder-decoder", dict(encoder=dict(TEXT, model_type="bert"),
                              decoder=dict(TEXT, model_type="bert", add_cross_attention=True, is_decoder=True)),

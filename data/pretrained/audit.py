@@ -51,8 +51,8 @@ def read_models():
     models = []
     for row in known_models():
         row["causal"] = row["causal"] == "1"
-        for key in "params", "layers", "of_layers":
-            row[key] = int(row[key])
+        for count in "params", "layers", "of_layers":
+            row[count] = int(row[count])
         for score in "symmetry", "directionality":
             q1, q3 = row.pop(f"{score}_q1"), row.pop(f"{score}_q3")
             row[score] = (float(q1), float(row[score]), float(q3))
@@ -100,29 +100,43 @@ def printed_table(rows, ours):
     """
     Tables S2 and S3 as printed, with a remark on what each row really is.
 
-    ours: {(name, stack): (symmetry, directionality)}, each (q1, median, q3), for models that we have scored. Our
-    medians stand beside the printed ones. It may be empty.
+    ours: {(name, stack): tables.Summary} of the models that we have scored. Our medians stand beside the printed ones.
+    It may be empty.
     """
-    columns = ["row", "printed as", "symmetry", "directionality", "what it is"]
     if ours:
-        columns = ["row", "printed as", "symmetry", "ours", "directionality", "ours", "what it is"]
-    lines = [columns]
+        lines = [["row", "printed as", "symmetry", "ours", "directionality", "ours", "what it is"]]
+    else:
+        lines = [["row", "printed as", "symmetry", "directionality", "what it is"]]
     for row in rows:
-        cells = [str(row.row), row.printed_as, number(row.symmetry), number(row.directionality), what_it_is(row)]
-        if ours:
-            symmetry, directionality = ours.get((row.model, ""), (NONE, NONE))
-            cells.insert(3, number(symmetry[1]))
-            cells.insert(5, number(directionality[1]))
+        cells = [str(row.row), row.printed_as]
+        for score in "symmetry", "directionality":
+            cells.append(number(getattr(row, score)))
+            if ours:
+                cells.append(our_median(ours.get((row.model, "")), score))
+        cells.append(what_it_is(row))
         lines.append(cells)
-    widths = [max(len(cells[i]) for cells in lines) for i in range(len(columns))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in lines)
+    return align(lines)
 
 
-NONE = (None, None, None)  # the quartiles of a model that we have not scored
+def our_median(summary, score):
+    if summary is None:  # a model that we have not scored
+        return number(None)
+    _, median, _ = getattr(summary, score)
+    return number(median)
 
 
 def number(value):
     return "-" if value is None else f"{value:5.2f}"
+
+
+def align(lines):
+    """Lists of cells -> lines of a text, whose columns are as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    aligned = []
+    for cells in lines:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths)]
+        aligned.append("  ".join(padded).rstrip())
+    return "\n".join(aligned)
 
 
 def what_it_is(row):
@@ -137,12 +151,13 @@ def what_it_is(row):
 
 
 def tally(rows):
-    """Count the printed rows that are what they say, and the others."""
+    """Three counts of the printed rows: not of W_qk, of W_qk with a remark, and as they say."""
     others = [row for row in rows if not is_of_wqk(row)]
     remarked = [row for row in rows if is_of_wqk(row) and row.remark]
     sound = [row for row in rows if is_of_wqk(row) and not row.remark]
     again = [row for row in sound if row.repeats]
-    kinds = ", ".join(f"{count} {matrix}" for matrix, count in Counter(row.matrix for row in others).most_common())
+    counts = Counter(row.matrix for row in others).most_common()
+    kinds = ", ".join(f"{count} {matrix}" for matrix, count in counts)
     return (f"of {len(rows)} rows\n"
             f"  {len(others)} are not of W_qk: {kinds}\n"
             f"  {len(remarked)} are of W_qk, but of images, of other weights or of part of the layers\n"

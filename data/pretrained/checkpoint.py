@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from data.pretrained.contents import read_config, weight_files
-from data.pretrained.files import DTYPES, Folder, Table, TensorInfo, require
+from data.pretrained.files import DTYPES, Folder, TensorInfo, WeightFile, require
 from data.pretrained.fp8 import BLOCK, SCALE_DTYPES, attach_scales, dequantise
 from data.pretrained.safetensors_header import read_header
 from data.pretrained.torch_zip import read_torch
@@ -28,12 +28,12 @@ AHEAD = 1 << 27  # bytes that are read in advance (at least one group)
 SCORED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that are read as they are
 
 
-class Reading(NamedTuple):
+class PendingTensor(NamedTuple):
     """A tensor that is being read. It has its values when the futures are done."""
 
     tensor: torch.Tensor
     futures: list[Future]
-    scale: "Reading | None"
+    scale: "PendingTensor | None"  # by which an FP8 tensor has to be multiplied
 
 
 class Checkpoint(AbstractContextManager):
@@ -60,27 +60,28 @@ class Checkpoint(AbstractContextManager):
         self.n_params = count_params(self.tensors.values())
 
     def _open(self, only: str):
-        files, index = [only], None
-        if not only:
+        if only:
+            files, index = [only], None
+        else:
             files, index = weight_files(self._folder)
         config = read_config(self._folder, files[0])
-        tables = dict(zip(files, self._pool.map(self._read_table, files)))
+        found = dict(zip(files, self._pool.map(self._read_weight_file, files)))  # file -> WeightFile
         if config is None:
-            model_args = tables[files[0]].model_args
+            model_args = found[files[0]].model_args
             require(model_args is not None, "no config.json, which tells the layout of the weights: put it beside them")
             config = {**model_args, "model_type": "nanogpt"}
         self.config = config
-        self.size = sum(table.size for table in tables.values())
+        self.size = sum(file.size for file in found.values())
         if index is None:
-            tensors = tables[files[0]].tensors
+            tensors = found[files[0]].tensors
         else:
             tensors = {}
             for name, file in index.items():
-                require(name in tables[file].tensors, f"{file} lacks {name!r:.60}, which the index names: get both")
-                tensors[name] = tables[file].tensors[name]
+                require(name in found[file].tensors, f"{file} lacks {name!r:.60}, which the index names: get both")
+                tensors[name] = found[file].tensors[name]
         self.tensors = attach_scales(tensors)
 
-    def _read_table(self, file: str) -> Table:
+    def _read_weight_file(self, file: str) -> WeightFile:
         if file.endswith(".safetensors"):
             return read_header(self._folder, file)
         return read_torch(self._folder, file)
@@ -109,15 +110,16 @@ class Checkpoint(AbstractContextManager):
             for name in group:
                 self._check_readable(name)
             sizes.append(sum(self.tensors[name].n_bytes for name in group))
-        reading = deque()  # {name: Reading} for each group that is being read
+        queue = deque()  # {name: PendingTensor} for each group that is being read
         begun = 0  # the number of groups whose reading has begun
         for i in range(len(groups)):
+            # Begin group i and the next one, and more groups as long as all of them together have at most AHEAD bytes.
             while begun < len(groups) and (begun < i + 2 or sum(sizes[i : begun + 1]) <= AHEAD):
-                reading.append({name: self._start(self.tensors[name]) for name in groups[begun]})
+                queue.append({name: self._start(self.tensors[name]) for name in groups[begun]})
                 begun += 1
             group = {}
-            for name, started in reading.popleft().items():
-                group[name] = self._finish(name, started)
+            for name, pending in queue.popleft().items():
+                group[name] = self._finish(name, pending)
                 self._check_values(name, group[name], zeros)
             yield group
 
@@ -131,10 +133,10 @@ class Checkpoint(AbstractContextManager):
             require(info.scale.dtype in SCALE_DTYPES, f"the scale of {name!r} is {info.scale.dtype}, "
                     f"expected one of {', '.join(SCALE_DTYPES)}")
 
-    def _start(self, info: TensorInfo) -> Reading:
+    def _start(self, info: TensorInfo) -> PendingTensor:
         scale = None if info.scale is None else self._start(info.scale)
         if info.loaded is not None:
-            return Reading(info.loaded, [], scale)
+            return PendingTensor(info.loaded, [], scale)
         data = torch.empty(info.end - info.start, dtype=torch.uint8)
         view = memoryview(data.numpy())
         futures = []
@@ -146,14 +148,15 @@ class Checkpoint(AbstractContextManager):
             tensor = tensor.reshape(info.shape)
         else:  # transposed, or some columns of a wider tensor
             tensor = tensor.as_strided(info.shape, info.stride)
-        return Reading(tensor, futures, scale)
+        return PendingTensor(tensor, futures, scale)
 
-    def _finish(self, name: str, reading: Reading) -> torch.Tensor:
-        for future in reading.futures:
+    def _finish(self, name: str, pending: PendingTensor) -> torch.Tensor:
+        for future in pending.futures:
             future.result()  # waits, and raises what went wrong in the thread
-        if reading.scale is None:
-            return reading.tensor
-        return dequantise(reading.tensor, self._finish(name, reading.scale), self._fp8_block(), name)
+        if pending.scale is None:
+            return pending.tensor
+        scale = self._finish(name, pending.scale)
+        return dequantise(pending.tensor, scale, self._fp8_block(), name)
 
     def _fp8_block(self) -> list[int]:
         """The size (rows, columns) of the blocks of an FP8 weight that share one scale."""
@@ -168,13 +171,15 @@ class Checkpoint(AbstractContextManager):
     def _check_values(self, name: str, tensor: torch.Tensor, zeros: bool):
         if not tensor.numel():
             return
-        low, high = map(float, tensor.aminmax())  # NaN if there is any
+        low, high = [x.item() for x in tensor.aminmax()]  # NaN if there is any
         require(math.isfinite(low) and math.isfinite(high), f"{name!r} holds NaN or infinity")
         require(zeros or low != 0 or high != 0, f"{name!r} is all zeros and has no score")
 
 
 def count_params(tensors) -> int:
     """The number of elements of the floating-point tensors. Tied weights, the same bytes of a .bin, count once."""
-    floats = [t for t in tensors if t.dtype.startswith(("F", "BF"))]
-    placed = {(t.file, t.start, t.end): math.prod(t.shape) for t in floats}
-    return sum(placed.values())
+    size_at = {}  # place -> elements
+    for info in tensors:
+        if info.dtype.startswith(("F", "BF")):
+            size_at[info.file, info.start, info.end] = math.prod(info.shape)
+    return sum(size_at.values())

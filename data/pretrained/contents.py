@@ -30,7 +30,9 @@ def choose_weights(names: list[str]) -> str | None:
     if len(lone) == 1:  # under a name of its own
         wanted += lone
     wanted += ["pytorch_model.bin", "pytorch_model.bin.index.json", "ckpt.pt"]  # the last is nanoGPT's
-    wanted += sorted((name for name in names if re.fullmatch(r"model_\d+\.pt", name)), reverse=True)[:1]  # nanochat's
+    of_nanochat = [name for name in names if re.fullmatch(r"model_\d+\.pt", name)]
+    if of_nanochat:
+        wanted.append(max(of_nanochat))  # the last step: all names have the same number of digits
     return next((name for name in wanted if name in names), None)
 
 
@@ -42,7 +44,8 @@ def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
                               "merge_and_unload(), and save the model with save_pretrained")
     name = choose_weights(folder.names)
     if name is None:
-        found = ", ".join([name for name in folder.names if FORMATS.search(name)][:5]) or "no"
+        others = [name for name in folder.names if FORMATS.search(name)]
+        found = ", ".join(others[:5]) or "no"
         config = "" if "config.json" in folder.names else "no config.json and "
         where = "".join(f" ({note})" for note in folder.notes)
         raise CheckpointError(f"{config}no model.safetensors or pytorch_model.bin here{where}, found {found} weights: "
@@ -70,7 +73,25 @@ def read_config(folder: Folder, weights: str) -> dict | None:
     if "config.json" not in folder.names:
         return None
     config = read_json(folder, "config.json")
-    require("model_type" in config or "architecture" not in config,
-            f"a timm checkpoint ({config.get('architecture')!s:.60}), whose config.json does not tell the number of "
-            "heads: give the version for transformers of this model, which has a model_type there")
+    if "architecture" in config and "model_type" not in config:
+        return with_sizes_of_timm(config)
     return config
+
+
+# The plain ViTs of timm, whose heads have 64 dimensions (its vision_transformer.py and deit.py). Others have other
+# sizes: vit_base_patch16_gap_224 has 16 heads.
+TIMM_VIT = re.compile(r"(vit|deit3?)_(?P<size>tiny|small|base|large)(_distilled)?_patch(?P<patch>\d\d?)(_reg4)?"
+                      r"(_clip|_clip_quickgelu|_siglip|_siglip_gap|_dinov2)?(_\d+)?")
+TIMM_SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
+
+
+def with_sizes_of_timm(config: dict) -> dict:
+    """The config of a checkpoint of timm, which names an architecture, and what that name stands for."""
+    name = config["architecture"]
+    found = TIMM_VIT.fullmatch(name) if isinstance(name, str) else None
+    require(found and not config.get("model_args"),
+            f"a timm checkpoint ({name!s:.60}), whose config.json does not tell the number of "
+            "heads: give the version for transformers of this model, which has a model_type there")
+    n_layer, n_head = TIMM_SIZES[found["size"]]
+    return {**config, "model_type": "timm_vit", "num_hidden_layers": n_layer, "num_attention_heads": n_head,
+            "patch_size": int(found["patch"])}

@@ -1,4 +1,7 @@
-"""Reads ranges of bytes from the files of a checkpoint. Here the files of a local folder; hub.py reads from the Hub."""
+"""
+The folder of a checkpoint: its files, and reading ranges of their bytes. Here it is a local folder; the one of hub.py
+is in a repository of the Hub.
+"""
 
 import json
 import os
@@ -51,8 +54,8 @@ class TensorInfo:
         return own if self.scale is None else own + self.scale.n_bytes
 
 
-class Table(NamedTuple):
-    """What a weight file holds."""
+class WeightFile(NamedTuple):
+    """What one file of weights holds."""
 
     size: int  # bytes of the file
     tensors: dict[str, TensorInfo]
@@ -62,7 +65,7 @@ class Table(NamedTuple):
 class Folder:
     """
     A local folder. names: its files. revision: the commit of the repository that it is a snapshot of, or None. notes:
-    what the user should know. bytes_read_of: how many bytes of each weight file were read so far.
+    what the user should know. bytes_read_of: {file: how many of its bytes were read so far}, of weights.
     """
 
     def __init__(self, path: Path | None, names: list[str], revision: str | None = None):
@@ -106,6 +109,7 @@ class Folder:
         return self._heads[name], size
 
     def read_exactly(self, name: str, start: int, view: memoryview):
+        """Fill all of `view`. CheckpointError if the file is too short."""
         known = self._heads.get(name, b"")[start : start + len(view)]
         view[: len(known)] = known
         if len(known) < len(view):

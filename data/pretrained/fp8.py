@@ -13,7 +13,7 @@ import torch
 
 from data.pretrained.files import TensorInfo, require
 
-SUFFIXES = ("weight_scale_inv", "weight_scale", "scale")
+SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale", "scale")
 SCALE_DTYPES = ("F32", "F16", "BF16", "F8_E8M0")
 BLOCK = [128, 128]  # if config.json has no weight_block_size
 
@@ -23,7 +23,7 @@ def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
     scale_of = {}
     for name, info in tensors.items():
         if info.dtype == "F8_E4M3" and name.endswith(".weight"):
-            for suffix in SUFFIXES:
+            for suffix in SCALE_SUFFIXES:
                 scale = name.removesuffix("weight") + suffix
                 if scale in tensors:
                     scale_of[name] = scale

@@ -1,4 +1,5 @@
-"""Checkpoints of the Hugging Face Hub. Files are read from the local cache, or else by byte ranges over HTTP.
+"""
+Checkpoints of the Hugging Face Hub. Files are read from the local cache, or else by byte ranges over HTTP.
 
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
@@ -81,8 +82,11 @@ def no_hub() -> str:
     return f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT"
 
 
-class Repository(Folder):
-    """A repository of the Hub at the commit info.sha. asked: the branch, tag or commit that the user named."""
+class HubFolder(Folder):
+    """
+    A repository of the Hub at the commit info.sha, or a folder in it. Files that the local cache does not have are read
+    by ranges. asked: the branch, tag or commit that the user named.
+    """
 
     def __init__(self, repo: str, asked: str | None, info):
         self._paths = [file.rfilename for file in info.siblings or ()]
@@ -108,9 +112,11 @@ class Repository(Folder):
         if path is not None:
             return path
         # Ask for the revision and not for the commit, so that the cache knows offline which commit it stood for.
-        ask = dict(revision=self.asked, etag_timeout=TIMEOUT)
+        def download():
+            return hf_hub_download(self.repo, self._inner + name, revision=self.asked, etag_timeout=TIMEOUT)
+
         with one_line(self.repo, self.asked):
-            path = Path(retry(lambda: hf_hub_download(self.repo, self._inner + name, **ask)))
+            path = Path(retry(download))
         require(self.revision in path.parts, "it has changed while it was opened: run again")
         if not name.endswith(".json"):
             size = path.stat().st_size / 1e9
@@ -171,7 +177,7 @@ def open_repository(repo: str, asked: str | None) -> Folder:
     with one_line(repo, asked):
         try:
             info = retry(lambda: HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"]))
-            return Repository(repo, asked, info)
+            return HubFolder(repo, asked, info)
         except (KeyError, TypeError) as e:
             raise CheckpointError(no_hub()) from e
         except (httpx2.HTTPError, errors.OfflineModeIsEnabled) as e:

@@ -103,6 +103,24 @@ def codegen_blocks(config: dict) -> int:
     return 8 if own_code else 4
 
 
+def grouped_convolution(weights, sizes, config):
+    """SqueezeBERT: q and k (C, C / G, 1), each a Conv1d of width 1 in G groups."""
+    q, k = weights
+    q = as_linear(q, n_group=pick_count(config, "q_groups", default=4))
+    k = as_linear(k, n_group=pick_count(config, "k_groups", default=4))
+    return separate([q, k], sizes, config)
+
+
+def as_linear(weight, n_group):
+    """(C, C / G, 1) -> (C, C), the weight of the Linear that does the same: zeros but for G blocks on the diagonal."""
+    blocks = weight.squeeze(2).unflatten(0, (n_group, -1))  # (G, C / G, C / G)
+    size = blocks.shape[1]
+    linear = weight.new_zeros(n_group, size, n_group, size)
+    for i in range(n_group):
+        linear[i, :, i] = blocks[i]
+    return linear.flatten(2).flatten(0, 1)
+
+
 def xlnet(weights, sizes, config):
     """q and k (C, H, D)."""
     q, k = weights
@@ -140,5 +158,5 @@ def latent(weights, sizes, config):
 
 
 FORMS = {form.__name__: form for form in (
-    separate, gated, blocks, widening, query_key, conv1d, grouped, multi_query, codegen, xlnet, low_rank_queries,
-    latent)}
+    separate, gated, blocks, widening, query_key, conv1d, grouped, multi_query, codegen, grouped_convolution, xlnet,
+    low_rank_queries, latent)}

@@ -8,7 +8,8 @@ comment says otherwise. To add a model, add a word to a row, or a row, and its p
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from data.pretrained.layout_config import pick_count, pick_counts, pick_section, pick_word
+from data.pretrained.layout_config import (pick_count, pick_counts, pick_flag, pick_section, pick_word,
+                                           pick_words, require)
 
 # ---- layers without queries and keys of their own -----------------------------------------------------------------
 # Each function takes the config and the number of layers, and returns the numbers of the layers that do have their own.
@@ -57,6 +58,20 @@ def not_linear(config: dict, n_layer: int) -> Iterable[int]:
     """Kimi Linear counts from 1."""
     linear_config = pick_section(config, "linear_attn_config", default={})
     return [i - 1 for i in pick_counts(linear_config, "full_attn_layers", least=1)]
+
+
+def attention_blocks(config: dict, n_layer: int) -> Iterable[int]:
+    """RecurrentGemma repeats its block_types; the first files have them as _block_types."""
+    block_types = pick_words(config, "block_types _block_types") or ["recurrent", "recurrent", "attention"]
+    return [i for i in range(n_layer) if block_types[i % len(block_types)] == "attention"]
+
+
+def shared_blocks(config: dict, n_layer: int) -> Iterable[int]:
+    """Zamba: the hybrid layers share a few blocks, whose weights are in the first of these layers."""
+    require(not pick_flag(config, "use_shared_attention_adapter use_shared_attention_lora"),
+            "zamba2: with use_shared_attention_adapter, each layer adds its own part to the shared queries and keys")
+    hybrid = [i for i, layer_type in enumerate(pick_words(config, "layers_block_type")) if layer_type == "hybrid"]
+    return hybrid[: pick_count(config, "num_mem_blocks", 1)]
 
 
 def stars_of_the_pattern(config: dict, n_layer: int) -> Iterable[int]:
@@ -119,15 +134,21 @@ ROWS = [
         qwen2_5_omni_text qwen2_5_omni_talker qwen3_omni_moe_text qwen3_omni_moe_talker_text
         qwen3_omni_moe_talker_code_predictor qwen3_vl_text qwen3_vl_moe_text glm4v_text glm4v_moe_text llama4_text
         falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid aria_text granitemoe_swa granite_docling_text
-        higgs_audio_v2 cosmos3_edge_text beam flint kolibri1 muse_glimmer_text muse_spark_text
+        higgs_audio_v2 cosmos3_edge_text beam flint kolibri1 muse_glimmer_text muse_spark_text idefics_text
+        mimo_v2_flash chameleon
         mobilellm""",  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
         **LLAMA),
     Row("llama mistral qwen2", **LLAMA, n_layer=32, n_head=32),
     Row("qwen3", **LLAMA, n_layer=32, n_head=32, head_dim=128),
     Row("gemma", **LLAMA, n_layer=28, n_head=16, head_dim=256),
     Row("gemma2 gemma3_text", **LLAMA, n_layer=26, n_head=8, head_dim=256),
+    Row("paddleocr_vl_text", **LLAMA, n_layer=18, n_head=16, head_dim=128),  # paddleocr_vl
+    Row("voxtral_realtime_text", **LLAMA, n_layer=32, n_head=32),  # voxtral_realtime
+    Row("dia_decoder", **(LLAMA | dict(path="layers.{i}.self_attention")), n_layer=18, n_head=16, head_dim=128),  # dia
+    Row("ernie4_5_vl_moe_text", **LLAMA, n_layer=28, n_head=20),  # ernie4_5_vl_moe
+    Row("glm_ocr_text", **LLAMA, n_layer=16, n_head=16),  # glm_ocr
     Row("gemma3n_text", **LLAMA, n_layer=35, n_head=8, head_dim=256, n_shared=15),
-    Row("gemma4_text", **LLAMA, n_layer=30, n_head=8, head_dim=256),
+    Row("gemma4_text gemma4_unified_text", **LLAMA, n_layer=30, n_head=8, head_dim=256),
     Row("diffusion_gemma_text", **(LLAMA | dict(causal=None))),  # diffusion_gemma: reads with a mask, writes without
     Row("opt", **LLAMA, n_layer=12, n_head=12),
     Row("musicgen_decoder musicgen_melody_decoder", **LLAMA, n_layer=24, n_head=16),  # musicgen
@@ -135,7 +156,10 @@ ROWS = [
         xclip_text_model""", **LLAMA, n_layer=12, n_head=8),  # clip
     Row("groupvit_text_model", **LLAMA, n_layer=12, n_head=4),  # groupvit
     Row("aimv2_text_model", **(CLIP | dict(causal=True)), n_layer=12, n_head=6),  # aimv2
+    Row("kosmos_2_text_model", **LLAMA, n_layer=24, n_head=32),  # kosmos2
+    Row("kosmos_2_5_text_model", **LLAMA, n_layer=24, n_head=16),  # kosmos2_5
     Row("mllama_text_model", **LLAMA, n_layer=40, n_head=32, own=without_cross_attention),  # mllama
+    Row("recurrent_gemma", **(LLAMA | dict(path="layers.{i}.temporal_block")), own=attention_blocks),
     Row("jamba", **LLAMA, own=one_in_a_period),
     Row("bamba", **LLAMA, own=those_listed),
     Row("lfm2", **LLAMA, own=those_listed_or_all),
@@ -153,11 +177,13 @@ ROWS = [
     # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
     Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
+    Row("semantic coarse_acoustics", path="layers.{i}.attn", weights="att_proj", form="blocks", causal=True),  # bark
+    Row("fine_acoustics", path="layers.{i}.attn", weights="att_proj", form="blocks", causal=False),
     Row("codegen", path="h.{i}.attn", weights="qkv_proj", form="codegen", causal=True),
     Row("falcon", path="h.{i}.self_attention", weights="query_key_value", form="multi_query", causal=True),
     Row("gpt_neox gpt_neox_japanese persimmon bloom", path="(h|layers).{i}.(self_attn|self_attention|attention)",
         weights="query_key_value", form="grouped", causal=True),
-    Row("phi3", path="layers.{i}.self_attn", weights="qkv_proj", form="blocks", causal=True),
+    Row("phi3 phi4_multimodal_text", path="layers.{i}.self_attn", weights="qkv_proj", form="blocks", causal=True),
     Row("mpt dbrx", path="blocks.{i}.(norm_attn_norm.)?attn", weights="Wqkv", form="blocks", causal=True),
     Row("""deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu mistral4 axk1
         kimi_k2""",  # which kimi_k25 reads as deepseek_v3
@@ -169,20 +195,24 @@ ROWS = [
     Row("deepseek_v4", path="layers.{i}.attn", weights="wq_a wq_b wkv", form="low_rank_queries", causal=True),
     Row("deepseek_v4", path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_proj", form="low_rank_queries",
         causal=True),  # the same in a state_dict of transformers
+    Row("zamba zamba2", path="layers.{i}.shared_transf(ormer)?.self_attn", weights="q_proj k_proj", form="separate",
+        causal=True, own=shared_blocks),
     Row("ctrl", path="h.{i}.multi_head_attention", weights="Wq Wk", form="separate", causal=True),
 
     # Encoders of text.
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
-        rembert roformer big_bird splinter layoutlm layoutlmv3 markuplm data2vec-text esm bert-generation dpr
+        rembert roformer big_bird splinter layoutlm layoutlmv2 layoutlmv3 markuplm data2vec-text esm bert-generation dpr
         longformer nystromformer roc_bert tapas convbert mobilebert
-        ibert lilt luke visual_bert bros vilt vitpose_backbone""",  # of LiLT the text, not its boxes; of LUKE the words
-        **BERT),
+        ibert lilt luke visual_bert bros vilt canine vitpose_backbone""",
+        **BERT),  # of LiLT the text, not its boxes; of LUKE the words; of CANINE the middle
+    Row("layoutlmv2", path="layer.{i}.attention.self", weights="qkv_linear", form="blocks", causal=False),  # fast_qkv
     Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate",
         causal=False),
     Row("deberta", path="layer.{i}.attention.self", weights="in_proj", form="grouped", causal=False),
     Row("distilbert", path="layer.{i}.attention", weights="q_lin k_lin", form="separate", causal=False),
     Row("mpnet", path="layer.{i}.attention.attn", weights="q k", form="separate", causal=False),
     Row("xlnet", path="layer.{i}.rel_attn", weights="q k", form="xlnet", causal=None),  # in a random order of positions
+    Row("squeezebert", path="layers.{i}.attention", weights="query key", form="grouped_convolution", causal=False),
     Row("xlm flaubert", path="attentions.{i}", weights="q_lin k_lin", form="separate", causal=False),
     Row("albert", path="albert_layer_groups.{i}.albert_layers.0.attention", weights="query key", form="separate",
         causal=False, own=first_of_each_group),
@@ -190,6 +220,9 @@ ROWS = [
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
     Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub
     Row("eurobert openai_privacy_filter embedding_gemma2_text esmc vits", **CLIP),
+    # MLMvsCLM's own name for its models, EuroBERT's network with or without a mask. Their code was not seen: this is how
+    # a fork of the library that trained EuroBERT exports it (github.com/lgcharpe/EuroBERT, hf_conversion_script).
+    Row("sl_model", **(LLAMA | dict(causal=None))),
     # Not in transformers, read off the code that comes with the weights.
     # huggingface.co/Dream-org/Dream-v0-Base-7B, modeling_dream.py: Qwen2 without a mask.
     Row("Dream", **CLIP),
@@ -208,6 +241,8 @@ ROWS = [
         stack="decoder", n_layer=12, n_head=8),
     Row("siglip_text_model siglip2_text_model", **CLIP, n_layer=12, n_head=12),  # siglip, siglip2
     Row("chinese_clip_text_model clap_text_model", **BERT, n_layer=12, n_head=12),  # chinese_clip, clap
+    Row("flava_text_model flava_image_model", **BERT, n_layer=12, n_head=12),  # flava
+    Row("flava_multimodal_model", **BERT, n_layer=6, n_head=12),
     Row("altclip_text_model", **BERT, n_layer=24, n_head=16),  # altclip
     Row("blip_2_qformer instructblip_qformer instructblipvideo_qformer", **BERT,
         n_layer=12, n_head=12),  # blip_2, instructblip, instructblipvideo
@@ -222,6 +257,10 @@ ROWS = [
     Row("swin swinv2 donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key",
         form="separate", causal=False),
     # The first layer of a stage pools its queries.
+    # Every other layer is attention of channels to channels, which has no W_qk. The original files have davit and
+    # florence2_language for vision and text (huggingface.co/microsoft/Florence-2-base), and a "fn" in names.
+    Row("florence_vision davit", path="blocks.\\d+.{i}.spatial_block.window_attn(.fn)?", weights="qkv", form="blocks",
+        causal=False),  # florence2
     Row("hiera", path="stages.\\d+.layers.{i}.attn", weights="qkv", form="widening", causal=False),
     Row("hiera", path="decoder_block.layers.{i}.attn", weights="qkv", form="widening", causal=False, stack="decoder"),
     Row("sam2_hiera_det_model", path="backbone.blocks.{i}.attn", weights="qkv", form="widening", causal=False,
@@ -247,6 +286,24 @@ ROWS = [
     Row("xclip_vision_model", path="layers.{i}.message_attn", weights="q_proj k_proj", form="separate", causal=False,
         stack="time", n_layer=12, n_head=12),
     Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
+    Row("janus_vision_model", **CLIP, n_layer=24, n_head=16),  # janus
+    Row("video_llama_3_vision", **CLIP, n_layer=12, n_head=12),  # video_llama_3
+    Row("paddleocr_vl_vision", **CLIP, n_layer=27, n_head=16),
+    Row("ovis2_vision", **CLIP, n_layer=24, n_head=8),  # ovis2
+    Row("got_ocr2_vision", **VISION_QKV, n_layer=12, n_head=12),  # got_ocr2
+    Row("qwen3_asr_encoder", **CLIP, n_layer=24, n_head=16),  # qwen3_asr
+    Row("voxtral_realtime_encoder", **(CLIP | dict(causal=True)), n_layer=32, n_head=32, head_dim=64),
+    Row("glmasr_encoder audioflamingo3_encoder", **CLIP, n_layer=32, n_head=20),  # glmasr, audioflamingo3
+    Row("parakeet_encoder", **CLIP, n_layer=24, n_head=8),  # parakeet
+    Row("dia_encoder", **(CLIP | dict(path="layers.{i}.self_attention")), n_layer=12, n_head=16, head_dim=128),
+    Row("patchtst", **CLIP),
+    Row("mgp-str seggpt", path="(blocks|layers).{i}.(attn|attention)", weights="qkv", form="blocks", causal=False),
+    Row("phi4_multimodal_vision", **CLIP, n_layer=27, n_head=16),  # phi4_multimodal
+    Row("phi4_multimodal_audio", **(CLIP | dict(path="encoders.{i}.self_attn")), n_layer=24, n_head=16),
+    Row("idefics_vision", **CLIP, n_layer=32, n_head=16),
+    Row("kosmos_2_vision_model", **CLIP, n_layer=24, n_head=16),
+    Row("kosmos_2_5_vision_model", **(BERT | dict(path="layer.{i}.attention")), n_layer=18, n_head=24, head_dim=64),
+    Row("pix2struct_vision_model", **(BERT | dict(path="layer.{i}.attention")), n_layer=12, n_head=12, head_dim=64),
     Row("aimv2_vision_model", **CLIP, n_layer=24, n_head=8),
     Row("gemma4_vision", **CLIP, n_layer=16, n_head=12, head_dim=64),
     Row("gemma4_audio", **CLIP, n_layer=12, n_head=8),
@@ -262,10 +319,11 @@ ROWS = [
         causal=False, stack="adapter"),
     Row("""glm4v_vision glm4v_moe_vision radio tipsv2_vision_model glm_ocr_vision glm5_next_vision
         cohere_compass_vision""", **VISION_QKV),
+    Row("timm_vit", **VISION_QKV, head_dim=64),  # timm's vision_transformer.py; the reader gives them this type
     Row("blip_vision_model sam_vision_model sam_hq_vision_model", **VISION_QKV, n_layer=12, n_head=12),
     Row("blip_2_vision_model instructblip_vision_model instructblipvideo_vision_model", **VISION_QKV,
         n_layer=39, n_head=16),
-    Row("qwen2_vl_vision qwen2_5_vl_vision", **VISION_QKV, n_layer=32, n_head=16),
+    Row("qwen2_vl_vision qwen2_5_vl_vision ernie4_5_vl_moe_vision", **VISION_QKV, n_layer=32, n_head=16),
     Row("""qwen3_vl_vision qwen3_vl_moe_vision qwen3_5_vision qwen3_5_moe_vision qwen3_omni_moe_vision_encoder""",
         **VISION_QKV, n_layer=27, n_head=16),
     Row("kimi_k25_vision", path="blocks.{i}", weights="wqkv", form="blocks", causal=False),  # kimi_k25
@@ -276,18 +334,47 @@ ROWS = [
 
     # Two stacks.
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
-        speecht5 mvp fsmt moonshine detr table-transformer""", **BART_ENCODER),
+        speecht5 mvp fsmt moonshine detr table-transformer florence2_language
+        conditional_detr dab-detr time_series_transformer""", **BART_ENCODER),
+    Row("rt_detr rt_detr_v2 d_fine", **(BART_ENCODER | dict(path="encoder.(encoder|aifi).0.layers.{i}.self_attn"))),
     Row("t5gemma_encoder", **(LLAMA | dict(causal=False))),  # t5gemma
+    Row("t5gemma2_text", **(LLAMA | dict(causal=False)), n_layer=26, n_head=8, head_dim=256),  # t5gemma2
+    Row("bigbird_pegasus", path="encoder.layers.{i}.self_attn.self", weights="query key", form="separate",
+        causal=False, stack="encoder"),
     Row("led", path="encoder.layers.{i}.self_attn.longformer_self_attn", weights="query key", form="separate",
         causal=False, stack="encoder"),
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
-        speecht5 mvp fsmt moonshine led trocr""", **BART_DECODER, causal=True),
+        speecht5 mvp fsmt moonshine led trocr florence2_language
+        bigbird_pegasus time_series_transformer""", **BART_DECODER, causal=True),
+    Row("pix2struct_text_model", **(BERT | dict(path="layer.{i}.self_attention.attention", causal=True)), n_layer=12,
+        n_head=12, head_dim=64),  # pix2struct
     Row("t5gemma_decoder", **LLAMA),
+    Row("t5gemma2_decoder", **LLAMA, n_layer=26, n_head=8, head_dim=256),  # it has cross-attention in the same tensors
+    # Text, speech, and the units of speech that are made of them.
+    Row("seamless_m4t seamless_m4t_v2", **(BART_ENCODER | dict(path="text_encoder.layers.{i}.self_attn"))),
+    Row("seamless_m4t seamless_m4t_v2", **(BART_DECODER | dict(path="text_decoder.layers.{i}.self_attn")), causal=True),
+    Row("seamless_m4t seamless_m4t_v2", path="speech_encoder.encoder.layers.{i}.self_attn", weights="linear_q linear_k",
+        form="separate", causal=False, stack="speech_encoder"),
+    Row("seamless_m4t seamless_m4t_v2", path="speech_encoder.adapter.layers.{i}.self_attn", weights="linear_q linear_k",
+        form="separate", causal=False, stack="adapter"),
+    Row("seamless_m4t seamless_m4t_v2", path="t2u_model.model.encoder.layers.{i}.self_attn", weights="q_proj k_proj",
+        form="separate", causal=False, stack="t2u_encoder"),
+    Row("seamless_m4t", path="t2u_model.model.decoder.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
+        causal=True, stack="t2u_decoder"),
+    Row("seamless_m4t_v2", path="t2u_model.model.decoder.layers.{i}.self_attn", weights="q_proj k_proj",
+        form="separate", causal=False, stack="t2u_decoder"),  # all units at once
     Row("prophetnet", **(BART_ENCODER | dict(weights="query_proj key_proj"))),
     Row("prophetnet", **(BART_DECODER | dict(weights="query_proj key_proj")), causal=True),
     Row("longt5", **(T5_ENCODER | dict(path="encoder.block.{i}.layer.0.(Local|TransientGlobal)SelfAttention"))),
     Row("longt5", **T5_DECODER),
-    Row("detr table-transformer", **BART_DECODER, causal=False),  # every query sees all queries
+    # Detectors: every query sees all queries. Deformable attention to the image has no queries and keys. In Conditional
+    # DETR and DAB-DETR, positions have weights of their own.
+    Row("detr table-transformer deformable_detr rt_detr rt_detr_v2 d_fine", **BART_DECODER, causal=False),
+    Row("conditional_detr", path="decoder.layers.{i}", weights="sa_qcontent_proj sa_kcontent_proj", form="separate",
+        causal=False, stack="decoder"),
+    Row("dab-detr", path="decoder.layers.{i}.self_attn", form="separate", causal=False, stack="decoder",
+        weights="self_attn_query_content_proj self_attn_key_content_proj"),
+    Row("grounding-dino mm-grounding-dino", **(BART_DECODER | dict(weights="query key")), causal=False),
     Row("mask2former", **BART_DECODER, causal=False, own=all_but_one),
     Row("t5", **T5_ENCODER, n_layer=6, n_head=8, head_dim=64),
     Row("t5", **T5_DECODER, n_layer=6, n_head=8, head_dim=64),
@@ -302,29 +389,41 @@ KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
 
 # ---- models made of parts, each with a config of its own inside of config.json ---------------------------------------
 
-COMPOSITES = set("""llava llava_next llava_next_video llava_onevision aria fuyu instructblipvideo vipllava paligemma
-    gemma3 gemma3n gemma4 mistral3 internvl idefics2 idefics3 smolvlm mllama llama4 clip chinese_clip altclip
-    clipseg metaclip_2 owlvit owlv2 siglip siglip2 blip blip-2 instructblip git lfm2_vl cohere2_vision aya_vision
-    diffusion_gemma kimi_k25 glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni
-    qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap
-    musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder speech-encoder-decoder
-    vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video sam2_vision_model""".split())
+COMPOSITES = set("""depth_anything prompt_depth_anything zoedepth vitpose upernet vitmatte got_ocr2 janus
+    video_llama_3 paddleocr_vl lighton_ocr ovis2 glm46v deepseek_vl qwen3_asr voxtral_realtime glmasr audioflamingo3
+    musicflamingo shieldgemma2 granite_docling parakeet_ctc dia bark llava llava_next llava_next_video
+    llava_onevision aria fuyu instructblipvideo vipllava paligemma colpali colqwen2 colmodernvbert modernvbert
+    ernie4_5_vl_moe phi4_multimodal glm_ocr gemma4_unified t5gemma2 t5gemma2_encoder florence2 flava pix2struct
+    kosmos-2 kosmos-2.5 gemma3 gemma3n gemma4 mistral3 internvl idefics idefics2 idefics3 smolvlm mllama llama4 clip
+    chinese_clip altclip clipseg metaclip_2 owlvit owlv2 siglip siglip2 blip blip-2 instructblip git lfm2_vl
+    cohere2_vision aya_vision diffusion_gemma kimi_k25 glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5
+    qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v
+    qwen2_audio voxtral clap musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder
+    speech-encoder-decoder vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video
+    sam2_vision_model""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
+    "vlm": r"vlm\.",
     "thinker": r"thinker\.",
     "talker": r"talker\.",
     "code_predictor": r"(.*\.)?code_predictor\.",
-    "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual)\.",
-    "audio": r"(.*\.)?(audio_tower|audio_model)\.",
+    "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual|image_embed)\.|"
+              r"encoder\.encoder\.",  # Pix2Struct
+    "image": r"(.*\.)?image_model\.",
+    "multimodal": r"(.*\.)?multimodal_model\.",
+    "audio": r"(.*\.)?(audio_tower|audio_model|audio_embed)\.",
     "qformer": r"(.*\.)?qformer\.",
     "backbone": "",
     "text_encoder": r"text_encoder\.",
     "encoder": r"(model\.)?encoder\.",
     "decoder": r"(model\.)?decoder\.",
+    "semantic": r"semantic\.",
+    "coarse_acoustics": r"coarse_acoustics\.",
+    "fine_acoustics": r"fine_acoustics\.",
     "text": "",
 }
 # Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
-CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2"}
+CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2", "flava"}
 
 
 class Stages(NamedTuple):
@@ -345,6 +444,8 @@ STAGES = {
     "glpn": Stages(r"block\.{i}\.", "depths", "num_attention_heads", [2, 2, 2, 2], [1, 2, 5, 8]),
     "pvt": Stages(r"block\.{i}\.", "depths", "num_attention_heads", [2, 2, 2, 2], [1, 2, 5, 8]),
     "segformer": Stages(r"block\.{i}\.", "depths", "num_attention_heads", [2, 2, 2, 2], [1, 2, 5, 8]),
+    "florence_vision": Stages(r"blocks\.{i}\.", "depths", "num_heads", [1, 1, 9, 1], [4, 8, 16, 32]),
+    "davit": Stages(r"blocks\.{i}\.", "depths", "num_heads", [1, 1, 9, 1], [4, 8, 16, 32]),
     "hiera": Stages(r"stages\.{i}\.", "depths", "num_heads", [2, 3, 16, 3], [1, 2, 4, 8]),
     "sam2_hiera_det_model": Stages(r"blocks\.{layer}\.", "blocks_per_stage", "num_attention_heads_per_stage",
                                    [1, 2, 7, 2], [1, 2, 4, 8]),

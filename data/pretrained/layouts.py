@@ -26,7 +26,7 @@ from torch import Tensor
 from data.pretrained.layout_config import (LayoutError, expect, pick, pick_count, pick_counts, pick_flag,
                                            pick_section, pick_word, pick_words, require)
 from data.pretrained.layout_forms import FORMS, Sizes
-from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, STAGES, Row
+from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, STAGES, Row, shared_blocks
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class Layer:
         """
         weights = [tensors[name] for name in self.names]
         n_head = self.layout.sizes.n_head
-        n_axes = 3 if self.layout.form == "xlnet" else 2
+        n_axes = 3 if self.layout.form in ("xlnet", "grouped_convolution") else 2
         fits = all(weight.is_floating_point() and weight.itemsize > 1 and weight.ndim == n_axes and weight.numel() > 0
                    for weight in weights)
         if fits:
@@ -84,12 +84,15 @@ class Stack:
 
 # Not layers: cross-attention, pooling, backbones, what turns codes into sound, prediction of further tokens, and the
 # indexer and the compressor of DeepSeek-V3.2 and V4, what puts the frames of X-CLIP together and the groups of
-# GroupViT, the memory of SAM 2. Position projections have other names.
+# GroupViT, the memory of SAM 2, the channels of Florence-2, the letters of CANINE, codes of images; of detectors, the
+# backbone and what mixes in the text. Position projections have other names.
 UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|\bhead\.[qk]_proj|mask_decoder|"
                       r"pixel_level|timm_model|token2wav|code2wav|indexer\.|compressor\.|\bmtp\.|\bmit\.|"
-                      r"downsample\.|memory_attention|prompts_generator|multi_modal_projector")
+                      r"downsample\.|memory_attention|prompts_generator|multi_modal_projector|channel_attn|\.x_attn|"
+                      r"encoder_decoder_attention|conv_encoder|text_backbone|text_enhancer|bbox_attention|"
+                      r"char_encoder|vqmodel|\battn_pool")
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
-      r"(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
+      r"qkv_linear|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
 ADAPTED = re.compile(rf"({QK}|\.in_proj)(\.|_)(\w+\.)*(base_layer|\w*lora|dora|ia3|oft|boft|hada|lokr|vera|fourierft)")
@@ -292,9 +295,9 @@ def part_type(model_type: str, part: str, config: dict) -> str:
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
 # Keys of config.json, which are tried in this order. {0} is the name of the stack.
 N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
-    encoder_layers conf_num_hidden_layers"""
+    encoder_layers conf_num_hidden_layers layers num_blocks"""
 N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
-    num_heads attention_heads encoder_attention_heads conf_num_attention_heads"""
+    num_heads attention_heads speech_encoder_attention_heads encoder_attention_heads conf_num_attention_heads"""
 N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
 # The layer_types with a softmax. Others, such as "linear_attention", "conv" and "mamba", have none.
 SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
@@ -327,6 +330,10 @@ def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
     attn_config = pick_section(config, "attn_config", default={})  # DBRX
     n_kv_head = pick_count(config, N_KV_HEAD.format(row.stack), default=pick_count(attn_config, "kv_n_heads"))
     head_dim = pick_count(config, "head_dim d_kv d_head attention_head_size", default=row.head_dim)
+    if part.model_type == "mimo_v2_flash":  # twice as many key heads where there is a window: as many as there are
+        n_kv_head = None
+    if part.model_type == "d_fine" and row.stack == "encoder":  # head_dim is of the decoder
+        head_dim = None
     if part.model_type == "convbert":  # convolutions take the place of the other heads
         head_dim = pick_count(config, "hidden_size", default=768) // n_head
         n_head = n_head // pick_count(config, "head_ratio", default=2)
@@ -350,7 +357,7 @@ def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
     """The numbers of the layers that have their own queries and keys, and a softmax."""
     layer_types = pick_words(config, "layer_types layers_block_type")
     n_own = left_out(row, config, n_layer).start
-    if layer_types:
+    if layer_types and row.own is not shared_blocks:
         return [i for i, layer_type in enumerate(layer_types[:n_own]) if layer_type in SOFTMAX]
     if row.own:
         return list(row.own(config, n_layer))
@@ -418,7 +425,7 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
 
 def shown(name: str) -> str:
     """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", Qwen-Omni's thinker is left out."""
-    return name.removeprefix("text_").removeprefix("thinker.").replace("vision.backbone", "vision")
+    return name.removeprefix("text_").removeprefix("thinker.").removeprefix("vlm.").replace("vision.backbone", "vision")
 
 
 def is_causal(row: Row, config: dict) -> bool | None:

@@ -10,17 +10,17 @@ import math
 import re
 from collections.abc import Mapping
 
-from data.pretrained.files import CheckpointError, Folder, Table, TensorInfo, require
+from data.pretrained.files import CheckpointError, Folder, TensorInfo, WeightFile, require
 
 HEAD = 1 << 15  # bytes of the first read of a file; most headers are shorter
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
 
 
-def read_header(folder: Folder, file: str) -> Table:
+def read_header(folder: Folder, file: str) -> WeightFile:
     head, size = folder.read_head(file, HEAD)
     start = 8 + int.from_bytes(head[:8], "little")  # of the data
     require(9 < start <= min(size, MAX_HEADER), f"{file} is cut short or no safetensors: get it again")
-    return Table(size, parse_header(folder.read_bytes(file, 8, start), file, start, size))
+    return WeightFile(size, parse_header(folder.read_bytes(file, 8, start), file, start, size))
 
 
 def parse_header(header: bytes, file: str, start: int, size: int) -> dict[str, TensorInfo]:

@@ -74,8 +74,11 @@ def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
 
 
 def open_local(source: str, path: str) -> Checkpoint:
-    parent, only = (path, "") if os.path.isdir(path) else os.path.split(path)
-    require(not only or only.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
+    if os.path.isdir(path):
+        parent, only = path, ""
+    else:
+        parent, only = os.path.split(path)
+        require(only.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
     try:
         folder = Folder(Path(parent), sorted(os.listdir(parent or ".")))
         if not only:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import DTYPES, CheckpointError, Folder, Table, TensorInfo, require
+from data.pretrained.files import DTYPES, CheckpointError, Folder, TensorInfo, WeightFile, require
 
 HEAD = 64  # bytes of the first read, which shows whether the file is a zip
 TAIL = 1 << 10  # bytes at the end of a zip, where zipfile looks for the directory in several small reads
@@ -30,41 +30,60 @@ DAMAGE = (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, Lo
           AttributeError, AssertionError, ArithmeticError, MemoryError, struct.error)
 
 
-class Record(NamedTuple):
-    """A file inside of the zip: its bytes are [start, end) of the zip."""
+class ZipRecord(NamedTuple):
+    """A file inside of the zip, which is called a record: its bytes are [start, end) of the zip."""
 
     start: int
     end: int
     crc: int  # of its bytes; 0 if torch was told to write none
 
 
-def read_torch(folder: Folder, file: str) -> Table:
+def read_torch(folder: Folder, file: str) -> WeightFile:
+    """CheckpointError if the file is damaged, or would run code."""
     head, size = folder.read_head(file, HEAD)
     try:
         records = None
         if head.startswith(b"PK\3\4"):  # it is a zip
             records = read_directory(folder, file, size)
         if records is None:
-            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
-            folder.bytes_read_of[file] = size
-            tensors = {name: loaded_tensor(file, name, tensor) for name, tensor in named_tensors(saved, file)}
-        else:
-            saved, record_at = unpickle(read_pickle(folder, file, records["data.pkl"]), records)
-            tensors = {name: placed_tensor(file, name, tensor, record_at)
-                       for name, tensor in named_tensors(saved, file)}
+            return read_whole(folder, file, size)
+        return read_places(folder, file, size, records)
     except DAMAGE as e:
         code = re.search(r"GLOBAL (\S+)", str(e))
         why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
         raise CheckpointError(f"{file} {why}; look for a safetensors version") from e
+
+
+def read_whole(folder: Folder, file: str, size: int) -> WeightFile:
+    """Load an older or a compressed file. Its tensors are in memory afterwards."""
+    saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
+    folder.bytes_read_of[file] = size
+    tensors = {name: find_loaded(file, name, tensor) for name, tensor in named_tensors(saved, file)}
+    return WeightFile(size, tensors, find_model_args(saved))
+
+
+def read_places(folder: Folder, file: str, size: int, records: dict[str, ZipRecord]) -> WeightFile:
+    """Read data.pkl alone, which tells where in the file the tensors lie."""
+    data_pkl = read_pickle(folder, file, records["data.pkl"])
+    saved, record_at = unpickle(data_pkl, records)
+    tensors = {name: find_in_zip(file, name, tensor, record_at) for name, tensor in named_tensors(saved, file)}
+    return WeightFile(size, tensors, find_model_args(saved))
+
+
+def find_model_args(saved: dict) -> dict | None:
+    """nanoGPT's config, which it saves beside the weights; None if this is no file of nanoGPT."""
     model_args = saved.get("model_args")
-    return Table(size, tensors, model_args if isinstance(model_args, dict) else None)
+    return model_args if isinstance(model_args, dict) else None
 
 
 # ---- the directory of the zip ------------------------------------------------------------------------------------
 
 
-class RangeFile(io.RawIOBase):
-    """A file for zipfile. Each read is one range of bytes, except for the tail, which is read only once."""
+class SeekableRanges(io.RawIOBase):
+    """
+    A file of a Folder with seek and read, as zipfile wants it. Each read is one range of bytes, except for the tail,
+    which is read only once.
+    """
 
     def __init__(self, folder: Folder, file: str, size: int):
         self.folder, self.file, self.size, self.position = folder, file, size, 0
@@ -93,9 +112,9 @@ class RangeFile(io.RawIOBase):
         return before_tail + self.tail[max(0, start - self.tail_start) : max(0, end - self.tail_start)]
 
 
-def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | None:
-    """{name without the prefix: Record} of the zip; None if torch has to load the whole file."""
-    with zipfile.ZipFile(RangeFile(folder, file, size)) as zipped:
+def read_directory(folder: Folder, file: str, size: int) -> dict[str, ZipRecord] | None:
+    """{name without the prefix: ZipRecord} of the zip; None if torch has to load the whole file."""
+    with zipfile.ZipFile(SeekableRanges(folder, file, size)) as zipped:
         infos = zipped.infolist()
         directory_start = zipped.start_dir
     prefix = infos[0].filename.partition("/")[0] + "/"
@@ -116,13 +135,17 @@ def read_directory(folder: Folder, file: str, size: int) -> dict[str, Record] | 
         records[name] = record
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:  # the bit: encrypted
             stored = False
-    byteorder = records.get("byteorder")  # holds "little" or "big"; absent from older files, which are little
-    if not stored or byteorder and byteorder.end - byteorder.start != len("little"):
+    if not stored or is_big_endian(records.get("byteorder")):
         return None
     return records
 
 
-def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> Record:
+def is_big_endian(record: ZipRecord | None) -> bool:
+    """record: byteorder, which holds "little" or "big"; absent from older files, which are little."""
+    return record is not None and record.end - record.start != len("little")
+
+
+def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> ZipRecord:
     """
     Where the bytes of a record are. `end` is where the next record begins.
 
@@ -140,25 +163,25 @@ def find_record(folder: Folder, file: str, info: zipfile.ZipInfo, end: int) -> R
         header = folder.read_bytes(file, info.header_offset, info.header_offset + LOCAL_HEADER)
         name_length, extra_length = struct.unpack("<HH", header[-4:])
         start = info.header_offset + LOCAL_HEADER + name_length + extra_length
-    return Record(start, start + info.compress_size, info.CRC)
+    return ZipRecord(start, start + info.compress_size, info.CRC)
 
 
 # ---- the tensors -------------------------------------------------------------------------------------------------
 
 
-def read_pickle(folder: Folder, file: str, record: Record) -> bytes:
+def read_pickle(folder: Folder, file: str, record: ZipRecord) -> bytes:
     require(record.end - record.start <= MAX_RECORD, f"{file} has a data.pkl of more than {MAX_RECORD:,} bytes")
     data_pkl = folder.read_bytes(file, record.start, record.end)
     require(record.crc in (0, zlib.crc32(data_pkl)), f"{file} is damaged (checksum of its data.pkl): get it again")
     return data_pkl
 
 
-def unpickle(data_pkl: bytes, records: dict[str, Record]) -> tuple[dict, dict[int, Record]]:
+def unpickle(data_pkl: bytes, records: dict[str, ZipRecord]) -> tuple[dict, dict[int, ZipRecord]]:
     """
-    -> the saved object, whose tensors are on the meta device and have no values; and {offset: Record of a storage}.
+    -> the saved object, whose tensors are on the meta device and have no values; and {offset: ZipRecord of a storage}.
 
     torch reads a zip in memory that has the same data.pkl and the same records, but all of them empty. To a storage on
-    the meta device it gives a _checkpoint_offset, the place of its bytes in the zip. This offset finds the Record.
+    the meta device it gives a _checkpoint_offset, the place of its bytes in the zip. This offset finds the ZipRecord.
     """
     small, record_at = io.BytesIO(), {}
     with zipfile.ZipFile(small, "w") as zipped:
@@ -172,7 +195,7 @@ def unpickle(data_pkl: bytes, records: dict[str, Record]) -> tuple[dict, dict[in
     return torch.load(small, map_location="meta", weights_only=True), record_at
 
 
-def placed_tensor(file: str, name: str, tensor: torch.Tensor, record_at: dict[int, Record]) -> TensorInfo:
+def find_in_zip(file: str, name: str, tensor: torch.Tensor, record_at: dict[int, ZipRecord]) -> TensorInfo:
     """Where the values of a tensor on the meta device lie."""
     storage = tensor.untyped_storage()
     offset = getattr(storage, "_checkpoint_offset", None)
@@ -188,7 +211,8 @@ def placed_tensor(file: str, name: str, tensor: torch.Tensor, record_at: dict[in
     return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, end, tensor.stride())
 
 
-def loaded_tensor(file: str, name: str, tensor: torch.Tensor) -> TensorInfo:
+def find_loaded(file: str, name: str, tensor: torch.Tensor) -> TensorInfo:
+    """The same for a tensor of a file that was loaded as a whole: it lies in memory."""
     require(not tensor.is_meta, without_values(file, name))
     start = tensor.data_ptr()
     return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), start, start + tensor.nbytes,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from data.results import compare, figures, tables
+from data.results import figures, records, tables
 from data.results.runs import RunError, require, writing
 
 
@@ -25,7 +25,8 @@ def parse(argv, description, gamma):
     parser.add_argument("--level", type=float, default=2.5,
                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     parser.add_argument("--baseline", metavar="ARM",
-                        help="what other runs are measured against (the plain random start, or the first arm)")
+                        help="what other runs are measured against (the plain random start, or the first arm); "
+                        "of a tuning, test every arm against it")
     parser.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
     parser.add_argument("--per_head", action="store_true", help="score every head as well")
     parser.add_argument("--csv", metavar="FILE",
@@ -70,7 +71,7 @@ def check(args):
         if path is not None:
             require_writable(flag, path)
     if args.csv and Path(args.csv).exists():
-        mine = compare.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
+        mine = records.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
 
 

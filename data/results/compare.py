@@ -1,180 +1,28 @@
 """
 Comparisons of training runs. An arm is one configuration; it has several runs, which differ only in their seed.
 
-A comparison is kept in one small CSV file, which has all that tables and figures show. It has a row for every
-evaluation of every run. Comments at its top hold the configuration: first what all arms share, then what is special to
-each arm.
-
 Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs. If there
 were no difference, each pair could as well have come out the other way round. So we count, among all 2^n ways to turn
 the n pairs, those with a result at least as large (sign_flip). With many arms, one will stand out by chance. So all p
 of a column are corrected together (holm).
 """
 
-import csv
-import io
 import itertools
-import json
 import math
-import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from config import TrainConfig
-from data.results.runs import read_run, replacing, require
+from data.results.records import FREE, read_comparison, record_of_run
+from data.results.runs import read_run, require
 
-SAME = "max_iters batch_size block_size eval_interval eval_iters mlm_probability checksum tokenizer".split()
-FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "keep", "micro_batch_size",
-        "data_dir"}
+# Runs can be compared if they have the same values of these keys: the same data, the same number of steps, and losses
+# that mean the same.
+SAME = ["max_iters", "batch_size", "block_size", "eval_interval", "eval_iters", "mlm_probability", "checksum",
+        "tokenizer"]
+MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 PLAIN = dict(init="random", qk_std=0.02, v_std=0.02, qk_norm=False, diagonal=0.0, constraint="none")  # BERT's start
-MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]  # over layers
-BY_LAYER = ["symmetry", "directionality"]
-COLUMNS = ["arm", "seed", "step", "train_loss", "val_loss", *MEDIANS, "symmetry_std"]  # and BY_LAYER: symmetry_0, ...
-DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
-
-
-class Record(NamedTuple):
-    """One run, as a comparison keeps it."""
-
-    arm: str
-    seed: int
-    config: dict
-    eval_steps: np.ndarray  # the steps of evaluations, (E,)
-    train_loss: np.ndarray  # (E,) [nats/token]
-    val_loss: np.ndarray  # (E,) [nats/token]
-    steps: np.ndarray  # the steps at which scores were written, (S,)
-    medians: dict  # name of MEDIANS -> median over layers, (S,)
-    symmetry_std: np.ndarray  # standard deviation over the heads of a layer, mean over layers, (S,)
-    layers: dict  # name of BY_LAYER -> (S, L)
-
-
-def condense(run):
-    """runs.Run -> Record"""
-    medians = {name: np.round(np.median(run.layers[name], axis=1), DIGITS) for name in MEDIANS}
-    layers = {name: np.round(run.layers[name], DIGITS) for name in BY_LAYER}
-    spread = np.round(run.heads["symmetry"].std(axis=2).mean(axis=1), DIGITS)
-    return Record(
-        arm=run.name,
-        seed=run.config["seed"],
-        config=run.config,
-        eval_steps=run.log["step"].astype(int),
-        train_loss=np.round(run.log["train_loss"], DIGITS),
-        val_loss=np.round(run.log["val_loss"], DIGITS),
-        steps=run.steps,
-        medians=medians,
-        symmetry_std=spread,
-        layers=layers,
-    )
-
-
-# ---- the file of a comparison ------------------------------------------------------------------------------------
-
-
-def write_comparison(path, arms):
-    """arms: {name: its records}"""
-    records = [record for records in arms.values() for record in records]
-    n_layer = max(record.config["n_layer"] for record in records)
-    layer_columns = [f"{name}_{layer}" for layer in range(n_layer) for name in BY_LAYER]
-    with replacing(path) as temporary, open(temporary, "w", newline="") as f:
-        f.write("\n".join(config_lines(arms)) + "\n")
-        out = csv.DictWriter(f, COLUMNS + layer_columns)
-        out.writeheader()
-        for record in records:
-            out.writerows(record_rows(record))
-
-
-def config_lines(arms):
-    """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
-    configs = {}
-    for name, records in arms.items():
-        configs[name] = {key: value for key, value in records[0].config.items() if key not in FREE}
-    first = next(iter(configs.values()))
-    shared = {}
-    for key, value in first.items():
-        if all(config.get(key) == value for config in configs.values()):
-            shared[key] = value
-    lines = [f"# config {json.dumps(shared)}"]
-    for name, config in configs.items():
-        own = {key: value for key, value in config.items() if key not in shared}
-        lines.append(f"# config of {name} {json.dumps(own)}")
-    return lines
-
-
-def record_rows(record):
-    """A dict for every step that has a loss, or scores, or both. Cells without a value are left out."""
-    rows = {}
-    for step in sorted({*record.eval_steps.tolist(), *record.steps.tolist()}):
-        rows[step] = dict(arm=record.arm, seed=record.seed, step=step)
-    for i, step in enumerate(record.eval_steps.tolist()):
-        rows[step] |= dict(train_loss=text(record.train_loss[i]), val_loss=text(record.val_loss[i]))
-    for i, step in enumerate(record.steps.tolist()):
-        rows[step] |= {name: text(record.medians[name][i]) for name in MEDIANS}
-        rows[step]["symmetry_std"] = text(record.symmetry_std[i])
-        for name in BY_LAYER:
-            for layer, value in enumerate(record.layers[name][i]):
-                rows[step][f"{name}_{layer}"] = text(value)
-    return list(rows.values())
-
-
-def text(x):
-    return "" if math.isnan(x) else f"{x:.{DIGITS}f}"
-
-
-def is_comparison(path):
-    with open(path) as f:
-        return f.readline().startswith("# config ")
-
-
-def read_comparison(path):
-    """The records in a CSV file. Keys that are newer than the file have their defaults."""
-    shared, own, lines = {}, {}, []
-    for line in Path(path).read_text().splitlines(keepends=True):
-        comment = re.match(r"# config (?:of (\S+) )?(\{.*\})$", line)
-        if comment is None:
-            lines.append(line)
-        elif comment[1] is None:
-            shared = json.loads(comment[2])
-        else:
-            own[comment[1]] = json.loads(comment[2])
-    by_run = {}
-    table = csv.DictReader(io.StringIO("".join(lines)))
-    missing = {*COLUMNS} - {*(table.fieldnames or [])}
-    require(not missing, f"{path} lacks the columns {', '.join(sorted(missing))}: write it again with --csv")
-    for row in table:
-        by_run.setdefault((row["arm"], int(row["seed"])), []).append(row)
-    records = []
-    for (arm, seed), rows in by_run.items():
-        config = asdict(TrainConfig()) | shared | own[arm] | dict(seed=seed)
-        records.append(to_record(arm, seed, config, rows))
-    return records
-
-
-def to_record(arm, seed, config, rows):
-    """A Record from the rows of one run in a CSV file."""
-    evaluations = [row for row in rows if row["val_loss"]]
-    scored = [row for row in rows if row["symmetry"]]
-    layers = {}
-    for name in BY_LAYER:
-        layers[name] = np.array([numbers(scored, f"{name}_{layer}") for layer in range(config["n_layer"])]).T
-    return Record(
-        arm=arm,
-        seed=seed,
-        config=config,
-        eval_steps=numbers(evaluations, "step").astype(int),
-        train_loss=numbers(evaluations, "train_loss"),
-        val_loss=numbers(evaluations, "val_loss"),
-        steps=numbers(scored, "step").astype(int),
-        medians={name: numbers(scored, name) for name in MEDIANS},
-        symmetry_std=numbers(scored, "symmetry_std"),
-        layers=layers,
-    )
-
-
-def numbers(rows, column):
-    return np.array([float(row[column] or "nan") for row in rows])
 
 
 # ---- arms --------------------------------------------------------------------------------------------------------
@@ -187,20 +35,25 @@ def pool(paths):
         if Path(path).is_file():
             records += read_comparison(path)
         else:
-            records.append(condense(read_run(path)))
+            records.append(record_of_run(read_run(path)))
     arms = {}
     for record in records:
-        for key in SAME:
-            mine, first = record.config[key], records[0].config[key]
-            require(mine == first, f"{record.arm} has {key} = {mine}, {records[0].arm} has {first}: these are not runs "
-                                   "of one comparison")
+        require_same_comparison(record, records[0])
         for other in arms.setdefault(record.arm, []):
             require_same_arm(record, other)
         arms[record.arm].append(record)
     return arms
 
 
+def require_same_comparison(record, other):
+    for key in SAME:
+        mine, theirs = record.config[key], other.config[key]
+        require(mine == theirs, f"{record.arm} has {key} = {mine}, {other.arm} has {theirs}: these are not runs of one "
+                                "comparison")
+
+
 def require_same_arm(record, other):
+    """The configurations of two runs of one arm differ in their seeds, and else in keys of FREE at most."""
     for key in record.config.keys() - FREE:
         mine, theirs = record.config[key], other.config[key]
         require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
@@ -216,38 +69,52 @@ def choose(arms, names):
 
 def task(config):
     """What a model has to do, in words. Losses of different tasks are not compared."""
+    network = "decoder" if config["causal"] else "encoder"
     objective = config["objective"]
     if objective == "auto":
         objective = "next" if config["causal"] else "masked"
-    return f"{'decoder' if config['causal'] else 'encoder'}, {objective}"
+    return f"{network}, {objective}"
+
+
+def by_task(arms):
+    """{task: the names of its arms}"""
+    names = {}
+    for name, records in arms.items():
+        names.setdefault(task(records[0].config), []).append(name)
+    return names
 
 
 def baselines(arms, chosen=None):
     """
-    The baseline of every task -> {task: name of an arm}. It is the chosen arm, else the arm with BERT's plain random
-    start, else the first arm.
+    The baseline of every task -> {task: name of an arm}. It is the chosen arm, else the first arm with BERT's plain
+    random start, else the first arm.
     """
     require(chosen is None or chosen in arms, f"no arm is called {chosen}: there are {', '.join(arms)}")
     found = {}
-    for name, records in arms.items():
-        found.setdefault(task(records[0].config), name)
-    for name, records in reversed(arms.items()):
-        config = records[0].config
-        if all(config[key] == value for key, value in PLAIN.items()):
-            found[task(config)] = name
-    if chosen:
-        found[task(arms[chosen][0].config)] = chosen
+    for same_task, names in by_task(arms).items():
+        plain = [name for name in names if is_plain(arms[name][0].config)]
+        if chosen in names:
+            found[same_task] = chosen
+        elif plain:
+            found[same_task] = plain[0]
+        else:
+            found[same_task] = names[0]
     return found
+
+
+def is_plain(config):
+    return all(config[key] == value for key, value in PLAIN.items())
 
 
 def arrange(arms, chosen=None):
     """The same arms, sorted: the arms of one task stand together, its baseline first."""
+    baseline_of = baselines(arms, chosen)
     arranged = {}
-    for same_task, baseline in baselines(arms, chosen).items():
-        arranged[baseline] = arms[baseline]
-        for name, records in arms.items():
-            if task(records[0].config) == same_task:
-                arranged[name] = records
+    for same_task, names in by_task(arms).items():
+        baseline = baseline_of[same_task]
+        others = [name for name in names if name != baseline]
+        for name in [baseline, *others]:
+            arranged[name] = arms[name]
     return arranged
 
 
@@ -275,7 +142,9 @@ def speed_up(steps, loss, baseline_loss):
     (T - t) / T, where T is the last step, and t is the first evaluation at which the smoothed loss is at or below the
     last smoothed loss of the baseline. -inf, less than any number, if it never is.
     """
-    return (steps[-1] - first_step(steps, smooth(loss), smooth(baseline_loss)[-1])) / steps[-1]
+    T = steps[-1]
+    t = first_step(steps, smooth(loss), target=smooth(baseline_loss)[-1])
+    return (T - t) / T
 
 
 # ---- chance ------------------------------------------------------------------------------------------------------
@@ -296,11 +165,12 @@ def sign_flip(differences):
 
 def interval(differences):
     """
-    All d that sign_flip does not reject at 0.05 once d is taken off the n differences -> (lowest, highest).
+    The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
+    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
 
-    Turning some of them makes the sum larger, or leaves it, where the mean of those that are turned is at most d. So the
-    one-sided p of d is the share of subsets with a mean of at most d, and the ends are themselves means of subsets
-    (Hartigan 1969). Fewer than six pairs reject nothing: (nan, nan).
+    Turn the signs of some of the differences less d. Their sum does not fall if the mean of those differences is at
+    most d. So the one-sided p of d is the share of subsets with a mean of at most d, and both ends are means of subsets
+    (Hartigan 1969).
     """
     sums = np.zeros(1)  # of all 2^n subsets; the first is empty
     sizes = np.zeros(1)
@@ -316,12 +186,18 @@ def interval(differences):
 
 def sign_flip_of_ranks(ours, theirs):
     """
-    The same for pairs of steps. A step may be inf, "not reached", so each step is replaced by its rank among those of
+    sign_flip for pairs of steps. A step may be inf, "not reached", so each step is replaced by its rank among those of
     both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
     """
     both = np.concatenate([ours, theirs])
-    ranks = np.array([(both < x).sum() + ((both == x).sum() + 1) / 2 for x in both])
-    return sign_flip(ranks[: len(ours)] - ranks[len(ours) :])
+    ranks = []
+    for step in both:
+        n_earlier = (both < step).sum()
+        n_equal = (both == step).sum()  # itself among them; they share the ranks n_earlier + 1 to n_earlier + n_equal
+        ranks.append(n_earlier + (n_equal + 1) / 2)
+    our_ranks = np.array(ranks[: len(ours)])
+    their_ranks = np.array(ranks[len(ours) :])
+    return sign_flip(our_ranks - their_ranks)
 
 
 def holm(ps):
@@ -338,17 +214,17 @@ def holm(ps):
 # ---- the table of a comparison -----------------------------------------------------------------------------------
 
 
-class Arm(NamedTuple):
-    """A line of the table. A pair is a run of this arm and a run of its baseline with the same seed."""
+class Outcome(NamedTuple):
+    """What came of one arm: a line of the table. A pair is a run of it and a run of its baseline with the same seed."""
 
-    name: str
+    name: str  # of the arm
     baseline: str  # the name of its baseline; its own name if it is one
     losses: np.ndarray  # at the end of each run, (seeds,) [nats/token]
     first_steps: np.ndarray  # the first step at which the smoothed loss is at or below the level; inf: never. (seeds,)
     symmetry: float  # at the end, median over layers, mean over seeds
     directionality: float
     update_symmetry: float  # median over layers, then over the run, mean over seeds
-    unfinished: int  # the number of runs that have not finished; they count only if no run has finished
+    n_unfinished: int  # the number of runs that have not finished; they count only if no run has finished
     # Against the baseline; nan if this is a baseline itself, or shares no seed with it:
     n_pairs: int = 0
     difference: float = math.nan  # of the losses at the end, mean over pairs [nats/token]
@@ -358,23 +234,29 @@ class Arm(NamedTuple):
     speed_up: float = math.nan  # median over pairs; -inf: not reached
 
 
-def compare(arms, level, chosen=None):
-    """{arm: its records} -> a list of Arm. Each column of p is corrected for the number of arms."""
-    reference = baselines(arms, chosen)
-    lines = []
+def find_outcomes(arms, level, chosen=None):
+    """
+    {arm: its records} -> a list of Outcome. level: a loss [nats/token]. chosen: the baseline, as in baselines. Each
+    column of p is corrected for the number of arms.
+    """
+    baseline_of = baselines(arms, chosen)
+    outcomes = []
     for name, records in arms.items():
-        baseline = reference[task(records[0].config)]
-        lines.append(compare_arm(name, records, baseline, arms[baseline], level))
-    p_loss = holm([line.p_loss for line in lines])
-    p_step = holm([line.p_step for line in lines])
-    return [line._replace(p_loss=p, p_step=q) for line, p, q in zip(lines, p_loss, p_step)]
+        baseline = baseline_of[task(records[0].config)]
+        outcome = outcome_of(name, baseline, records, level)
+        if name != baseline:
+            outcome = compare_with(outcome, records, arms[baseline], level)
+        outcomes.append(outcome)
+    losses = holm([outcome.p_loss for outcome in outcomes])
+    steps = holm([outcome.p_step for outcome in outcomes])
+    return [outcome._replace(p_loss=p_loss, p_step=p_step) for outcome, p_loss, p_step in zip(outcomes, losses, steps)]
 
 
-def compare_arm(name, records, baseline, others, level):
-    """One line of the table. others: the records of the baseline."""
+def outcome_of(name, baseline, records, level):
+    """What can be said of an arm by itself."""
     n_unfinished = len(records) - len(finished(records))
     records = counted(records)
-    line = Arm(
+    return Outcome(
         name=name,
         baseline=baseline,
         losses=np.array([record.val_loss[-1] for record in records]),
@@ -382,21 +264,26 @@ def compare_arm(name, records, baseline, others, level):
         symmetry=np.mean([record.medians["symmetry"][-1] for record in records]),
         directionality=np.mean([record.medians["directionality"][-1] for record in records]),
         update_symmetry=np.mean([median_change(record) for record in records]),
-        unfinished=n_unfinished,
+        n_unfinished=n_unfinished,
     )
+
+
+def compare_with(outcome, records, others, level):
+    """The same outcome, with what can be said against the baseline. others: the records of the baseline."""
     pairs = []
-    for mine in records:
+    for mine in counted(records):
         for other in counted(others):
             if mine.seed == other.seed:
                 pairs.append((mine, other))
-    if name == baseline or not pairs:
-        return line
-    require(len(pairs) <= 20, f"{name} and {baseline} share {len(pairs)} seeds; the exact test takes 20 at the most")
+    if not pairs:
+        return outcome
+    require(len(pairs) <= MAX_PAIRS, f"{outcome.name} and {outcome.baseline} share {len(pairs)} seeds; the exact test "
+                                     f"takes {MAX_PAIRS} at the most")
     differences = np.array([mine.val_loss[-1] - other.val_loss[-1] for mine, other in pairs])
     our_steps = [left_at(mine, level) for mine, _ in pairs]
     their_steps = [left_at(other, level) for _, other in pairs]
     gains = [speed_up(mine.eval_steps, mine.val_loss, other.val_loss) for mine, other in pairs]
-    return line._replace(
+    return outcome._replace(
         n_pairs=len(pairs),
         difference=differences.mean(),
         interval=interval(differences),
@@ -416,6 +303,7 @@ def counted(records):
 
 
 def left_at(record, level):
+    """The first step at which the smoothed loss is at or below the level: the run has left the plateau. inf: never."""
     return first_step(record.eval_steps, smooth(record.val_loss), level)
 
 

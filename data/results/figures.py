@@ -1,32 +1,35 @@
 """
-The pictures that analyze.py and train.py draw. Blue is an encoder and purple a decoder everywhere, as in the paper.
+What all pictures share, and the pictures of pretrained models. Blue is an encoder and purple a decoder everywhere, as
+in the paper.
 """
 
 import contextlib
-import itertools
 import warnings
 from pathlib import Path
+from string import ascii_lowercase
 
 import numpy as np
 
-from data.results import compare, null
+from data.results import null
 from data.results.runs import replacing
 
 ENCODER, DECODER, UNKNOWN = "#2166ac", "#8e3b9e", "0.5"
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
-DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (3, 1)), (0, (8, 2, 1, 2))]
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, every seed is drawn
+LETTERS = [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)]  # a, ..., aa
 
 
-def kind(causal):
-    """-> what a stack is, and its colour."""
+def kind_of(causal):
+    """What a network is. causal: None if it is not known."""
     if causal is None:
-        return "causal unknown", UNKNOWN
-    if causal:
-        return "decoder", DECODER
-    return "encoder", ENCODER
+        return "causal unknown"
+    return "decoder" if causal else "encoder"
+
+
+def colour_of(causal):
+    if causal is None:
+        return UNKNOWN
+    return DECODER if causal else ENCODER
 
 
 def formats():
@@ -65,6 +68,14 @@ def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
 
 
+def share_limits(axes):
+    """Give all panels the same range."""
+    low = min(axis.get_ylim()[0] for axis in axes)
+    high = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.set_ylim(low, high)
+
+
 def put_legend(axis, handles=None, ncols=1):
     """Put the legend to the right of the panels, where there are no data."""
     if handles is None:
@@ -88,35 +99,45 @@ def layer_colour(layer, n_layer):
 # ---- pretrained models -------------------------------------------------------------------------------------------
 
 
-def plot_models(summary, path):
+def plot_models(summaries, path):
     """
     Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
     matrices. The numbers at the dots refer to the legend.
     """
-    with figure(path, [1, 1]) as ((left, right),):
-        for axis, name in (left, "symmetry"), (right, "directionality"):
-            for number, s in enumerate(summary, 1):
-                q1, median, q3 = getattr(s, name)
-                band = null.band(name, s.n, s.r)
-                if band:
-                    axis.plot([s.n_params] * 2, band, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
-                axis.errorbar(s.n_params, median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white",
-                              mew=0.5, fmt=MARKERS[s.modality], color=kind(s.causal)[1])
-                axis.annotate(str(number), (s.n_params, median), (4, 2), textcoords="offset points", fontsize=7)
+    with figure(path, [1, 1]) as ((symmetry, directionality),):
+        for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
+            for number, summary in enumerate(summaries, 1):
+                draw_summary(axis, number, summary, score)
             put_zero(axis)
-            axis.set(xscale="log", xlabel="parameters", ylabel=f"{name} of $W_{{qk}}$")
+            axis.set(xscale="log", xlabel="parameters", ylabel=f"{score} of $W_{{qk}}$")
             put_parameter_ticks(axis)
-        put_titles((left, right), ["median and quartiles over layers", "the same of directionality"])
-        for causal in dict.fromkeys(s.causal for s in summary):
-            label, colour = kind(causal)
-            left.plot([], [], "o", color=colour, label=label)
-        for modality in dict.fromkeys(s.modality for s in summary):
-            left.plot([], [], MARKERS[modality], color="0.6", label=modality)
-        left.plot([], [], color="0.88", lw=5, label="95 of 100\nrandom matrices")
-        for number, s in enumerate(summary, 1):
-            left.plot([], [], " ", label=f"{number} {Path(s.model).name} {s.stack}".strip())
-        handles = left.get_legend_handles_labels()[0]
-        put_legend(left, handles, ncols=1 + len(handles) // 17)  # so many are as high as the figure
+        put_titles((symmetry, directionality), ["median and quartiles over layers", "the same of directionality"])
+        put_legend_of_models(symmetry, summaries)
+
+
+def draw_summary(axis, number, summary, score):
+    """One stack in the panel of a score."""
+    x = summary.n_params
+    q1, median, q3 = getattr(summary, score)
+    band = null.band(score, summary.n, summary.r)
+    if band:
+        axis.plot([x, x], band, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
+    axis.errorbar(x, median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white", mew=0.5,
+                  fmt=MARKERS[summary.modality], color=colour_of(summary.causal))
+    axis.annotate(str(number), (x, median), (4, 2), textcoords="offset points", fontsize=7)
+
+
+def put_legend_of_models(axis, summaries):
+    """What colours, marks and numbers stand for."""
+    for causal in dict.fromkeys(summary.causal for summary in summaries):  # each once, in their order
+        axis.plot([], [], "o", color=colour_of(causal), label=kind_of(causal))
+    for modality in dict.fromkeys(summary.modality for summary in summaries):
+        axis.plot([], [], MARKERS[modality], color="0.6", label=modality)
+    axis.plot([], [], color="0.88", lw=5, label="95 of 100\nrandom matrices")
+    for number, summary in enumerate(summaries, 1):
+        axis.plot([], [], " ", label=f"{number} {Path(summary.model).name} {summary.stack}".strip())
+    handles, _ = axis.get_legend_handles_labels()
+    put_legend(axis, handles, ncols=1 + len(handles) // 17)  # so many are as high as the figure
 
 
 def put_parameter_ticks(axis):
@@ -153,7 +174,7 @@ def plot_model(name, rows, causal, crops, path):
         for axis, score in (left, "symmetry"), (right, "directionality"):
             put_null(axis, score, layers[0].n, layers[0].r)
             for stack in causal:
-                label = f"{stack or Path(name).name} ({kind(causal[stack])[0]})"
+                label = f"{stack or Path(name).name} ({kind_of(causal[stack])})"
                 mine = [row for row in rows if row.stack == stack]
                 draw_stack(axis, mine, score, colours[stack], label)
             put_zero(axis)
@@ -207,7 +228,7 @@ def stack_colours(causal):
     colours, seen = {}, []
     for stack, value in causal.items():
         white = 0.45 * min(2, seen.count(value))
-        colours[stack] = (1 - white) * np.array(to_rgb(kind(value)[1])) + white
+        colours[stack] = (1 - white) * np.array(to_rgb(colour_of(value))) + white
         seen.append(value)
     return colours
 
@@ -224,223 +245,3 @@ def draw_parts(axes, m, row):
     axes[1].set_xlabel(f"{share:.0%} of $|W_{{qk}}|^2$")
     axes[2].set_xlabel(f"{1 - share:.0%} of $|W_{{qk}}|^2$")
     axes[-1].figure.colorbar(image, ax=axes, shrink=0.6, pad=0.01)
-
-
-# ---- one run -----------------------------------------------------------------------------------------------------
-
-
-def plot_run(run, path):
-    """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
-    record = compare.condense(run)
-    with figure(path, [1, 1, 1]) as ((left, *others),):
-        left.plot(record.eval_steps, record.train_loss, color="0.7", label="training loss")
-        left.plot(record.eval_steps, record.val_loss, color="black", label="validation loss")
-        left.set(ylabel="loss [nats/token]", xlabel="step")
-        for axis, score in zip(others, compare.BY_LAYER):
-            plot_layers(axis, [record], score)
-            put_null(axis, score, run.config["n_embd"], run.config["n_embd"])
-        put_titles((left, *others), ["loss", "symmetry, by layer", "directionality, by layer"])
-        left.figure.suptitle(f"{run.name}, seed {run.config['seed']}")
-        losses, layers = left.get_legend_handles_labels()[0], others[0].get_legend_handles_labels()[0]
-        put_legend(left, losses + layers)
-
-
-def plot_layers(axis, seeds, score):
-    """A line for each layer over the steps: the mean over the seeds of one arm."""
-    values = together(seeds, lambda record: record.layers[score]).mean(0)  # (steps, L)
-    n_layer = values.shape[1]
-    for layer in range(n_layer):
-        axis.plot(seeds[0].steps[: len(values)], values[:, layer], color=layer_colour(layer, n_layer),
-                  label=f"layer {layer}")
-    put_zero(axis)
-    axis.set(xlabel="step", ylabel=f"{score} of $W_{{qk}}$")
-
-
-def together(seeds, values):
-    """values(record) of every seed, cut to the length of the shortest: (seeds, steps)."""
-    curves = [values(record) for record in seeds]
-    return np.stack([curve[: min(map(len, curves))] for curve in curves])
-
-
-# ---- a comparison ------------------------------------------------------------------------------------------------
-
-
-def styles(arms):
-    """
-    The line style of every arm: {arm: dict(color, ls)}.
-
-    The colour tells the scale of q, k and v, and the dash the start and whatever else an arm has changed. If there are
-    more than four of the latter, it is the other way round. The first encoder is blue, the first decoder purple.
-    """
-    scales, starts = {}, {}
-    for name, records in arms.items():
-        config = records[0].config
-        scales[name] = config["qk_std"], config["v_std"]
-        starts[name] = start_of(config, arms)
-    if colour_is_scale(arms):
-        colours, dashes = scales, starts
-    else:
-        colours, dashes = starts, scales
-    colour_of, dash_of = {}, {}
-    other_colours = itertools.cycle(OTHERS)
-    found = {}
-    for name, records in arms.items():
-        causal = records[0].config["causal"]
-        key = causal, colours[name]
-        if key not in colour_of:
-            is_first = causal not in [other for other, _ in colour_of]  # the first encoder, or the first decoder
-            colour_of[key] = kind(causal)[1] if is_first else next(other_colours)
-        if dashes[name] not in dash_of:
-            dash_of[dashes[name]] = DASHES[len(dash_of) % len(DASHES)]
-        found[name] = dict(color=colour_of[key], ls=dash_of[dashes[name]])
-    return found
-
-
-def colour_is_scale(arms):
-    starts = {start_of(records[0].config, arms) for records in arms.values()}
-    return len(starts) <= 4
-
-
-def start_of(config, arms):
-    """A text with the values of all keys in which arms differ, except for the scale."""
-    differing = []
-    for key in sorted(config.keys() - compare.FREE - {"causal", "qk_std", "v_std"}):
-        values = {str(records[0].config[key]) for records in arms.values()}
-        if len(values) > 1:
-            differing.append(f"{key}={config[key]}")
-    return " ".join(differing)
-
-
-def plot_runs(arms, lines, level, curves, path):
-    """
-    Figures 3, S3, S5, and more: when each run leaves the plateau, its final loss, the symmetry of the change of W_qk,
-    and how much heads differ.
-
-    arms: {name: its records, one per seed}. lines: from compare.compare. curves: {name: (steps, loss)}, drawn in grey
-    under the losses.
-    """
-    arms = {name: compare.counted(records) for name, records in arms.items()}
-    style = styles(arms)
-    with figure(path, [1, 1, 1, 1], rows=2, inches=3.8) as axes:
-        (loss, left, ends, symmetry), (directionality, updates, spread, empty) = axes
-        for steps, values in curves.values():
-            loss.plot(steps, values, color="0.75", lw=0.8, zorder=0)
-        for name, records in arms.items():
-            draw_losses(loss, records, name, style[name])
-            for axis, score in (symmetry, "symmetry"), (directionality, "directionality"), (updates, "update_symmetry"):
-                draw_medians(axis, records, score, style[name], band=len(arms) <= 6)
-            values = together(records, lambda record: record.symmetry_std).mean(0)
-            spread.plot(records[0].steps[: len(values)], values, **style[name])
-        loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
-        loss.set(ylabel="nats/token", ylim=loss_limits(arms, level))
-        draw_dots(left, lines, style, [line.first_steps for line in lines], np.median)
-        draw_dots(ends, lines, style, [line.losses for line in lines], np.mean)
-        left.set(xlabel="step")
-        ends.set(xlabel="nats/token", yticklabels=[])
-        mark_not_left(left, arms, lines, style)
-        config = next(iter(arms.values()))[0].config
-        put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
-        for axis in symmetry, directionality, updates:
-            put_zero(axis)
-        for axis in loss, symmetry, directionality, updates, spread:
-            axis.set(xlabel="step")
-        empty.axis("off")
-        put_titles((loss, left, ends, symmetry, directionality, updates, spread), [
-            "validation loss", f"first step at {level:g} nats/token; bar: median", "loss at the end; bar: mean",
-            "symmetry of $W_{qk}$", "directionality of $W_{qk}$; grey: random matrices",
-            "symmetry of the change of $W_{qk}$", "standard deviation of symmetry over heads"])
-        put_legend_of_arms(empty, loss, arms)
-
-
-def draw_losses(axis, records, name, style):
-    """The mean over seeds. If seeds end far from each other, each seed as well."""
-    curve = together(records, lambda record: record.val_loss)
-    steps = records[0].eval_steps[: curve.shape[1]]
-    axis.plot(steps, curve.mean(0), label=name, **style)
-    last = [record.val_loss[-1] for record in records]
-    if max(last) - min(last) > SPLIT:
-        for record in records:
-            axis.plot(record.eval_steps, record.val_loss, color=style["color"], lw=0.5, alpha=0.4)
-
-
-def draw_medians(axis, records, score, style, band):
-    """The median over layers, as a mean over seeds; with a band from the lowest seed to the highest."""
-    values = together(records, lambda record: record.medians[score])  # (seeds, steps)
-    steps = records[0].steps[: values.shape[1]]
-    axis.plot(steps, values.mean(0), **style)
-    if band:
-        axis.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.1, lw=0)
-
-
-def loss_limits(arms, level):
-    """Limits that show all losses from the plateau down. Those of the first steps are far above, and are cut off."""
-    losses = [record.val_loss for records in arms.values() for record in records]
-    low = min(loss.min() for loss in losses)
-    later = max(loss[len(loss) // 8 :].max() for loss in losses)
-    high = max(level, later)
-    return low - 0.05 * (high - low), high + 0.1 * (high - low)
-
-
-def draw_dots(axis, lines, style, values, middle):
-    """A row for each arm: a dot for each seed, and a bar for their middle. Values that are not finite are left out."""
-    for i, (line, points) in enumerate(zip(lines, values)):
-        colour = style[line.name]["color"]
-        seen = points[np.isfinite(points)]
-        axis.plot(seen, [i] * len(seen), ".", color=colour, alpha=0.6)
-        if np.isfinite(middle(points)):
-            axis.plot([middle(points)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
-    axis.locator_params(axis="x", nbins=5)
-    axis.set(yticks=range(len(lines)), yticklabels=[line.name for line in lines], ylim=(len(lines) - 0.5, -0.5))
-
-
-def mark_not_left(axis, arms, lines, style):
-    """Write to the right of the last step how many seeds never came to the level."""
-    end = max(record.eval_steps[-1] for records in arms.values() for record in records)
-    axis.axvline(end, color="0.8", lw=0.8)
-    axis.set_xlim(None, 1.02 * end)
-    for i, line in enumerate(lines):
-        missing = np.isinf(line.first_steps).sum()
-        if missing:
-            axis.annotate(f"{missing} not left", (1, i), xycoords=("axes fraction", "data"), fontsize=7, va="center",
-                          color=style[line.name]["color"], xytext=(2, 0), textcoords="offset points")
-
-
-def put_legend_of_arms(empty, loss, arms):
-    """Put the legend in the panel without data."""
-    counts = [len(records) for records in arms.values()]
-    colour, dash = ("scale", "start") if colour_is_scale(arms) else ("start", "scale")
-    seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    handles = loss.get_legend_handles_labels()[0]
-    empty.legend(handles=handles, loc="center", frameon=False, fontsize=8, ncols=1 + len(arms) // 13, handlelength=4,
-                 title=f"seeds: {seeds}; colour: {colour}, dash: {dash}", title_fontsize=8)
-
-
-def plot_arms(arms, path):
-    """Figures 3 c and d, S4: the scores of every layer over steps, a column for each arm, means over seeds."""
-    arms = {name: compare.counted(records) for name, records in arms.items()}
-    n_columns = min(len(arms), 7)
-    n_rows = -(-len(arms) // n_columns)  # of arms, with a row of panels for each score
-    with figure(path, [1] * n_columns, rows=2 * n_rows) as axes:
-        for i, (name, records) in enumerate(arms.items()):
-            row, column = 2 * (i // n_columns), i % n_columns
-            for axis, score in zip(axes[row : row + 2, column], compare.BY_LAYER):
-                plot_layers(axis, records, score)
-            axes[row, column].set_title(f"{LETTERS[i]}   {name}, seeds: {len(records)}", fontsize=9, loc="left")
-        for start in 0, 1:
-            share_range(axes[start::2].flat)
-        for axis in axes.flat:
-            if not axis.lines:
-                axis.axis("off")
-        deepest = max(axes.flat, key=lambda axis: len(axis.lines))
-        put_legend(deepest)
-
-
-def share_range(axes):
-    """Give all panels of a score the same range."""
-    drawn = [axis for axis in axes if axis.lines]
-    low = min(axis.get_ylim()[0] for axis in drawn)
-    high = max(axis.get_ylim()[1] for axis in drawn)
-    for axis in drawn:
-        axis.set_ylim(low, high)
-        if not axis.get_subplotspec().is_first_col():
-            axis.set(ylabel="", yticklabels=[])

@@ -6,17 +6,14 @@ import numpy as np
 
 from data.pretrained import audit
 from data.results import compare
-from data.results.figures import DECODER, ENCODER, MARKERS, figure, layer_colour, styles, together
+from data.results.figures import DECODER, ENCODER, MARKERS, colour_of, figure, layer_colour, put_zero, share_limits
+from data.results.figures_runs import stack_curves, styles
 from data.results.published import Trajectory
 
 SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
 N_LAYERS = [12, 4]  # the paper draws the runs with 12
 CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
-
-
-def colour(causal):
-    return DECODER if causal else ENCODER
 
 
 def put_title(axis, row, column, text):
@@ -34,8 +31,8 @@ def plot_pretrained(models, ours, path):
     Dot: median over layers; bar: quartiles. A dot that is crossed out is not a score of W_qk. A number refers to a
     remark in the list beside the figure. Repeated models are not drawn.
 
-    models: from audit.read_models. ours: {(name, stack): (symmetry, directionality)}, each (q1, median, q3). If a model
-    is in ours, our score is the full dot, and the published one is a hollow dot that is joined to it.
+    models: from audit.read_models. ours: {(name, stack): tables.Summary}. If a model is in ours, our score is the full
+    dot, and the published one is a hollow dot that is joined to it.
     """
     with figure(path, [1, 1, 0.55], rows=len(FIGURES)) as axes:
         for row, name in enumerate(FIGURES):
@@ -45,8 +42,8 @@ def plot_pretrained(models, ours, path):
             for column, score in enumerate(SCORES):
                 axis = axes[row, column]
                 for model in drawn:
-                    draw_model(axis, model, column, ours.get((model.name, model.stack)))
-                axis.axhline(0, color="0.8", lw=0.8, zorder=0)
+                    draw_model(axis, model, ours.get((model.name, model.stack)), score)
+                put_zero(axis)
                 axis.set(xscale="log", xlabel="parameters of the model", ylabel=score)
                 put_title(axis, row, column, f"Figure {name}, {FIGURES[name]}: {score}")
                 write_numbers(axis, drawn, numbered, score)
@@ -54,31 +51,36 @@ def plot_pretrained(models, ours, path):
         write_key(axes[-1, 2], ours)
 
 
-def draw_model(axis, model, column, our_scores):
-    """One stack in the panel of symmetry (column 0) or directionality (column 1)."""
-    published = (model.symmetry, model.directionality)[column]
+def draw_model(axis, model, summary, score):
+    """One stack in the panel of a score. summary: of our scores; None if we have none."""
+    published = getattr(model, score)
     _, median, _ = published
-    style = dict(color=colour(model.causal), marker=MARKERS[model.modality])
-    if our_scores is None:
+    style = dict(color=colour_of(model.causal), marker=MARKERS[model.modality])
+    if summary is None:
         draw_quartiles(axis, model.params, published, style)
     else:
-        _, our_median, _ = our_scores[column]
-        draw_quartiles(axis, model.params, our_scores[column], style)
+        ours = getattr(summary, score)
+        _, our_median, _ = ours
+        draw_quartiles(axis, model.params, ours, style)
         axis.plot([model.params, model.params], [median, our_median], color="0.6", lw=0.5, zorder=1)
         axis.plot(model.params, median, ms=5, mfc="white", mew=0.8, ls="", **style)
     if audit.is_miscoloured(model):
-        axis.plot(model.params, median, "o", ms=9, mfc="none", mec=colour(not model.causal))
+        axis.plot(model.params, median, "o", ms=9, mfc="none", mec=colour_of(not model.causal))
     if not audit.is_of_wqk(model):
         axis.plot(model.params, median, "x", color="black", ms=7, mew=0.8, zorder=4)
 
 
 def draw_quartiles(axis, x, quartiles, style):
+    """quartiles: (q1, median, q3)"""
     q1, median, q3 = quartiles
     axis.errorbar(x, median, [[median - q1], [q3 - median]], ms=5, lw=0.8, ls="", alpha=0.9, zorder=2, **style)
 
 
 def write_numbers(axis, drawn, numbered, score):
-    """Write the numbers 1, 2, ... above their dots, as low as possible without covering a dot or another number."""
+    """
+    Write the numbers 1, 2, ... above the dots of the models in numbered, as low as possible without covering a dot of
+    drawn or another number.
+    """
     to_axes = axis.transScale + axis.transLimits  # data -> fractions of the panel
     places = {}
     for model in drawn:
@@ -103,7 +105,7 @@ def list_numbered(axis, numbered):
 
 def write_key(axis, ours):
     for causal, text in (False, "encoder: every token sees all"), (True, "decoder: a token sees those before it"):
-        axis.plot([], [], "o", color=colour(causal), label=text)
+        axis.plot([], [], "o", color=colour_of(causal), label=text)
     for modality, marker in MARKERS.items():
         axis.plot([], [], marker, color="0.6", label=modality)
     if ours:
@@ -129,7 +131,7 @@ def plot_trajectories(trajectories, arms, path):
             for column, (title, shown) in enumerate(columns):
                 axis = axes[row, column]
                 for run in shown:
-                    style = our_styles.get(run.name, dict(color=colour(run.causal)))
+                    style = our_styles.get(run.name, dict(color=colour_of(run.causal)))
                     draw_median(axis, run.steps, getattr(run, score), style)
                 put_title(axis, row, column, title)
             share_axes(axes[row], score)
@@ -145,8 +147,8 @@ def plot_trajectory_layers(trajectories, arms, path):
 
     arms: as above. The last column shows their baselines.
     """
-    plain = [arms[name] for name in plain_arms(arms)]
-    columns = columns_of(trajectories, plain)
+    our_baselines = [arms[name] for name in compare.baselines(arms).values()]
+    columns = columns_of(trajectories, our_baselines)
     rows = [("symmetry", False), ("symmetry", True), ("directionality", False), ("directionality", True)]
     with figure(path, [1] * len(columns), rows=len(rows)) as axes:
         for row, (score, causal) in enumerate(rows):
@@ -170,22 +172,24 @@ def columns_of(trajectories, our_arms):
             if shown:
                 columns.append((f"{n_layer} layers, {corpus_title}", shown))
     if our_arms:
-        columns.append(("ours", [mean_over_seeds(seeds) for seeds in our_arms]))
+        columns.append(("ours", [mean_over_seeds(records) for records in our_arms]))
     return columns
 
 
-def mean_over_seeds(seeds):
-    """The mean over runs that differ only in their seed, as a Trajectory, cut to the length of the shortest."""
-    symmetry = together(seeds, lambda run: run.layers["symmetry"]).mean(0)  # (S, L)
-    directionality = together(seeds, lambda run: run.layers["directionality"]).mean(0)
-    config = seeds[0].config
-    return Trajectory(seeds[0].arm, config["n_layer"], config["causal"], "ours", seeds[0].steps[: len(symmetry)],
-                      symmetry, directionality)
-
-
-def plain_arms(arms):
-    """The names of the arms that are baselines."""
-    return list(compare.baselines(arms).values())
+def mean_over_seeds(records):
+    """The mean over the runs of one arm, as a Trajectory, cut to the length of the shortest."""
+    symmetry = stack_curves([record.layers["symmetry"] for record in records]).mean(0)  # (S, L)
+    directionality = stack_curves([record.layers["directionality"] for record in records]).mean(0)  # (S, L)
+    first = records[0]
+    return Trajectory(
+        name=first.arm,
+        n_layer=first.config["n_layer"],
+        causal=first.config["causal"],
+        corpus="ours",
+        steps=first.steps[: len(symmetry)],
+        symmetry=symmetry,
+        directionality=directionality,
+    )
 
 
 def draw_median(axis, steps, values, style):
@@ -212,11 +216,10 @@ def write_legend(axes, styles_by_label):
 
 def share_axes(axes, score):
     """Give the panels of a row the same range, with numbers at the left edge only."""
-    low = min(axis.get_ylim()[0] for axis in axes)
-    high = max(axis.get_ylim()[1] for axis in axes)
+    share_limits(axes)
     for axis in axes:
-        axis.axhline(0, color="0.8", lw=0.8, zorder=0)
-        axis.set(ylim=(low, high), ylabel=score, xlabel="step")
+        put_zero(axis)
+        axis.set(ylabel=score, xlabel="step")
         axis.xaxis.set_major_formatter(thousands)
         axis.label_outer()
 

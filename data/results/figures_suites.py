@@ -5,9 +5,10 @@ there are several, they go from light to dark.
 
 import numpy as np
 
-from data.results.figures import figure, kind, layer_colour, put_legend, put_null, put_titles, put_zero
+from data.results.figures import (colour_of, figure, kind_of, layer_colour, put_legend, put_null, put_titles,
+                                  put_zero, share_limits)
 from data.results.runs import require
-from data.results.suites import GRID, SCORES, difference, find_pairs, quartiles
+from data.results.tables_suites import GRID, SCORES, difference, find_pairs, quartiles
 
 SHADES = {"decoder": "Purples", "encoder": "Blues", "causal unknown": "Greys"}
 MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
@@ -19,11 +20,11 @@ def shades(causal):
 
     colours = []
     for i, is_causal in enumerate(causal):
-        label, colour = kind(is_causal)
+        colour = colour_of(is_causal)
         n = causal.count(is_causal)
-        nth = causal[:i].count(is_causal)
+        nth = causal[:i].count(is_causal)  # how many of its kind come before it
         if n > 1:
-            colour = colormaps[SHADES[label]](0.45 + 0.5 * nth / (n - 1))
+            colour = colormaps[SHADES[kind_of(is_causal)]](0.45 + 0.5 * nth / (n - 1))
         colours.append(colour)
     return colours
 
@@ -48,12 +49,9 @@ def step_axis(axis, trainings):
     axis.minorticks_off()
 
 
-def share_limits(axes):
+def share_scale(axes):
     """Give all panels the same range, with numbers at the first only."""
-    low = min(axis.get_ylim()[0] for axis in axes)
-    high = max(axis.get_ylim()[1] for axis in axes)
-    for axis in axes:
-        axis.set_ylim(low, high)
+    share_limits(axes)
     for axis in axes[1:]:
         axis.tick_params(labelleft=False)
 
@@ -80,7 +78,7 @@ def plot_training(trainings, path):
             for axis, training in zip(row[1:], shown):
                 draw_layers(axis, training, score)
             row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            share_limits(row)
+            share_scale(row)
         titles = ["median and quartiles over layers"]
         for training in shown:
             titles.append(f"{short(training.name)}\nlayers 0 (dark) to {training.symmetry.shape[1] - 1} (light)")
@@ -112,6 +110,26 @@ def draw_layers(axis, training, score):
 # ---- suites ------------------------------------------------------------------------------------------------------
 
 
+def find_doses(scored):
+    """{what is counted: {size: the members that got different doses of it}}"""
+    doses = {}
+    for one in scored:
+        if one.member.kind == "dose":
+            by_size = doses.setdefault(one.member.objective, {})
+            by_size.setdefault(one.member.size, []).append(one)
+    return doses
+
+
+def find_switched(scored):
+    """A pair (before, now) for every member whose objective was switched and whose partner was scored."""
+    by_name = {one.member.name: one for one in scored}
+    found = []
+    for one in scored:
+        if one.member.kind == "switch" and one.member.partner in by_name:
+            found.append((by_name[one.member.partner], one))
+    return found
+
+
 def plot_suite(scored, trainings, path):
     """
     A column for each size, with encoder and decoder over depth, and a column for their difference. If the suite has
@@ -119,10 +137,7 @@ def plot_suite(scored, trainings, path):
     """
     pairs = find_pairs(scored)
     switched = find_switched(scored)
-    doses = {}  # what is counted -> size -> members
-    for one in scored:
-        if one.member.kind == "dose":
-            doses.setdefault(one.member.objective, {}).setdefault(one.member.size, []).append(one)
+    doses = find_doses(scored)
     titles = [f"size {pair.size}" for pair in pairs]
     if pairs:
         titles.append("encoder less decoder")
@@ -136,11 +151,11 @@ def plot_suite(scored, trainings, path):
     with figure(path, [1] * len(titles), rows=2) as axes:
         for row, score in zip(axes, SCORES):
             row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            columns = iter(row)
+            columns = iter(row)  # what follows takes one panel after the other, in the order of the titles
             for pair in pairs:
                 draw_pair(next(columns), pair, score)
             if pairs:
-                share_limits(row[: len(pairs)])
+                share_scale(row[: len(pairs)])
                 draw_difference(next(columns), pairs, score)
             if switched:
                 draw_switched(next(columns), switched, score)
@@ -166,8 +181,8 @@ def handles_of(axes):
 def draw_pair(axis, pair, score):
     put_null(axis, score, pair.encoder.n, pair.encoder.r)
     for one in pair.encoder, pair.decoder:
-        label, colour = kind(one.member.causal)
-        axis.plot(one.depth(), getattr(one, score), ".-", color=colour, label=label)
+        causal = one.member.causal
+        axis.plot(one.depth(), getattr(one, score), ".-", color=colour_of(causal), label=kind_of(causal))
     put_zero(axis)
     axis.set_xlabel("relative depth")
 
@@ -189,16 +204,6 @@ def draw_difference(axis, pairs, score):
     axis.set_xlabel("relative depth")
 
 
-def find_switched(scored):
-    """A pair (before, now) for every member whose objective was switched and whose partner was scored."""
-    by_name = {one.member.name: one for one in scored}
-    found = []
-    for one in scored:
-        if one.member.kind == "switch" and one.member.partner in by_name:
-            found.append((by_name[one.member.partner], one))
-    return found
-
-
 def draw_switched(axis, switched, score):
     """An arrow for each model, from its median over layers before the switch to its median now."""
     sizes = list(dict.fromkeys(now.member.size for _, now in switched))
@@ -207,8 +212,8 @@ def draw_switched(axis, switched, score):
         x += 0.15 if now.member.causal else -0.15  # so that arrows up and down do not hide each other
         begin = np.median(getattr(origin, score))
         end = np.median(getattr(now, score))
-        colour = kind(now.member.causal)[1]
-        axis.plot(x, begin, "o", ms=5, color=kind(origin.member.causal)[1])
+        colour = colour_of(now.member.causal)
+        axis.plot(x, begin, "o", ms=5, color=colour_of(origin.member.causal))
         axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
         axis.annotate("", (x, end), (x, begin), arrowprops=dict(arrowstyle="-|>", color=colour, shrinkA=3, shrinkB=3))
     put_zero(axis)
@@ -227,6 +232,6 @@ def draw_dose(axis, counted, sizes, score):
         axis.plot(doses, medians, "-", color=line_colour, label=f"dose, size {size}", zorder=1)
         for one, dose, (q1, median, q3) in zip(members, doses, bars):
             axis.errorbar(dose, median, [[median - q1], [q3 - median]], fmt="o", ms=4, lw=1,
-                          color=kind(one.member.causal)[1])
+                          color=colour_of(one.member.causal))
     put_zero(axis)
     axis.set_xlabel(counted)

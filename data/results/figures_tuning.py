@@ -2,9 +2,10 @@
 The picture of a tuning: what each start ends at, and when it leaves the plateau, over the scale of q and k.
 """
 
+import itertools
 import math
 
-from data.results.figures import OTHERS, figure, kind, put_legend, put_titles
+from data.results.figures import ENCODER, OTHERS, figure, put_legend, put_titles
 
 LIGHT = 0.3  # opacity of the learning rates that are not the best
 
@@ -16,29 +17,33 @@ def plot_tuning(cells, level, path):
     """
     widths = sorted({cell.n_embd for cell in cells})
     starts = list(dict.fromkeys(cell.start for cell in cells))
-    colours = dict(zip(starts, [kind(False)[1], *OTHERS]))
+    colours = dict(zip(starts, itertools.cycle([ENCODER, *OTHERS])))
     with figure(path, [1] * len(widths), rows=2, inches=3.8) as axes:
         for column, width in enumerate(widths):
             here = [cell for cell in cells if cell.n_embd == width]
             for line in lines_of(here):
-                colour = colours[line[0].start]
-                draw_losses(axes[0, column], line, colour)
-                draw_steps(axes[1, column], line, colour, arrow_height=0.98 - 0.04 * starts.index(line[0].start))
+                start = line[0].start
+                draw_losses(axes[0, column], line, colours[start])
+                draw_steps(axes[1, column], line, colours[start], arrow_height=0.98 - 0.04 * starts.index(start))
             for axis in axes[:, column]:
                 axis.set(xscale="log", xlabel=r"$C \sigma^2$ of q and k")
-        axes[0, 0].set_ylabel("loss at the end [nats/token]")
-        axes[1, 0].set_ylabel("step")
-        titles = [f"C = {width}; pale: other learning rates" for width in widths]
-        titles += [f"C = {width}; first step at {level:g} nats/token; arrow: never" for width in widths]
-        put_titles(axes.flat, titles)
+                axis.xaxis.set_major_formatter("{x:g}")
+        for row in axes:
+            for axis in row[1:]:
+                axis.sharey(row[0])  # so that what a scale gains can be compared between widths
+                axis.sharex(row[0])
+            row[0].autoscale()
+        axes[0, 0].set_ylabel("loss at the end [nats/token]\npale: at other learning rates")
+        axes[1, 0].set_ylabel(f"first step at {level:g} nats/token\narrow: never")
+        put_titles(axes.flat, [f"C = {width}" for width in widths] * 2)
         put_legend(axes[0, 0])
 
 
 def lines_of(cells):
-    """Cells of one width -> lists of those with the same start and scale of v, by the scale of q and k."""
+    """Cells of one width -> lists of those that a line joins, by the scale of q and k."""
     lines = {}
     for cell in cells:
-        lines.setdefault((cell.start, round(cell.v_scale, 3)), []).append(cell)
+        lines.setdefault(cell.series(), []).append(cell)
     return [sorted(line, key=lambda cell: cell.scale) for line in lines.values()]
 
 
@@ -47,9 +52,10 @@ def marker_of(line):
 
 
 def draw_losses(axis, line, colour):
+    """line: a list of cells, as in lines_of."""
     label = line[0].start
     if len(line) == 1 and math.isclose(line[0].scale, line[0].v_scale):
-        label += ", v as q and k"  # BERT's start, for example
+        label += "; q, k and v at one scale"  # BERT's start, for example
     scales = [cell.scale for cell in line]
     axis.plot(scales, [cell.best().loss for cell in line], marker_of(line), color=colour, label=label)
     for cell in line:

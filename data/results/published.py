@@ -66,8 +66,15 @@ def read_trajectories(path):
     for name, steps in scores.items():
         model, kind, corpus = name.split("--")
         values = np.array(list(steps.values()))  # (S, L, 2)
-        trajectories.append(Trajectory(name, N_LAYER[model], kind == "decoder", corpus, np.array(list(steps)),
-                                       values[:, :, 0], values[:, :, 1]))
+        trajectories.append(Trajectory(
+            name=name,
+            n_layer=N_LAYER[model],
+            causal=kind == "decoder",
+            corpus=corpus,
+            steps=np.array(list(steps)),
+            symmetry=values[:, :, 0],
+            directionality=values[:, :, 1],
+        ))
     return trajectories
 
 
@@ -95,11 +102,11 @@ def curves_table(curves):
         _, symmetric_loss = curves[name + SYMMETRIC]
         theirs = (steps[-1] - compare.first_step(steps, symmetric_loss, loss[-1])) / steps[-1]
         ours = compare.speed_up(steps, symmetric_loss, loss)
-        lines.append(f"{name:31} {loss[-1]:9.3f} {symmetric_loss[-1]:21.3f} {share(theirs):>30}  {share(ours)}")
+        lines.append(f"{name:31} {loss[-1]:9.3f} {symmetric_loss[-1]:21.3f} {percent(theirs):>30}  {percent(ours)}")
     return "\n".join(lines)
 
 
-def share(x):
+def percent(x):
     return f"{x:.1%}" if np.isfinite(x) else "not reached"
 
 
@@ -110,9 +117,9 @@ def ends_table(trajectories, arms):
         lines.append(end_line(run.name, np.median(run.symmetry[-1]), np.median(run.directionality[-1])))
     if arms:
         lines.append("ours")
-    for name, seeds in arms.items():
-        symmetry = np.mean([np.median(run.layers["symmetry"][-1]) for run in seeds])
-        directionality = np.mean([np.median(run.layers["directionality"][-1]) for run in seeds])
+    for name, records in arms.items():
+        symmetry = np.mean([np.median(record.layers["symmetry"][-1]) for record in records])
+        directionality = np.mean([np.median(record.layers["directionality"][-1]) for record in records])
         lines.append(end_line(name, symmetry, directionality))
     return "\n".join(lines)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from data.pretrained import audit
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
-from data.results import (compare, figures, figures_published, figures_suites, figures_tuning, published, suites,
-                          tables, tuning)
+from data.results import (compare, figures, figures_published, figures_runs, figures_suites, figures_tuning,
+                          published, records, tables, tables_suites, tuning)
 from data.results.runs import TRACE_AFTER, RunError, read_run
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -22,8 +22,11 @@ def show(table):
         print(printable(line))
 
 
-def summarise(rows, results):
-    """Summaries of the models in rows. For models scored earlier, data/pretrained/models.csv has the other facts."""
+def summarise_models(rows, results):
+    """
+    The tables.Summary of every model and stack in rows. What else is known of them is in results, and for models that
+    were scored earlier in data/pretrained/models.csv.
+    """
     known = known_models()
     facts = {}  # (model, stack) -> Facts
     for target, result in results.items():
@@ -32,8 +35,8 @@ def summarise(rows, results):
     for row in known:
         for name in row["name"], row["hub_id"]:
             key = name, row["stack"]
-            read = facts.get(key, tables.Facts(float(row["params"]), row["causal"] == "1"))
-            facts[key] = read._replace(modality=row["modality"])
+            found = facts.get(key, tables.Facts(float(row["params"]), row["causal"] == "1"))
+            facts[key] = found._replace(modality=row["modality"])  # which a config.json does not always tell
     return tables.summarise(rows, facts, known)
 
 
@@ -41,41 +44,42 @@ def report_models(rows, results, with_layers, plot):
     """with_layers: print a table of all layers first."""
     if with_layers:
         print(tables.layer_table(rows))
-    summary = summarise(rows, results)
-    show(tables.summary_table(summary))
+    summaries = summarise_models(rows, results)
+    show(tables.summary_table(summaries))
+    if not plot:
+        return
     target, result = next(iter(results.items()))
-    if plot and len(summary) == len(result.causal) and result.crops:  # one model, whose matrices were kept
+    is_one_model = len(summaries) == len(result.causal)  # a summary for each of its stacks
+    if is_one_model and result.crops:
         figures.plot_model(target.model, rows, result.causal, result.crops, plot)
-    elif plot:
-        figures.plot_models(summary, plot)
+    else:
+        figures.plot_models(summaries, plot)
 
 
 def report_trainings(rows, targets, surveys, plot):
-    trainings = suites.find_trainings(targets, rows, surveys)
-    show(suites.training_table(trainings))
+    trainings = tables_suites.find_trainings(targets, rows, surveys)
+    show(tables_suites.training_table(trainings))
     if plot and trainings:
         figures_suites.plot_training(trainings, plot)
 
 
 def report_suite(members, rows, targets, surveys, plot):
-    scored = suites.find_scored(members, rows)
-    trainings = suites.find_trainings(targets, rows, surveys)
-    show(suites.suite_table(scored, trainings))
+    scored = tables_suites.find_scored(members, rows)
+    trainings = tables_suites.find_trainings(targets, rows, surveys)
+    show(tables_suites.suite_table(scored, trainings))
     if plot and (scored or trainings):
         figures_suites.plot_suite(scored, trainings, plot)
 
 
 def report_paper(rows, results, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
-    summary = summarise(rows, results)
-    ours = {}
-    for s in summary:
-        ours[s.model, s.stack] = s.symmetry, s.directionality
-    if summary:
-        show(tables.summary_table(summary))
-    rows = audit.read_printed_tables()
-    print(audit.printed_table(rows, ours))
-    print(audit.tally(rows))
+    summaries = summarise_models(rows, results)
+    if summaries:
+        show(tables.summary_table(summaries))
+    ours = {(summary.model, summary.stack): summary for summary in summaries}
+    printed_rows = audit.read_printed_tables()
+    print(audit.printed_table(printed_rows, ours))
+    print(audit.tally(printed_rows))
     if plot:
         figures_published.plot_pretrained(audit.read_models(), ours, plot)
 
@@ -111,7 +115,7 @@ def describe_start(trainer):
 def report_run(folder):
     """Draw run.png in the folder of a run, and return a table with the first and the last scores of every layer."""
     run = read_run(folder)
-    figures.plot_run(run, Path(folder) / "run.png")
+    figures_runs.plot_run(run, Path(folder) / "run.png")
     loss = run.log["val_loss"][-1]
     return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
 
@@ -123,38 +127,45 @@ def report_runs(args):
     """
     ours, theirs = [], []
     for path in args.runs:
-        if path.endswith(".csv") and not compare.is_comparison(path):
+        if path.endswith(".csv") and not records.is_comparison(path):
             theirs.append(path)
         else:
             ours.append(path)
     curves, trajectories = published.read_csv_files(theirs)
     arms = compare.choose(compare.pool(ours), args.arms)
     arms = compare.arrange(arms, args.baseline)
-    lines = compare.compare(arms, args.level, args.baseline)
+    outcomes, cells = [], []
+    if args.baseline is None and tuning.varies_rates(arms):
+        cells = tuning.find_cells(arms, args.level)  # the best learning rate of each start, and no tests
+    else:
+        outcomes = compare.find_outcomes(arms, args.level, args.baseline)
     if curves:
         print(published.curves_table(curves))
-    if arms and tuning.varies_rates(arms):
-        print(tuning.cells_table(tuning.find_cells(arms, args.level), args.level))
-    elif arms:
-        print(tables.comparison_table(lines, arms, args.level))
+    if cells:
+        print(tuning.cells_table(cells, args.level))
+    elif outcomes:
+        print(tables.comparison_table(outcomes, arms, args.level))
     if trajectories:
         print(published.ends_table(trajectories, arms))
     if args.csv and arms:
-        compare.write_comparison(args.csv, arms)
+        records.write_comparison(args.csv, arms)
     if args.plot:
-        draw_runs(arms, lines, args.level, curves, trajectories, Path(args.plot))
+        draw_runs(arms, outcomes, cells, args.level, curves, trajectories, Path(args.plot))
 
 
-def draw_runs(arms, lines, level, curves, trajectories, path):
-    """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
+def draw_runs(arms, outcomes, cells, level, curves, trajectories, path):
+    """
+    Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given. Of a tuning
+    there are cells and no outcomes, and one picture.
+    """
     path_of_layers = path.with_stem(path.stem + "_layers")
     if trajectories:
         figures_published.plot_trajectories(trajectories, arms, path)
         figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
-    elif arms and tuning.varies_rates(arms):
-        figures_tuning.plot_tuning(tuning.find_cells(arms, level), level, path)
-    elif arms:
-        figures.plot_runs(arms, lines, level, curves, path)
-        figures.plot_arms(arms, path_of_layers)
+    elif cells:
+        figures_tuning.plot_tuning(cells, level, path)
+    elif outcomes:
+        figures_runs.plot_runs(arms, outcomes, level, curves, path)
+        figures_runs.plot_arms(arms, path_of_layers)
     else:
         raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")

@@ -65,6 +65,7 @@ class RunScore(NamedTuple):
 
 LOG = list(LogRow._fields)
 SCORES = list(RunScore._fields)
+FILES = (("log.csv", LOG), ("scores.csv", SCORES))  # rows are written into these, step by step
 OLDER_SCORES = [name for name in SCORES if name != "directionality_eq17"]  # in old files directionality is Eq. (17)
 
 
@@ -232,7 +233,7 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     """
     path = Path(folder) / "ckpt.pt"
     if not path.exists():
-        for name, header in ("log.csv", LOG), ("scores.csv", SCORES):
+        for name, header in FILES:
             steps = [int(row["step"]) for row in read_begun(Path(folder) / name, header)]
             require(max(steps, default=0) == 0, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: "
                                                 "set --out_dir, or move the folder away")
@@ -245,6 +246,7 @@ def find_checkpoint(folder, cfg, meta, resume, device):
         raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
                        "program") from e
     require_same_run(path, theirs, describe(cfg, meta))
+    require_rows(Path(folder), state)
     return state
 
 
@@ -260,23 +262,31 @@ def require_same_run(path, theirs, ours):
         require(there == here, f"{path} is of another run: {key} of data_dir = {there!r} there, {here!r} here")
 
 
+def require_rows(folder, state):
+    """RunError if a file of rows is damaged, or has not the rows that it had when the checkpoint was written."""
+    step = state["step"]
+    for name, header in FILES:
+        rows = [row for row in read_begun(folder / name, header) if int(row["step"]) <= step]
+        expected = state.get("rows", {}).get(name, len(rows))  # older checkpoints do not have it
+        same = len(rows) == expected or step == 0  # the rows of step 0 are written again
+        require(same, f"{folder / name} has {len(rows)} rows up to step {step}, where ckpt.pt stands, and not "
+                      f"{expected}: put the whole file back, or move the folder away")
+
+
 def begin(folder, cfg, meta, step):
     """Prepare the files of a run that is at `step`. Only one process does this, before any training."""
     folder = Path(folder)
-    for name, header in ("log.csv", LOG), ("scores.csv", SCORES):  # what is damaged is refused before any is changed
-        rows = read_begun(folder / name, header)
-        require(step == 0 or rows, f"{folder / name} has lost the rows up to step {step}, where ckpt.pt stands: put "
-                                   "it back, or move the folder away")
     write_json(folder / "run.json", describe(cfg, meta))
     last = step if step > 0 else -1  # at step 0 a run writes the rows of its start again
-    cut(folder / "log.csv", LOG, last)
-    cut(folder / "scores.csv", SCORES, last)
+    for name, header in FILES:
+        cut(folder / name, header, last)
 
 
 def save_checkpoint(folder, cfg, meta, state):
     """Write ckpt.pt. It needs no random state, because batches, masks and dropout depend on (seed, step, row) alone."""
+    rows = {name: (folder / name).read_bytes().count(b"\n") - 1 for name, _ in FILES}  # without the header
     with replacing(folder / "ckpt.pt") as temporary, open(temporary, "wb") as f:
-        torch.save(describe(cfg, meta) | state, f)
+        torch.save(describe(cfg, meta) | dict(rows=rows) | state, f)
     if cfg.keep > 0:
         keep_checkpoints(folder, state["step"], cfg.keep)
 

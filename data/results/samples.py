@@ -17,7 +17,7 @@ def sample(model, corpus, predicts_next):
     result is "" if the files of the tokenizer cannot be fetched.
     """
     meta = corpus.meta
-    decode = decoder(meta)
+    decode = make_decode(meta)
     if decode is None:
         return ""
     T = model.cfg.block_size
@@ -57,7 +57,7 @@ def go_on(model, idx, length, n_vocab):
     return idx
 
 
-def decoder(meta):
+def make_decode(meta):
     """A function that turns ids into one line of text. None if tiktoken cannot fetch its files."""
     if meta["tokenizer"] == "gpt2":
         import tiktoken

@@ -29,9 +29,6 @@ class ModelScore(NamedTuple):
     directionality_eq17: float
 
 
-SCORES = ["symmetry", "directionality", "directionality_eq17"]
-
-
 class Facts(NamedTuple):
     """What is known about one stack of layers of a model besides its scores."""
 
@@ -41,7 +38,7 @@ class Facts(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """One stack of layers of one model: the quartiles (q1, median, q3) of its scores, and what is known about it."""
+    """One stack of layers of one model: the quartiles of its scores, and what is known about it."""
 
     model: str
     stack: str
@@ -50,10 +47,10 @@ class Summary(NamedTuple):
     causal: bool | None
     modality: str
     published: dict  # its row of data/pretrained/models.csv, or {}
-    outside: int | None  # how many layers have a directionality that random factors seldom have; None: not known
+    n_outside: int | None  # layers whose directionality random matrices seldom have; None: not known
     n: int  # the size of its layers, as in ModelScore
     r: int
-    symmetry: tuple
+    symmetry: tuple  # (q1, median, q3) over layers, as the next two
     directionality: tuple
     directionality_eq17: tuple
 
@@ -66,14 +63,16 @@ class Summary(NamedTuple):
 
 
 def write_scores(path, rows):
+    """rows: a list of ModelScore."""
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
         csv.writer(f).writerows([ModelScore._fields, *rows])
 
 
 def holds_scores(path):
+    """Whether the first line of a file is that of write_scores."""
     header = ",".join(ModelScore._fields).encode()
     with open(path, "rb") as f:
-        return f.readline(10 * len(header)).strip() == header
+        return f.readline(10 * len(header)).strip() == header  # a file of another kind may be one endless line
 
 
 def read_scores(path, matrix, gamma, per_head):
@@ -123,68 +122,78 @@ def summarise(rows, facts, known):
     facts: (model, stack) -> Facts. known: the rows of data/pretrained/models.csv; a model is found there by its name or
     its Hub id.
     """
-    published = {}
+    published = {}  # (model, stack) -> its row of models.csv
     for row in known:
         published[row["hub_id"], row["stack"]] = row
     for row in known:
         published[row["name"], row["stack"]] = row
-    by_stack = {}
+    layers_of = {}  # (model, stack) -> the rows of its layers
     for row in rows:
         if row.head is None:
-            by_stack.setdefault((row.model, row.stack), []).append(row)
-    summary = []
-    for (model, stack), layers in by_stack.items():
-        quartiles = {}
-        for name in SCORES:
-            quartiles[name] = np.percentile([getattr(row, name) for row in layers], [25, 50, 75])
-        summary.append(Summary(
-            model=model,
-            stack=stack,
-            n_layer=len(layers),
-            n_params=facts[model, stack].n_params,
-            causal=facts[model, stack].causal,
-            modality=facts[model, stack].modality,
-            published=published.get((model, stack), {}),
-            outside=count_outside(layers),
-            n=layers[0].n,
-            r=layers[0].r,
-            **quartiles,
-        ))
-    return summary
+            layers_of.setdefault((row.model, row.stack), []).append(row)
+    summaries = []
+    for key, layers in layers_of.items():
+        summaries.append(summarise_stack(layers, facts[key], published.get(key, {})))
+    return summaries
+
+
+def summarise_stack(layers, facts, published):
+    """layers: the rows of one stack. facts: its Facts. published: its row of models.csv, or {}."""
+    return Summary(
+        model=layers[0].model,
+        stack=layers[0].stack,
+        n_layer=len(layers),
+        n_params=facts.n_params,
+        causal=facts.causal,
+        modality=facts.modality,
+        published=published,
+        n_outside=count_outside(layers),
+        n=layers[0].n,
+        r=layers[0].r,
+        symmetry=quartiles([row.symmetry for row in layers]),
+        directionality=quartiles([row.directionality for row in layers]),
+        directionality_eq17=quartiles([row.directionality_eq17 for row in layers]),
+    )
+
+
+def quartiles(values):
+    return tuple(np.percentile(values, [25, 50, 75]))
 
 
 def count_outside(layers):
-    """How many layers have a directionality outside of the range in which 95 of 100 random matrices are."""
-    outside = 0
+    """
+    How many layers have a directionality outside of the range in which 95 of 100 random matrices are. None if the range
+    is not known.
+    """
+    n_outside = 0
     for row in layers:
         band = null.band("directionality", row.n, row.r)
         if band is None:
             return None
         if not band[0] <= row.directionality <= band[1]:
-            outside += 1
-    return outside
+            n_outside += 1
+    return n_outside
 
 
-def summary_table(summary):
+def summary_table(summaries):
     """Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv)."""
-    model_width = max(len(s.model) for s in summary)
-    model_width = max(model_width, len("model"))
-    stack_width = max(len(s.stack) for s in summary)
-    stack_width = max(stack_width, len("stack"))
+    model_width = max(len(name) for name in ["model", *(summary.model for summary in summaries)])
+    stack_width = max(len(name) for name in ["stack", *(summary.stack for summary in summaries)])
     lines = [f"{'model':{model_width}}  {'stack':{stack_width}}  layers   params  {'symmetry':20} {'published':>9}   "
              f"{'directionality':20} {'published':>9}  outside  Eq. 17"]
-    for s in summary:
-        params = tqdm.format_sizeof(s.n_params)
-        line = f"{s.model:{model_width}}  {s.stack:{stack_width}}  {s.n_layer:6}  {params:>7}"
-        star = " " if s.matrix() == "wqk" else "*"
-        for name in "symmetry", "directionality":
-            q1, median, q3 = getattr(s, name)
+    for summary in summaries:
+        params = tqdm.format_sizeof(summary.n_params)
+        line = f"{summary.model:{model_width}}  {summary.stack:{stack_width}}  {summary.n_layer:6}  {params:>7}"
+        star = " " if summary.matrix() == "wqk" else "*"
+        for score in "symmetry", "directionality":
+            q1, median, q3 = getattr(summary, score)
             ours = f"{median:5.2f} [{q1:.2f}, {q3:.2f}]"
-            theirs = f"{float(s.published[name]):.2f}" if s.published else "-"
+            theirs = f"{float(summary.published[score]):.2f}" if summary.published else "-"
             line += f"  {ours:20} {theirs:>9}{star}"
-        outside = "-" if s.outside is None else f"{s.outside}/{s.n_layer}"
-        lines.append(f"{line} {outside:>8} {s.directionality_eq17[1]:7.2f}")
-    for matrix in sorted({s.matrix() for s in summary} - {"wqk"}):
+        outside = "-" if summary.n_outside is None else f"{summary.n_outside}/{summary.n_layer}"
+        _, eq17, _ = summary.directionality_eq17
+        lines.append(f"{line} {outside:>8} {eq17:7.2f}")
+    for matrix in sorted({summary.matrix() for summary in summaries} - {"wqk"}):
         lines.append(f"* published: {matrix}, not W_qk")
     lines.append("median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices "
                  "do not have;\nEq. 17: directionality as printed, whose sign can be wrong")
@@ -214,25 +223,38 @@ def run_table(run):
     return "\n".join(lines)
 
 
-def comparison_table(lines, arms, level):
-    """How many seeds left the plateau, at which step, and their final losses. lines: from compare.compare."""
-    width = max(12, *(len(line.name) for line in lines))
+# Below the table of a comparison: what its columns hold.
+COMPARISON_COLUMNS = """\
+left: seeds whose loss (mean of three evaluations) came to the level; their median step, "not left" being the latest;
+less: loss at the end above the baseline's [nats/token], and what the pairs of this arm alone do not exclude at 0.05;
+p: exact sign flips of pairs of one seed (of steps: of their ranks), each column after Holm; speed-up: share of the
+steps not needed to come to the baseline's last loss, median;
+symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over the run"""
+
+
+def comparison_table(outcomes, arms, level):
+    """
+    How many seeds left the plateau, at which step, and their final losses. outcomes: from compare.find_outcomes. arms:
+    {name: its records}.
+    """
+    width = max(12, *(len(outcome.name) for outcome in outcomes))
     left_title, less_title = f"left {level:g}: of, at step", "less [95 of 100]"
-    table = [f"{'arm':{width}} {left_title:>21} {'p':>6} {'loss':>6} {less_title:>23} {'p':>6} {'speed-up':>11}"
+    lines = [f"{'arm':{width}} {left_title:>21} {'p':>6} {'loss':>6} {less_title:>23} {'p':>6} {'speed-up':>11}"
              f" {'symm.':>6} {'direct.':>7} {'change':>6}"]
-    for line in lines:
-        left = f"{np.isfinite(line.first_steps).sum()} of {len(line.first_steps)}"
+    for outcome in outcomes:
+        left = f"{np.isfinite(outcome.first_steps).sum()} of {len(outcome.first_steps)}"
+        loss = f"{outcome.losses.mean():.3f}"
         p_step, less, p_loss, speed_up = "", "baseline", "", ""
-        if line.name != line.baseline:
-            p_step = p_text(line.p_step)
-            low, high = line.interval
-            less = f"{signed(line.difference)} [{signed(low)}, {signed(high)}]"
-            p_loss = p_text(line.p_loss)
-            speed_up = share(line.speed_up)
-        table.append(f"{line.name:{width}} {left:>10} {step_text(line.first_steps):>10} {p_step:>6} {line.losses.mean():6.3f}"
-                     f" {less:>23} {p_loss:>6} {speed_up:>11} {number(line.symmetry):>6}"
-                     f" {number(line.directionality):>7} {number(line.update_symmetry):>6}")
-    return "\n".join(table + comparison_notes(lines, arms))
+        if outcome.name != outcome.baseline:
+            p_step = p_text(outcome.p_step)
+            low, high = outcome.interval
+            less = f"{signed(outcome.difference)} [{signed(low)}, {signed(high)}]"
+            p_loss = p_text(outcome.p_loss)
+            speed_up = share(outcome.speed_up)
+        lines.append(f"{outcome.name:{width}} {left:>10} {step_text(outcome.first_steps):>10} {p_step:>6} {loss:>6}"
+                     f" {less:>23} {p_loss:>6} {speed_up:>11} {number(outcome.symmetry):>6}"
+                     f" {number(outcome.directionality):>7} {number(outcome.update_symmetry):>6}")
+    return "\n".join([*lines, COMPARISON_COLUMNS, *comparison_notes(outcomes, arms)])
 
 
 def step_text(steps):
@@ -261,36 +283,35 @@ def number(x):
     return "-" if np.isnan(x) else f"{x:.2f}"
 
 
-def comparison_notes(lines, arms):
-    """Notes below the table: what the columns mean, and what a reader must know about these runs."""
-    notes = ["left: seeds whose loss (mean of three evaluations) came to the level; their median step, \"not left\" "
-             "being the latest;",
-             "less: loss at the end above the baseline's [nats/token], and what the pairs of this arm alone do not "
-             "exclude at 0.05;",
-             "p: exact sign flips of pairs of one seed (of steps: of their ranks), each column after Holm; speed-up: "
-             "share of the",
-             "steps not needed to come to the baseline's last loss, median;",
-             "symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over "
-             "the run"]
-    for line in lines:
-        if line.name == line.baseline and len(line.losses) > 1:
-            gains = np.array(compare.chance_speed_ups(compare.counted(arms[line.name])))
-            reached = gains[np.isfinite(gains)]
-            note = f"{line.name}, one seed against another: speed-up {share(np.median(gains))}"
-            if len(reached):
-                note += f", from {reached.min():.0%} to {reached.max():.0%}"
-            notes.append(note + f", not reached by {len(gains) - len(reached)} of {len(gains)}")
-        elif line.name != line.baseline and line.n_pairs < len(line.losses):
-            notes.append(f"{line.name}: {line.n_pairs} of its seeds are seeds of {line.baseline}, and only these are "
-                         "compared")
-    most = max(line.n_pairs for line in lines)
-    n_tests = sum(line.n_pairs > 0 for line in lines)
-    if most and min(1, n_tests * 2 / 2**most) > 0.05:
-        notes.append(f"with {most} pairs and {n_tests} tests no p can come below 0.05: nothing can be told from chance")
-    for line in lines:
-        if line.unfinished:
-            behind = min(record.eval_steps[-1] for record in arms[line.name])
-            counted = "counted as they are" if line.unfinished == len(arms[line.name]) else "left out"
-            notes.append(f"{line.name}: {line.unfinished} of its runs have not finished ({counted}), one is at "
+def comparison_notes(outcomes, arms):
+    """Lines below the table: what a reader must know about these runs."""
+    notes = []
+    for outcome in outcomes:
+        if outcome.name == outcome.baseline and len(outcome.losses) > 1:
+            notes.append(chance_note(outcome.name, compare.counted(arms[outcome.name])))
+        elif outcome.name != outcome.baseline and outcome.n_pairs < len(outcome.losses):
+            notes.append(f"{outcome.name}: {outcome.n_pairs} of its seeds are seeds of {outcome.baseline}, and only "
+                         "these are compared")
+    n_pairs = max(outcome.n_pairs for outcome in outcomes)
+    n_tests = sum(outcome.n_pairs > 0 for outcome in outcomes)
+    smallest_p = n_tests * 2 / 2**n_pairs  # of sign flips, after Holm
+    if n_tests and smallest_p > 0.05:
+        notes.append(f"with {n_pairs} pairs and {n_tests} tests no p can come below 0.05: nothing can be told from "
+                     "chance")
+    for outcome in outcomes:
+        if outcome.n_unfinished:
+            behind = min(record.eval_steps[-1] for record in arms[outcome.name])
+            how = "counted as they are" if outcome.n_unfinished == len(arms[outcome.name]) else "left out"
+            notes.append(f"{outcome.name}: {outcome.n_unfinished} of its runs have not finished ({how}), one is at "
                          f"{behind}")
     return notes
+
+
+def chance_note(name, records):
+    """How much faster one run of an arm is than another run of it: a speed-up within this range says nothing."""
+    gains = np.array(compare.chance_speed_ups(records))
+    reached = gains[np.isfinite(gains)]
+    note = f"{name}, one seed against another: speed-up {share(np.median(gains))}"
+    if len(reached):
+        note += f", from {reached.min():.0%} to {reached.max():.0%}"
+    return f"{note}, not reached by {len(gains) - len(reached)} of {len(gains)}"

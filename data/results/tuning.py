@@ -4,15 +4,17 @@ the same differ in learning_rate. Every start is tuned alike before starts are c
 """
 
 import json
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from data.results import compare
+from data.results.records import FREE
 
 
 class Rate(NamedTuple):
-    """The runs of one arm."""
+    """One learning rate of a cell: what the runs of one arm came to."""
 
     learning_rate: float
     loss: float  # at the end, mean over seeds [nats/token]
@@ -20,7 +22,7 @@ class Rate(NamedTuple):
     n_seeds: int
 
     def rank(self):
-        """What is lowest for the best: what was run with more seeds goes before, as one run can be lucky."""
+        """A key to sort by: the best is lowest. What was run with more seeds goes before, as one run can be lucky."""
         return -self.n_seeds, self.loss
 
 
@@ -36,6 +38,10 @@ class Cell(NamedTuple):
     def best(self):
         return min(self.rates, key=Rate.rank)
 
+    def series(self):
+        """The same for cells that differ in the scale of q and k alone: the picture joins them, the table stars one."""
+        return self.n_embd, self.start, round(self.v_scale, 3)
+
 
 def varies_rates(arms):
     """Whether there are arms that are the same but for their learning rate."""
@@ -47,40 +53,57 @@ def varies_rates(arms):
 
 
 def but_for_rate(config):
-    own = {key: value for key, value in config.items() if key != "learning_rate" and key not in compare.FREE}
-    return json.dumps(own, sort_keys=True)
+    """A text that is the same for configurations that differ in their learning rate, or in keys of FREE, alone."""
+    others = {key: value for key, value in config.items() if key != "learning_rate" and key not in FREE}
+    return json.dumps(others, sort_keys=True)
 
 
 def find_cells(arms, level):
     """arms: {name: its records} -> Cells, by width, start and scale."""
-    together = {}
+    configs, rates = {}, {}  # but_for_rate -> a configuration, and the Rates
     for records in arms.values():
-        together.setdefault(but_for_rate(records[0].config), []).append(compare.counted(records))
+        config = records[0].config
+        key = but_for_rate(config)
+        configs[key] = config
+        rates.setdefault(key, []).append(rate_of(compare.counted(records), level))
     cells = []
-    for arms_of_cell in together.values():
-        config = arms_of_cell[0][0].config
-        rates = [rate_of(records, level) for records in arms_of_cell]
+    for key, config in configs.items():
         n_embd = config["n_embd"]
-        start = config["init"]
-        if config["causal"]:
-            start += " decoder"
-        if config["qk_norm"]:
-            start += " qk_norm"
-        cells.append(Cell(start, n_embd, n_embd * config["qk_std"] ** 2, n_embd * config["v_std"] ** 2, sorted(rates)))
+        cells.append(Cell(
+            start=name_of_start(config),
+            n_embd=n_embd,
+            scale=n_embd * config["qk_std"] ** 2,
+            v_scale=n_embd * config["v_std"] ** 2,
+            rates=sorted(rates[key]),
+        ))
     return sorted(cells, key=lambda cell: (cell.n_embd, cell.start, cell.v_scale, cell.scale))
+
+
+def name_of_start(config):
+    start = config["init"]
+    if config["causal"]:
+        start += " decoder"
+    if config["qk_norm"]:
+        start += " qk_norm"
+    return start
 
 
 def rate_of(records, level):
     losses = [record.val_loss[-1] for record in records]
     steps = [compare.left_at(record, level) for record in records]
-    return Rate(records[0].config["learning_rate"], float(np.mean(losses)), float(np.median(steps)), len(records))
+    return Rate(
+        learning_rate=records[0].config["learning_rate"],
+        loss=float(np.mean(losses)),
+        first_step=float(np.median(steps)),
+        n_seeds=len(records),
+    )
 
 
 def find_best(cells):
-    """{(n_embd, start, v_scale): its best cell}"""
+    """{Cell.series: its best cell}"""
     best = {}
     for cell in cells:
-        key = cell.n_embd, cell.start, round(cell.v_scale, 3)
+        key = cell.series()
         if key not in best or cell.best().rank() < best[key].best().rank():
             best[key] = cell
     return best
@@ -93,7 +116,7 @@ def cells_table(cells, level):
     for cell in cells:
         losses = "   ".join(f"{rate.learning_rate:g} {rate.loss:.3f} ({rate.n_seeds})" for rate in cell.rates)
         first = cell.best().first_step
-        left = "not left" if first == float("inf") else f"{first:.0f}"
+        left = f"{first:.0f}" if math.isfinite(first) else "not left"
         mark = "*" if cell in best else " "
         lines.append(f"{cell.n_embd:4}  {cell.start:18}{cell.scale:13.3g}{cell.v_scale:6.2g} {mark} {losses}; at "
                      f"{cell.best().learning_rate:g}: {left}")

@@ -31,28 +31,46 @@ def find_trainings(targets, rows, surveys):
     The trainings that have rows. targets: the checkpoints, each with model, revision and step. rows: a list of
     tables.ModelScore. surveys: from data/pretrained/suites.py; they know which stacks are causal.
     """
-    causal = {(seen.model, stack): seen.causal[stack] for seen in surveys for stack in seen.causal}
-    steps = {(target.model, target.revision): target.step for target in targets if target.step is not None}
-    found = {}  # (model, stack) -> (step, revision) -> layer -> row
+    causal = {}  # (model, stack) -> causal
+    for survey in surveys:
+        for stack, is_causal in survey.causal.items():
+            causal[survey.model, stack] = is_causal
+    step_of = {}  # (model, revision) -> step
+    for target in targets:
+        if target.step is not None:
+            step_of[target.model, target.revision] = target.step
+    rows_of = {}  # (model, stack) -> the rows of its layers at all checkpoints
     for row in rows:
-        if row.head is None and (row.model, row.revision) in steps:
-            checkpoint = steps[row.model, row.revision], row.revision
-            found.setdefault((row.model, row.stack), {}).setdefault(checkpoint, {})[row.layer] = row
+        if row.head is None and (row.model, row.revision) in step_of:
+            rows_of.setdefault((row.model, row.stack), []).append(row)
     trainings = []
-    for (model, stack), checkpoints in found.items():
-        order = sorted(checkpoints)
-        row = next(iter(checkpoints[order[0]].values()))  # any row, because all have the same size
-        layers = sorted({layer for rows_of_layers in checkpoints.values() for layer in rows_of_layers})
-        values = {score: np.full((len(order), len(layers)), np.nan) for score in SCORES}
-        for p, checkpoint in enumerate(order):
-            for i, layer in enumerate(layers):
-                if layer in checkpoints[checkpoint]:
-                    for score in SCORES:
-                        values[score][p, i] = getattr(checkpoints[checkpoint][layer], score)
-        trainings.append(Training(f"{model} {stack}".strip(), causal.get((model, stack)),
-                                  np.array([step for step, _ in order]), [revision for _, revision in order],
-                                  row.n, row.r, **values))
+    for (model, stack), rows_of_stack in rows_of.items():
+        name = f"{model} {stack}".strip()
+        trainings.append(find_training(name, causal.get((model, stack)), rows_of_stack, step_of))
     return trainings
+
+
+def find_training(name, causal, rows, step_of):
+    """One Training from the rows of its layers, in any order."""
+    checkpoints = sorted({(step_of[row.model, row.revision], row.revision) for row in rows})  # (step, revision)
+    revisions = [revision for _, revision in checkpoints]
+    layers = sorted({row.layer for row in rows})
+    symmetry = np.full((len(revisions), len(layers)), np.nan)
+    directionality = np.full((len(revisions), len(layers)), np.nan)
+    for row in rows:
+        place = revisions.index(row.revision), layers.index(row.layer)
+        symmetry[place] = row.symmetry
+        directionality[place] = row.directionality
+    return Training(
+        name=name,
+        causal=causal,
+        steps=np.array([step for step, _ in checkpoints]),
+        revisions=revisions,
+        n=rows[0].n,  # all rows have the same size
+        r=rows[0].r,
+        symmetry=symmetry,
+        directionality=directionality,
+    )
 
 
 def quartiles(values):
@@ -100,20 +118,26 @@ def find_scored(members, rows):
     """The members that have rows and are not trainings."""
     found = []
     for member in members:
-        layers = []
-        for row in rows:
-            wanted_stack = not member.stack or row.stack == member.stack
-            if row.model == member.name and row.head is None and wanted_stack:
-                layers.append(row)
-        if layers and member.kind != "trajectory":
+        if member.kind == "trajectory":
+            continue
+        layers = [row for row in rows if row.model == member.name and row.head is None]
+        if member.stack:
+            layers = [row for row in layers if row.stack == member.stack]
+        if layers:
             layers.sort(key=lambda row: (row.stack, row.layer))
-            symmetry = np.array([row.symmetry for row in layers])
-            directionality = np.array([row.directionality for row in layers])
-            found.append(Scored(member, layers[0].n, layers[0].r, symmetry, directionality))
+            found.append(Scored(
+                member=member,
+                n=layers[0].n,
+                r=layers[0].r,
+                symmetry=np.array([row.symmetry for row in layers]),
+                directionality=np.array([row.directionality for row in layers]),
+            ))
     return found
 
 
 class Pair(NamedTuple):
+    """Two members that are alike but for their objective."""
+
     size: str
     encoder: Scored
     decoder: Scored
@@ -133,7 +157,7 @@ def find_pairs(scored):
 
 
 def difference(pair, score):
-    """Encoder minus decoder at the relative depths of GRID, with linear interpolation between layers."""
+    """Encoder less decoder at the relative depths of GRID, (21,), with linear interpolation between layers."""
     encoder = np.interp(GRID, pair.encoder.depth(), getattr(pair.encoder, score))
     decoder = np.interp(GRID, pair.decoder.depth(), getattr(pair.decoder, score))
     return encoder - decoder
@@ -141,19 +165,22 @@ def difference(pair, score):
 
 def suite_table(scored, trainings):
     """
-    For each member, median [q1, q3] over layers. For each size, encoder minus decoder, mean over depth. The trainings.
+    For each member, median [q1, q3] over layers. For each size, encoder less decoder, mean over depth. Last the
+    trainings.
     """
-    width = max([len(one.member.name) for one in scored], default=0)
-    aims = max([len(one.member.objective) for one in scored], default=0)
-    lines = [f"{'member':{width}}  {'objective':{aims}}  size  layers  {'symmetry [quartiles]':24}"
+    name_width = max([len(one.member.name) for one in scored], default=0)
+    objective_width = max([len(one.member.objective) for one in scored], default=0)
+    lines = [f"{'member':{name_width}}  {'objective':{objective_width}}  size  layers  {'symmetry [quartiles]':24}"
              "directionality [quartiles]"]
     for one in scored:
         member = one.member
-        lines.append(f"{member.name:{width}}  {member.objective:{aims}}  {member.size:4}  {len(one.symmetry):6}  "
-                     f"{with_quartiles(one.symmetry):24}{with_quartiles(one.directionality)}")
+        lines.append(f"{member.name:{name_width}}  {member.objective:{objective_width}}  {member.size:4}  "
+                     f"{len(one.symmetry):6}  {with_quartiles(one.symmetry):24}{with_quartiles(one.directionality)}")
     for pair in find_pairs(scored):
-        means = [difference(pair, score).mean() for score in SCORES]
-        lines.append(f"encoder less decoder, {pair.size}: symmetry {means[0]:+.2f}, directionality {means[1]:+.2f}")
+        symmetry = difference(pair, "symmetry").mean()
+        directionality = difference(pair, "directionality").mean()
+        lines.append(f"encoder less decoder, {pair.size}: symmetry {symmetry:+.2f}, directionality "
+                     f"{directionality:+.2f}")
     if trainings:
         lines.append(training_table(trainings))
     return "\n".join(lines)
