@@ -489,7 +489,8 @@ def entries_of(header):
     return [entry for name, entry in header.items() if name != "__metadata__"]
 
 
-DAMAGES = [flip_bytes, change_length, cut_or_extend, cut_or_repeat_json, shuffle_entries, junk_in_entries, junk_as_entry]
+DAMAGES = [flip_bytes, change_length, cut_or_extend, cut_or_repeat_json, shuffle_entries, junk_in_entries,
+           junk_as_entry]
 
 
 def test_three_thousand_damaged_files_are_refused_or_read_as_the_library_reads_them(tmp_path):
