@@ -111,6 +111,17 @@ def test_a_part_of_clip_may_name_no_model_type():
     assert [len(stack.layers[0].heads(meta)[0]) for stack in (vision, text)] == [12, 8]  # heads
 
 
+def test_a_backbone_of_the_usual_size_may_leave_it_out():
+    names = {f"backbone.encoder.layer.{i}.attention.attention.{w}.weight": (384, 384)
+             for i in range(12) for w in ("query", "key")}
+    backbone = {"model_type": "dinov2", "hidden_size": 384, "num_attention_heads": 6}  # Depth-Anything-V2-Small-hf
+    [stack] = find_stacks(dict(model_type="depth_anything", backbone_config=backbone), names)
+    assert (stack.name, len(stack.layers)) == ("backbone", 12)
+    with pytest.raises(LayoutError, match="12 attention layers in config.json"):
+        find_stacks(dict(model_type="depth_anything", backbone_config=backbone),
+                    {name: shape for name, shape in names.items() if ".11." not in name})
+
+
 def test_a_file_may_hold_one_tower_only():
     names = {f"encoder.block.{i}.layer.0.SelfAttention.{w}.weight": (24, 32) for i in range(2) for w in "qkv"}
     config = dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6)
