@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import analyze
 from data.pretrained import layout_table
+from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
@@ -120,6 +121,18 @@ def test_a_backbone_of_the_usual_size_may_leave_it_out():
     with pytest.raises(LayoutError, match="12 attention layers in config.json"):
         find_stacks(dict(model_type="depth_anything", backbone_config=backbone),
                     {name: shape for name, shape in names.items() if ".11." not in name})
+
+
+@pytest.mark.parametrize("config, stack, modality", [
+    ({}, "vision.stage 0", "vision"), ({}, "image", "vision"), ({}, "backbone.stage 3", "vision"),
+    ({}, "text", "language"), ({}, "encoder.vision", "vision"), ({}, "encoder.text", "language"),
+    ({"num_queries": 100}, "decoder", "vision"), ({"image_size": 224}, "", "vision"), ({}, "audio", "audio"),
+    ({"encoder_layers": 24}, "encoder", "language"), ({"encoder_layers": 24}, "speech_encoder", "audio"),
+    ({"encoder_layers": 24}, "adapter", "audio"), ({}, "t2u_decoder", "audio"), ({}, "coarse_acoustics", "audio"),
+    ({"encoder_config": {"num_mel_bins": 80}}, "encoder", "audio"), ({"encoder_config": {}}, "encoder", "language"),
+    ({"encoder_config": {"num_mel_bins": 80}}, "text", "language"), ({"conv_stride": [5]}, "", "audio")])
+def test_what_a_stack_sees_is_told_by_its_name_or_by_a_key_of_the_config(config, stack, modality):
+    assert find_modality(config, stack) == modality
 
 
 def test_a_file_may_hold_one_tower_only():

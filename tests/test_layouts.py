@@ -334,7 +334,8 @@ OWN_CODE = [
                  ["vision_encoder.backbone.blocks.0.attn.qkv.weight"], [192], unbound, 1, id="sam2_hiera_det_model"),
     pytest.param(dict(model_type="layoutlmv2"), ["layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight"], [96],
                  split_in_three, 1, id="layoutlmv2"),  # which transformers builds with detectron2 only
-    pytest.param(dict(model_type="timm_vit", head_dim=4), ["blocks.0.attn.qkv.weight"], [96], unbound, 1, id="timm_vit"),
+    pytest.param(dict(model_type="timm_vit", head_dim=4), ["blocks.0.attn.qkv.weight"], [96], unbound, 1,
+                 id="timm_vit"),
     pytest.param(dict(model_type="davit", depths=[1], num_heads=[8]),
                  ["vision_tower.blocks.0.0.spatial_block.window_attn.fn.qkv.weight"], [96], unbound, 1, id="davit"),
     *[pytest.param({"model_type": "florence2_language", f"{side}_layers": 1, f"{side}_attention_heads": 8}, [
