@@ -221,8 +221,8 @@ ROWS = [
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
     Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub
     Row("eurobert openai_privacy_filter embedding_gemma2_text esmc vits", **CLIP),
-    # MLMvsCLM's own name for its models, EuroBERT's network with or without a mask. Their code was not seen: this is how
-    # a fork of the library that trained EuroBERT exports it (github.com/lgcharpe/EuroBERT, hf_conversion_script).
+    # MLMvsCLM's own name for its models, EuroBERT's network with or without a mask. Their code was not seen: this is
+    # how a fork of the library that trained EuroBERT exports it (github.com/lgcharpe/EuroBERT, hf_conversion_script).
     Row("sl_model", **(LLAMA | dict(causal=None))),
     # Not in transformers, read off the code that comes with the weights.
     # huggingface.co/Dream-org/Dream-v0-Base-7B, modeling_dream.py: Qwen2 without a mask.
