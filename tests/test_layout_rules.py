@@ -85,6 +85,22 @@ def test_the_memory_and_the_mask_decoder_of_sam_2_are_no_stacks():
         ("vision.stage 0", [0, 1]), ("vision.stage 1", [2])]
 
 
+def test_sam_3_for_films_holds_the_towers_of_its_detector():
+    vit = dict(LLAMA, model_type="sam3_vit_model")
+    detector = dict(model_type="sam3", text_config=dict(LLAMA, model_type="clip_text_model"),
+                    vision_config=dict(model_type="sam3_vision_model", backbone_config=vit))
+    tracker = {"model_type": "sam3_tracker_video"}
+    config = dict(model_type="sam3_video", detector_config=detector, tracker_config=tracker)
+    layers = ["detector_model.vision_encoder.backbone.layers.{i}.attention",
+              "detector_model.text_encoder.text_model.encoder.layers.{i}.self_attn",
+              "detector_model.detr_decoder.layers.{i}.self_attn", "tracker_model.memory_attention.layers.{i}.self_attn"]
+    names = {f"{layer.format(i=i)}.{w}_proj.weight": (32, 32) for layer in layers for i in range(2) for w in "qk"}
+    stacks = find_stacks(config, names)
+    found = [(stack.name, stack.causal, len(stack.layers)) for stack in stacks]
+    assert found == [("vision", False, 2), ("text", True, 2)]
+    assert missing_stacks(config, stacks) == []
+
+
 def test_the_decoder_that_hiera_is_trained_with_is_a_stack():
     config = dict(model_type="hiera", depths=[1], num_heads=[2], decoder_depth=2, decoder_num_heads=4)
     names = {"hiera.encoder.stages.0.layers.0.attn.qkv.weight": (24, 8)}

@@ -279,7 +279,7 @@ ROWS = [
     Row("timesformer", path="layer.{i}.attention.attention", weights="qkv", form="blocks", causal=False, stack="space"),
     Row("timesformer", path="layer.{i}.temporal_attention.attention", weights="qkv", form="blocks", causal=False,
         stack="time"),
-    Row("""dinov3_vit mlcd_vision_model granite_docling_vision sam3_vit_model llama4_vision_model wav2vec2 hubert wavlm
+    Row("""dinov3_vit mlcd_vision_model granite_docling_vision llama4_vision_model wav2vec2 hubert wavlm
         unispeech unispeech-sat data2vec-audio sew""", **CLIP),
     Row("""clip_vision_model chinese_clip_vision_model altclip_vision_model metaclip_2_vision_model
         owlvit_vision_model owlv2_vision_model clipseg_vision_model siglip_vision_model siglip2_vision_model
@@ -301,6 +301,7 @@ ROWS = [
     Row("dia_encoder", **(CLIP | dict(path="layers.{i}.self_attention")), n_layer=12, n_head=16, head_dim=128),
     Row("patchtst", **CLIP),
     Row("mgp-str seggpt", path="(blocks|layers).{i}.(attn|attention)", weights="qkv", form="blocks", causal=False),
+    Row("sam3_vit_model", **CLIP, n_layer=32, n_head=16),  # sam3
     Row("phi4_multimodal_vision", **CLIP, n_layer=27, n_head=16),  # phi4_multimodal
     Row("phi4_multimodal_audio", **(CLIP | dict(path="encoders.{i}.self_attn")), n_layer=24, n_head=16),
     Row("idefics_vision", **CLIP, n_layer=32, n_head=16),
@@ -405,10 +406,11 @@ COMPOSITES = set("""depth_anything prompt_depth_anything zoedepth vitpose uperne
     qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v
     qwen2_audio voxtral clap musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder
     speech-encoder-decoder vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video
-    sam2_vision_model""".split())
+    sam2_vision_model sam3 sam3_vision_model sam3_video""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "vlm": r"vlm\.",
+    "detector": r"detector_model\.",
     "thinker": r"thinker\.",
     "talker": r"talker\.",
     "code_predictor": r"(.*\.)?code_predictor\.",
