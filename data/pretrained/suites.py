@@ -197,7 +197,7 @@ class Member(NamedTuple):
     revision: str
     stack: str  # encoder, decoder, ...: which stack of the model is meant; "" where it has one
     # pair: the encoder or the decoder of a size. switch: its training began from its partner, with another objective.
-    # dose: one of several models that differ in how much of something they got. trajectory: a training.
+    # dose: one of several models that differ in how much of something they got. training: the checkpoints of one.
     kind: str
     causal: bool | None  # None: trained both ways
     objective: str  # what it was trained for; for a dose, what is counted, with its unit
@@ -207,7 +207,7 @@ class Member(NamedTuple):
     source: str  # where it was seen to exist
 
 
-KINDS = ["pair", "dose", "switch", "trajectory"]
+KINDS = ["pair", "dose", "switch", "training"]
 CAUSAL = {"0": False, "1": True, "": None}
 
 
