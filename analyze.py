@@ -32,14 +32,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from data.pretrained import suites
-from data.pretrained.factors import at_least_float32, layer_factors, published_factors
+from data.pretrained.factors import at_least_float32, layer_factors, published_factors, side_by_side
 from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import arguments, figures, report, runs, tables
 
-BLOCK = 256  # columns of a Gram matrix at a time
+BLOCK = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 CROP = 128  # pictures show this many rows and columns of a W_qk
 
@@ -127,12 +127,11 @@ class Scores(NamedTuple):
 
 def scores(w_q, w_k, gamma=GAMMA):
     """
-    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), in float32 at least. nan for a zero matrix.
-
-    Several W_q (H, C, r) may share one W_k (C, r).
+    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), in float32 at least. nan for a zero matrix. Several W_q
+    (H, C, r) may share one W_k (C, r).
 
     If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
-    takes 3.5 to 5 C r^2 multiplications instead of C^2 r.
+    takes 3 to 5 C r^2 multiplications instead of C^2 r.
     """
     w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
     C, r = w_q.shape[-2:]
@@ -142,19 +141,11 @@ def scores(w_q, w_k, gamma=GAMMA):
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
         enough = 1e-4  # larger, because here the squared norms are rounded, and not the norms
-    # W_qk is a sum of r matrices, each of them a column of W_q times a column of W_k. They may nearly cancel. Then the
-    # result is a small difference of large numbers, and has few correct digits. For random W_q and W_k, |W_qk|^2 is
-    # about 1 / r of the square of the sum of the r norms. If it is far less, compute once more in float64.
-    left = row_norms.square().sum(-1)  # (...), |W_qk|^2
-    total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)  # (...), the sum of the norms of the r matrices
-    has_digits = left > enough * total.square()
-    # float32 ends at 1e-38 and 1e38, and the scores are made of products of four weights. If these are very small or
-    # very large, products leave this range.
-    in_range = (left > 1e-20) & (left < 1e20)
-    if not (has_digits & in_range).all():
-        if w_q.ndim > 2:  # many matrices: do them one by one, because most of them are good as they are
-            return one_by_one(w_q, w_k, gamma)
-        s, row_norms, column_norms = from_product(w_q.cpu().double(), w_k.cpu().double())  # not every GPU has float64
+    if not has_digits(row_norms.square().sum(-1), w_q, w_k, enough):
+        if w_q.ndim > 2:  # one by one, because most of them are good as they are
+            each = [torch.stack(scores(q, k, gamma)) for q, k in zip(w_q, w_k.expand_as(w_q))]  # (3,) each
+            return Scores(*torch.stack(each, -1))
+        s, row_norms, column_norms = from_product(in_float64(w_q), in_float64(w_k))  # once more
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     is_zero = s.isnan()  # the symmetry of a zero matrix is 0 / 0
@@ -162,14 +153,31 @@ def scores(w_q, w_k, gamma=GAMMA):
     return Scores(s.to(w_q), d.to(w_q), eq17.to(w_q))  # dtype and device as they came, also after float64
 
 
-def one_by_one(w_q, w_k, gamma):
-    """scores() of a list of matrices, each by itself."""
-    each = [scores(q, k, gamma) for q, k in zip(w_q, w_k.expand_as(w_q))]
-    return Scores(
-        torch.stack([found.symmetry for found in each]),
-        torch.stack([found.directionality for found in each]),
-        torch.stack([found.directionality_eq17 for found in each]),
-    )
+def symmetry_from_factors(w_q, w_k):
+    """The first of the scores alone: (..., C, r), (..., C, r) -> (...)."""
+    # |M|^2 = tr(M M^T) = tr(W_q W_k^T W_k W_q^T) = tr(W_q^T W_q W_k^T W_k), without norms of rows and columns
+    square = ((w_q.mT @ w_q) * (w_k.mT @ w_k)).sum((-2, -1))  # (...)
+    if has_digits(square, w_q, w_k, 1e-4):
+        return gram_trace(w_q, w_k) / square
+    return scores(w_q, w_k).symmetry
+
+
+def has_digits(square, w_q, w_k, enough):
+    """Whether all |W_qk|^2 (...), as they were computed from W_q and W_k, have enough correct digits."""
+    # W_qk is a sum of r matrices, each of them a column of W_q times a column of W_k. If they nearly cancel, the result
+    # is a small difference of large numbers, and has few correct digits. For random factors, |W_qk|^2 is about 1 / r of
+    # the square of the sum of the r norms.
+    total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)  # (...), the sum of the norms of the r matrices
+    is_left = square > enough * total.square()
+    # float32 ends at 1e-38 and 1e38, and the products of four weights that the scores are made of must stay within.
+    in_range = (square > 1e-20) & (square < 1e20)
+    return (is_left & in_range).all()
+
+
+def in_float64(w):
+    """w (C, r) in float64, divided by its largest number, which leaves the scores as they are. nan if w is zero."""
+    w = w.cpu().double()  # not every GPU has float64
+    return w / w.abs().max()
 
 
 def from_product(w_q, w_k):
@@ -180,30 +188,33 @@ def from_product(w_q, w_k):
 
 def from_gram(w_q, w_k):
     """The same without the (C, C) product."""
+    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding can make a square slightly negative
+    columns = squared_norms(w_k, w_q).clamp_min(0)  # (..., C); the columns of M are the rows of M^T = W_k W_q^T
+    return gram_trace(w_q, w_k) / rows.sum(-1), rows.sqrt(), columns.sqrt()
+
+
+def gram_trace(w_q, w_k):
+    """tr(MM) (...) of M = W_q W_k^T."""
     # A trace does not change when its factors move round in a circle. With the small matrix KQ = W_k^T W_q:
     #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
     kq = w_k.mT @ w_q  # (..., r, r)
-    trace = (kq * kq.mT).sum((-2, -1))  # (...)
-    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding can make a square slightly negative
-    columns = squared_norms(w_k, w_q).clamp_min(0)  # (..., C); the columns of M are the rows of M^T = W_k W_q^T
-    return trace / rows.sum(-1), rows.sqrt(), columns.sqrt()
+    return (kq * kq.mT).sum((-2, -1))
 
 
 def squared_norms(x, y):
     """The squared norm of every row of x y^T: x, y (..., C, r) -> (..., C)."""
-    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. In two lines:
-    #     gram = y.mT @ y  # (..., r, r)
-    #     return ((x @ gram) * x).sum(-1)
-    # gram is symmetric, so half of it is enough. We take a block of its columns at a time, from the diagonal down, and
-    # count twice what is below the diagonal block. At r = 1024 this takes 5/8 of the multiplications.
-    total = 0.0
-    for i in range(0, x.shape[-1], BLOCK):
-        gram = y[..., i:].mT @ y[..., i : i + BLOCK]  # (..., r - i, BLOCK)
-        gram[..., BLOCK:, :] *= 2
-        # x is a transposed weight, so x.mT is contiguous, and the next two lines read memory in its order.
-        product = gram.mT @ x[..., i:].mT  # (..., BLOCK, C)
-        total = total + (product * x[..., i : i + BLOCK].mT).sum(-2)  # (..., C)
-    return total
+    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. x is a transposed weight, so x.mT is
+    # contiguous, and these lines read memory in its order.
+    if x.shape[-1] <= BLOCK:
+        gram = y.mT @ y  # (..., r, r)
+        return ((gram @ x.mT) * x.mT).sum(-2)
+    # gram is symmetric, so half of it is enough. With half of the columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and
+    # |a + b|^2 = |a|^2 + |b|^2 + 2 a b.
+    x_1, x_2 = x.tensor_split(2, -1)  # (..., C, r / 2)
+    y_1, y_2 = y.tensor_split(2, -1)
+    gram = y_2.mT @ y_1  # (..., r / 2, r / 2)
+    cross = ((gram @ x_1.mT) * x_2.mT).sum(-2)  # (..., C)
+    return squared_norms(x_1, y_1) + squared_norms(x_2, y_2) + 2 * cross
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -277,8 +288,7 @@ def head_scores(w_q, w_k, gamma=GAMMA):
     """w_q (H, C, D), w_k (Hkv, C, D) -> the scores of each query head with its key head, H triples of numbers."""
     found = []
     group = len(w_q) // len(w_k)  # query heads that share a key head
-    for i, keys in enumerate(w_k):
-        queries = w_q[i * group : (i + 1) * group]  # (H / Hkv, C, D)
+    for queries, keys in zip(w_q.split(group), w_k):  # (H / Hkv, C, D), (C, D)
         of_heads = scores(queries, keys, gamma)  # (H / Hkv,) each; the Gram matrix of the keys is made once
         found += torch.stack(of_heads, -1).tolist()
     return found
@@ -301,48 +311,40 @@ def score_rows(step, n_head, new, old):
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. old: the same at the last rows before, None at the start.
     update_symmetry is the symmetry of the change of W_qk since then, which is the subject of Theorem 2.4.
     """
+    if old is None:
+        old = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
     for layer in range(len(new[0])):  # one layer at a time fits in the caches of a CPU
-        new_layer = [w[layer] for w in new]  # W_q and W_k, (C, C) each
-        old_layer = None
-        if old is not None:
-            old_layer = [w[layer] for w in old]
-        values = score_step(new_layer, old_layer)  # (4,)
-        rows.append(runs.RunScore(step, layer, "", *as_texts(values)))  # an empty cell for the head: the whole layer
-        # The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k.
-        new_heads = [split_heads(w, n_head) for w in new_layer]  # (H, C, D) each
-        old_heads = None
-        if old is not None:
-            old_heads = [split_heads(w, n_head) for w in old_layer]
-        for head, values in enumerate(score_step(new_heads, old_heads)):  # (H, 4)
+        w_q, w_k = [split_heads(w[layer], n_head) for w in new]  # (H, C, D) each
+        p_q, p_k = [split_heads(w[layer], n_head) for w in old]
+        left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
+        heads = [*scores(w_q, w_k), symmetry_from_factors(left, right)]  # (H,) each
+        w_q, w_k = side_by_side(w_q), side_by_side(w_k)  # (C, C), the whole layer
+        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C)
+        whole = [*scores(w_q, w_k), scores(left, right).symmetry]  # () each
+        rows.append(runs.RunScore(step, layer, "", *as_texts(whole)))  # an empty cell for the head: the whole layer
+        for head, values in enumerate(zip(*heads)):
             rows.append(runs.RunScore(step, layer, head, *as_texts(values)))
     return rows
 
 
 def as_texts(values):
-    return [f"{value:.6f}" for value in values.tolist()]
+    return [f"{value:.6f}" for value in values]
 
 
 def split_heads(w, n_head):
-    """(C, C) -> (H, C, D)"""
+    """(C, C) -> (H, C, D). The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k."""
     return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
 
 
-def score_step(new, old):
-    """-> (..., 4) on the CPU: symmetry, directionality and directionality_eq17 of W_qk, symmetry of its change."""
-    w_q, w_k = new
-    now = scores(w_q, w_k)
-    change = torch.full_like(now.symmetry, math.nan)  # at the start there is no change yet
-    if old is not None:
-        # With P_q, P_k the old factors, the change is again a product of two factors:
-        #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
-        # The right side subtracts before it multiplies, so a small change keeps its digits.
-        p_q, p_k = old
-        # Weights are stored as (r, C). So are these two, and then they are transposed, as W_q and W_k are.
-        left = torch.cat([(w_q - p_q).mT, p_q.mT], -2).mT  # (..., C, 2 r)
-        right = torch.cat([w_k.mT, (w_k - p_k).mT], -2).mT  # (..., C, 2 r)
-        change = scores(left, right).symmetry
-    return torch.stack([*now, change], -1).cpu()  # numbers for a CSV file
+def change_factors(w_q, w_k, p_q, p_k):
+    """From the factors W_q, W_k now and P_q, P_k before, (H, C, D), to two factors of the change, (H, C, 2 D)."""
+    #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
+    # The right side subtracts before it multiplies, so a small change keeps its digits. Its factors are made as (r, C)
+    # and transposed, as weights are.
+    left = torch.cat([(w_q - p_q).mT, p_q.mT], -2).mT
+    right = torch.cat([w_k.mT, (w_k - p_k).mT], -2).mT
+    return left, right
 
 
 # ---- the command line --------------------------------------------------------------------------------------------

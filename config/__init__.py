@@ -102,7 +102,9 @@ class TrainConfig:
             raise ConfigError(f"seed = {self.seed}, expected less than 2**63, what torch takes")
         if not self.out_dir.strip():
             raise ConfigError("out_dir is empty, expected a folder")
-        if (self.constraint == "none") != (self.constraint_weight == 0):
+        has_constraint = self.constraint != "none"
+        has_weight = self.constraint_weight > 0
+        if has_constraint != has_weight:
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
         no_skew_part = self.init in ("symmetric", "indefinite", "negative")

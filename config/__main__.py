@@ -5,7 +5,11 @@ import sys
 
 from config import ConfigError, arms
 
+lines = []
 try:
-    print(*[shlex.join(words) for path in sys.argv[1:] for words in arms(path)], sep="\n")
+    for path in sys.argv[1:]:
+        for words in arms(path):
+            lines.append(shlex.join(words))
 except ConfigError as e:
     sys.exit(f"python -m config: {e}")
+print("\n".join(lines))  # none before all are known to be right

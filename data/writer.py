@@ -10,6 +10,7 @@ and ends with the same bytes. Memory is bounded by the size of a shard.
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -293,16 +294,16 @@ def encode_all(documents, state, encode, pool):
     """The ids of each document, with its end-of-text token: a list of arrays. A thread takes 64 documents at a time."""
     eot = np.array([state["eot_token"]])
 
-    def encode_some(some):
+    def encode_batch(batch):
         found = []
-        for document in some:
+        for document in batch:
             text = document.text
             if state["spaced"]:
                 text = " ".join(text.decode()).encode()
             found.append(np.concatenate([*encode(text), eot], dtype=state["dtype"], casting="unsafe"))
         return found
     batches = [documents[i : i + 64] for i in range(0, len(documents), 64)]
-    return [ids for batch in pool.map(encode_some, batches) for ids in batch]
+    return list(itertools.chain.from_iterable(pool.map(encode_batch, batches)))
 
 
 # ---- what validates ----------------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
@@ -9,3 +12,14 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 for signum in signal.SIGHUP, signal.SIGINT:
     if signal.getsignal(signum) == signal.SIG_IGN:
         signal.signal(signum, signal.SIG_DFL)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were drawn, in order. None is rendered, because that takes seconds: their files are empty."""
+    from matplotlib import figure, pyplot as plt
+
+    found = []
+    monkeypatch.setattr(plt, "close", found.append)
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **_: Path(path).touch())
+    return found

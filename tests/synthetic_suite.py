@@ -58,7 +58,7 @@ def main(out):
             name = f"{objective}-{n_embd}"
             run(objective, n_embd, out / name)
             add("pair", objective, n_embd, name, out / name / f"step{STEPS[-1]}")
-            add("trajectory", objective, n_embd, f"{name} in training", out / name, "step*")
+            add("training", objective, n_embd, f"{name} in training", out / name, "step*")
     for objective in "encoder", "decoder":
         origin = f"{OTHER[objective]}-{SIZES[-1]}"
         name = f"{objective}-from-{origin}"

@@ -57,7 +57,7 @@ def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
 
 
 @pytest.mark.parametrize("r", [1, 256, 257, 515, 1024])
-def test_norms_by_blocks_of_the_gram_matrix_are_those_of_the_product(r):
+def test_norms_by_halves_of_the_gram_matrix_are_those_of_the_product(r):
     x, y = torch.randn(2, 3, 70, r)
     plain = (x @ (y.mT @ y) * x).sum(-1)
     torch.testing.assert_close(analyze.squared_norms(x, y), plain, rtol=1e-4, atol=0)
@@ -166,11 +166,24 @@ def test_queries_that_avoid_the_main_direction_of_the_keys_are_scored_to_1e_4():
 
 
 @pytest.mark.parametrize("r", [8, 50])
-@pytest.mark.parametrize("scale", [1e-21, 1e-38, 1e21])
-def test_the_size_of_the_weights_does_not_matter_however_small(r, scale):
+@pytest.mark.parametrize("dtype, scale", [(torch.float32, 1e-21), (torch.float32, 1e-38), (torch.float32, 1e21),
+                                          (torch.float64, 1e-300), (torch.float64, 1e300)])
+def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, dtype, scale):
     w_q, w_k = factors(96, r)
-    small = w_q * scale, w_k * scale
-    assert [x.item() for x in scores(*small)] == pytest.approx([x.item() for x in scores(w_q, w_k)], abs=1e-5)
+    scaled = w_q.to(dtype) * scale, w_k.to(dtype) * scale
+    assert [x.item() for x in scores(*scaled)] == pytest.approx([x.item() for x in scores(w_q, w_k)], abs=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30])
+def test_the_symmetry_alone_is_that_of_the_product_also_where_heads_cancel(scale):
+    w_q, w_k = factors(96, 8)
+    cancelling = torch.cat([w_q, -w_q * (1 + 1e-5)], 1), torch.cat([w_k, w_k], 1)
+    w_q, w_k = torch.cat([w_q, w_k], 1), torch.cat([w_k, w_q], 1)  # W_q W_k^T + W_k W_q^T
+    w_q, w_k = (torch.stack(pair) * scale for pair in zip((w_q, w_k), cancelling))  # (2, C, r)
+    m = (w_q.double() / scale) @ (w_k.double() / scale).mT
+    found = analyze.symmetry_from_factors(w_q, w_k).tolist()
+    assert found == pytest.approx([defined(m[0])[0], defined(m[1])[0]], abs=1e-4) and found[0] == pytest.approx(1)
+    assert analyze.symmetry_from_factors(w_q, 0 * w_k).isnan().all()
 
 
 @pytest.mark.parametrize("r", [8, 50])

@@ -52,6 +52,14 @@ def test_the_text_of_old_qwen2_vl_files_has_its_sizes_at_the_top():
     assert [(s.name, s.causal, len(s.layers)) for s in stacks] == [("vision", False, 1), ("text", True, 2)]
 
 
+@pytest.mark.parametrize("key", ["block_types", "_block_types"])  # the second in google/recurrentgemma-2b
+def test_the_blocks_of_recurrent_gemma_repeat(key):
+    names = {f"model.layers.{i}.temporal_block.{w}_proj.weight": (32, 32) for i in (1, 3) for w in "qk"}
+    [stack] = find_stacks(dict(LLAMA, model_type="recurrent_gemma", num_hidden_layers=5, **{
+        key: ["recurrent", "attention"]}), names)
+    assert [layer.index for layer in stack.layers] == [1, 3]
+
+
 def test_the_parts_of_omni_models_are_parts_of_parts():
     text = dict(LLAMA, model_type="qwen3_omni_moe_text")
     vision = dict(model_type="qwen3_omni_moe_vision_encoder", depth=1, num_heads=2)
@@ -201,9 +209,10 @@ C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
     (dict(LLAMA, model_type="codegen", auto_map={"AutoModelForCausalLM": "x"}), QKV_PROJ, "has auto_map only"),
     (dict(LLAMA, model_type="codegen", head_dim=8), QKV_PROJ, "has head_dim only: in 4 or in 8 blocks"),
-    (dict(LLAMA, model_type="zamba2", use_shared_attention_adapter=True, layers_block_type=["hybrid"] * 2), {
+    *[(dict(LLAMA, model_type="zamba2", layers_block_type=["hybrid"] * 2, **{key: True}), {
         f"layers.{i}.shared_transformer.self_attn.{w}_proj.weight": (64, 64) for i in range(2) for w in "qk"},
-     "zamba2: with use_shared_attention_adapter, each layer adds its own part"),
+       "zamba2: with use_shared_attention_adapter, each layer adds its own part")
+      for key in ("use_shared_attention_adapter", "use_shared_attention_lora")],
     (dict(LLAMA, model_type="squeezebert", q_groups=2), {
         f"encoder.layers.{i}.attention.{w}.weight": (32, 8, 1) for i in range(2) for w in ("query", "key")}, "not fit"),
     (dict(LLAMA, quantization_config={"quant_method": "gptq", "bits": 4}), llama(), "quantised weights .gptq"),

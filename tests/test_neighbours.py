@@ -7,7 +7,9 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from data.pretrained.layouts import find_stacks
+from data.pretrained.contents import with_sizes_of_timm
+from data.pretrained.layout_config import find_modality
+from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import CheckpointError, find_source, open_checkpoint
 from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import CONFIG, FILE, SINGLE, WEIGHTS, as_bin, folder, make, read, refusal
@@ -144,10 +146,45 @@ def test_an_adapter_is_refused_with_its_base(tmp_path, hub):
         assert "org/base" in told and "merge_and_unload" in told
 
 
-def test_a_timm_checkpoint_says_what_to_give_instead(tmp_path):
-    config = b'{"architecture": "vit_base_patch16_224", "num_classes": 1000, "pretrained_cfg": {}}'
+def test_a_plain_vit_of_timm_is_read_with_the_sizes_that_its_name_tells(tmp_path):
+    torch.manual_seed(0)
+    weights = {f"blocks.{i}.attn.qkv.weight": torch.randn(3 * 192, 192) for i in range(12)}
+    config = b'{"architecture": "vit_tiny_patch16_224", "num_classes": 1000, "pretrained_cfg": {}}'
+    with open_checkpoint(str(folder(tmp_path / "vit", {"model.safetensors": save(weights)}, config))) as opened:
+        [stack] = find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
+    assert stack.causal is False and find_modality(opened.config, stack.name) == "vision"
+    x = torch.randn(1, 5, 192)
+    for layer, weight in zip(stack.layers, weights.values(), strict=True):
+        qkv = nn.functional.linear(x, weight).reshape(1, 5, 3, 3, 64).permute(2, 0, 3, 1, 4)  # as in timm's Attention
+        w_q, w_k = layer.heads(weights)
+        torch.testing.assert_close(x @ w_q, qkv[0, 0])
+        torch.testing.assert_close(x @ w_k, qkv[1, 0])
+
+
+@pytest.mark.parametrize("name, sizes", [
+    ("vit_small_patch14_reg4_dinov2", (12, 6)), ("vit_base_patch16_clip_quickgelu_224", (12, 12)),
+    ("vit_base_patch16_siglip_gap_512", (12, 12)), ("vit_large_patch32_384", (24, 16)),
+    ("deit_base_distilled_patch16_384", (12, 12)), ("deit3_large_patch16_224", (24, 16))])
+def test_the_architecture_of_timm_tells_how_many_layers_and_heads_there_are(name, sizes):
+    config = with_sizes_of_timm({"architecture": name})
+    assert (config["num_hidden_layers"], config["num_attention_heads"]) == sizes
+
+
+@pytest.mark.parametrize("name, more", [
+    ("vit_base_patch16_gap_224", {}),  # 16 heads
+    ("vit_base_patch16_plus_clip_240", {}), ("vit_small_patch16_18x2_224", {}), ("vit_base_patch16_xp_224", {}),
+    ("vit_huge_patch14_224", {}), ("eva02_base_patch14_448", {}), ("resnet50", {}), (["vit_tiny_patch16_224"], {}),
+    ("vit_base_patch16_224", {"model_args": {"num_heads": 6}})])
+def test_other_checkpoints_of_timm_say_what_to_give_instead(name, more, tmp_path):
+    config = json.dumps({"architecture": name, "pretrained_cfg": {}, **more}).encode()
     told = refusal(folder(tmp_path / "vit", {"model.safetensors": FILE}, config))
-    assert "timm" in told and "vit_base_patch16_224" in told and "transformers" in told
+    assert "timm" in told and str(name) in told and "transformers" in told
+
+
+def test_a_vit_of_timm_of_another_width_is_refused(tmp_path):
+    wide = {f"blocks.{i}.attn.qkv.weight": (3 * 224, 224) for i in range(12)}
+    with pytest.raises(LayoutError, match="do not fit"):
+        find_stacks(with_sizes_of_timm({"architecture": "vit_tiny_patch16_224"}), wide)
 
 
 @pytest.mark.parametrize("address, source", [

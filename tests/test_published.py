@@ -31,7 +31,7 @@ def run(*argv):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that are drawn, in order."""
+    """The figures that are drawn, in order. Unlike with the fixture of conftest.py, they are rendered as well."""
     from matplotlib import pyplot as plt
 
     found = []

@@ -195,7 +195,7 @@ def test_losses_of_different_tasks_are_not_compared(tmp_path, capsys):
     assert [line.count("baseline") for line in capsys.readouterr().out.splitlines()[1:4]] == [1, 1, 1]
 
 
-def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys):
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
     assert not run(*(str(tmp_path / name) for name in ("random-1", "random-2", "part-1")), "--plot",
@@ -314,11 +314,7 @@ def test_a_row_that_is_being_written_is_left_out(tmp_path):
     assert len(whole.log["step"]) == len(whole.steps) == 11
 
 
-def test_figures_hold_the_series_of_the_csv_files(tmp_path, monkeypatch):
-    from matplotlib import pyplot as plt
-
-    drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
+def test_figures_hold_the_series_of_the_csv_files(tmp_path, drawn):
     folders = [write_run(tmp_path / f"{name}-{seed}", FALL + 0.1 * seed, seed, causal=name == "decoder")
                for name in ("random", "decoder") for seed in (1, 2)]
     assert not run(*folders, "--plot", str(tmp_path / "p.png"))
@@ -346,11 +342,7 @@ def test_after_panel_z_comes_panel_aa():
     assert titles[25:] == ["z   arm 25", "aa   arm 26", "ab   arm 27"]
 
 
-def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, monkeypatch):
-    from matplotlib import pyplot as plt
-
-    drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
+def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, drawn):
     folders = [write_run(tmp_path / "far-1", FALL), write_run(tmp_path / "far-2", FALL + 0.5, 2)]
     folders += [write_run(tmp_path / f"near-{seed}", FALL + seed / 100, seed, init="skew") for seed in (1, 2)]
     run(*folders, "--plot", str(tmp_path / "p.png"))
@@ -391,7 +383,8 @@ def write_tuning(tmp_path):
 
 def test_of_arms_that_differ_in_their_learning_rate_the_best_is_taken_at_each_scale(tmp_path, capsys):
     folders = write_tuning(tmp_path)
-    assert not run(*folders, "--level", "2.5")
+    assert not run(*folders, "--level", "2.5", "--plot", str(tmp_path / "p.png"))
+    assert (tmp_path / "p.png").stat().st_size > 0
     found = {}
     for line in capsys.readouterr().out.splitlines():
         words = line.split()
@@ -405,11 +398,7 @@ def test_of_arms_that_differ_in_their_learning_rate_the_best_is_taken_at_each_sc
                      ("random", 0.0256): (True, "0.001: not left")}
 
 
-def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_rates(tmp_path, monkeypatch):
-    from matplotlib import pyplot as plt
-
-    drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
+def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_rates(tmp_path, drawn):
     assert not run(*write_tuning(tmp_path), "--plot", str(tmp_path / "p.png"))
     losses, steps = drawn[0].axes
     lines = {line.get_label(): line for line in losses.lines}
@@ -423,16 +412,12 @@ def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_
     assert [line.get_xdata()[0] for line in arrows] == pytest.approx([0.0256, 2.56])
 
 
-def test_arms_that_differ_in_their_learning_rate_are_tested_if_a_baseline_is_given(tmp_path, capsys, monkeypatch):
-    from matplotlib import pyplot as plt
-
-    drawn = []
-    monkeypatch.setattr(plt, "close", drawn.append)
-    assert not run(*write_tuning(tmp_path), "--baseline", "random_0.1_0.001", "--plot", str(tmp_path / "p.png"))
-    header, first, *others = capsys.readouterr().out.splitlines()
-    assert header.split()[0] == "arm" and first.split()[0] == "random_0.1_0.001" and "baseline" in first
-    faster = next(line.split() for line in others if line.startswith("random_0.1_0.002"))
-    assert "-0.200" in faster and "1.000" in faster  # of the one pair p is 1
+def test_arms_that_differ_in_their_learning_rate_are_tested_if_a_baseline_is_given(tmp_path, capsys, drawn):
+    names = ["random_0.1_0.001", "random_0.1_0.002"]
+    assert not run(*write_tuning(tmp_path), "--arms", *names, "--baseline", names[0], "--plot", str(tmp_path / "p.png"))
+    header, first, second, *_ = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [header[0], first[0], second[0]] == ["arm", *names] and "baseline" in first
+    assert "-0.200" in second and "1.000" in second  # of the one pair p is 1
     assert drawn[0].axes[2].get_title(loc="left") == "c   loss at the end; bar: mean"
 
 

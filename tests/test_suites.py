@@ -43,17 +43,6 @@ def symmetry_of(folder):
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """The figures that were drawn, none of which is rendered: that takes seconds."""
-    from matplotlib import figure, pyplot as plt
-
-    found = []
-    monkeypatch.setattr(plt, "close", found.append)
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **_: Path(path).touch())
-    return found
-
-
-@pytest.fixture
 def run_folder(tmp_path):
     """What a Trainer leaves: checkpoints whose order by name is not that of their steps, and other folders."""
     for step, mix in (2, 0.0), (10, 0.4), (300, 0.9):
@@ -118,6 +107,16 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_order(run_folder, tmp_path
     size = 3 * 3 * 2 * 16 * 16 * 4  # checkpoints, layers, q and k, float32
     assert f"3 checkpoints, 3 to read: {size / 1000:.1f}kB" in err
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
+
+
+def test_what_matches_and_has_no_step_is_left_out_and_said(run_folder, capsys):
+    (run_folder / "last").mkdir()
+    assert run("--hf", str(run_folder), "--revisions", "*") == 0
+    err = capsys.readouterr().err
+    assert f"{run_folder} *: 2 of the 5 that match have no step in their names, and are left out: last, logs\n" in err
+    assert "3 checkpoints, 3 to read" in err
+    assert run("--hf", str(run_folder), "--revisions", "checkpoint-*") == 0
+    assert "left out" not in capsys.readouterr().err
 
 
 def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run_folder, capsys):
@@ -220,7 +219,7 @@ HEADER = ",".join(suites.Member._fields)
     (HEADER + "\ns,m,x,,,pair,yes,x,S,,,here\n", "line 2: causal is 'yes', expected 0, 1 or nothing"),
     (HEADER + "\ns,m,x,,,dose,1,x,S,many,,here\n", "line 2: dose is 'many', expected a number or nothing"),
     (HEADER + "\ns,m,x,,,dose,1,x,S,inf,,here\n", "line 2: dose is 'inf', expected a number or nothing"),
-    (HEADER + "\ns,m,x,,,pairs,1,x,S,,,here\n", "line 2: kind is 'pairs', expected one of pair, dose, switch, traj"),
+    (HEADER + "\ns,m,x,,,pairs,1,x,S,,,here\n", "line 2: kind is 'pairs', expected one of pair, dose, switch, training"),
     ("suite,\xff\n", "no list of a suite")])
 def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(content, wanted, tmp_path):
     (tmp_path / "suite.csv").write_bytes(content.encode("latin1"))
@@ -284,7 +283,7 @@ def test_a_suite_on_the_hub(hub, run_folder, tmp_path):  # noqa: F811
     path = suite_file(tmp_path, [
         dict(suite="toy", name="enc", hub_id="org/enc", kind="pair", causal=0, size="S"),
         dict(suite="toy", name="dec", hub_id="org/dec", revision="v1", kind="pair", causal=1, size="S"),
-        dict(suite="toy", name="enc trained", hub_id="org/enc", revision="step*", kind="trajectory", causal=0)])
+        dict(suite="toy", name="enc trained", hub_id="org/enc", revision="step*", kind="training", causal=0)])
     assert run("--suite", path, "--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "s.png")) == 0
     rows = read(tmp_path / "s.csv")
     assert [(row["model"], row["revision"]) for row in rows[::3]] == [("enc", ""), ("dec", "v1"),
@@ -337,7 +336,7 @@ def suite(tmp_path):
     for dose, name in (100, "dec_l"), (0, "enc_l"), (50, "switched"):
         rows.append(dict(suite="toy", name=f"dose {dose}", hub_id=folders[name], kind="dose", causal="", size="L",
                          objective="causal steps", dose=dose))
-    rows.append(dict(suite="toy", name="t", hub_id=str(tmp_path / "t"), revision="step*", kind="trajectory", causal=0,
+    rows.append(dict(suite="toy", name="t", hub_id=str(tmp_path / "t"), revision="step*", kind="training", causal=0,
                      size="S"))
     return suite_file(tmp_path, rows), folders
 
@@ -447,12 +446,12 @@ def test_suites_csv_is_whole():
     names = [(member.suite, member.name) for member in members]
     assert len(set(names)) == len(names)
     for member in members:
-        assert member.kind in ("pair", "dose", "switch", "trajectory"), member.name
+        assert member.kind in ("pair", "dose", "switch", "training"), member.name
         assert member.source and "/" in member.hub_id and "@" not in member.hub_id, member.name
         assert (member.dose is not None) == (member.kind == "dose"), member.name
         assert member.kind == "switch" or not member.partner, member.name
         is_training = suites.is_glob(member.revision) or suites.is_glob(member.hub_id)
-        assert is_training == (member.kind == "trajectory"), member.name
+        assert is_training == (member.kind == "training"), member.name
         if member.partner:
             assert (member.suite, member.partner) in names, member.name
 

@@ -132,7 +132,8 @@ def plot(rows, path):
     titles = []
     with figures.figure(path, [1] * len(QUANTITIES), rows=len(models)) as axes:
         for i, model in enumerate(models):
-            kind, colour = figures.kind(causal="decoder" in model)
+            causal = "decoder" in model
+            kind, colour = figures.kind_of(causal), figures.colour_of(causal)
             for j, (quantity, title) in enumerate(QUANTITIES.items()):
                 axis = axes[i][j]
                 curves = defaultdict(dict)  # layer, seed -> {step: value}

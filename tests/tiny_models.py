@@ -179,6 +179,9 @@ case("gemma3n_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2, laurel_rank=4
      activation_sparsity_pattern=[0.0] * 4, altup_num_inputs=2)
 case("gemma4_text", GEMMA, decoder(0, 1, 2, 3), global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True)
 case("gemma4_text", GEMMA, decoder(0, 1), num_kv_shared_layers=2)
+case("chameleon", GQA, decoder(0, 1), model="ChameleonForConditionalGeneration", swin_norm=False,
+     vocabulary_map={"<image>": 3}, vq_config=dict(base_channels=32, channel_multiplier=[1, 1], num_res_blocks=1,
+                                                   embed_dim=8, latent_channels=8, num_embeddings=8))
 case("mimo_v2_flash", MOE, decoder(0, 1), v_head_dim=8, layer_types=["full_attention", "sliding_attention"])
 case("llama stablelm helium bitnet", GQA, decoder(0, 1), head_dim=8)
 case("llama", TEXT, decoder(0, 1))
@@ -246,6 +249,8 @@ case("luke", TEXT, encoder(0, 1), entity_vocab_size=5, entity_emb_size=8, use_en
 case("nystromformer", TEXT, encoder(0, 1), num_landmarks=1, segment_means_seq_len=1)
 case("openai_privacy_filter", MOE, encoder(0, 1))
 case("bert", TEXT, decoder(0, 1), is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
+case("canine", TEXT, encoder(0, 1), lambda model, *_: model(ids(9, 8)), "CanineModel", local_transformer_stride=4,
+     downsampling_rate=1, upsampling_kernel_size=2, num_hash_buckets=16, num_hash_functions=2)
 case("big_bird", TEXT, encoder(0, 1), attention_type="original_full")
 case("xmod", TEXT, encoder(0, 1), default_language="en_XX")
 case("layoutlmv3", TEXT, encoder(0, 1), coordinate_size=6, shape_size=4, visual_embed=False)
@@ -262,6 +267,15 @@ case("t5 mt5 umt5 switch_transformers", T5, TWO, seq2seq)
 case("bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe", BART, TWO, seq2seq)
 case("mvp fsmt", BART, TWO, seq2seq, src_vocab_size=50, tgt_vocab_size=50, langs=["a", "b"])
 case("pop2piano", T5, TWO, seq2seq)
+case("time_series_transformer", BART, TWO, lambda model, *_: model(
+    past_values=torch.randn(9, 10), past_time_features=torch.randn(9, 10, 1), past_observed_mask=torch.ones(9, 10),
+    future_values=torch.randn(9, 8), future_time_features=torch.randn(9, 8, 1)), "TimeSeriesTransformerForPrediction",
+    prediction_length=8, lags_sequence=[1, 2], num_time_features=1)
+case("dia", dict(encoder_config=WIDE, delay_pattern=[0, 1],
+                 decoder_config=dict(WIDE, num_hidden_layers=3, cross_num_attention_heads=4, cross_head_dim=8,
+                                     cross_num_key_value_heads=4, cross_hidden_size=32, num_channels=2)), TWO,
+     lambda model, n, t: model(ids(n, t), decoder_input_ids=ids(n, 2 * t).view(n, t, 2)),
+     "DiaForConditionalGeneration")
 case("bigbird_pegasus", BART, TWO, seq2seq, attention_type="original_full")
 case("udop", T5, TWO, lambda model, n, t: model(input_ids=ids(n, t), decoder_input_ids=ids(n, t),
                                                 bbox=torch.zeros(n, t, 4)))
@@ -375,6 +389,13 @@ case("sam3_vit_model", VIT, encoder(0, 1, 2), images, window_size=0, global_attn
      pretrain_image_size=16)
 case("granite_docling_vision", VIT, encoder(0, 1, 2), images, scale_factor=2, use_fine_route=False,
      deepstack_visual_indexes=[0])
+case("mgp-str", SQUARE, encoder(0, 1, 2), images, "MgpstrForSceneTextRecognition", patch_size=8, max_token_length=3,
+     num_character_labels=9, num_bpe_labels=9, num_wordpiece_labels=9)
+case("seggpt", VIT, encoder(0, 1, 2), lambda model, *_: model(*torch.randn(3, 9, 3, 16, 16)), "SegGptModel",
+     image_size=[32, 16], merge_index=0, intermediate_hidden_state_indices=[0, 1, 2], decoder_hidden_size=8, mlp_dim=48)
+case("patchtst", dict(TEXT, d_model=32, ffn_dim=48, context_length=32, patch_length=4, patch_stride=4,
+                      num_input_channels=3), encoder(0, 1), lambda model, *_: model(torch.randn(9, 32, 3)),
+     "PatchTSTForPrediction")
 case("yolos", SQUARE, encoder(0, 1, 2), images, patch_size=8)
 case("internvl_vision", SQUARE, encoder(0, 1, 2), images)
 case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(12, 16, 16)),
@@ -383,6 +404,17 @@ case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav
      encoder(0, 1), waves)
 case("wav2vec2-bert", WAVE, encoder(0, 1) | encoder(0, name="adapter"), waves, add_adapter=True, num_adapter_layers=1,
      adapter_kernel_size=1, adapter_stride=1, output_hidden_size=32)
+case("parakeet_encoder", TEXT, encoder(0, 1), lambda model, *_: model(torch.randn(9, 40, 16)), "ParakeetEncoder",
+     num_mel_bins=16, subsampling_conv_channels=8, subsampling_factor=2)
+case("parakeet_ctc", dict(encoder_config=dict(TEXT, num_mel_bins=16, subsampling_conv_channels=8,
+                                              subsampling_factor=2)), encoder(0, 1, name="encoder"),
+     lambda model, *_: model(torch.randn(9, 40, 16)), "ParakeetForCTC")
+BARK = dict(input_vocab_size=50, output_vocab_size=50, block_size=64, num_layers=2, num_heads=4, hidden_size=32)
+case("bark", dict(semantic_config=BARK, coarse_acoustics_config=BARK, codec_config=ENCODEC,
+                  fine_acoustics_config=dict(BARK, n_codes_total=3, n_codes_given=1)),
+     decoder(0, 1, name="semantic") | decoder(0, 1, name="coarse_acoustics") | encoder(0, 1, name="fine_acoustics"),
+     lambda model, n, t: (model.semantic(ids(n, t)), model.coarse_acoustics(ids(n, t)),
+                          model.fine_acoustics(1, ids(n, 3 * t).view(n, t, 3))), "BarkModel")
 case("musicgen_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
      "MusicgenForCausalLM")
 # Models made of others.
@@ -452,6 +484,23 @@ case("fuyu", dict(text_config=dict(TEXT, model_type="persimmon")), decoder(0, 1,
 llava("aria", "aria_text", dict(VIT, model_type="idefics3_vision"))
 llava("llava_onevision", "qwen2", dict(VIT, model_type="siglip_vision_model"))
 llava("gemma3", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
+llava("deepseek_vl", "llama", dict(VIT, model_type="siglip_vision_model"), of(LLM, "model.vision_model", images))
+llava("shieldgemma2", "gemma3_text", dict(VIT, model_type="siglip_vision_model"))
+llava("got_ocr2", "qwen2", dict(VIT, mlp_dim=48, output_channels=16, window_size=0, global_attn_indexes=[0, 1, 2]))
+llava("janus", "llama", VIT, of(LLM, "model.vision_model", images), vq_config=dict(
+    base_channels=32, channel_multiplier=[1, 1], num_res_blocks=1, embed_dim=8, latent_channels=32, num_embeddings=8,
+    projection_dim=32))
+llava("ovis2", "qwen2", dict(VIT, vocab_size=64, num_visual_indicator_tokens=5), vocab_size=50)
+llava("granite_docling", "granite_docling_text", dict(
+    VIT, hidden_size=32, out_hidden_size=32, scale_factor=2, use_fine_route=False, deepstack_visual_indexes=[0]),
+      IDEFICS)
+llava("lighton_ocr", "qwen3", dict(VIT, model_type="pixtral", head_dim=6),
+      of(LLM, "model.vision_encoder", lambda model: images(model, image_sizes=[(16, 16)] * 25)))
+FOURS = dict(VIT, hidden_size=32, patch_size=4)
+llava("video_llama_3", "qwen2", FOURS, of(LLM, "model.vision_model", lambda model: model(
+    torch.randn(64, 48), torch.tensor([[1, 8, 8]]), torch.tensor([1]))))
+case("paddleocr_vl", dict(text_config=MROPE, vision_config=FOURS), LLAVA, of(LLM, "model.visual", lambda model: model(
+    torch.randn(1, 64, 3, 4, 4), cu_seqlens=torch.tensor([0, 64]), grid_thw=torch.tensor([[1, 8, 8]]))))
 llava("cohere2_vision aya_vision", "cohere2", dict(VIT, model_type="siglip_vision_model"),
       alignment_intermediate_size=16)
 llava("paligemma", "gemma", dict(VIT, model_type="siglip_vision_model"), stacks=LLAVA | {"text": (None, [0, 1])})
@@ -463,7 +512,7 @@ llava("idefics2", "mistral", dict(VIT, model_type="idefics2_vision"), IDEFICS,
 llava("idefics3", "llama", dict(VIT, model_type="idefics3_vision"), IDEFICS)
 llava("smolvlm", "llama", dict(VIT, model_type="smolvlm_vision"), IDEFICS)
 QWEN_VL = of(LLM, "model.visual", patches)
-case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe glm_ocr",
+case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe glm_ocr glm46v",
      dict(text_config=MROPE, vision_config=QWEN_VIT), LLAVA, QWEN_VL)
 # What retrieves pages by the states of another model.
 SIGLIP = dict(VIT, model_type="siglip_vision_model")
@@ -577,6 +626,20 @@ case("instructblip instructblipvideo",
 case("qwen2_audio", dict(text_config=dict(WIDE, model_type="qwen2"), audio_config=WHISPER),
      encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
      of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
+case("audioflamingo3 musicflamingo",
+     dict(text_config=dict(WIDE, model_type="qwen2"), audio_config=dict(WHISPER, model_type="audioflamingo3_encoder")),
+     encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
+     of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8), torch.ones(9, 8))))
+case("qwen3_asr", dict(text_config=dict(WIDE, model_type="qwen3"), audio_config=dict(OMNI_AUDIO, n_window=50)),
+     encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
+     of(LLM, "model.audio_tower", lambda model: model(torch.randn(1, 8, 400), torch.ones(1, 400))))
+case("glmasr", dict(text_config=dict(WIDE, model_type="llama"), audio_config=dict(TEXT, num_mel_bins=8)),
+     encoder(0, 1, name="audio") | decoder(0, 1, name="text"),
+     of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 32))))
+case("voxtral_realtime", dict(text_config=GQA, audio_config=dict(WIDE, num_mel_bins=8)),
+     decoder(0, 1, name="audio") | decoder(0, 1, name="text"), lambda model, n, t: (
+         model.model.language_model(ids(n, t), t_cond=torch.randn(n, 1, 32)),
+         model.model.audio_tower(torch.randn(9, 8, 32))))
 case("voxtral", dict(text_config=dict(WIDE, model_type="llama"), audio_config=VOXTRAL),
      encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
      of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
@@ -599,6 +662,30 @@ case("sam2", dict(SAM, vision_config=SAM2), encoder(0, name="vision.stage 0")
 case("sam", SAM, encoder(0, 1, 2, name="vision"), images, "SamModel")
 case("sam_hq", dict(SAM, mask_decoder_config=SAM["mask_decoder_config"] | dict(vit_dim=24)),
      encoder(0, 1, 2, name="vision"), lambda model, *_: images(model.vision_encoder), "SamHQModel")
+# What sees depth and poses and so on with another model.
+DINO = dict(VIT, model_type="dinov2", out_features=["stage1", "stage2", "stage3"], reshape_hidden_states=False)
+DEPTH = dict(backbone_config=DINO, reassemble_hidden_size=24, neck_hidden_sizes=[8] * 3, reassemble_factors=[2, 1, 1],
+             fusion_hidden_size=8, head_hidden_size=8)
+BACKBONE = encoder(0, 1, 2, name="backbone")
+
+
+def backbone(model, n, t):
+    channels = model.config.backbone_config.num_channels
+    model.backbone(torch.randn(25, channels, 16, 16))
+
+
+case("depth_anything", DEPTH, BACKBONE, backbone, "DepthAnythingForDepthEstimation")
+case("prompt_depth_anything", DEPTH, BACKBONE, backbone, "PromptDepthAnythingForDepthEstimation")
+case("zoedepth", dict(backbone_config=DINO | dict(model_type="beit"), neck_hidden_sizes=[8] * 3), BACKBONE, backbone,
+     "ZoeDepthForDepthEstimation")
+case("vitpose", dict(backbone_config=dict(SQUARE, model_type="vitpose_backbone", out_features=["stage3"])), BACKBONE,
+     backbone, "VitPoseForPoseEstimation")
+case("upernet", dict(backbone_config=SWIN, hidden_size=8, auxiliary_in_channels=48, auxiliary_channels=8,
+                     pool_scales=[1, 2]),
+     {f"backbone.stage {i}": (False, [0]) for i in range(4)}, backbone, "UperNetForSemanticSegmentation")
+case("vitmatte", dict(backbone_config=dict(VIT, model_type="vitdet", num_channels=4, out_features=["stage3"]),
+                      hidden_size=24, convstream_hidden_sizes=[8] * 3, fusion_hidden_sizes=[8] * 4), BACKBONE, backbone,
+     "VitMatteForImageMatting")
 case("vitdet", VIT, encoder(0, 1, 2), images, "VitDetBackbone")
 case("encoder-decoder", dict(encoder=dict(TEXT, model_type="bert"),
                              decoder=dict(TEXT, model_type="bert", add_cross_attention=True, is_decoder=True)),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from data.pretrained.contents import read_config, weight_files
-from data.pretrained.files import DTYPES, Folder, WeightFile, TensorInfo, require
+from data.pretrained.files import DTYPES, Folder, TensorInfo, WeightFile, require
 from data.pretrained.fp8 import BLOCK, SCALE_DTYPES, attach_scales, dequantise
 from data.pretrained.safetensors_header import read_header
 from data.pretrained.torch_zip import read_torch

@@ -73,7 +73,25 @@ def read_config(folder: Folder, weights: str) -> dict | None:
     if "config.json" not in folder.names:
         return None
     config = read_json(folder, "config.json")
-    require("model_type" in config or "architecture" not in config,
-            f"a timm checkpoint ({config.get('architecture')!s:.60}), whose config.json does not tell the number of "
-            "heads: give the version for transformers of this model, which has a model_type there")
+    if "architecture" in config and "model_type" not in config:
+        return with_sizes_of_timm(config)
     return config
+
+
+# The plain ViTs of timm, whose heads have 64 dimensions (its vision_transformer.py and deit.py). Others have other
+# sizes: vit_base_patch16_gap_224 has 16 heads.
+TIMM_VIT = re.compile(r"(vit|deit3?)_(?P<size>tiny|small|base|large)(_distilled)?_patch(?P<patch>\d\d?)(_reg4)?"
+                      r"(_clip|_clip_quickgelu|_siglip|_siglip_gap|_dinov2)?(_\d+)?")
+TIMM_SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
+
+
+def with_sizes_of_timm(config: dict) -> dict:
+    """The config of a checkpoint of timm, which names an architecture, and what that name stands for."""
+    name = config["architecture"]
+    found = TIMM_VIT.fullmatch(name) if isinstance(name, str) else None
+    require(found and not config.get("model_args"),
+            f"a timm checkpoint ({name!s:.60}), whose config.json does not tell the number of "
+            "heads: give the version for transformers of this model, which has a model_type there")
+    n_layer, n_head = TIMM_SIZES[found["size"]]
+    return {**config, "model_type": "timm_vit", "num_hidden_layers": n_layer, "num_attention_heads": n_head,
+            "patch_size": int(found["patch"])}

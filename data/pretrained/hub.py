@@ -68,7 +68,8 @@ def explain(e: Exception, repo: str, asked: str | None) -> str:
         return f"gated: ask for access at {page}, then set HF_TOKEN to a token of that account"
     if isinstance(e, errors.RevisionNotFoundError):
         return f"there is no revision {asked}: {page}/tree/main lists its branches and tags"
-    if isinstance(e, errors.RepositoryNotFoundError) or answer is not None and answer.status_code == 401:
+    unauthorised = answer is not None and answer.status_code == 401
+    if isinstance(e, errors.RepositoryNotFoundError) or unauthorised:
         return f"there is no {page}, or it is private and needs a valid HF_TOKEN; nor is there a folder of this name"
     if isinstance(e, errors.OfflineModeIsEnabled):
         return "not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"

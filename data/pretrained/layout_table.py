@@ -61,14 +61,14 @@ def not_linear(config: dict, n_layer: int) -> Iterable[int]:
 
 
 def attention_blocks(config: dict, n_layer: int) -> Iterable[int]:
-    """RecurrentGemma repeats its block_types."""
-    block_types = pick_words(config, "block_types") or ["recurrent", "recurrent", "attention"]
+    """RecurrentGemma repeats its block_types; the first files have them as _block_types."""
+    block_types = pick_words(config, "block_types _block_types") or ["recurrent", "recurrent", "attention"]
     return [i for i in range(n_layer) if block_types[i % len(block_types)] == "attention"]
 
 
 def shared_blocks(config: dict, n_layer: int) -> Iterable[int]:
     """Zamba: the hybrid layers share a few blocks, whose weights are in the first of these layers."""
-    require(not pick_flag(config, "use_shared_attention_adapter"),
+    require(not pick_flag(config, "use_shared_attention_adapter use_shared_attention_lora"),
             "zamba2: with use_shared_attention_adapter, each layer adds its own part to the shared queries and keys")
     hybrid = [i for i, layer_type in enumerate(pick_words(config, "layers_block_type")) if layer_type == "hybrid"]
     return hybrid[: pick_count(config, "num_mem_blocks", 1)]
@@ -135,13 +135,16 @@ ROWS = [
         qwen3_omni_moe_talker_code_predictor qwen3_vl_text qwen3_vl_moe_text glm4v_text glm4v_moe_text llama4_text
         falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid aria_text granitemoe_swa granite_docling_text
         higgs_audio_v2 cosmos3_edge_text beam flint kolibri1 muse_glimmer_text muse_spark_text idefics_text
-        mimo_v2_flash
+        mimo_v2_flash chameleon
         mobilellm""",  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
         **LLAMA),
     Row("llama mistral qwen2", **LLAMA, n_layer=32, n_head=32),
     Row("qwen3", **LLAMA, n_layer=32, n_head=32, head_dim=128),
     Row("gemma", **LLAMA, n_layer=28, n_head=16, head_dim=256),
     Row("gemma2 gemma3_text", **LLAMA, n_layer=26, n_head=8, head_dim=256),
+    Row("paddleocr_vl_text", **LLAMA, n_layer=18, n_head=16, head_dim=128),  # paddleocr_vl
+    Row("voxtral_realtime_text", **LLAMA, n_layer=32, n_head=32),  # voxtral_realtime
+    Row("dia_decoder", **(LLAMA | dict(path="layers.{i}.self_attention")), n_layer=18, n_head=16, head_dim=128),  # dia
     Row("ernie4_5_vl_moe_text", **LLAMA, n_layer=28, n_head=20),  # ernie4_5_vl_moe
     Row("glm_ocr_text", **LLAMA, n_layer=16, n_head=16),  # glm_ocr
     Row("gemma3n_text", **LLAMA, n_layer=35, n_head=8, head_dim=256, n_shared=15),
@@ -174,6 +177,8 @@ ROWS = [
     # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
     Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
+    Row("semantic coarse_acoustics", path="layers.{i}.attn", weights="att_proj", form="blocks", causal=True),  # bark
+    Row("fine_acoustics", path="layers.{i}.attn", weights="att_proj", form="blocks", causal=False),
     Row("codegen", path="h.{i}.attn", weights="qkv_proj", form="codegen", causal=True),
     Row("falcon", path="h.{i}.self_attention", weights="query_key_value", form="multi_query", causal=True),
     Row("gpt_neox gpt_neox_japanese persimmon bloom", path="(h|layers).{i}.(self_attn|self_attention|attention)",
@@ -198,8 +203,8 @@ ROWS = [
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
         rembert roformer big_bird splinter layoutlm layoutlmv2 layoutlmv3 markuplm data2vec-text esm bert-generation dpr
         longformer nystromformer roc_bert tapas convbert mobilebert
-        ibert lilt luke visual_bert bros vilt vitpose_backbone""",  # of LiLT the text, not its boxes; of LUKE the words
-        **BERT),
+        ibert lilt luke visual_bert bros vilt canine vitpose_backbone""",
+        **BERT),  # of LiLT the text, not its boxes; of LUKE the words; of CANINE the middle
     Row("layoutlmv2", path="layer.{i}.attention.self", weights="qkv_linear", form="blocks", causal=False),  # fast_qkv
     Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate",
         causal=False),
@@ -215,6 +220,9 @@ ROWS = [
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
     Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub
     Row("eurobert openai_privacy_filter embedding_gemma2_text esmc vits", **CLIP),
+    # MLMvsCLM's own name for its models, EuroBERT's network with or without a mask. Their code was not seen: this is how
+    # a fork of the library that trained EuroBERT exports it (github.com/lgcharpe/EuroBERT, hf_conversion_script).
+    Row("sl_model", **(LLAMA | dict(causal=None))),
     # Not in transformers, read off the code that comes with the weights.
     # huggingface.co/Dream-org/Dream-v0-Base-7B, modeling_dream.py: Qwen2 without a mask.
     Row("Dream", **CLIP),
@@ -278,6 +286,18 @@ ROWS = [
     Row("xclip_vision_model", path="layers.{i}.message_attn", weights="q_proj k_proj", form="separate", causal=False,
         stack="time", n_layer=12, n_head=12),
     Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
+    Row("janus_vision_model", **CLIP, n_layer=24, n_head=16),  # janus
+    Row("video_llama_3_vision", **CLIP, n_layer=12, n_head=12),  # video_llama_3
+    Row("paddleocr_vl_vision", **CLIP, n_layer=27, n_head=16),
+    Row("ovis2_vision", **CLIP, n_layer=24, n_head=8),  # ovis2
+    Row("got_ocr2_vision", **VISION_QKV, n_layer=12, n_head=12),  # got_ocr2
+    Row("qwen3_asr_encoder", **CLIP, n_layer=24, n_head=16),  # qwen3_asr
+    Row("voxtral_realtime_encoder", **(CLIP | dict(causal=True)), n_layer=32, n_head=32, head_dim=64),
+    Row("glmasr_encoder audioflamingo3_encoder", **CLIP, n_layer=32, n_head=20),  # glmasr, audioflamingo3
+    Row("parakeet_encoder", **CLIP, n_layer=24, n_head=8),  # parakeet
+    Row("dia_encoder", **(CLIP | dict(path="layers.{i}.self_attention")), n_layer=12, n_head=16, head_dim=128),
+    Row("patchtst", **CLIP),
+    Row("mgp-str seggpt", path="(blocks|layers).{i}.(attn|attention)", weights="qkv", form="blocks", causal=False),
     Row("phi4_multimodal_vision", **CLIP, n_layer=27, n_head=16),  # phi4_multimodal
     Row("phi4_multimodal_audio", **(CLIP | dict(path="encoders.{i}.self_attn")), n_layer=24, n_head=16),
     Row("idefics_vision", **CLIP, n_layer=32, n_head=16),
@@ -299,6 +319,7 @@ ROWS = [
         causal=False, stack="adapter"),
     Row("""glm4v_vision glm4v_moe_vision radio tipsv2_vision_model glm_ocr_vision glm5_next_vision
         cohere_compass_vision""", **VISION_QKV),
+    Row("timm_vit", **VISION_QKV, head_dim=64),  # timm's vision_transformer.py; the reader gives them this type
     Row("blip_vision_model sam_vision_model sam_hq_vision_model", **VISION_QKV, n_layer=12, n_head=12),
     Row("blip_2_vision_model instructblip_vision_model instructblipvideo_vision_model", **VISION_QKV,
         n_layer=39, n_head=16),
@@ -314,7 +335,7 @@ ROWS = [
     # Two stacks.
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
         speecht5 mvp fsmt moonshine detr table-transformer florence2_language
-        conditional_detr dab-detr""", **BART_ENCODER),
+        conditional_detr dab-detr time_series_transformer""", **BART_ENCODER),
     Row("rt_detr rt_detr_v2 d_fine", **(BART_ENCODER | dict(path="encoder.(encoder|aifi).0.layers.{i}.self_attn"))),
     Row("t5gemma_encoder", **(LLAMA | dict(causal=False))),  # t5gemma
     Row("t5gemma2_text", **(LLAMA | dict(causal=False)), n_layer=26, n_head=8, head_dim=256),  # t5gemma2
@@ -324,7 +345,7 @@ ROWS = [
         causal=False, stack="encoder"),
     Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
         speecht5 mvp fsmt moonshine led trocr florence2_language
-        bigbird_pegasus""", **BART_DECODER, causal=True),
+        bigbird_pegasus time_series_transformer""", **BART_DECODER, causal=True),
     Row("pix2struct_text_model", **(BERT | dict(path="layer.{i}.self_attention.attention", causal=True)), n_layer=12,
         n_head=12, head_dim=64),  # pix2struct
     Row("t5gemma_decoder", **LLAMA),
@@ -368,15 +389,18 @@ KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
 
 # ---- models made of parts, each with a config of its own inside of config.json ---------------------------------------
 
-COMPOSITES = set("""llava llava_next llava_next_video llava_onevision aria fuyu instructblipvideo vipllava paligemma
-    colpali colqwen2 colmodernvbert modernvbert ernie4_5_vl_moe phi4_multimodal glm_ocr gemma4_unified t5gemma2
-    t5gemma2_encoder florence2 flava pix2struct kosmos-2 kosmos-2.5 gemma3 gemma3n gemma4 mistral3 internvl idefics
-    idefics2 idefics3 smolvlm mllama llama4 clip chinese_clip altclip
-    clipseg metaclip_2 owlvit owlv2 siglip siglip2 blip blip-2 instructblip git lfm2_vl cohere2_vision aya_vision
-    diffusion_gemma kimi_k25 glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe qwen2_5_omni
-    qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v qwen2_audio voxtral clap
-    musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder speech-encoder-decoder
-    vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video sam2_vision_model""".split())
+COMPOSITES = set("""depth_anything prompt_depth_anything zoedepth vitpose upernet vitmatte got_ocr2 janus
+    video_llama_3 paddleocr_vl lighton_ocr ovis2 glm46v deepseek_vl qwen3_asr voxtral_realtime glmasr audioflamingo3
+    musicflamingo shieldgemma2 granite_docling parakeet_ctc dia bark llava llava_next llava_next_video
+    llava_onevision aria fuyu instructblipvideo vipllava paligemma colpali colqwen2 colmodernvbert modernvbert
+    ernie4_5_vl_moe phi4_multimodal glm_ocr gemma4_unified t5gemma2 t5gemma2_encoder florence2 flava pix2struct
+    kosmos-2 kosmos-2.5 gemma3 gemma3n gemma4 mistral3 internvl idefics idefics2 idefics3 smolvlm mllama llama4 clip
+    chinese_clip altclip clipseg metaclip_2 owlvit owlv2 siglip siglip2 blip blip-2 instructblip git lfm2_vl
+    cohere2_vision aya_vision diffusion_gemma kimi_k25 glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5
+    qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v
+    qwen2_audio voxtral clap musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder
+    speech-encoder-decoder vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video
+    sam2_vision_model""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "vlm": r"vlm\.",
@@ -393,6 +417,9 @@ PARTS = {
     "text_encoder": r"text_encoder\.",
     "encoder": r"(model\.)?encoder\.",
     "decoder": r"(model\.)?decoder\.",
+    "semantic": r"semantic\.",
+    "coarse_acoustics": r"coarse_acoustics\.",
+    "fine_acoustics": r"fine_acoustics\.",
     "text": "",
 }
 # Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.

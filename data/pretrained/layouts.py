@@ -84,12 +84,13 @@ class Stack:
 
 # Not layers: cross-attention, pooling, backbones, what turns codes into sound, prediction of further tokens, and the
 # indexer and the compressor of DeepSeek-V3.2 and V4, what puts the frames of X-CLIP together and the groups of
-# GroupViT, the memory of SAM 2, the channels of Florence-2; of detectors, the backbone and what mixes in the text.
-# Position projections have other names.
+# GroupViT, the memory of SAM 2, the channels of Florence-2, the letters of CANINE, codes of images; of detectors, the
+# backbone and what mixes in the text. Position projections have other names.
 UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|\bhead\.[qk]_proj|mask_decoder|"
                       r"pixel_level|timm_model|token2wav|code2wav|indexer\.|compressor\.|\bmtp\.|\bmit\.|"
                       r"downsample\.|memory_attention|prompts_generator|multi_modal_projector|channel_attn|\.x_attn|"
-                      r"encoder_decoder_attention|conv_encoder|text_backbone|text_enhancer|bbox_attention")
+                      r"encoder_decoder_attention|conv_encoder|text_backbone|text_enhancer|bbox_attention|"
+                      r"char_encoder|vqmodel|\battn_pool")
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
       r"qkv_linear|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from data.pretrained.files import CheckpointError, Folder, WeightFile, TensorInfo, require
+from data.pretrained.files import CheckpointError, Folder, TensorInfo, WeightFile, require
 
 HEAD = 1 << 15  # bytes of the first read of a file; most headers are shorter
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library

@@ -14,13 +14,14 @@ import difflib
 import glob
 import os
 import re
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
-from data.pretrained.files import CheckpointError, require
+from data.pretrained.files import CheckpointError, printable, require
 from data.pretrained.layouts import LayoutError, find_stacks
 from data.pretrained.sources import find_source, is_hub_id, open_checkpoint, without_address
 
@@ -131,7 +132,17 @@ def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit
         targets += thin_out(training, stride, limit)
     asked = f"{name} {revisions}" if revisions else name
     require(targets, f"nothing that matches {asked} has a step in its name")
+    say_what_is_left_out(asked, list(sources))
     return targets
+
+
+def say_what_is_left_out(asked: str, matches: list[str]):
+    """A line on stderr, if some of the names have no step, such as the branch main."""
+    without_step = sorted(match for match in matches if not read_step(match))
+    if without_step:
+        shown = ", ".join(without_step[:3]) + (", ..." if len(without_step) > 3 else "")
+        print(printable(f"{asked}: {len(without_step)} of the {len(matches)} that match have no step in their names, "
+                        f"and are left out: {shown}"), file=sys.stderr)
 
 
 def is_glob(name: str) -> bool:
@@ -186,7 +197,7 @@ class Member(NamedTuple):
     revision: str
     stack: str  # encoder, decoder, ...: which stack of the model is meant; "" where it has one
     # pair: the encoder or the decoder of a size. switch: its training began from its partner, with another objective.
-    # dose: one of several models that differ in how much of something they got. trajectory: a training.
+    # dose: one of several models that differ in how much of something they got. training: the checkpoints of one.
     kind: str
     causal: bool | None  # None: trained both ways
     objective: str  # what it was trained for; for a dose, what is counted, with its unit
@@ -196,7 +207,7 @@ class Member(NamedTuple):
     source: str  # where it was seen to exist
 
 
-KINDS = ["pair", "dose", "switch", "trajectory"]
+KINDS = ["pair", "dose", "switch", "training"]
 CAUSAL = {"0": False, "1": True, "": None}
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import DTYPES, CheckpointError, Folder, WeightFile, TensorInfo, require
+from data.pretrained.files import DTYPES, CheckpointError, Folder, TensorInfo, WeightFile, require
 
 HEAD = 64  # bytes of the first read, which shows whether the file is a zip
 TAIL = 1 << 10  # bytes at the end of a zip, where zipfile looks for the directory in several small reads
@@ -39,25 +39,41 @@ class ZipRecord(NamedTuple):
 
 
 def read_torch(folder: Folder, file: str) -> WeightFile:
+    """CheckpointError if the file is damaged, or would run code."""
     head, size = folder.read_head(file, HEAD)
     try:
         records = None
         if head.startswith(b"PK\3\4"):  # it is a zip
             records = read_directory(folder, file, size)
         if records is None:
-            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
-            folder.bytes_read_of[file] = size
-            tensors = {name: find_loaded(file, name, tensor) for name, tensor in named_tensors(saved, file)}
-        else:
-            data_pkl = read_pickle(folder, file, records["data.pkl"])
-            saved, record_at = unpickle(data_pkl, records)
-            tensors = {name: find_in_zip(file, name, tensor, record_at) for name, tensor in named_tensors(saved, file)}
+            return read_whole(folder, file, size)
+        return read_places(folder, file, size, records)
     except DAMAGE as e:
         code = re.search(r"GLOBAL (\S+)", str(e))
         why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
         raise CheckpointError(f"{file} {why}; look for a safetensors version") from e
+
+
+def read_whole(folder: Folder, file: str, size: int) -> WeightFile:
+    """Load an older or a compressed file. Its tensors are in memory afterwards."""
+    saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
+    folder.bytes_read_of[file] = size
+    tensors = {name: find_loaded(file, name, tensor) for name, tensor in named_tensors(saved, file)}
+    return WeightFile(size, tensors, find_model_args(saved))
+
+
+def read_places(folder: Folder, file: str, size: int, records: dict[str, ZipRecord]) -> WeightFile:
+    """Read data.pkl alone, which tells where in the file the tensors lie."""
+    data_pkl = read_pickle(folder, file, records["data.pkl"])
+    saved, record_at = unpickle(data_pkl, records)
+    tensors = {name: find_in_zip(file, name, tensor, record_at) for name, tensor in named_tensors(saved, file)}
+    return WeightFile(size, tensors, find_model_args(saved))
+
+
+def find_model_args(saved: dict) -> dict | None:
+    """nanoGPT's config, which it saves beside the weights; None if this is no file of nanoGPT."""
     model_args = saved.get("model_args")
-    return WeightFile(size, tensors, model_args if isinstance(model_args, dict) else None)
+    return model_args if isinstance(model_args, dict) else None
 
 
 # ---- the directory of the zip ------------------------------------------------------------------------------------

@@ -19,13 +19,17 @@ MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 LETTERS = [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)]  # a, ..., aa
 
 
-def kind(causal):
-    """-> what a stack is, and its colour."""
+def kind_of(causal):
+    """What a network is. causal: None if it is not known."""
     if causal is None:
-        return "causal unknown", UNKNOWN
-    if causal:
-        return "decoder", DECODER
-    return "encoder", ENCODER
+        return "causal unknown"
+    return "decoder" if causal else "encoder"
+
+
+def colour_of(causal):
+    if causal is None:
+        return UNKNOWN
+    return DECODER if causal else ENCODER
 
 
 def formats():
@@ -62,6 +66,14 @@ def put_titles(axes, titles):
 
 def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
+
+
+def share_limits(axes):
+    """Give all panels the same range."""
+    low = min(axis.get_ylim()[0] for axis in axes)
+    high = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.set_ylim(low, high)
 
 
 def put_legend(axis, handles=None, ncols=1):
@@ -111,15 +123,14 @@ def draw_summary(axis, number, summary, score):
     if band:
         axis.plot([x, x], band, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
     axis.errorbar(x, median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white", mew=0.5,
-                  fmt=MARKERS[summary.modality], color=kind(summary.causal)[1])
+                  fmt=MARKERS[summary.modality], color=colour_of(summary.causal))
     axis.annotate(str(number), (x, median), (4, 2), textcoords="offset points", fontsize=7)
 
 
 def put_legend_of_models(axis, summaries):
     """What colours, marks and numbers stand for."""
     for causal in dict.fromkeys(summary.causal for summary in summaries):  # each once, in their order
-        label, colour = kind(causal)
-        axis.plot([], [], "o", color=colour, label=label)
+        axis.plot([], [], "o", color=colour_of(causal), label=kind_of(causal))
     for modality in dict.fromkeys(summary.modality for summary in summaries):
         axis.plot([], [], MARKERS[modality], color="0.6", label=modality)
     axis.plot([], [], color="0.88", lw=5, label="95 of 100\nrandom matrices")
@@ -163,7 +174,7 @@ def plot_model(name, rows, causal, crops, path):
         for axis, score in (left, "symmetry"), (right, "directionality"):
             put_null(axis, score, layers[0].n, layers[0].r)
             for stack in causal:
-                label = f"{stack or Path(name).name} ({kind(causal[stack])[0]})"
+                label = f"{stack or Path(name).name} ({kind_of(causal[stack])})"
                 mine = [row for row in rows if row.stack == stack]
                 draw_stack(axis, mine, score, colours[stack], label)
             put_zero(axis)
@@ -217,7 +228,7 @@ def stack_colours(causal):
     colours, seen = {}, []
     for stack, value in causal.items():
         white = 0.45 * min(2, seen.count(value))
-        colours[stack] = (1 - white) * np.array(to_rgb(kind(value)[1])) + white
+        colours[stack] = (1 - white) * np.array(to_rgb(colour_of(value))) + white
         seen.append(value)
     return colours
 

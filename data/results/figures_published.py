@@ -6,7 +6,7 @@ import numpy as np
 
 from data.pretrained import audit
 from data.results import compare
-from data.results.figures import DECODER, ENCODER, MARKERS, figure, layer_colour
+from data.results.figures import DECODER, ENCODER, MARKERS, colour_of, figure, layer_colour, put_zero, share_limits
 from data.results.figures_runs import stack_curves, styles
 from data.results.published import Trajectory
 
@@ -14,10 +14,6 @@ SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
 N_LAYERS = [12, 4]  # the paper draws the runs with 12
 CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
-
-
-def colour(causal):
-    return DECODER if causal else ENCODER
 
 
 def put_title(axis, row, column, text):
@@ -47,7 +43,7 @@ def plot_pretrained(models, ours, path):
                 axis = axes[row, column]
                 for model in drawn:
                     draw_model(axis, model, ours.get((model.name, model.stack)), score)
-                axis.axhline(0, color="0.8", lw=0.8, zorder=0)
+                put_zero(axis)
                 axis.set(xscale="log", xlabel="parameters of the model", ylabel=score)
                 put_title(axis, row, column, f"Figure {name}, {FIGURES[name]}: {score}")
                 write_numbers(axis, drawn, numbered, score)
@@ -59,7 +55,7 @@ def draw_model(axis, model, summary, score):
     """One stack in the panel of a score. summary: of our scores; None if we have none."""
     published = getattr(model, score)
     _, median, _ = published
-    style = dict(color=colour(model.causal), marker=MARKERS[model.modality])
+    style = dict(color=colour_of(model.causal), marker=MARKERS[model.modality])
     if summary is None:
         draw_quartiles(axis, model.params, published, style)
     else:
@@ -69,7 +65,7 @@ def draw_model(axis, model, summary, score):
         axis.plot([model.params, model.params], [median, our_median], color="0.6", lw=0.5, zorder=1)
         axis.plot(model.params, median, ms=5, mfc="white", mew=0.8, ls="", **style)
     if audit.is_miscoloured(model):
-        axis.plot(model.params, median, "o", ms=9, mfc="none", mec=colour(not model.causal))
+        axis.plot(model.params, median, "o", ms=9, mfc="none", mec=colour_of(not model.causal))
     if not audit.is_of_wqk(model):
         axis.plot(model.params, median, "x", color="black", ms=7, mew=0.8, zorder=4)
 
@@ -109,7 +105,7 @@ def list_numbered(axis, numbered):
 
 def write_key(axis, ours):
     for causal, text in (False, "encoder: every token sees all"), (True, "decoder: a token sees those before it"):
-        axis.plot([], [], "o", color=colour(causal), label=text)
+        axis.plot([], [], "o", color=colour_of(causal), label=text)
     for modality, marker in MARKERS.items():
         axis.plot([], [], marker, color="0.6", label=modality)
     if ours:
@@ -135,7 +131,7 @@ def plot_trajectories(trajectories, arms, path):
             for column, (title, shown) in enumerate(columns):
                 axis = axes[row, column]
                 for run in shown:
-                    style = our_styles.get(run.name, dict(color=colour(run.causal)))
+                    style = our_styles.get(run.name, dict(color=colour_of(run.causal)))
                     draw_median(axis, run.steps, getattr(run, score), style)
                 put_title(axis, row, column, title)
             share_axes(axes[row], score)
@@ -220,11 +216,10 @@ def write_legend(axes, styles_by_label):
 
 def share_axes(axes, score):
     """Give the panels of a row the same range, with numbers at the left edge only."""
-    low = min(axis.get_ylim()[0] for axis in axes)
-    high = max(axis.get_ylim()[1] for axis in axes)
+    share_limits(axes)
     for axis in axes:
-        axis.axhline(0, color="0.8", lw=0.8, zorder=0)
-        axis.set(ylim=(low, high), ylabel=score, xlabel="step")
+        put_zero(axis)
+        axis.set(ylabel=score, xlabel="step")
         axis.xaxis.set_major_formatter(thousands)
         axis.label_outer()
 

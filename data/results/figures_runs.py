@@ -8,8 +8,8 @@ import math
 import numpy as np
 
 from data.results import compare
-from data.results.figures import (OTHERS, figure, kind, layer_colour, put_legend, put_null, put_titles,
-                                  put_zero)
+from data.results.figures import (OTHERS, colour_of, figure, layer_colour, put_legend, put_null, put_titles, put_zero,
+                                  share_limits)
 from data.results.records import FREE, record_of_run
 
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (3, 1)), (0, (8, 2, 1, 2))]
@@ -65,28 +65,31 @@ def styles(arms):
     The colour tells the scale of q, k and v, and the dash the start and whatever else an arm has changed. If there are
     more than MAX_STARTS of the latter, it is the other way round. The first encoder is blue, the first decoder purple.
     """
-    colour_of, dash_of = {}, {}  # (causal, scale) -> colour, start -> dash; or the other way round
-    other_colours = itertools.cycle(OTHERS)
-    dashes = itertools.cycle(DASHES)
+    colours, dashes = {}, {}  # (causal, scale) -> colour, start -> dash; or the other way round
+    more_colours = itertools.cycle(OTHERS)
+    more_dashes = itertools.cycle(DASHES)
+    by_scale = colour_is_scale(arms)
     found = {}
     for name, records in arms.items():
         config = records[0].config
         causal = config["causal"]
-        scale, start = (config["qk_std"], config["v_std"]), start_of(config, arms)
-        if colour_is_scale(arms):
+        scale = config["qk_std"], config["v_std"]
+        start = start_of(config, arms)
+        if by_scale:
             coloured, dashed = (causal, scale), start
         else:
             coloured, dashed = (causal, start), scale
-        if coloured not in colour_of:
-            is_first = causal not in [other_causal for other_causal, _ in colour_of]
-            colour_of[coloured] = kind(causal)[1] if is_first else next(other_colours)
-        if dashed not in dash_of:
-            dash_of[dashed] = next(dashes)
-        found[name] = dict(color=colour_of[coloured], ls=dash_of[dashed])
+        if coloured not in colours:
+            is_first = causal not in [other_causal for other_causal, _ in colours]
+            colours[coloured] = colour_of(causal) if is_first else next(more_colours)
+        if dashed not in dashes:
+            dashes[dashed] = next(more_dashes)
+        found[name] = dict(color=colours[coloured], ls=dashes[dashed])
     return found
 
 
 def colour_is_scale(arms):
+    """Whether there are so few starts that the colour can tell the scale."""
     starts = {start_of(records[0].config, arms) for records in arms.values()}
     return len(starts) <= MAX_STARTS
 
@@ -197,11 +200,13 @@ def mark_not_left(axis, arms, outcomes, style):
 def put_legend_of_arms(empty, loss, arms):
     """Put the legend in the panel without data."""
     counts = [len(records) for records in arms.values()]
-    colour, dash = ("scale", "start") if colour_is_scale(arms) else ("start", "scale")
-    seeds = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    handles = loss.get_legend_handles_labels()[0]
+    seeds = f"{min(counts)}"
+    if max(counts) > min(counts):
+        seeds += f" to {max(counts)}"
+    meaning = "colour: scale, dash: start" if colour_is_scale(arms) else "colour: start, dash: scale"
+    handles, _ = loss.get_legend_handles_labels()
     empty.legend(handles=handles, loc="center", frameon=False, fontsize=8, ncols=1 + len(arms) // 13, handlelength=4,
-                 title=f"seeds: {seeds}; colour: {colour}, dash: {dash}", title_fontsize=8)
+                 title=f"seeds: {seeds}; {meaning}", title_fontsize=8)
 
 
 def plot_arms(arms, path):
@@ -215,21 +220,17 @@ def plot_arms(arms, path):
             draw_layers(symmetry, records, "symmetry")
             draw_layers(directionality, records, "directionality")
         put_titles(of_symmetry, [f"{name}, seeds: {len(records)}" for name, records in arms.items()])
-        share_range(of_symmetry)
-        share_range(of_directionality)
-        for axis in axes.flat:
-            if not axis.lines:
-                axis.axis("off")
+        for panels in of_symmetry, of_directionality:
+            share_scale(panels[: len(arms)])
+            for empty in panels[len(arms) :]:
+                empty.axis("off")
         deepest = max(axes.flat, key=lambda axis: len(axis.lines))
         put_legend(deepest)
 
 
-def share_range(axes):
-    """Give all panels of a score the same range."""
-    drawn = [axis for axis in axes if axis.lines]
-    low = min(axis.get_ylim()[0] for axis in drawn)
-    high = max(axis.get_ylim()[1] for axis in drawn)
-    for axis in drawn:
-        axis.set_ylim(low, high)
+def share_scale(axes):
+    """Give all panels of a score the same range, with numbers in the first column only."""
+    share_limits(axes)
+    for axis in axes:
         if not axis.get_subplotspec().is_first_col():
             axis.set(ylabel="", yticklabels=[])

@@ -5,7 +5,8 @@ there are several, they go from light to dark.
 
 import numpy as np
 
-from data.results.figures import figure, kind, layer_colour, put_legend, put_null, put_titles, put_zero
+from data.results.figures import (colour_of, figure, kind_of, layer_colour, put_legend, put_null, put_titles,
+                                  put_zero, share_limits)
 from data.results.runs import require
 from data.results.tables_suites import GRID, SCORES, difference, find_pairs, quartiles
 
@@ -19,11 +20,11 @@ def shades(causal):
 
     colours = []
     for i, is_causal in enumerate(causal):
-        label, colour = kind(is_causal)
+        colour = colour_of(is_causal)
         n = causal.count(is_causal)
         nth = causal[:i].count(is_causal)  # how many of its kind come before it
         if n > 1:
-            colour = colormaps[SHADES[label]](0.45 + 0.5 * nth / (n - 1))
+            colour = colormaps[SHADES[kind_of(is_causal)]](0.45 + 0.5 * nth / (n - 1))
         colours.append(colour)
     return colours
 
@@ -48,12 +49,9 @@ def step_axis(axis, trainings):
     axis.minorticks_off()
 
 
-def share_limits(axes):
+def share_scale(axes):
     """Give all panels the same range, with numbers at the first only."""
-    low = min(axis.get_ylim()[0] for axis in axes)
-    high = max(axis.get_ylim()[1] for axis in axes)
-    for axis in axes:
-        axis.set_ylim(low, high)
+    share_limits(axes)
     for axis in axes[1:]:
         axis.tick_params(labelleft=False)
 
@@ -80,7 +78,7 @@ def plot_training(trainings, path):
             for axis, training in zip(row[1:], shown):
                 draw_layers(axis, training, score)
             row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            share_limits(row)
+            share_scale(row)
         titles = ["median and quartiles over layers"]
         for training in shown:
             titles.append(f"{short(training.name)}\nlayers 0 (dark) to {training.symmetry.shape[1] - 1} (light)")
@@ -157,7 +155,7 @@ def plot_suite(scored, trainings, path):
             for pair in pairs:
                 draw_pair(next(columns), pair, score)
             if pairs:
-                share_limits(row[: len(pairs)])
+                share_scale(row[: len(pairs)])
                 draw_difference(next(columns), pairs, score)
             if switched:
                 draw_switched(next(columns), switched, score)
@@ -183,8 +181,8 @@ def handles_of(axes):
 def draw_pair(axis, pair, score):
     put_null(axis, score, pair.encoder.n, pair.encoder.r)
     for one in pair.encoder, pair.decoder:
-        label, colour = kind(one.member.causal)
-        axis.plot(one.depth(), getattr(one, score), ".-", color=colour, label=label)
+        causal = one.member.causal
+        axis.plot(one.depth(), getattr(one, score), ".-", color=colour_of(causal), label=kind_of(causal))
     put_zero(axis)
     axis.set_xlabel("relative depth")
 
@@ -214,8 +212,8 @@ def draw_switched(axis, switched, score):
         x += 0.15 if now.member.causal else -0.15  # so that arrows up and down do not hide each other
         begin = np.median(getattr(origin, score))
         end = np.median(getattr(now, score))
-        colour = kind(now.member.causal)[1]
-        axis.plot(x, begin, "o", ms=5, color=kind(origin.member.causal)[1])
+        colour = colour_of(now.member.causal)
+        axis.plot(x, begin, "o", ms=5, color=colour_of(origin.member.causal))
         axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
         axis.annotate("", (x, end), (x, begin), arrowprops=dict(arrowstyle="-|>", color=colour, shrinkA=3, shrinkB=3))
     put_zero(axis)
@@ -234,6 +232,6 @@ def draw_dose(axis, counted, sizes, score):
         axis.plot(doses, medians, "-", color=line_colour, label=f"dose, size {size}", zorder=1)
         for one, dose, (q1, median, q3) in zip(members, doses, bars):
             axis.errorbar(dose, median, [[median - q1], [q3 - median]], fmt="o", ms=4, lw=1,
-                          color=kind(one.member.causal)[1])
+                          color=colour_of(one.member.causal))
     put_zero(axis)
     axis.set_xlabel(counted)

@@ -35,8 +35,9 @@ def summarise_models(rows, results):
     for row in known:
         for name in row["name"], row["hub_id"]:
             key = name, row["stack"]
-            found = facts.get(key, tables.Facts(float(row["params"]), row["causal"] == "1"))
-            facts[key] = found._replace(modality=row["modality"])  # which a config.json does not always tell
+            if key not in facts:
+                facts[key] = tables.Facts(float(row["params"]), row["causal"] == "1")
+            facts[key] = facts[key]._replace(modality=row["modality"])  # which a config.json does not always tell
     return tables.summarise(rows, facts, known)
 
 
@@ -49,8 +50,7 @@ def report_models(rows, results, with_layers, plot):
     if not plot:
         return
     target, result = next(iter(results.items()))
-    is_one_model = len(summaries) == len(result.causal)  # a summary for each of its stacks
-    if is_one_model and result.crops:
+    if len(results) == 1 and result.crops:  # crops are kept for one model only, and for --matrices
         figures.plot_model(target.model, rows, result.causal, result.crops, plot)
     else:
         figures.plot_models(summaries, plot)

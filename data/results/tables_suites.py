@@ -118,7 +118,7 @@ def find_scored(members, rows):
     """The members that have rows and are not trainings."""
     found = []
     for member in members:
-        if member.kind == "trajectory":
+        if member.kind == "training":
             continue
         layers = [row for row in rows if row.model == member.name and row.head is None]
         if member.stack:

@@ -70,9 +70,12 @@ def main(argv=None):
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     args = cli.parse_args(argv)
     found = [file for path in args.paths for file in files_in(path)]
-    found = list(dict.fromkeys(found))  # once, of a folder and a file in it
-    binary = [file for file in found if encoding(file) is None]
-    text = [file for file in found if encoding(file) is not None and pathlib.Path(file).stat().st_size > 0]
+    binary, text = [], []
+    for file in dict.fromkeys(found):  # once, of a folder and a file in it
+        if encoding(file) is None:
+            binary.append(file)
+        elif pathlib.Path(file).stat().st_size > 0:
+            text.append(file)
     if binary:
         print(f"{len(binary):,} binary files left out: {writer.some(binary)}")
     files = writer.look_at(text)
