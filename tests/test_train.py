@@ -304,7 +304,7 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(finished, cau
     lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][-6:]
     corpus = tokens.load(finished.data_dir)
     hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(finished.out_dir).eval()
-    decode = samples.decoder(corpus.meta)
+    decode = samples.make_decode(corpus.meta)
     for start, before, after in zip(np.linspace(0, len(corpus.val) - 16, 3).astype(int), lines[::2], lines[1::2]):
         text = torch.from_numpy(corpus.val.rows(np.array([start]), 16))  # (1, 16)
         seen = text[:, :8] if causal else text.index_fill(1, torch.tensor([3, 10]), 257)
