@@ -170,29 +170,42 @@ class Handler(BaseHTTPRequestHandler):
         self.serve(data, size, headers, self.server.hub.fault(file))
 
     def serve(self, data: bytes | Path, size: int, headers: dict, fault: tuple | None):
+        """Send a file, or the range of it that is asked for, with a fault if there is one."""
         kind, extra = fault or ("", {})
         if isinstance(kind, int):
             return self.answer(kind, extra)
         status, start, end = 200, 0, size
-        if (asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))) and kind != "whole":
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if asked and kind != "whole":
             status, start, end = 206, int(asked[1]), min(size, int(asked[2] or size) + 1)
             if start >= size:
                 return self.answer(416, {"Content-Range": f"bytes */{size}"})
-            shift = kind == "shifted"
-            if kind != "unranged":
-                headers["Content-Range"] = f"bytes {start + shift}-{end - 1 + shift}/{size}"
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        # The faults of an answer that arrives:
+        if kind == "shifted":
+            headers["Content-Range"] = f"bytes {start + 1}-{end}/{size}"
+        if kind == "unranged":
+            del headers["Content-Range"]
         if kind == "gzip":
             headers["Content-Encoding"] = "gzip"
         if kind == "short":
             end -= 1
-        status = 200 if kind == "odd" else status
+        if kind == "odd":
+            status = 200
         self.request_log.status = status
         self.send_response(status)
         for name, value in {**headers, "Content-Length": end - start}.items():
             self.send_header(name, str(value))
         self.end_headers()
-        broken = kind in ("cut", "reset", "stall", "drip")
-        self.body(data, start, start + (end - start) // 2 if broken else end)
+        if kind in ("cut", "reset", "stall", "drip"):
+            self.body(data, start, start + (end - start) // 2)
+            self.break_off(kind)
+        else:
+            self.body(data, start, end)
+
+    def break_off(self, kind: str):
+        """How an answer goes on after half of its body."""
+        self.close_connection = True
         if kind == "stall" and not self.server.hub.stopped.wait(20):
             self.request_log.status = -1  # the client should have left
         if kind == "drip":
@@ -204,7 +217,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
-        self.close_connection = self.close_connection or broken
 
     def body(self, data: bytes | Path, start: int, end: int):
         if isinstance(data, bytes):

@@ -413,52 +413,94 @@ def test_zeros_are_let_through_when_asked_for(tmp_path):
         assert not next(opened.stream([["bias"]], zeros=True))["bias"].any()
 
 
-def mutate(rng: random.Random, file: bytes) -> bytes:
-    """The file with its header bytes flipped, its lengths changed, its JSON rearranged, or cut."""
+def flip_bytes(rng, file):
+    """Some bytes of the header are others."""
+    hurt = bytearray(file)
+    for _ in range(rng.randint(1, 4)):
+        hurt[rng.randrange(header_size(file))] = rng.choice([rng.randrange(256), *b'0123456789abcdefBF"[]{},: '])
+    return bytes(hurt)
+
+
+def change_length(rng, file):
+    """The header says that it is shorter or longer."""
     n = header_size(file)
-    kind = rng.randrange(7)
-    if kind == 0:
-        hurt = bytearray(file)
-        for _ in range(rng.randint(1, 4)):
-            hurt[rng.randrange(n)] = rng.choice([rng.randrange(256), *b'0123456789abcdefBF"[]{},: '])
-        return bytes(hurt)
-    if kind == 1:
-        length = n - 8 + rng.choice([-1, 1, 8, -8, 1 << 20, 1 << 33, rng.randrange(-n, n)])
-        return struct.pack("<Q", max(0, length)) + file[8:]
-    if kind == 2:
-        return file[: rng.randrange(len(file))] if rng.random() < 0.7 else file + bytes(rng.randrange(1, 99))
-    if kind == 3:
-        a, b = sorted(rng.randrange(8, n) for _ in range(2))
-        return with_header(file[8:a] + file[b:n] if rng.random() < 0.5 else file[8:b] + file[a:n], file[n:])
+    length = n - 8 + rng.choice([-1, 1, 8, -8, 1 << 20, 1 << 33, rng.randrange(-n, n)])
+    return struct.pack("<Q", max(0, length)) + file[8:]
+
+
+def cut_or_extend(rng, file):
+    if rng.random() < 0.7:
+        return file[: rng.randrange(len(file))]
+    return file + bytes(rng.randrange(1, 99))
+
+
+def cut_or_repeat_json(rng, file):
+    """A piece of the header is missing, or comes twice."""
+    n = header_size(file)
+    a, b = sorted(rng.randrange(8, n) for _ in range(2))
+    if rng.random() < 0.5:
+        return with_header(file[8:a] + file[b:n], file[n:])
+    return with_header(file[8:b] + file[a:n], file[n:])
+
+
+def shuffle_entries(rng, file):
+    """Another dtype, shapes and names in another order, an empty tensor more: most of these are valid files again."""
+    n = header_size(file)
     header = json.loads(file[8:n])
-    entries = [e for k, e in header.items() if k != "__metadata__"]
-    if kind == 4:  # most of these are valid files again
-        e = rng.choice(entries)
-        e["dtype"] = rng.choice(["F32", "F16", "BF16", "I16", "U32", "F8_E4M3", e["dtype"]])
-        rng.shuffle(e["shape"])
-        names = list(header)
-        rng.shuffle(names)
-        return with_header({k: header[k] for k in names} | {"new": entry("F64", [0, 3], 0, 0)}, file[n:])
-    junk = [None, -1, 0, 1, 2, 8, 1 << 31, 1 << 64, 0.5, "", "F16", "BF16", "I32", [], [1], [0, 8], {}, True]
+    e = rng.choice(entries_of(header))
+    e["dtype"] = rng.choice(["F32", "F16", "BF16", "I16", "U32", "F8_E4M3", e["dtype"]])
+    rng.shuffle(e["shape"])
+    names = list(header)
+    rng.shuffle(names)
+    return with_header({k: header[k] for k in names} | {"new": entry("F64", [0, 3], 0, 0)}, file[n:])
+
+
+JUNK = [None, -1, 0, 1, 2, 8, 1 << 31, 1 << 64, 0.5, "", "F16", "BF16", "I32", [], [1], [0, 8], {}, True]
+
+
+def put_junk(rng, header):
+    """The values of some entries are others, or missing -> the header."""
     for _ in range(rng.randint(1, 3)):
-        e = rng.choice(entries)
+        e = rng.choice(entries_of(header))
         key = rng.choice(list(e) or ["dtype"])
         if isinstance(e.get(key), list) and e[key] and rng.random() < 0.7:
-            e[key][rng.randrange(len(e[key]))] = copy.copy(rng.choice(junk))
+            e[key][rng.randrange(len(e[key]))] = copy.copy(rng.choice(JUNK))
         elif rng.random() < 0.2:
             e.pop(key, None)
         else:
-            e[key] = copy.copy(rng.choice(junk))
-    if kind == 6:
-        header[rng.choice(["__metadata__", "a", "new"])] = rng.choice(junk + entries)
+            e[key] = copy.copy(rng.choice(JUNK))
+    return header
+
+
+def junk_in_entries(rng, file):
+    n = header_size(file)
+    return with_header(put_junk(rng, json.loads(file[8:n])), file[n:])
+
+
+def junk_as_entry(rng, file):
+    """The same, and an entry more that is none."""
+    n = header_size(file)
+    header = put_junk(rng, json.loads(file[8:n]))
+    header[rng.choice(["__metadata__", "a", "new"])] = rng.choice(JUNK + entries_of(header))
     return with_header(header, file[n:])
+
+
+def entries_of(header):
+    return [entry for name, entry in header.items() if name != "__metadata__"]
+
+
+DAMAGES = [flip_bytes, change_length, cut_or_extend, cut_or_repeat_json, shuffle_entries, junk_in_entries,
+           junk_as_entry]
 
 
 def test_three_thousand_damaged_files_are_refused_or_read_as_the_library_reads_them(tmp_path):
     rng, n_refused, n_read = random.Random(0), 0, 0
     weights = {"a": torch.rand(3, 4), "b": torch.rand(5).bfloat16(), "c": torch.rand(2, 2).half(), "d": torch.rand(())}
     file, toy = save(weights, {"format": "pt"}), folder(tmp_path / "toy", {})
-    hurt_files = [mutate(rng, file) for _ in range(3000)] + [file.replace(b'{"format":"pt"}', b"null".ljust(15))]
+    hurt_files = [file.replace(b'{"format":"pt"}', b"null".ljust(15))]
+    for _ in range(3000):
+        damage = rng.choice(DAMAGES)
+        hurt_files.append(damage(rng, file))
     for hurt in hurt_files:
         (toy / "model.safetensors").write_bytes(hurt)
         try:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import analyze
 from data.pretrained import layout_table
+from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
@@ -84,6 +85,22 @@ def test_the_memory_and_the_mask_decoder_of_sam_2_are_no_stacks():
         ("vision.stage 0", [0, 1]), ("vision.stage 1", [2])]
 
 
+def test_sam_3_for_films_holds_the_towers_of_its_detector():
+    vit = dict(LLAMA, model_type="sam3_vit_model")
+    detector = dict(model_type="sam3", text_config=dict(LLAMA, model_type="clip_text_model"),
+                    vision_config=dict(model_type="sam3_vision_model", backbone_config=vit))
+    tracker = {"model_type": "sam3_tracker_video"}
+    config = dict(model_type="sam3_video", detector_config=detector, tracker_config=tracker)
+    layers = ["detector_model.vision_encoder.backbone.layers.{i}.attention",
+              "detector_model.text_encoder.text_model.encoder.layers.{i}.self_attn",
+              "detector_model.detr_decoder.layers.{i}.self_attn", "tracker_model.memory_attention.layers.{i}.self_attn"]
+    names = {f"{layer.format(i=i)}.{w}_proj.weight": (32, 32) for layer in layers for i in range(2) for w in "qk"}
+    stacks = find_stacks(config, names)
+    found = [(stack.name, stack.causal, len(stack.layers)) for stack in stacks]
+    assert found == [("vision", False, 2), ("text", True, 2)]
+    assert missing_stacks(config, stacks) == []
+
+
 def test_the_decoder_that_hiera_is_trained_with_is_a_stack():
     config = dict(model_type="hiera", depths=[1], num_heads=[2], decoder_depth=2, decoder_num_heads=4)
     names = {"hiera.encoder.stages.0.layers.0.attn.qkv.weight": (24, 8)}
@@ -109,6 +126,29 @@ def test_a_part_of_clip_may_name_no_model_type():
     vision, text = find_stacks(dict(model_type="clip", text_config={}, vision_config={}), names)
     meta = {name: torch.empty(shape, device="meta") for name, shape in names.items()}
     assert [len(stack.layers[0].heads(meta)[0]) for stack in (vision, text)] == [12, 8]  # heads
+
+
+def test_a_backbone_of_the_usual_size_may_leave_it_out():
+    names = {f"backbone.encoder.layer.{i}.attention.attention.{w}.weight": (384, 384)
+             for i in range(12) for w in ("query", "key")}
+    backbone = {"model_type": "dinov2", "hidden_size": 384, "num_attention_heads": 6}  # Depth-Anything-V2-Small-hf
+    [stack] = find_stacks(dict(model_type="depth_anything", backbone_config=backbone), names)
+    assert (stack.name, len(stack.layers)) == ("backbone", 12)
+    with pytest.raises(LayoutError, match="12 attention layers in config.json"):
+        find_stacks(dict(model_type="depth_anything", backbone_config=backbone),
+                    {name: shape for name, shape in names.items() if ".11." not in name})
+
+
+@pytest.mark.parametrize("config, stack, modality", [
+    ({}, "vision.stage 0", "vision"), ({}, "image", "vision"), ({}, "backbone.stage 3", "vision"),
+    ({}, "text", "language"), ({}, "encoder.vision", "vision"), ({}, "encoder.text", "language"),
+    ({"num_queries": 100}, "decoder", "vision"), ({"image_size": 224}, "", "vision"), ({}, "audio", "audio"),
+    ({"encoder_layers": 24}, "encoder", "language"), ({"encoder_layers": 24}, "speech_encoder", "audio"),
+    ({"encoder_layers": 24}, "adapter", "audio"), ({}, "t2u_decoder", "audio"), ({}, "coarse_acoustics", "audio"),
+    ({"encoder_config": {"num_mel_bins": 80}}, "encoder", "audio"), ({"encoder_config": {}}, "encoder", "language"),
+    ({"encoder_config": {"num_mel_bins": 80}}, "text", "language"), ({"conv_stride": [5]}, "", "audio")])
+def test_what_a_stack_sees_is_told_by_its_name_or_by_a_key_of_the_config(config, stack, modality):
+    assert find_modality(config, stack) == modality
 
 
 def test_a_file_may_hold_one_tower_only():

@@ -20,7 +20,8 @@ aten = torch.ops.aten
 # Attention that is no layer of a stack.
 NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level|"
                       r"^mit\.|assign|channel_attn|x_attn|encoder_decoder_attention|"
-                      r"attention_bias|conv_encoder|text_backbone|text_enhancer|fusion_layer|char_encoder")
+                      r"attention_bias|conv_encoder|text_backbone|text_enhancer|fusion_layer|char_encoder|"
+                      r"detr_|geometry_encoder")
 NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$")  # outside of W_qk: replaced by the identity
 
 # ---- the model's own attention ------------------------------------------------------------------------------------
@@ -207,7 +208,8 @@ def test_every_model_type_of_the_table_is_proven():
     proven |= {param.values[0]["model_type"] for param in OWN_CODE}
     proven |= {"kimi_k2", "new", "sl_model", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
     proven |= {"squeezebert"}  # below
-    proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video"}  # made of such
+    proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video",
+               "sam3_video"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
 
 
@@ -334,7 +336,8 @@ OWN_CODE = [
                  ["vision_encoder.backbone.blocks.0.attn.qkv.weight"], [192], unbound, 1, id="sam2_hiera_det_model"),
     pytest.param(dict(model_type="layoutlmv2"), ["layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight"], [96],
                  split_in_three, 1, id="layoutlmv2"),  # which transformers builds with detectron2 only
-    pytest.param(dict(model_type="timm_vit", head_dim=4), ["blocks.0.attn.qkv.weight"], [96], unbound, 1, id="timm_vit"),
+    pytest.param(dict(model_type="timm_vit", head_dim=4), ["blocks.0.attn.qkv.weight"], [96], unbound, 1,
+                 id="timm_vit"),
     pytest.param(dict(model_type="davit", depths=[1], num_heads=[8]),
                  ["vision_tower.blocks.0.0.spatial_block.window_attn.fn.qkv.weight"], [96], unbound, 1, id="davit"),
     *[pytest.param({"model_type": "florence2_language", f"{side}_layers": 1, f"{side}_attention_heads": 8}, [

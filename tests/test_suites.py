@@ -219,7 +219,7 @@ HEADER = ",".join(suites.Member._fields)
     (HEADER + "\ns,m,x,,,pair,yes,x,S,,,here\n", "line 2: causal is 'yes', expected 0, 1 or nothing"),
     (HEADER + "\ns,m,x,,,dose,1,x,S,many,,here\n", "line 2: dose is 'many', expected a number or nothing"),
     (HEADER + "\ns,m,x,,,dose,1,x,S,inf,,here\n", "line 2: dose is 'inf', expected a number or nothing"),
-    (HEADER + "\ns,m,x,,,pairs,1,x,S,,,here\n", "line 2: kind is 'pairs', expected one of pair, dose, switch, training"),
+    (HEADER + "\ns,m,x,,,pairs,1,x,S,,,here\n", "kind is 'pairs', expected one of pair, dose, switch, training"),
     ("suite,\xff\n", "no list of a suite")])
 def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(content, wanted, tmp_path):
     (tmp_path / "suite.csv").write_bytes(content.encode("latin1"))

@@ -18,7 +18,6 @@ to data/results/theorem.csv, and draws data/results/theorem.png from it. With no
 import argparse
 import csv
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,30 +130,33 @@ def plot(rows, path):
     models = list(dict.fromkeys(row.model for row in rows))
     titles = []
     with figures.figure(path, [1] * len(QUANTITIES), rows=len(models)) as axes:
-        for i, model in enumerate(models):
+        for row_of_axes, model in zip(axes, models):
             causal = "decoder" in model
-            kind, colour = figures.kind_of(causal), figures.colour_of(causal)
-            for j, (quantity, title) in enumerate(QUANTITIES.items()):
-                axis = axes[i][j]
-                curves = defaultdict(dict)  # layer, seed -> {step: value}
-                for row in rows:
-                    if row.model == model:
-                        curves[row.layer, row.seed][row.step] = float(getattr(row, quantity))
-                layers = sorted({layer for layer, _ in curves})
-                for layer in layers:
-                    seeds = [curve for (of, _), curve in curves.items() if of == layer]
-                    steps = sorted(seeds[0])
-                    dash = "-" if layer == layers[-1] else "--"
-                    for curve in seeds:
-                        axis.plot(steps, [curve[step] for step in steps], dash, color=colour, lw=0.5, alpha=0.35)
-                    mean = [sum(curve[step] for curve in seeds) / len(seeds) for step in steps]
-                    axis.plot(steps, mean, dash, color=colour, lw=1.8, label=f"layer {layer}")
-                axis.axhline(0, color="0.8", lw=0.8, zorder=0)
-                axis.set(ylim=(-0.4, 1.0), xlabel="step")
-                titles.append(f"{title}, {kind}")
-            axes[i][0].set_ylabel("symmetry, mean over heads")
-            axes[i][0].legend(frameon=False, fontsize=8, loc="upper left")
+            of_model = [row for row in rows if row.model == model]
+            for axis, (quantity, title) in zip(row_of_axes, QUANTITIES.items()):
+                draw_quantity(axis, of_model, quantity, figures.colour_of(causal))
+                titles.append(f"{title}, {figures.kind_of(causal)}")
+            row_of_axes[0].set_ylabel("symmetry, mean over heads")
+            row_of_axes[0].legend(frameon=False, fontsize=8, loc="upper left")
         figures.put_titles(axes.flat, titles)
+
+
+def draw_quantity(axis, rows, quantity, colour):
+    """rows: of one model. The last layer is a solid line, those below it are dashed."""
+    n_layer = 1 + max(row.layer for row in rows)
+    seeds = sorted({row.seed for row in rows})
+    for layer in range(n_layer):
+        dash = "-" if layer == n_layer - 1 else "--"
+        curves = []
+        for seed in seeds:
+            mine = [row for row in rows if row.layer == layer and row.seed == seed]
+            steps = [row.step for row in mine]
+            curves.append([float(getattr(row, quantity)) for row in mine])
+            axis.plot(steps, curves[-1], dash, color=colour, lw=0.5, alpha=0.35)
+        mean = [sum(values) / len(values) for values in zip(*curves)]
+        axis.plot(steps, mean, dash, color=colour, lw=1.8, label=f"layer {layer}")
+    figures.put_zero(axis)
+    axis.set(ylim=(-0.4, 1.0), xlabel="step")
 
 
 def main(argv):

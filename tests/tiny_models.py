@@ -659,6 +659,12 @@ SAM2 = dict(backbone_config=dict(model_type="sam2_hiera_det_model", hidden_size=
 case("sam2", dict(SAM, vision_config=SAM2), encoder(0, name="vision.stage 0")
      | encoder(1, 2, name="vision.stage 1"),
      lambda model, *_: images(model.vision_encoder, size=32), "Sam2Model")
+SMALL = dict(hidden_size=16, num_layers=1, num_attention_heads=2, intermediate_size=16)
+case("sam3", dict(vision_config=dict(backbone_config=dict(
+    VIT, model_type="sam3_vit_model", window_size=0, global_attn_indexes=[0, 1, 2], hidden_size=32,
+    pretrain_image_size=16), fpn_hidden_size=16), text_config=dict(TEXT, model_type="clip_text_model"),
+    geometry_encoder_config=dict(SMALL, roi_size=2), detr_encoder_config=SMALL, detr_decoder_config=SMALL,
+    mask_decoder_config=SMALL), LLAVA, of("text_encoder", "vision_encoder", images), "Sam3Model")
 case("sam", SAM, encoder(0, 1, 2, name="vision"), images, "SamModel")
 case("sam_hq", dict(SAM, mask_decoder_config=SAM["mask_decoder_config"] | dict(vit_dim=24)),
      encoder(0, 1, 2, name="vision"), lambda model, *_: images(model.vision_encoder), "SamHQModel")

@@ -80,12 +80,20 @@ def pick_section(config: dict, keys: str, default: dict | None = None) -> dict |
     return value
 
 
+IMAGES = ("vision", "image", "backbone")  # how the names of stacks, or of their parts, begin
+SOUND = ("audio", "speech", "adapter", "t2u", "semantic", "coarse_acoustics", "fine_acoustics")
+
+
 def find_modality(config: dict, stack: str) -> str:
     """language, vision or audio, by the name of the stack, or by a key that only configs for images or sound have."""
-    for modality in "vision", "audio":
-        if stack.startswith(modality):
-            return modality
-    if "image_size" in config or "patch_size" in config:
+    for part in stack.split("."):
+        if part.startswith(IMAGES):
+            return "vision"
+        if part.startswith(SOUND):
+            return "audio"
+    if stack == "encoder":  # of Parakeet
+        config = config | pick_section(config, "encoder_config", default={})
+    if "image_size" in config or "patch_size" in config or "num_queries" in config:
         return "vision"
     if "num_mel_bins" in config or "conv_stride" in config:
         return "audio"

@@ -203,7 +203,7 @@ ROWS = [
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
         rembert roformer big_bird splinter layoutlm layoutlmv2 layoutlmv3 markuplm data2vec-text esm bert-generation dpr
         longformer nystromformer roc_bert tapas convbert mobilebert
-        ibert lilt luke visual_bert bros vilt canine vitpose_backbone""",
+        ibert lilt luke visual_bert bros vilt canine""",
         **BERT),  # of LiLT the text, not its boxes; of LUKE the words; of CANINE the middle
     Row("layoutlmv2", path="layer.{i}.attention.self", weights="qkv_linear", form="blocks", causal=False),  # fast_qkv
     Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate",
@@ -216,12 +216,13 @@ ROWS = [
     Row("xlm flaubert", path="attentions.{i}", weights="q_lin k_lin", form="separate", causal=False),
     Row("albert", path="albert_layer_groups.{i}.albert_layers.0.attention", weights="query key", form="separate",
         causal=False, own=first_of_each_group),
-    Row("modernbert nomic_bert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False),
+    Row("modernbert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False, n_layer=22, n_head=12),
+    Row("nomic_bert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False),
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
     Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub
     Row("eurobert openai_privacy_filter embedding_gemma2_text esmc vits", **CLIP),
-    # MLMvsCLM's own name for its models, EuroBERT's network with or without a mask. Their code was not seen: this is how
-    # a fork of the library that trained EuroBERT exports it (github.com/lgcharpe/EuroBERT, hf_conversion_script).
+    # MLMvsCLM's own name for its models, EuroBERT's network with or without a mask. Their code was not seen: this is
+    # how a fork of the library that trained EuroBERT exports it (github.com/lgcharpe/EuroBERT, hf_conversion_script).
     Row("sl_model", **(LLAMA | dict(causal=None))),
     # Not in transformers, read off the code that comes with the weights.
     # huggingface.co/Dream-org/Dream-v0-Base-7B, modeling_dream.py: Qwen2 without a mask.
@@ -249,10 +250,12 @@ ROWS = [
 
     # Images and sound.
     Row("""vit deit beit data2vec-vision dinov2 dinov2_with_registers ijepa vit_msn yolos
-        audio-spectrogram-transformer dpt pixio vivit""", **BERT),
+        audio-spectrogram-transformer dpt vivit vitpose_backbone""", **BERT, n_layer=12, n_head=12),
+    Row("pixio", **BERT, n_layer=32, n_head=16),
     # The same in a state_dict of transformers 5, which save_pretrained renames.
-    Row("vit deit beit dinov2 dinov2_with_registers ijepa vit_msn audio-spectrogram-transformer pixio vivit",
-        **CLIP),
+    Row("vit deit beit dinov2 dinov2_with_registers ijepa vit_msn audio-spectrogram-transformer vivit",
+        **CLIP, n_layer=12, n_head=12),
+    Row("pixio", **CLIP, n_layer=32, n_head=16),
     # Swin 2 multiplies queries and keys of length 1: as with other norms of queries and keys, W_qk is of those before.
     Row("swin swinv2 donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key",
         form="separate", causal=False),
@@ -272,11 +275,11 @@ ROWS = [
         stack="encoder"),
     Row("vjepa2", path="predictor.layer.{i}.attention", weights="query key", form="separate", causal=False,
         stack="pred"),
-    Row("vitdet", path="layer.{i}.attention", weights="qkv", form="blocks", causal=False),
+    Row("vitdet", path="layer.{i}.attention", weights="qkv", form="blocks", causal=False, n_layer=12, n_head=12),
     Row("timesformer", path="layer.{i}.attention.attention", weights="qkv", form="blocks", causal=False, stack="space"),
     Row("timesformer", path="layer.{i}.temporal_attention.attention", weights="qkv", form="blocks", causal=False,
         stack="time"),
-    Row("""dinov3_vit mlcd_vision_model granite_docling_vision sam3_vit_model llama4_vision_model wav2vec2 hubert wavlm
+    Row("""dinov3_vit mlcd_vision_model granite_docling_vision llama4_vision_model wav2vec2 hubert wavlm
         unispeech unispeech-sat data2vec-audio sew""", **CLIP),
     Row("""clip_vision_model chinese_clip_vision_model altclip_vision_model metaclip_2_vision_model
         owlvit_vision_model owlv2_vision_model clipseg_vision_model siglip_vision_model siglip2_vision_model
@@ -298,6 +301,7 @@ ROWS = [
     Row("dia_encoder", **(CLIP | dict(path="layers.{i}.self_attention")), n_layer=12, n_head=16, head_dim=128),
     Row("patchtst", **CLIP),
     Row("mgp-str seggpt", path="(blocks|layers).{i}.(attn|attention)", weights="qkv", form="blocks", causal=False),
+    Row("sam3_vit_model", **CLIP, n_layer=32, n_head=16),  # sam3
     Row("phi4_multimodal_vision", **CLIP, n_layer=27, n_head=16),  # phi4_multimodal
     Row("phi4_multimodal_audio", **(CLIP | dict(path="encoders.{i}.self_attn")), n_layer=24, n_head=16),
     Row("idefics_vision", **CLIP, n_layer=32, n_head=16),
@@ -333,7 +337,9 @@ ROWS = [
         form="separate", causal=False, stack="global", n_layer=32, n_head=16),
 
     # Two stacks.
-    Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
+    Row("bart", **BART_ENCODER, n_layer=12, n_head=16),
+    Row("bart", **BART_DECODER, causal=True, n_layer=12, n_head=16),
+    Row("""mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
         speecht5 mvp fsmt moonshine detr table-transformer florence2_language
         conditional_detr dab-detr time_series_transformer""", **BART_ENCODER),
     Row("rt_detr rt_detr_v2 d_fine", **(BART_ENCODER | dict(path="encoder.(encoder|aifi).0.layers.{i}.self_attn"))),
@@ -343,7 +349,7 @@ ROWS = [
         causal=False, stack="encoder"),
     Row("led", path="encoder.layers.{i}.self_attn.longformer_self_attn", weights="query key", form="separate",
         causal=False, stack="encoder"),
-    Row("""bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
+    Row("""mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
         speecht5 mvp fsmt moonshine led trocr florence2_language
         bigbird_pegasus time_series_transformer""", **BART_DECODER, causal=True),
     Row("pix2struct_text_model", **(BERT | dict(path="layer.{i}.self_attention.attention", causal=True)), n_layer=12,
@@ -400,10 +406,11 @@ COMPOSITES = set("""depth_anything prompt_depth_anything zoedepth vitpose uperne
     qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v
     qwen2_audio voxtral clap musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder
     speech-encoder-decoder vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video
-    sam2_vision_model""".split())
+    sam2_vision_model sam3 sam3_vision_model sam3_video""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "vlm": r"vlm\.",
+    "detector": r"detector_model\.",
     "thinker": r"thinker\.",
     "talker": r"talker\.",
     "code_predictor": r"(.*\.)?code_predictor\.",

@@ -90,7 +90,8 @@ UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.atten
                       r"pixel_level|timm_model|token2wav|code2wav|indexer\.|compressor\.|\bmtp\.|\bmit\.|"
                       r"downsample\.|memory_attention|prompts_generator|multi_modal_projector|channel_attn|\.x_attn|"
                       r"encoder_decoder_attention|conv_encoder|text_backbone|text_enhancer|bbox_attention|"
-                      r"char_encoder|vqmodel|\battn_pool")
+                      r"char_encoder|vqmodel|\battn_pool|detr_encoder|detr_decoder|geometry_encoder|"
+                      r"dot_product_scoring")
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
       r"qkv_linear|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
@@ -425,7 +426,9 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
 
 def shown(name: str) -> str:
     """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", Qwen-Omni's thinker is left out."""
-    return name.removeprefix("text_").removeprefix("thinker.").removeprefix("vlm.").replace("vision.backbone", "vision")
+    for word in "text_", "thinker.", "vlm.", "detector.":
+        name = name.removeprefix(word)
+    return name.replace("vision.backbone", "vision")
 
 
 def is_causal(row: Row, config: dict) -> bool | None:

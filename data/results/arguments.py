@@ -33,7 +33,8 @@ def parse(argv, description, gamma):
                         help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
-                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both; "
+                        "a tuning: loss and first step over the scale of q and k")
     parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
                         "symmetric and its skew part")
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv")

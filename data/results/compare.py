@@ -3,8 +3,8 @@ Comparisons of training runs. An arm is one configuration; it has several runs, 
 
 Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs. If there
 were no difference, each pair could as well have come out the other way round. So we count, among all 2^n ways to turn
-the n pairs, those with a result at least as large (sign_flip). With many arms, one will stand out by chance. So all p
-of a column are corrected together (holm).
+the n pairs, those with a result at least as large (sign_flip). The same test says which differences the pairs do not
+exclude (interval). With many arms, one will stand out by chance. So all p of a column are corrected together (holm).
 """
 
 import itertools
