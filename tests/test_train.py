@@ -394,9 +394,9 @@ def test_a_run_that_was_killed_and_resumed_ends_bit_for_bit_as_the_whole_one(fin
 
 
 @pytest.fixture(scope="module")
-def whole_of_200_steps(data_dir, tmp_path_factory):
+def whole_of_100_steps(data_dir, tmp_path_factory):
     """An uninterrupted run that is long enough to be hit by a signal."""
-    changes = dict(max_iters=200, eval_interval=50, score_interval=30, n_layer=1)
+    changes = dict(max_iters=100, eval_interval=25, score_interval=30, n_layer=1)
     cfg = TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
     train.main(argv(cfg))
     return cfg
@@ -404,13 +404,13 @@ def whole_of_200_steps(data_dir, tmp_path_factory):
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129),
                                           (signal.SIGKILL, -9)])
-def test_a_signal_loses_nothing(whole_of_200_steps, cfg, tmp_path, signum, code):
-    whole = whole_of_200_steps
+def test_a_signal_loses_nothing(whole_of_100_steps, cfg, tmp_path, signum, code):
+    whole = whole_of_100_steps
     cfg = replace(whole, out_dir=cfg.out_dir)
     life = begin(argv(cfg), tmp_path / "life.txt")
-    while not Path(cfg.out_dir, "ckpt.pt").exists():  # of step 0; the steps take a second
+    while not Path(cfg.out_dir, "ckpt.pt").exists():  # of step 0
         time.sleep(0.02)
-    time.sleep(0.1)
+    time.sleep(0.05)
     os.kill(life.pid, signum)
     status, output = end(life)
     assert status == code, output
