@@ -540,7 +540,7 @@ def test_redirected_output_is_a_line_per_evaluation_and_no_bar(cfg, capsys):
 
 
 def test_on_a_gpu_a_line_has_the_share_of_its_matrix_rate(cfg, monkeypatch, capsys):
-    """No GPU is needed: only its rate is given, and it is the operations that train.py counts in the seconds it takes."""
+    """No GPU is needed: only its rate is given, and the operations are those that train.py counts in a second."""
     monkeypatch.setattr(train, "matrix_rate", lambda device, dtype: 1e9)
     train.main(argv(cfg, max_iters=4))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step 4:")]
