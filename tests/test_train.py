@@ -304,7 +304,7 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(finished, cau
     lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][-6:]
     corpus = tokens.load(finished.data_dir)
     hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(finished.out_dir).eval()
-    decode = samples.decoder(corpus.meta)
+    decode = samples.make_decode(corpus.meta)
     for start, before, after in zip(np.linspace(0, len(corpus.val) - 16, 3).astype(int), lines[::2], lines[1::2]):
         text = torch.from_numpy(corpus.val.rows(np.array([start]), 16))  # (1, 16)
         seen = text[:, :8] if causal else text.index_fill(1, torch.tensor([3, 10]), 257)
@@ -394,9 +394,9 @@ def test_a_run_that_was_killed_and_resumed_ends_bit_for_bit_as_the_whole_one(fin
 
 
 @pytest.fixture(scope="module")
-def whole_of_200_steps(data_dir, tmp_path_factory):
+def whole_of_100_steps(data_dir, tmp_path_factory):
     """An uninterrupted run that is long enough to be hit by a signal."""
-    changes = dict(max_iters=200, eval_interval=50, score_interval=30, n_layer=1)
+    changes = dict(max_iters=100, eval_interval=25, score_interval=30, n_layer=1)
     cfg = TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
     train.main(argv(cfg))
     return cfg
@@ -404,13 +404,13 @@ def whole_of_200_steps(data_dir, tmp_path_factory):
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129),
                                           (signal.SIGKILL, -9)])
-def test_a_signal_loses_nothing(whole_of_200_steps, cfg, tmp_path, signum, code):
-    whole = whole_of_200_steps
+def test_a_signal_loses_nothing(whole_of_100_steps, cfg, tmp_path, signum, code):
+    whole = whole_of_100_steps
     cfg = replace(whole, out_dir=cfg.out_dir)
     life = begin(argv(cfg), tmp_path / "life.txt")
-    while not Path(cfg.out_dir, "ckpt.pt").exists():  # of step 0; the steps take a second
+    while not Path(cfg.out_dir, "ckpt.pt").exists():  # of step 0
         time.sleep(0.02)
-    time.sleep(0.1)
+    time.sleep(0.05)
     os.kill(life.pid, signum)
     status, output = end(life)
     assert status == code, output
@@ -540,7 +540,7 @@ def test_redirected_output_is_a_line_per_evaluation_and_no_bar(cfg, capsys):
 
 
 def test_on_a_gpu_a_line_has_the_share_of_its_matrix_rate(cfg, monkeypatch, capsys):
-    """No GPU is needed: only its rate is given, and it is the operations that train.py counts in the seconds it takes."""
+    """No GPU is needed: only its rate is given, and the operations are those that train.py counts in a second."""
     monkeypatch.setattr(train, "matrix_rate", lambda device, dtype: 1e9)
     train.main(argv(cfg, max_iters=4))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step 4:")]
