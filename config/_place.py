@@ -34,9 +34,9 @@ from config import ConfigError
 
 RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 BYTES_PER_WEIGHT = 16  # four numbers in float32: the weight, its gradient, and AdamW's two moments
-MEET = 300  # seconds that torch lets the processes wait for each other at the start
-GIVE_UP = 330  # seconds after which a process that still waits ends itself
-ANSWER = 600  # seconds that they wait for each other after that; no checkpoint and no compiling takes longer
+MEET = 300  # seconds in which all processes must have started
+GIVE_UP = 330  # seconds after which a process ends itself if torch still waits for the others to start
+ANSWER = 600  # seconds that a process waits for another one from then on; checkpoints and compiling take less
 NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
 LONGEST = 200  # characters of an error message of torch; some list all of its backends
 GRACE = 25  # seconds from SIGTERM until this process ends itself: torchrun sends SIGKILL after 30, without a word
@@ -217,6 +217,7 @@ def meet(device, rank, world):
 
 
 def join(device, rank, world):
+    """What `meet` does, and all errors of torch."""
     store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=MEET)))
     # Processes find each other's addresses in the store. On one node it outlives a restart, and still has the addresses
     # of processes that are gone, so every start uses a prefix of its own. Several nodes get a new store by themselves.

@@ -86,8 +86,8 @@ def row(name, *cells):
 
 def plain_scores(q, k, group):
     """
-    What one would write first, from the weights of two Linear layers, q (H D, C) and k (Hkv D, C): repeat every key head
-    for the group of queries that meets it, form M in float32, add its transpose, take norms.
+    What one would write first, from the weights of two Linear layers, q (H D, C) and k (Hkv D, C): repeat every key
+    head for the group of queries that meets it, form M in float32, add its transpose, take norms.
     """
     k = k.unflatten(0, (-1, HEAD_DIM)).repeat_interleave(group, 0).flatten(0, 1)
     m = q.float().T @ k.float()  # (C, C)

@@ -20,13 +20,14 @@ from tqdm import tqdm
 
 import train
 from config import _place
+from data.results import figures_runs
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
 
 
 def begin(argv, output, break_off=None, **env):
-    """train.main(argv) in a process of its own, its output in a file -> the process."""
+    """train.main(argv) in a process of its own, its output in a file -> the process. env: as `live` reads it."""
     life = FORKS.Process(target=live, args=(argv, Path(output), break_off, env))
     life.output = Path(output)
     life.start()
@@ -54,19 +55,29 @@ def end(life, timeout=300):
 
 
 def live(argv, output, break_off, env):
+    """env: variables of the environment, and BACKEND and CXX of torch.compile, and GIVE_UP of config/_place.py."""
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for fd in 1, 2:  # one file for both, or one would write over the other
         os.dup2(file, fd)
     os.environ.update(env)
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
+    figures_runs.plot_run = draw_nothing
     if break_off:
         kill_in(*break_off)
     if "BACKEND" in env:  # of torch.compile; its own one takes half a minute
         compile = torch.nn.Module.compile
         torch.nn.Module.compile = lambda model, **kwargs: compile(model, backend=env["BACKEND"], **kwargs)
+    if "CXX" in env:  # torch reads the variable when it is imported
+        torch._inductor.config.cpp.cxx = (None, env["CXX"])
+        torch._inductor.config.compile_threads = 1  # or it starts a process for each
     if "GIVE_UP" in env:
         _place.GIVE_UP = int(env["GIVE_UP"])
     train.main(argv)
+
+
+def draw_nothing(run, path):
+    """Instead of figures_runs.plot_run, which takes longer than all steps of these runs."""
+    Path(path).touch()
 
 
 def kill_in(name, n, share, full=False):

@@ -27,8 +27,9 @@ from config._place import Place
 from config import ConfigError, TrainConfig, _place
 from data import batches, tokens
 from data.loader import AHEAD, Loader, split_batch
-from data.results import runs, samples
+from data.results import figures_runs, runs, samples
 from data.text import prepare
+from tests.lives import begin, begin_ranks, draw_nothing, end
 
 ROOT = Path(__file__).parents[1]
 SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_batch_size=4, max_iters=12,
@@ -42,6 +43,12 @@ def data_dir(tmp_path_factory):
     files = [str(Path(os.__file__).parent / name) for name in ("os.py", "ast.py", "typing.py", "random.py", "heapq.py")]
     prepare.main([*files, "--tokenizer=bytes", "--val_fraction=0.2", f"--out_dir={folder}"])
     return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """A picture takes longer than all steps of these runs. The run of `finished` draws one."""
+    monkeypatch.setattr(figures_runs, "plot_run", draw_nothing)
 
 
 @pytest.fixture
@@ -246,6 +253,7 @@ def test_a_run_leaves_what_the_contract_says(finished):
     out = Path(finished.out_dir)
     files = {".lock", "run.json", "log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
     assert {p.name for p in out.iterdir()} == files
+    assert (out / "run.png").read_bytes().startswith(b"\x89PNG")
     log, scores = runs.read(out / "log.csv", runs.LOG), runs.read(out / "scores.csv", runs.SCORES)
     assert [row["step"] for row in log] == ["0", "4", "8", "12"]
     assert [row["tokens"] for row in log] == [str(8 * 16 * step) for step in (0, 4, 8, 12)]
@@ -375,21 +383,20 @@ def test_a_run_that_was_killed_and_resumed_ends_bit_for_bit_as_the_whole_one(fin
             if run.step == step:
                 raise Killed
             return whole(run, *args)
-        monkeypatch.setattr(train.Trainer, name, until)
+        return until
 
     for name, step in ("train_step", steps), ("save", 8):
-        killed_at(name, step)
-        with pytest.raises(Killed):
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(train.Trainer, name, killed_at(name, step))
             train.main(argv(cfg, init_from="resume"))
-        monkeypatch.undo()
     train.main(argv(cfg, init_from="resume"))
     assert result(cfg.out_dir) == result(finished.out_dir)
 
 
 @pytest.fixture(scope="module")
-def whole_of_400_steps(data_dir, tmp_path_factory):
+def whole_of_200_steps(data_dir, tmp_path_factory):
     """An uninterrupted run that is long enough to be hit by a signal."""
-    changes = dict(max_iters=400, eval_interval=100, score_interval=30, n_layer=1)
+    changes = dict(max_iters=200, eval_interval=50, score_interval=30, n_layer=1)
     cfg = TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
     train.main(argv(cfg))
     return cfg
@@ -397,16 +404,16 @@ def whole_of_400_steps(data_dir, tmp_path_factory):
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129),
                                           (signal.SIGKILL, -9)])
-def test_a_signal_loses_nothing(whole_of_400_steps, cfg, signum, code):
-    whole = whole_of_400_steps
+def test_a_signal_loses_nothing(whole_of_200_steps, cfg, tmp_path, signum, code):
+    whole = whole_of_200_steps
     cfg = replace(whole, out_dir=cfg.out_dir)
-    process = start(argv(cfg))
-    while "\n0," not in (Path(cfg.out_dir, "log.csv").read_text() if Path(cfg.out_dir, "log.csv").exists() else ""):
-        time.sleep(0.05)
-    time.sleep(0.3)
-    process.send_signal(signum)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == code, output
+    life = begin(argv(cfg), tmp_path / "life.txt")
+    while not Path(cfg.out_dir, "ckpt.pt").exists():  # of step 0; the steps take a second
+        time.sleep(0.02)
+    time.sleep(0.1)
+    os.kill(life.pid, signum)
+    status, output = end(life)
+    assert status == code, output
     assert "Traceback" not in output and (code < 0 or "--init_from=resume goes on" in output)
     train.main(argv(cfg, init_from="resume"))
     assert result(cfg.out_dir) == result(whole.out_dir)
@@ -648,10 +655,9 @@ def test_a_mistake_ends_in_one_line(cfg, changes, words):
     assert words in said and said.startswith("train.py: ") and len(said) < 300
 
 
-def test_a_mistake_on_the_command_line_has_status_1():
-    process = start(["--max_iters", "100"])
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 1
+def test_a_mistake_on_the_command_line_has_status_1(tmp_path):
+    status, output = end(begin(["--max_iters", "100"], tmp_path / "life.txt"))
+    assert status == 1
     assert output == "train.py: --max_iters: write --key=value, without a space\n"
 
 
@@ -665,11 +671,13 @@ def test_ctrl_c_during_the_imports_ends_without_a_traceback(cfg):
     assert process.returncode == -signal.SIGINT and output == ""
 
 
-def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
-    process = start(argv(cfg))
-    process.stdout.readline()
-    process.stdout.close()  # as `| head -1` does
-    assert process.wait(timeout=300) == 0
+def test_a_reader_that_goes_away_does_not_end_a_run(cfg, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    life = begin(argv(cfg), tmp_path / "pipe")
+    with open(tmp_path / "pipe") as pipe:
+        pipe.readline()  # and then close it, as `| head -1` does
+    life.join(300)
+    assert life.exitcode == 0
     assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["step"] == "12"
 
 
@@ -713,13 +721,12 @@ def test_a_wrong_environment_of_torchrun_ends_in_one_line(cfg, monkeypatch, env,
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_two_processes_give_the_losses_of_one(cfg, causal):
+def test_two_processes_give_the_losses_of_one(cfg, tmp_path, causal):
     """Dropout is on: it is a function of the row, and the micro-batches are the same."""
     cfg = replace(cfg, causal=causal, max_iters=8)
     two = replace(cfg, out_dir=cfg.out_dir + "_two")
-    process = start(argv(two), torchrun=2)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+    (status, output), other = [end(life) for life in begin_ranks(argv(two), tmp_path / "rank")]
+    assert status == 0 and other == (0, ""), (output, other)
     assert "2 processes x 1 micro-batches x 4 sequences" in output and output.count("holds") == 0
     train.main(argv(cfg))
     a, b = (runs.read(c.out_dir + "/log.csv", runs.LOG) for c in (cfg, two))
@@ -732,9 +739,9 @@ def test_two_processes_give_the_losses_of_one(cfg, causal):
 
 
 def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, tmp_path):
-    process = start(argv(cfg, compile="on"), CXX="no-such-compiler", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+    env = dict(CXX="no-such-compiler", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+    status, output = end(begin(argv(cfg, compile="on", n_layer=1, max_iters=4), tmp_path / "life.txt", **env))
+    assert status == 0, output
     (line,) = [line for line in output.splitlines() if "torch.compile" in line]
     assert "torch.compile does not work here, going on without it" in line and "Traceback" not in output
     assert Path(cfg.out_dir, "model.safetensors").exists()
@@ -782,7 +789,7 @@ def test_gradients_are_sent_while_the_backward_pass_of_a_compiled_model_goes_on(
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         cpu = torch.device("cpu")
-        trainer = train.Trainer(replace(cfg, compile="on"), Place(0, 2, cpu), tokens.load(cfg.data_dir))
+        trainer = train.Trainer(replace(cfg, compile="on", n_layer=1), Place(0, 2, cpu), tokens.load(cfg.data_dir))
         trainer.prepare_net()
         trainer.net.register_comm_hook(None, send)
         trainer.train_step(trainer.loader.train_batch(0))  # DDP makes its buckets in the first step

@@ -1,6 +1,6 @@
 """
-The same starts for decoders, which predict the next token: at BERT's scale and at the published one, and the start of
-config/small_rule.py.
+The same starts for decoders, which predict the next token: at BERT's scale and at the published one, and a random
+start whose logits have the deviation 1.
 
     python -m config config/arms/decoders.py | xargs -P 2 -L 1 python train.py
 
@@ -20,5 +20,5 @@ arms = {
     "random_qkv": dict(_all, qk_std=_big, v_std=_big),
     "symmetric_qkv": dict(_all, init="symmetric", qk_std=_big, v_std=_big),
     "tilted_qkv": dict(_all, init="tilted", qk_std=_big, v_std=_big),
-    "rule": dict(_all, qk_std=128**-0.5, v_std=_big),
+    "random_sharp": dict(_all, qk_std=128**-0.5, v_std=_big),
 }

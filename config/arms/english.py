@@ -14,6 +14,6 @@ _english = dict(data_dir="data/text/bytes")
 arms = {
     "random_english": dict(_english),
     "symmetric_english": dict(_english, init="symmetric"),
-    "rule_english": dict(_english, **tuned.arms["random_128_sharp"]),  # config/small_rule.py
-    "symmetric_rule_english": dict(_english, **tuned.arms["symmetric_128"]),
+    "random_sharp_english": dict(_english, **tuned.arms["random_128_sharp"]),
+    "symmetric_tuned_english": dict(_english, **tuned.arms["symmetric_128"]),
 }

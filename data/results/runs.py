@@ -10,7 +10,8 @@ The files of a run, as train.py writes them and analyze.py reads them. No file i
     trace.json   with --profile=True: five updates, for chrome://tracing or ui.perfetto.dev
 
 Rows are written before the checkpoint of their step. So a run that was killed may have rows after its last checkpoint.
-When it resumes, `cut` drops these rows, and the run writes them again: no row is lost, and none is there twice.
+When it resumes, `cut` drops these rows, and the run writes them again: no row is lost, and none is there twice. A file
+that has lost rows from before the checkpoint is refused.
 """
 
 import contextlib
