@@ -141,7 +141,8 @@ def test_a_backbone_of_the_usual_size_may_leave_it_out():
 
 @pytest.mark.parametrize("config, stack, modality", [
     ({}, "vision.stage 0", "vision"), ({}, "image", "vision"), ({}, "backbone.stage 3", "vision"),
-    ({}, "text", "language"), ({}, "encoder.vision", "vision"), ({}, "encoder.text", "language"),
+    ({}, "text", "language"), ({}, "encoder.vision", "vision"), ({}, "high_res_vision", "vision"),
+     ({}, "encoder.text", "language"),
     ({"num_queries": 100}, "decoder", "vision"), ({"image_size": 224}, "", "vision"), ({}, "audio", "audio"),
     ({"encoder_layers": 24}, "encoder", "language"), ({"encoder_layers": 24}, "speech_encoder", "audio"),
     ({"encoder_layers": 24}, "adapter", "audio"), ({}, "t2u_decoder", "audio"), ({}, "coarse_acoustics", "audio"),

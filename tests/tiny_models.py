@@ -406,9 +406,14 @@ case("wav2vec2-bert", WAVE, encoder(0, 1) | encoder(0, name="adapter"), waves, a
      adapter_kernel_size=1, adapter_stride=1, output_hidden_size=32)
 case("parakeet_encoder", TEXT, encoder(0, 1), lambda model, *_: model(torch.randn(9, 40, 16)), "ParakeetEncoder",
      num_mel_bins=16, subsampling_conv_channels=8, subsampling_factor=2)
-case("parakeet_ctc", dict(encoder_config=dict(TEXT, num_mel_bins=16, subsampling_conv_channels=8,
-                                              subsampling_factor=2)), encoder(0, 1, name="encoder"),
-     lambda model, *_: model(torch.randn(9, 40, 16)), "ParakeetForCTC")
+PARAKEET = dict(encoder_config=dict(TEXT, num_mel_bins=16, subsampling_conv_channels=8, subsampling_factor=2),
+                vocab_size=50, decoder_hidden_size=16, pad_token_id=0, blank_token_id=1)
+case("parakeet_ctc", PARAKEET, encoder(0, 1, name="encoder"), lambda model, *_: model(torch.randn(9, 40, 16)),
+     "ParakeetForCTC")
+case("parakeet_tdt", PARAKEET, encoder(0, 1, name="encoder"),
+     lambda model, *_: model.encoder(torch.randn(9, 40, 16)), "ParakeetForTDT")
+case("parakeet_rnnt", PARAKEET, encoder(0, 1, name="encoder"),
+     lambda model, *_: model.encoder(torch.randn(9, 40, 16)), "ParakeetForRNNT")
 BARK = dict(input_vocab_size=50, output_vocab_size=50, block_size=64, num_layers=2, num_heads=4, hidden_size=32)
 case("bark", dict(semantic_config=BARK, coarse_acoustics_config=BARK, codec_config=ENCODEC,
                   fine_acoustics_config=dict(BARK, n_codes_total=3, n_codes_given=1)),
@@ -496,6 +501,17 @@ llava("granite_docling", "granite_docling_text", dict(
       IDEFICS)
 llava("lighton_ocr", "qwen3", dict(VIT, model_type="pixtral", head_dim=6),
       of(LLM, "model.vision_encoder", lambda model: images(model, image_sizes=[(16, 16)] * 25)))
+llava("hyperclovax_vision_v2", "hyperclovax", dict(QWEN_VIT, model_type="qwen2_5_vl_vision"),
+      of(LLM, "model.vision_model", patches))
+llava("deepseek_vl_hybrid", "llama", dict(VIT, model_type="siglip_vision_model"), lambda model, n, t: (
+    model.model.language_model(ids(n, t)), images(model.model.vision_model), images(model.model.high_res_vision_model)),
+      LLAVA | encoder(0, 1, 2, name="high_res_vision"),
+      high_res_vision_config=dict(SAM["vision_config"], model_type="sam_vision_model"))
+TOKENIZER = dict(hidden_size=16, num_filters=2, downsampling_ratios=[2, 2], depths=[1, 1, 1])
+case("vibevoice_asr", dict(text_config=dict(WIDE, model_type="qwen2"), acoustic_tokenizer_encoder_config=TOKENIZER,
+                           semantic_tokenizer_encoder_config=TOKENIZER), decoder(0, 1, name="text"),
+     lambda model, n, t: model.model.language_model(ids(n, t)))
+case("embedding_gemma2", dict(text_config=MOE), encoder(0, 1, name="text"))
 FOURS = dict(VIT, hidden_size=32, patch_size=4)
 llava("video_llama_3", "qwen2", FOURS, of(LLM, "model.vision_model", lambda model: model(
     torch.randn(64, 48), torch.tensor([[1, 8, 8]]), torch.tensor([1]))))
@@ -512,7 +528,7 @@ llava("idefics2", "mistral", dict(VIT, model_type="idefics2_vision"), IDEFICS,
 llava("idefics3", "llama", dict(VIT, model_type="idefics3_vision"), IDEFICS)
 llava("smolvlm", "llama", dict(VIT, model_type="smolvlm_vision"), IDEFICS)
 QWEN_VL = of(LLM, "model.visual", patches)
-case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe glm_ocr glm46v",
+case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe glm_ocr glm46v glmga",
      dict(text_config=MROPE, vision_config=QWEN_VIT), LLAVA, QWEN_VL)
 # What retrieves pages by the states of another model.
 SIGLIP = dict(VIT, model_type="siglip_vision_model")

@@ -80,7 +80,7 @@ def pick_section(config: dict, keys: str, default: dict | None = None) -> dict |
     return value
 
 
-IMAGES = ("vision", "image", "backbone")  # how the names of stacks, or of their parts, begin
+IMAGES = ("vision", "image", "backbone", "high_res_vision")  # how the names of stacks, or of their parts, begin
 SOUND = ("audio", "speech", "adapter", "t2u", "semantic", "coarse_acoustics", "fine_acoustics")
 
 

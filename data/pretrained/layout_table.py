@@ -406,7 +406,8 @@ COMPOSITES = set("""depth_anything prompt_depth_anything zoedepth vitpose uperne
     qwen3_5_moe qwen2_5_omni qwen2_5_omni_thinker qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker glm4v
     qwen2_audio voxtral clap musicgen musicgen_melody sam sam_hq encoder-decoder vision-encoder-decoder
     speech-encoder-decoder vision-text-dual-encoder t5gemma aimv2 groupvit xclip sam2 sam2_video
-    sam2_vision_model sam3 sam3_vision_model sam3_video""".split())
+    sam2_vision_model sam3 sam3_vision_model sam3_video parakeet_tdt parakeet_rnnt embedding_gemma2 glmga
+    hyperclovax_vision_v2 deepseek_vl_hybrid vibevoice_asr""".split())
 # How the names of a part's tensors start. Tried in this order: the text has what is left.
 PARTS = {
     "vlm": r"vlm\.",
@@ -414,6 +415,7 @@ PARTS = {
     "thinker": r"thinker\.",
     "talker": r"talker\.",
     "code_predictor": r"(.*\.)?code_predictor\.",
+    "high_res_vision": r"(.*\.)?high_res_vision_model\.",
     "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual|image_embed)\.|"
               r"encoder\.encoder\.",  # Pix2Struct
     "image": r"(.*\.)?image_model\.",
