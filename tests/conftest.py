@@ -20,6 +20,8 @@ def drawn(monkeypatch):
     from matplotlib import figure, pyplot as plt
 
     found = []
+    close = plt.close
     monkeypatch.setattr(plt, "close", found.append)
     monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **_: Path(path).touch())
-    return found
+    yield found
+    close("all")
