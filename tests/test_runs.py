@@ -2,7 +2,9 @@
 
 import csv
 import math
+import os
 import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import torch
 
 import analyze
 from config import TrainConfig, arms, load
-from data.results import compare, figures, figures_runs, records, runs, tuning
+from data.results import compare, figures, figures_runs, records, report, runs, tuning
 
 ROOT = Path(__file__).parents[1]
 STEPS = np.arange(0, 1100, 100.0)
@@ -433,3 +435,12 @@ def test_every_tuned_start_is_the_best_of_its_tuning(monkeypatch):
                  and cell.scale == pytest.approx(cfg.n_embd * cfg.qk_std**2)]
         assert taken[0].best().learning_rate == cfg.learning_rate
         assert taken[0].best().loss < expected.best().loss + 0.005  # two random starts of C = 128 are as good
+
+
+def test_a_table_that_nobody_reads_does_not_end_the_program(monkeypatch):
+    read, write = os.pipe()
+    os.close(read)  # as `| head` does once it has seen enough
+    with open(write, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        report.show("a table")
+        report.show("and one more")  # a picture could come after it

@@ -2,6 +2,8 @@
 What analyze.py prints and draws once it has the scores of models, and what train.py and analyze.py print about runs.
 """
 
+import os
+import sys
 from pathlib import Path
 
 from data.pretrained import audit
@@ -17,9 +19,16 @@ from data.results.runs import TRACE_AFTER, RunError, read_run
 
 
 def show(table):
-    """Print a table. Names in it may hold control characters, which must not reach the terminal."""
-    for line in table.splitlines():
-        print(printable(line))
+    """
+    Print a table. Names in it may hold control characters, which must not reach the terminal. If nobody reads it, as
+    after `| head`, the program goes on, because a picture may come next.
+    """
+    try:
+        for line in table.splitlines():
+            print(printable(line))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def summarise_models(rows, results):
@@ -44,7 +53,7 @@ def summarise_models(rows, results):
 def report_models(rows, results, with_layers, plot):
     """with_layers: print a table of all layers first."""
     if with_layers:
-        print(tables.layer_table(rows))
+        show(tables.layer_table(rows))
     summaries = summarise_models(rows, results)
     show(tables.summary_table(summaries))
     if not plot:
@@ -78,8 +87,8 @@ def report_paper(rows, results, plot):
         show(tables.summary_table(summaries))
     ours = {(summary.model, summary.stack): summary for summary in summaries}
     printed_rows = audit.read_printed_tables()
-    print(audit.printed_table(printed_rows, ours))
-    print(audit.tally(printed_rows))
+    show(audit.printed_table(printed_rows, ours))
+    show(audit.tally(printed_rows))
     if plot:
         figures_published.plot_pretrained(audit.read_models(), ours, plot)
 
@@ -140,13 +149,13 @@ def report_runs(args):
     else:
         outcomes = compare.find_outcomes(arms, args.level, args.baseline)
     if curves:
-        print(published.curves_table(curves))
+        show(published.curves_table(curves))
     if cells:
-        print(tuning.cells_table(cells, args.level))
+        show(tuning.cells_table(cells, args.level))
     elif outcomes:
-        print(tables.comparison_table(outcomes, arms, args.level))
+        show(tables.comparison_table(outcomes, arms, args.level))
     if trajectories:
-        print(published.ends_table(trajectories, arms))
+        show(published.ends_table(trajectories, arms))
     if args.csv and arms:
         records.write_comparison(args.csv, arms)
     if args.plot:
