@@ -1,5 +1,6 @@
 """python -m config config/arms/NAME.py ...: the arguments of train.py for every run of a comparison, one run a line."""
 
+import os
 import shlex
 import sys
 
@@ -12,4 +13,7 @@ try:
             lines.append(shlex.join(words))
 except ConfigError as e:
     sys.exit(f"python -m config: {e}")
-print("\n".join(lines))  # none before all are known to be right
+try:
+    print("\n".join(lines), flush=True)  # none before all are known to be right
+except BrokenPipeError:  # nobody reads on, as after `| head`; then what is left goes nowhere
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,9 @@
 """config/: every file builds its model; every mistake ends in one line that helps. pytest tests/test_config.py"""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,6 +141,15 @@ def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, text, wor
     (tmp_path / "two.py").write_text(text)
     with pytest.raises(ConfigError, match=words):
         list(arms(str(tmp_path / "two.py")))
+
+
+def test_a_list_of_runs_that_nobody_reads_ends_without_a_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)  # as `| head` does when it has its lines
+    command = [sys.executable, "-m", "config", "config/arms/tiny.py"]
+    ended = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 # Keys in which the arms of a comparison may differ besides their start. Whatever else differed could be the cause.
