@@ -379,9 +379,22 @@ def bench_processes():
     row("BERT-mini, bytes, batch of 32 x 128", median(rates[2]) / median(rates[1]), median(rates[1]), median(rates[2]))
 
 
-if __name__ == "__main__":
+ROWS = dict(score=bench_score, train=bench_train, memory=bench_memory, data=bench_data, write=bench_write,
+            processes=bench_processes)
+ROWS_OF_SCORE = dict(layer=bench_layer, updates=bench_updates, checkpoint=bench_checkpoint, bin=bench_bin)
+
+
+def main(argv):
+    rows = ROWS | ROWS_OF_SCORE
+    names = [word for word in argv if word != "--cpu"]
+    for name in names:
+        if name not in rows:
+            sys.exit(f"tests/bench.py: no row is called {name}: there are {', '.join(rows)}")
     if CPU_TIME:
         torch.set_num_threads(1)
-    names = [name for name in sys.argv[1:] if name != "--cpu"]
-    for name in names or ("score", "train", "memory", "data", "write", "processes"):
-        globals()[f"bench_{name}"]()
+    for name in names or ROWS:
+        rows[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

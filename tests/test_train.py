@@ -29,6 +29,7 @@ from data import batches, tokens
 from data.loader import AHEAD, Loader, split_batch
 from data.results import figures_runs, runs, samples
 from data.text import prepare
+from tests import bench
 from tests.lives import begin, begin_ranks, draw_nothing, end
 
 ROOT = Path(__file__).parents[1]
@@ -659,6 +660,11 @@ def test_a_mistake_on_the_command_line_has_status_1(tmp_path):
     status, output = end(begin(["--max_iters", "100"], tmp_path / "life.txt"))
     assert status == 1
     assert output == "train.py: --max_iters: write --key=value, without a space\n"
+
+
+def test_the_bench_names_its_rows_if_there_is_none_of_a_name():
+    with pytest.raises(SystemExit, match="^tests/bench.py: no row is called layers: there are score, train, .*layer"):
+        bench.main(["layer", "layers"])
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what is being imported is seen in /proc")
