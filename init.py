@@ -14,7 +14,7 @@ of W_qk along the identity I. A matrix can be symmetric with or without such a p
     init         W_k of a head                      symmetry   along I   a token attends to
     random       independent of W_q                 about 0    0         all tokens alike
     symmetric    W_q                                +1         +         what is like it
-    tilted       W_q (I + K)^T, K skew               0         +         what is like it, as in symmetric
+    tilted       W_q (I + N)^T, N skew               0         +         what is like it, as in symmetric
     mimetic      W_q W_k^T near a Z + b I           about 0.7  +         what is like it
     indefinite   W_q (A + A^T)                      +1         0         all tokens alike
     negative     -W_q                               +1         -         what is unlike it
@@ -50,7 +50,7 @@ def negative(w_q, w_k, generator):
 
 def indefinite(w_q, w_k, generator):
     """W_qk = W_q S W_q^T with S = A + A^T: symmetric, with as many negative eigenvalues as positive ones."""
-    a = normal_squares(w_q, generator)  # (H, D, D)
+    a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a + a.mT)  # (H, C, D); W_q W_k^T = W_q (A + A^T) W_q^T
     return w_q, with_norm_of(w_q, w_k)
 
@@ -62,26 +62,26 @@ def skew(w_q, w_k, generator):
     The paper (S2.1) has one N for all heads. With A ~ N(0, 1) single heads are then not skew, and W_k is tens of times
     larger than W_q. Here each head has its own N, and its W_k gets the norm of its W_q.
     """
-    a = normal_squares(w_q, generator)  # (H, D, D)
+    a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a - a.mT).mT  # (H, C, D); W_q W_k^T = W_q (A - A^T) W_q^T
     return w_q, with_norm_of(w_q, w_k)
 
 
 def tilted(w_q, w_k, generator):
     """
-    W_qk = W_q (I + K) W_q^T = W_q W_q^T + W_q K W_q^T: the symmetric start plus a skew part of the same norm.
+    W_qk = W_q (I + N) W_q^T = W_q W_q^T + W_q N W_q^T: the symmetric start plus a skew part of the same norm.
 
     The two parts are orthogonal and have the same norm, so the symmetry of a head is exactly 0. Yet x^T W_qk x is the
     same as in `symmetric` for every x. |W_k| is about sqrt(2 + D / C) |W_q|. A layer is the sum of H heads, and its
     symmetry is about (H - 1) / (3 H + 1): the symmetric parts of two heads overlap, and their skew parts do not.
     """
-    a = normal_squares(w_q, generator)  # (H, D, D)
-    k = a - a.mT  # (H, D, D), skew
+    a = normal_matrices(w_q, generator)  # (H, D, D)
+    n = a - a.mT  # (H, D, D), skew
     positive_part = w_q @ w_q.mT  # (H, C, C), symmetric
-    skew_part = w_q @ k @ w_q.mT  # (H, C, C)
+    skew_part = w_q @ n @ w_q.mT  # (H, C, C)
     # The symmetry is (|symmetric part|^2 - |skew part|^2) / |W_qk|^2, so it is 0 if both norms are equal.
-    k = k * positive_part.norm(dim=(1, 2), keepdim=True) / skew_part.norm(dim=(1, 2), keepdim=True)
-    return w_q, w_q + w_q @ k.mT  # W_k = W_q (I + K)^T
+    n = n * positive_part.norm(dim=(1, 2), keepdim=True) / skew_part.norm(dim=(1, 2), keepdim=True)
+    return w_q, w_q + w_q @ n.mT  # W_k = W_q (I + N)^T
 
 
 def mimetic(w_q, w_k, generator):
@@ -90,8 +90,8 @@ def mimetic(w_q, w_k, generator):
 
     Then both W_q and W_k are scaled to the norm that W_q has in the random start. Without this they would be larger.
     """
-    n_head, C, D = w_q.shape
-    z = torch.randn(n_head, C, C, generator=generator).to(w_q) / C**0.5
+    H, C, D = w_q.shape
+    z = torch.randn(H, C, C, generator=generator).to(w_q) / C**0.5
     # W_q W_k^T has rank D only, so it cannot be I. The D largest singular values give the best approximation.
     u, s, vt = torch.linalg.svd(0.7 * z + 0.7 * torch.eye(C).to(w_q))  # (H, C, C), (H, C), (H, C, C)
     root = s[:, None, :D].sqrt()  # (H, 1, D); W_q and W_k get the square root of each singular value
@@ -100,10 +100,10 @@ def mimetic(w_q, w_k, generator):
     return with_norm_of(w_q, new_q), with_norm_of(w_q, new_k)
 
 
-def normal_squares(w_q, generator):
+def normal_matrices(w_q, generator):
     """A ~ N(0, 1) for every head, (H, D, D)."""
-    n_head, _, D = w_q.shape
-    return torch.randn(n_head, D, D, generator=generator).to(w_q)
+    H, _, D = w_q.shape
+    return torch.randn(H, D, D, generator=generator).to(w_q)
 
 
 def with_norm_of(w_q, w):

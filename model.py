@@ -24,6 +24,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+LN_EPS = 1e-12  # in every LayerNorm, as in BERT; PyTorch's default is 1e-5
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -94,12 +96,12 @@ class SelfAttention(nn.Module):
         usual_causal = self.causal and positions is None
         if self.diagonal == 0 and (usual_causal or not self.causal):
             return None
-        key = torch.arange(k.shape[2], device=q.device)  # (T,), the position of every key
-        query = key[None] if positions is None else positions  # (B or 1, Q), the position of every query
-        is_itself = query[..., None] == key  # (B or 1, Q, T)
+        key_at = torch.arange(k.shape[2], device=q.device)  # (T,), the position of every key
+        query_at = key_at[None] if positions is None else positions  # (B or 1, Q), the position of every query
+        is_itself = query_at[..., None] == key_at  # (B or 1, Q, T)
         mask = self.diagonal * is_itself
         if self.causal:
-            mask = mask.masked_fill(query[..., None] < key, -torch.inf)  # no token sees a later one
+            mask = mask.masked_fill(query_at[..., None] < key_at, -torch.inf)  # no token sees a later one
         return mask[:, None].to(q.dtype)  # (B or 1, 1, Q, T), the same for all heads
 
 
@@ -128,8 +130,8 @@ class Block(nn.Module):
         super().__init__()
         self.attn = SelfAttention(cfg)
         self.mlp = MLP(cfg)
-        self.ln_1 = nn.LayerNorm(cfg.n_embd, eps=1e-12)  # BERT's eps
-        self.ln_2 = nn.LayerNorm(cfg.n_embd, eps=1e-12)
+        self.ln_1 = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)
+        self.ln_2 = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, x, positions=None):
@@ -147,7 +149,7 @@ class Head(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.dense = nn.Linear(cfg.n_embd, cfg.n_embd)
-        self.ln = nn.LayerNorm(cfg.n_embd, eps=1e-12)
+        self.ln = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)
         self.bias = nn.Parameter(torch.zeros(cfg.vocab_size))  # of the logits
 
     def forward(self, x):
@@ -183,7 +185,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=wide)  # (V,)
         for rows, t in zip(x.split(chunk), targets.split(chunk)):
             logits = F.linear(rows, weight, bias).to(wide)  # (n, V)
-            # Each line below writes its result over the same memory: first logits, then log p, then p, then error.
+            # logits, log_p, p and error are one piece of memory: sub_, exp_ and scatter_add_ write over it.
             log_p = logits.sub_(logits.logsumexp(-1, keepdim=True))  # (n, V)
             total = total - log_p.gather(1, t[:, None]).sum()
             if with_gradients:
@@ -208,12 +210,14 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 class Transformer(nn.Module):
+    """Embeddings, the blocks, and a head that predicts tokens. cfg: a ModelConfig."""
+
     def __init__(self, cfg):
         super().__init__()
         self.cfg = cfg
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # forward uses it as the output layer as well
         self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # one learned vector for every position
-        self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=1e-12)  # BERT also normalises the embeddings
+        self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # BERT also normalises the embeddings
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
         self.head = Head(cfg)
@@ -228,7 +232,7 @@ class Transformer(nn.Module):
             nn.init.zeros_(module.bias)
 
     def hidden(self, idx, positions=None):
-        """idx (B, T) -> the output of the last block, (B, T, C), or only its rows at positions (B, K), (B, K, C)."""
+        """idx (B, T) -> the output of the last block (B, T, C). With positions (B, K), only these rows (B, K, C)."""
         T = idx.shape[1]
         x = self.tok_emb(idx) + self.pos_emb.weight[:T]  # (B, T, C)
         x = self.drop(self.ln_emb(x))
@@ -354,7 +358,7 @@ def to_hf(model):
         hidden_act="gelu",
         hidden_dropout_prob=cfg.dropout,
         attention_probs_dropout_prob=cfg.attn_dropout,
-        layer_norm_eps=1e-12,
+        layer_norm_eps=LN_EPS,
         initializer_range=0.02,
         type_vocab_size=1,
         position_embedding_type="absolute",
@@ -402,10 +406,11 @@ def load_hf(model, config, state):
         there, here = config.get(key, default), our_config[key]
         if there != here:
             raise ValueError(f"{key} is {there} there and {here} here")
-    state, ours = from_hf(state), model.state_dict()
-    for name in sorted(ours.keys() | state.keys()):
-        there = tuple(state[name].shape) if name in state else "missing"
+    ours = model.state_dict()
+    theirs = from_hf(state)  # under our names
+    for name in sorted(ours.keys() | theirs.keys()):
+        there = tuple(theirs[name].shape) if name in theirs else "missing"
         here = tuple(ours[name].shape) if name in ours else "missing"
         if there != here:
             raise ValueError(f"{name} is {there} there and {here} here")
-    model.load_state_dict(state)
+    model.load_state_dict(theirs)
