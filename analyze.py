@@ -18,7 +18,7 @@ Rows are the query side, columns the key side. Causal training -> columns domina
 Biases, rotary positions, scaling, and norms of queries and keys are not part of W_qk: only the raw weights are.
 
 Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r):
-r is D for one head, and H D for a layer.
+r is D for one head, and Hkv D for a layer, because queries that share a key head can be added (factors.py).
 """
 
 import math
@@ -99,7 +99,7 @@ def directionality_eq17(m, gamma=GAMMA):
 def excess(norms, gamma):
     """(..., n) -> (...): by how much norms exceed the threshold, summed."""
     # A norm that is barely above adds next to nothing, so one very long column outweighs many of those.
-    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)
+    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)  # divides by n - 1, as they did
     return (norms - threshold).clamp_min(0).sum(-1)
 
 
@@ -141,7 +141,8 @@ def scores(w_q, w_k, gamma=GAMMA):
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
         enough = 1e-4  # larger, because here the squared norms are rounded, and not the norms
-    if not has_digits(row_norms.square().sum(-1), w_q, w_k, enough):
+    square = row_norms.square().sum(-1)  # (...), |W_qk|^2
+    if not has_digits(square, w_q, w_k, enough):
         if w_q.ndim > 2:  # one by one, because most of them are good as they are
             each = [torch.stack(scores(q, k, gamma)) for q, k in zip(w_q, w_k.expand_as(w_q))]  # (3,) each
             return Scores(*torch.stack(each, -1))
@@ -232,7 +233,7 @@ class ScoredModel(NamedTuple):
 
 
 def score_model(target, args):
-    """Score a checkpoint, one layer after the other. Other threads read the next layers meanwhile."""
+    """Score a suites.Target, one layer after the other. Other threads read the next layers meanwhile."""
     rows, crops = [], []
     with open_checkpoint(target.source) as checkpoint:
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
@@ -313,15 +314,18 @@ def score_rows(step, n_head, new, old):
     """
     if old is None:
         old = new  # no change yet, and the symmetry of a zero matrix is nan
+    new_q, new_k = new
+    old_q, old_k = old
     rows = []
-    for layer in range(len(new[0])):  # one layer at a time fits in the caches of a CPU
-        w_q, w_k = [split_heads(w[layer], n_head) for w in new]  # (H, C, D) each
-        p_q, p_k = [split_heads(w[layer], n_head) for w in old]
+    for layer in range(len(new_q)):  # one layer at a time fits in the caches of a CPU
+        w_q = split_heads(new_q[layer], n_head)  # (H, C, D)
+        w_k = split_heads(new_k[layer], n_head)
+        p_q = split_heads(old_q[layer], n_head)
+        p_k = split_heads(old_k[layer], n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
         heads = [*scores(w_q, w_k), symmetry_from_factors(left, right)]  # (H,) each
-        w_q, w_k = side_by_side(w_q), side_by_side(w_k)  # (C, C), the whole layer
-        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C)
-        whole = [*scores(w_q, w_k), scores(left, right).symmetry]  # () each
+        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C), of the whole layer
+        whole = [*scores(new_q[layer], new_k[layer]), scores(left, right).symmetry]  # () each
         rows.append(runs.RunScore(step, layer, "", *as_texts(whole)))  # an empty cell for the head: the whole layer
         for head, values in enumerate(zip(*heads)):
             rows.append(runs.RunScore(step, layer, head, *as_texts(values)))

@@ -151,13 +151,13 @@ class Trainer:
         # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
         # 0, and divides the gradients by the same factor before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
-        self.peak = matrix_rate(place.device, cfg.dtype)  # [operations/s]; None on a CPU
+        self.matrix_rate = matrix_rate(place.device, cfg.dtype)  # [operations/s]; None on a CPU
         self.step = 0  # the number of updates so far
         self.scored_qk = None  # W_q and W_k when scores.csv was last written
         self.unread = []  # the losses of the last updates, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
         self.seconds = 0.0  # the time that these updates took
-        self.drawn_at = time.monotonic()  # the time of the last picture
+        self.drawn_at = time.monotonic()  # the time of the last picture; until there is one, of the start
 
     # -- one step --
 
@@ -311,9 +311,9 @@ class Trainer:
             return ""
         seconds_left = (self.cfg.max_iters - self.step) * self.seconds / len(self.losses)  # without evaluations
         text = f", {tqdm.format_interval(seconds_left)} left"
-        if self.peak is not None:
+        if self.matrix_rate is not None:
             flops_per_token = count_flops(self.model.cfg, count_targets(self.cfg)) / self.cfg.block_size
-            share = self.tokens_per_s() * flops_per_token / (self.peak * self.place.world)
+            share = self.tokens_per_s() * flops_per_token / (self.matrix_rate * self.place.world)
             text += f", {share:.0%} of the GPU's matrix rate"
         return text
 
