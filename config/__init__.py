@@ -121,6 +121,9 @@ class TrainConfig:
         return self.objective == "next"
 
 
+HINTS = typing.get_type_hints(TrainConfig)  # {key: its type}
+
+
 def load(argv):
     """argv: at most one file, and any number of --key=value, which override it -> TrainConfig."""
     flags = [word for word in argv if word.startswith("-")]
@@ -240,6 +243,3 @@ def help_text():
         kind = describe(HINTS[field.name])
         lines.append(f"  --{field.name:18} {kind:28} {field.default!s:18} {field.metadata['help']}")
     return "\n".join(lines)
-
-
-HINTS = typing.get_type_hints(TrainConfig)

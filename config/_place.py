@@ -44,6 +44,8 @@ GRACE = 25  # seconds from SIGTERM until this process ends itself: torchrun send
 
 @dataclass(frozen=True)
 class Place:
+    """The device of a process, and which of all processes it is. One process is rank 0 of a world of 1."""
+
     rank: int  # the number of this process, from 0
     world: int  # the number of processes
     device: torch.device

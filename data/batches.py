@@ -4,7 +4,7 @@ Batches for training: which tokens are in each row of each step, and which of th
 A batch is a pure function of (seed, step, row), and nothing here has a state. So runs that differ only in their start
 see the same data in the same order, and a resumed run, or a run on more processes, goes on exactly.
 
-Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is the TrainConfig of train.py.
+Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/.
 """
 
 import numpy as np
@@ -21,11 +21,11 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     """
     T = cfg.block_size
     n_blocks = (len(stream) - 1) // T  # - 1, because the last block needs one more token as the last target
-    epoch, place = np.divmod(step * cfg.batch_size + rows, n_blocks)  # (B,) each; place: from 0 in every epoch
-    block = np.empty_like(place)  # (B,), the block of the stream that comes at this place
+    epoch, turn = np.divmod(step * cfg.batch_size + rows, n_blocks)  # (B,) each; turn: from 0 in every epoch
+    block = np.empty_like(turn)  # (B,), the block of the stream whose turn it is
     for e in np.unique(epoch):  # usually one epoch; two in the batch where an epoch ends
         here = epoch == e
-        block[here] = shuffled(place[here], n_blocks, [seed, int(e)])
+        block[here] = shuffled(turn[here], n_blocks, [seed, int(e)])
     tokens = torch.from_numpy(stream.rows(block * T, T + 1))  # (B, T + 1)
     idx = tokens[:, :-1].contiguous()  # (B, T)
     if cfg.predicts_next:
@@ -86,6 +86,7 @@ def mask_tokens(idx, draws, K, meta):
     -> masked idx (B, T), targets (B, K), positions (B, K)
     """
     T = idx.shape[1]
+    # For every token, whether it is chosen; for every chosen one, what becomes of it, and which token may replace it.
     lot, fate, other = draws.split([T, K, K], dim=1)  # (B, T), (B, K), (B, K)
     positions = lot.topk(K, largest=False).indices.sort().values  # (B, K); always K tokens, so shapes never change
     targets = idx.gather(1, positions)  # (B, K)

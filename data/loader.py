@@ -81,6 +81,8 @@ class Loader:
 
     def micro_batches(self, batch):
         """Split a batch -> a list of (number of its first row, arguments of the model on the device)."""
+        # For each argument (idx, targets, perhaps positions) the list of its parts.
         parts = [x.to(self.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
         first_rows = self.rows[:: self.micro_batch_size].tolist()
-        return list(zip(first_rows, zip(*parts)))
+        micro_batches = zip(*parts)  # the first part of each argument, then the second part of each, ...
+        return list(zip(first_rows, micro_batches))

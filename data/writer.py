@@ -32,10 +32,10 @@ from data.tokens import TOKENIZERS, DataError, check_size, damaged, read_meta, s
 
 def command_line(dataset, doc, argv, **defaults):
     """The options that all prepare scripts share. defaults: a script's own defaults for some of them."""
-    place = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # the options that do not change the tokens
-    place.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
-    place.add_argument("--num_proc", type=int, default=os.cpu_count(), help="threads that encode (%(default)s)")
-    cli = argparse.ArgumentParser(prog=f"data/{dataset}/prepare.py", description=doc, parents=[place],
+    free = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # the options that do not change the tokens
+    free.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
+    free.add_argument("--num_proc", type=int, default=os.cpu_count(), help="threads that encode (%(default)s)")
+    cli = argparse.ArgumentParser(prog=f"data/{dataset}/prepare.py", description=doc, parents=[free],
                                   formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
     cli.add_argument("--spaced", action="store_true", help="put a space between all characters before tokenising")
@@ -48,7 +48,7 @@ def command_line(dataset, doc, argv, **defaults):
     number("--max_tokens", 0, "stop with the document that reaches so many, 0: never")
     number("--shard_size", 10**8, "bytes of text in a file")
 
-    _, changing_tokens = place.parse_known_args(argv)
+    _, changing_tokens = free.parse_known_args(argv)
     command = shlex.join(["python", f"data/{dataset}/prepare.py", *changing_tokens])
     cli.set_defaults(dataset=dataset, command=command, **defaults)
     return cli
@@ -154,14 +154,15 @@ def read_state(path, new):
         wrong = [key for key in new if type(state[key]) is not type(new[key])]
         if wrong:
             raise ValueError(f"{wrong[0]} = {state[wrong[0]]!r}")
-        for total, counts in ("n_docs", state["docs"].values()), ("n_tokens", sum(state["tokens"].values(), [])):
-            if sum(counts) != state[total]:
-                raise ValueError(f"{total} is not the sum of what it counts")
+        if sum(state["docs"].values()) != state["n_docs"]:
+            raise ValueError("n_docs is not the sum of docs")
+        if sum(state["tokens"]["train"] + state["tokens"]["val"]) != state["n_tokens"]:
+            raise ValueError("n_tokens is not the sum of tokens")
         if not 0 <= state["part"] <= state["parts"] or state["row"] < 0:
             raise ValueError("part or row is out of range")
-        int(state["checksum"], 16)
+        int(state["checksum"], 16)  # fails if it is no hexadecimal number
         for counts in state["notes"].values():
-            sum(counts.values())
+            sum(counts.values())  # fails if these are no numbers
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise damaged(path) from error
     return state

@@ -25,7 +25,7 @@ from data.pretrained.torch_zip import read_torch
 N_READERS = 8  # ranges in flight
 PIECE = 1 << 24  # bytes in a range at most, so that a big tensor is read by all readers, and a retry loses little
 AHEAD = 1 << 27  # bytes that are read in advance (at least one group)
-SCORED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that are read as they are
+PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")  # weights in these are read as they are; FP8 is scaled
 
 
 class PendingTensor(NamedTuple):
@@ -40,11 +40,13 @@ class Checkpoint(AbstractContextManager):
     """
     An open checkpoint in a local folder or in a repository of the Hub.
 
-    source: its name, as the user wrote it.     revision: the commit that is read; None if it is local.
-    config: its config.json, or what nanoGPT and nanochat have instead.
-    tensors: name -> TensorInfo.                n_params: the number of elements of the floating-point tensors.
-    size: bytes of all weight files.            bytes_read: bytes read so far.
-    note: what the user should know, or "".
+    source: its name, as the user wrote it
+    revision: the commit that is read; None if it is local
+    config: its config.json, or what nanoGPT and nanochat have instead
+    tensors: name -> TensorInfo
+    n_params: the number of elements of the floating-point tensors
+    size, bytes_read: bytes of all weight files, and how many of them were read so far
+    note: what the user should know, or ""
     """
 
     def __init__(self, source: str, folder: Folder, only: str = ""):
@@ -127,8 +129,8 @@ class Checkpoint(AbstractContextManager):
         require(name in self.tensors, f"no tensor {name!r}")
         info = self.tensors[name]
         if info.scale is None:
-            require(info.dtype in SCORED, f"{name!r} is {info.dtype}, use a checkpoint in "
-                    f"{', '.join(SCORED)}, or F8_E4M3 with a scale")
+            require(info.dtype in PLAIN_DTYPES, f"{name!r} is {info.dtype}, use a checkpoint in "
+                    f"{', '.join(PLAIN_DTYPES)}, or F8_E4M3 with a scale")
         else:
             require(info.scale.dtype in SCALE_DTYPES, f"the scale of {name!r} is {info.scale.dtype}, "
                     f"expected one of {', '.join(SCALE_DTYPES)}")

@@ -5,7 +5,7 @@ import re
 from data.pretrained.files import CheckpointError, Folder, read_json, require
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
-FORMATS = re.compile(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b")  # of those that hold weights
+FORMATS = re.compile(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b")  # of all that may hold weights
 
 
 def enter_model(folder: Folder):

@@ -64,8 +64,12 @@ class WeightFile(NamedTuple):
 
 class Folder:
     """
-    A local folder. names: its files. revision: the commit of the repository that it is a snapshot of, or None. notes:
-    what the user should know. bytes_read_of: {file: how many of its bytes were read so far}, of weights.
+    A local folder.
+
+    names: its files
+    revision: the commit of the repository that it is a snapshot of, or None
+    notes: what the user should know
+    bytes_read_of: {file of weights: how many of its bytes were read so far}
     """
 
     def __init__(self, path: Path | None, names: list[str], revision: str | None = None):

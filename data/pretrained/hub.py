@@ -21,7 +21,7 @@ TIMEOUT = 10.0  # seconds without a byte
 DEADLINE = 600.0  # seconds for a range of 16 MiB
 BACKOFF = (0.5, 1.0, 2.0, 4.0)  # seconds between five tries
 MAX_PAUSE = 300  # seconds to wait at most if the Hub asks for it; it counts requests in windows of five minutes
-pause = time.sleep
+pause = time.sleep  # a name of its own, so that tests need not wait
 
 
 def retry(call):

@@ -259,11 +259,11 @@ ROWS = [
     # Swin 2 multiplies queries and keys of length 1: as with other norms of queries and keys, W_qk is of those before.
     Row("swin swinv2 donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key",
         form="separate", causal=False),
-    # The first layer of a stage pools its queries.
     # Every other layer is attention of channels to channels, which has no W_qk. The original files have davit and
     # florence2_language for vision and text (huggingface.co/microsoft/Florence-2-base), and a "fn" in names.
     Row("florence_vision davit", path="blocks.\\d+.{i}.spatial_block.window_attn(.fn)?", weights="qkv", form="blocks",
         causal=False),  # florence2
+    # The first layer of a stage pools its queries.
     Row("hiera", path="stages.\\d+.layers.{i}.attn", weights="qkv", form="widening", causal=False),
     Row("hiera", path="decoder_block.layers.{i}.attn", weights="qkv", form="widening", causal=False, stack="decoder"),
     Row("sam2_hiera_det_model", path="backbone.blocks.{i}.attn", weights="qkv", form="widening", causal=False,

@@ -140,6 +140,17 @@ def refuse_unplaced(model_type: str, names: Iterable[str]):
 
 # ---- from names to stacks -------------------------------------------------------------------------------------------
 
+NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
+# Keys of config.json, which are tried in this order. {0} is the name of the stack.
+N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
+    encoder_layers conf_num_hidden_layers layers num_blocks"""
+N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
+    num_heads attention_heads speech_encoder_attention_heads encoder_attention_heads conf_num_attention_heads"""
+N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
+# The layer_types with a softmax. Others, such as "linear_attention", "conv" and "mamba", have none.
+SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
+           "compressed_sparse_attention", "heavily_compressed_attention"}
+
 
 def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
     """
@@ -291,18 +302,6 @@ def part_type(model_type: str, part: str, config: dict) -> str:
         if known in KNOWN | COMPOSITES:
             return known
     return guess if own == model_type else own
-
-
-NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
-# Keys of config.json, which are tried in this order. {0} is the name of the stack.
-N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
-    encoder_layers conf_num_hidden_layers layers num_blocks"""
-N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
-    num_heads attention_heads speech_encoder_attention_heads encoder_attention_heads conf_num_attention_heads"""
-N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
-# The layer_types with a softmax. Others, such as "linear_attention", "conv" and "mamba", have none.
-SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
-           "compressed_sparse_attention", "heavily_compressed_attention"}
 
 
 def match_layers(row: Row, part: Part) -> list[re.Match]:

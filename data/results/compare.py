@@ -247,9 +247,12 @@ def find_outcomes(arms, level, chosen=None):
         if name != baseline:
             outcome = compare_with(outcome, records, arms[baseline], level)
         outcomes.append(outcome)
-    losses = holm([outcome.p_loss for outcome in outcomes])
-    steps = holm([outcome.p_step for outcome in outcomes])
-    return [outcome._replace(p_loss=p_loss, p_step=p_step) for outcome, p_loss, p_step in zip(outcomes, losses, steps)]
+    ps_loss = holm([outcome.p_loss for outcome in outcomes])
+    ps_step = holm([outcome.p_step for outcome in outcomes])
+    corrected = []
+    for outcome, p_loss, p_step in zip(outcomes, ps_loss, ps_step):
+        corrected.append(outcome._replace(p_loss=p_loss, p_step=p_step))
+    return corrected
 
 
 def outcome_of(name, baseline, records, level):

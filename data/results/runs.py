@@ -164,7 +164,9 @@ def read(path, header, older=None):
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
     complete_lines = text[: text.rfind("\n") + 1].splitlines()
-    first, *rows = [line.split(",") for line in complete_lines] or [[]]
+    lines = [line.split(",") for line in complete_lines]
+    first = lines[0] if lines else []
+    rows = lines[1:]
     require(first in (header, older), f"{path} is not a {Path(path).name} of train.py: it does not begin with "
                                       f"{','.join(header)}")
     for number, row in enumerate(rows, 2):

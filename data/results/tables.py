@@ -170,7 +170,8 @@ def count_outside(layers):
         band = null.band("directionality", row.n, row.r)
         if band is None:
             return None
-        if not band[0] <= row.directionality <= band[1]:
+        low, high = band
+        if not low <= row.directionality <= high:
             n_outside += 1
     return n_outside
 
