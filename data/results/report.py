@@ -25,8 +25,7 @@ def show(table):
     """
     try:
         for line in table.splitlines():
-            print(printable(line))
-        sys.stdout.flush()
+            print(printable(line), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
