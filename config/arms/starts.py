@@ -26,4 +26,7 @@ arms = {
     "random_qkv": dict(qk_std=_big, v_std=_big),
     "symmetric_qkv": dict(init="symmetric", qk_std=_big, v_std=_big),
     "tilted_qkv": dict(init="tilted", qk_std=_big, v_std=_big),
+    "indefinite_qkv": dict(init="indefinite", qk_std=_big, v_std=_big),
+    "negative_qkv": dict(init="negative", qk_std=_big, v_std=_big),
+    "skew_qkv": dict(init="skew", qk_std=_big, v_std=_big),
 }

@@ -1,0 +1,19 @@
+"""
+The learning rate of config/arms/deep.py: three for each start, one run each, of a seed that no comparison uses.
+
+    python -m config config/arms/tuning_deep.py | xargs -P 2 -L 1 python train.py
+"""
+base = "config/small.py"
+seeds = [101]
+
+_mini = dict(n_layer=4, n_head=4, n_embd=256)  # the sizes of config/bert_mini.py
+_big = (3 * 256) ** -0.5  # 1 / sqrt(3 C)
+_starts = {
+    "bert": dict(_mini),
+    "random": dict(_mini, qk_std=_big, v_std=_big),
+    "symmetric": dict(_mini, init="symmetric", qk_std=_big, v_std=_big),
+}
+arms = {}
+for _rate in 1e-3, 5e-4, 2e-3:
+    for _start, _changes in _starts.items():
+        arms[f"{_start}_deep_{_rate:g}"] = dict(_changes, learning_rate=_rate, eval_interval=50)
