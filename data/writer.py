@@ -255,16 +255,16 @@ def write_shard(folder, state, documents, validates, encode, pool):
     last = documents[-1]
     hashes = first_8_bytes(hashlib.sha256(document.text).digest() for document in documents)
     ids = encode_all(documents, state, encode, pool)
+    lengths = np.array([len(tokens) for tokens in ids])  # (N,)
     if state["max_tokens"] > 0:  # drop the documents after the one that reaches it
-        ends = np.cumsum([len(document) for document in ids])
-        n_wanted = 1 + np.searchsorted(ends, state["max_tokens"] - state["n_tokens"])
-        documents, hashes, ids = documents[:n_wanted], hashes[:n_wanted], ids[:n_wanted]
-    n_tokens = state["n_tokens"] + sum(len(document) for document in ids)
+        n_wanted = 1 + np.searchsorted(lengths.cumsum(), state["max_tokens"] - state["n_tokens"])
+        documents, hashes = documents[:n_wanted], hashes[:n_wanted]
+        ids, lengths = ids[:n_wanted], lengths[:n_wanted]
+    n_tokens = state["n_tokens"] + int(lengths.sum())
     checksum = int(state["checksum"], 16) + int(hashes.sum())  # a sum does not depend on the order
     lowest = state["lowest"]
     if validates is None:
-        shares = np.array([len(document) / n_tokens for document in ids])
-        to_val, lowest = choose(hashes, shares, state)
+        to_val, lowest = choose(hashes, lengths / n_tokens, state)
     else:
         to_val = validates[[document.part for document in documents]]
     n_shards = len(state["tokens"]["train"])
@@ -279,11 +279,11 @@ def write_shard(folder, state, documents, validates, encode, pool):
 
 
 def save_shard(folder, split, state, ids):
-    """Save these documents as the next shard of a split -> the new state."""
+    """Save documents as the next shard of a split -> the new state. ids: a list of arrays, one for each document."""
     crc32 = 0
-    for document in ids:
-        crc32 = zlib.crc32(document, crc32)
-    n_tokens = sum(len(document) for document in ids)
+    for tokens in ids:
+        crc32 = zlib.crc32(tokens, crc32)
+    n_tokens = sum(len(tokens) for tokens in ids)
     state = dict(state, docs=state["docs"] | {split: state["docs"][split] + len(ids)},
                  tokens=state["tokens"] | {split: state["tokens"][split] + [n_tokens]},
                  crc32=state["crc32"] | {split: state["crc32"][split] + [crc32]})
@@ -320,8 +320,9 @@ def choose(hashes, shares, state):
     """
     secret = np.random.SeedSequence(state["seed"]).generate_state(1, np.uint64)
     draws = (hashes ^ secret) / 2.0**64  # uniform in [0, 1)
-    _, text = np.unique(hashes, return_inverse=True)  # (N,): a number for each text, the same for its copies
-    allowed = np.bincount(text, weights=shares)[text] <= 0.5  # share of all copies
+    _, text_id = np.unique(hashes, return_inverse=True)  # (N,): a number for each text, the same for its copies
+    share_of_text = np.bincount(text_id, weights=shares)  # of all its copies together
+    allowed = share_of_text[text_id] <= 0.5  # (N,)
     lowest = state["lowest"]
     if lowest == 1 and allowed.any():
         lowest = float(draws[allowed].min())

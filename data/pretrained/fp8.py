@@ -6,6 +6,7 @@ Devstral-Small-2; "inv", but it multiplies: DeepSeek-V3's README_WEIGHTS.md), NA
 number a tensor or an output row) or NAME.scale (DeepSeek-V4, powers of two in F8_E8M0).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -51,7 +52,7 @@ def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name
         rows, columns = block
         if scale.shape in ((m,), (m, 1)):
             return weight * scale.reshape(m, 1)
-        fits = scale.shape == (-(-m // rows), -(-n // columns))  # rounded up
+        fits = scale.shape == (math.ceil(m / rows), math.ceil(n / columns))
     require(fits, f"{name!r} {tuple(weight.shape)} has a scale of shape {tuple(scale.shape)}, expected one number, "
                   f"one a row, or one a block of {' x '.join(map(str, block))}")
     scale = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # a number for each element, and more
