@@ -97,9 +97,9 @@ def directionality_eq17(m, gamma=GAMMA):
 
 
 def excess(norms, gamma):
-    """(..., n) -> (...): by how much norms exceed the threshold, summed."""
+    """(..., n) -> (...): by how much norms exceed the threshold, summed. (As in the tables, std divides by n - 1.)"""
     # A norm that is barely above adds next to nothing, so one very long column outweighs many of those.
-    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)  # divides by n - 1, as they did
+    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)
     return (norms - threshold).clamp_min(0).sum(-1)
 
 
