@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+import re
 import shutil
 import sys
 from dataclasses import asdict
@@ -261,6 +262,24 @@ def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equati
 def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
     (tmp_path / "x.csv").write_text(text)
     assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code
+
+
+@pytest.mark.parametrize("pattern, replacement", [
+    ("^# config of a .*\n", ""), ("^# config {", "# config {,"), ("^a,1,100,", "a,1,100,x"), ("^a,1,100,.*", "a"),
+    ("(?s)^a,1,.*", "a,1,0\n"), ("^a,", "\udcff,")])
+def test_a_comparison_that_is_damaged_is_refused_in_a_line(tmp_path, pattern, replacement):
+    path = tmp_path / "c.csv"
+    assert not run(write_run(tmp_path / "a-1"), "--csv", str(path))
+    text, n_changed = re.subn(pattern, replacement, path.read_text(), count=1, flags=re.M)
+    path.write_text(text, errors="surrogateescape")  # \udcff is a byte that is no UTF-8
+    assert n_changed == 1 and "c.csv is damaged" in (code := run(str(path))) and "\n" not in code
+
+
+def test_a_file_that_is_no_text_is_refused_and_not_written_over(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(bytes(range(128, 256)))
+    assert "is no CSV file of --runs" in run(str(path))
+    assert "holds something else" in run(write_run(tmp_path / "a-1"), "--csv", str(path))
 
 
 def test_the_name_of_an_arm_may_hold_spaces(tmp_path, capsys):

@@ -42,9 +42,9 @@ def read_csv_files(paths):
     """Read files of both kinds; the first line tells which kind a file is. RunError: a file is neither."""
     found = CsvFiles({}, [])
     for path in paths:
-        with open(path, newline="") as f:
-            header = next(csv.reader(f), [])
         try:
+            with open(path, newline="") as f:
+                header = next(csv.reader(f), [])
             if header == TRAJECTORIES:
                 found.trajectories.extend(read_trajectories(path))
             else:

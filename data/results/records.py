@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from config import TrainConfig
-from data.results.runs import replacing, require
+from data.results.runs import RunError, replacing, require
 
 # Runs of one arm may differ in these keys. All but the seed say where and how a run runs, and not what it computes.
 FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "keep", "micro_batch_size",
@@ -122,15 +122,21 @@ def cell(x):
 
 
 def is_comparison(path):
-    with open(path) as f:
-        return f.readline().startswith("# config ")
+    first = b"# config "
+    with open(path, "rb") as f:  # as bytes, because a file of another kind may be no text
+        return f.read(len(first)) == first
 
 
 def read_comparison(path):
-    """
-    The records in a CSV file that write_comparison wrote. Keys that are newer than the file have their defaults.
-    RunError if it lacks a column.
-    """
+    """The records in a CSV file that write_comparison wrote. RunError if it is damaged, or lacks a column."""
+    try:
+        return parse_comparison(path)
+    except (KeyError, TypeError, ValueError) as e:  # TypeError: a line that is cut short
+        raise RunError(f"{path} is damaged ({e}): write it again with --csv") from e
+
+
+def parse_comparison(path):
+    """The same, with whatever error a damaged file leads to. Keys that are newer than the file have their defaults."""
     shared, special, lines = {}, {}, []  # config of all arms; {arm: its own}; the other lines, which are the table
     for line in Path(path).read_text().splitlines(keepends=True):
         comment = re.match(r"# config (of (?P<arm>.+?) )?(?P<json>\{.*\})$", line)
@@ -148,6 +154,8 @@ def read_comparison(path):
         rows_of_run.setdefault((row["arm"], int(row["seed"])), []).append(row)
     records = []
     for (arm, seed), rows in rows_of_run.items():
+        if arm not in special:
+            raise ValueError(f"no line says the config of {arm}")
         config = asdict(TrainConfig()) | shared | special[arm] | dict(seed=seed)
         records.append(record_of_rows(arm, seed, config, rows))
     return records
@@ -157,6 +165,8 @@ def record_of_rows(arm, seed, config, rows):
     """A Record from the rows of one run in a CSV file."""
     evaluations = [row for row in rows if row["val_loss"]]
     scored = [row for row in rows if row["symmetry"]]
+    if not evaluations or not scored:
+        raise ValueError(f"no loss or no score of {arm}, seed {seed}")
     layers = {}
     for name in BY_LAYER:
         by_layer = [numbers(scored, f"{name}_{layer}") for layer in range(config["n_layer"])]  # L times (S,)
