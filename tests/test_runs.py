@@ -258,7 +258,8 @@ def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equati
 
 @pytest.mark.parametrize("text, words", [
     ("# config {}\narm,seed,step\n", "lacks the columns"), ("model,stack\nbert,\n", "is no CSV file of --runs"),
-    ("", "is no CSV file of --runs")])
+    ("", "is no CSV file of --runs"),
+    ("run,step,layer,symmetry,directionality\nbert--encoder--jigsaw,0\n", "is no CSV file of --runs")])  # cut short
 def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
     (tmp_path / "x.csv").write_text(text)
     assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code

@@ -49,7 +49,7 @@ def read_csv_files(paths):
                 found.trajectories.extend(read_trajectories(path))
             else:
                 found.curves.update(read_curves(path))
-        except (ValueError, KeyError) as e:
+        except (KeyError, TypeError, ValueError) as e:  # TypeError: a line that is cut short
             raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: it has {e}") from e
     return found
 
