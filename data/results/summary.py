@@ -3,14 +3,12 @@ The table and the figure of README.md: what scale gains, and what W_k = W_q gain
 
     python data/results/summary.py                # prints the table, draws data/results/summary.png
 
-starts.md has the whole tables, of which these are lines, and what was predicted of each.
+starts.md has the tables that these lines are from, and what was predicted of each.
 """
 
 import sys
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from data.results import compare
@@ -18,83 +16,117 @@ from data.results.figures import DECODER, ENCODER, figure, put_titles
 from data.results.tables import p_text, share, signed
 
 HERE = Path(__file__).parent
-LEVEL = 2.8  # [nats/token] the step of leaving the plateau depends on it, which is not shown here
+LEVEL = 2.8  # [nats/token] compare.find_outcomes asks for one; the steps that depend on it are not shown here
 
 
-class Comparison(NamedTuple):
-    """One line: an arm against its baseline."""
+class Tests(NamedTuple):
+    """Comparisons that were tested together: p is corrected for their number."""
+
+    files: list[str]  # where the runs are
+    pairs: list[tuple]  # (arm, its baseline)
+
+
+class Line(NamedTuple):
+    """A line of the table: one of these comparisons."""
 
     setting: str
-    files: list[str]
-    baseline: str
+    tests: Tests
     arm: str
-    together: list[str] = []  # the other arms that were tested against this baseline: Holm corrects for them
 
 
-BY_SCALE = [  # BERT's start, q, k and v at 0.02, against a random start of larger scale: C sigma^2 of q and k is 1 or 1/3
-    Comparison("C = 64, 2 layers", ["tuned"], "random_64", "bert_64", ["symmetric_64", "tilted_64"]),
-    Comparison("C = 128", ["tuned", "starts"], "random_128_sharp", "random", ["symmetric_128", "tilted_128"]),
-    Comparison("C = 256", ["tuned_wide"], "random_256", "bert_256", ["random_256_sharp", "symmetric_256"]),
-]
-BY_SYMMETRY = [  # W_k = W_q against random, each at the scale that suits it
-    Comparison("C = 64, 2 layers", ["tuned"], "random_64", "symmetric_64", ["bert_64", "tilted_64"]),
-    Comparison("C = 128", ["confirm"], "random_128_sharp", "symmetric_128"),
-    Comparison("C = 256", ["tuned_wide"], "random_256", "symmetric_256", ["bert_256", "random_256_sharp"]),
-    Comparison("C = 128, QK-norm", ["parts"], "random_norm", "symmetric_norm", ["tilted_norm"]),
-]
-BY_SYMMETRY_AT_SMALL_SCALE = [  # W_k = W_q against random, both at 0.02
-    Comparison("C = 128, 2 layers", ["starts"], "random", "symmetric",
-               ["random_up", "random_qkv", "symmetric_up", "symmetric_qkv", "tilted", "indefinite", "negative",
-                "random_self"]),
-    Comparison("one head", ["heads"], "random_1_head", "symmetric_1_head"),
-    Comparison("eight heads", ["heads"], "random_8_heads", "symmetric_8_heads"),
-]
+class Found(NamedTuple):
+    """What came of a line."""
+
+    setting: str
+    causal: bool
+    outcome: compare.Outcome
+
+
+def against(baseline, files, arms):
+    """Tests of several arms against one baseline."""
+    return Tests(files.split(), [(arm, baseline) for arm in arms.split()])
+
+
+# What was tested together, as in starts.md.
+START = against("random", "starts", "random_up random_qkv symmetric symmetric_up symmetric_qkv tilted indefinite negative "
+                "random_self")
+BERT_64 = against("bert_64", "tuned", "random_64 symmetric_64 tilted_64")
+BERT_128 = against("random", "tuned starts", "random_128_sharp symmetric_128 tilted_128")
+BERT_256 = against("bert_256", "tuned_wide", "random_256 random_256_sharp symmetric_256")
+RANDOM_64 = against("random_64", "tuned", "bert_64 symmetric_64 tilted_64")
+CONFIRM = against("random_128_sharp", "confirm", "symmetric_128")
+RANDOM_256 = against("random_256", "tuned_wide", "bert_256 random_256_sharp symmetric_256")
+QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
+HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
+
 QUESTIONS = {
-    "what BERT's 0.02 costs": BY_SCALE,
-    "W_k = W_q, each at its best scale": BY_SYMMETRY,
-    "W_k = W_q, both at 0.02": BY_SYMMETRY_AT_SMALL_SCALE,
+    "random at a larger scale, against 0.02": [  # for q, k and v; the larger scale is C sigma^2 of q and k
+        Line("C = 64, scale 1", BERT_64, "random_64"),
+        Line("C = 128, scale 1", BERT_128, "random_128_sharp"),
+        Line("C = 128, scale 1/3", START, "random_qkv"),
+        Line("C = 256, scale 1/3", BERT_256, "random_256"),
+    ],
+    "W_k = W_q, against random, each at its best scale": [
+        Line("C = 64", RANDOM_64, "symmetric_64"),
+        Line("C = 128", CONFIRM, "symmetric_128"),
+        Line("C = 128, QK-norm", QK_NORM, "symmetric_norm"),
+        Line("C = 256", RANDOM_256, "symmetric_256"),
+    ],
+    "W_k = W_q, against random, both at 0.02": [
+        Line("C = 128", START, "symmetric"),
+        Line("C = 128, one head", HEADS, "symmetric_1_head"),
+        Line("C = 128, eight heads", HEADS, "symmetric_8_heads"),
+    ],
 }
 
 
-def find_outcome(comparison):
-    """-> the compare.Outcome of the arm, and whether it is a decoder"""
-    arms = compare.pool([HERE / f"{name}.csv" for name in comparison.files])
-    arms = compare.choose(arms, [comparison.baseline, comparison.arm, *comparison.together])
-    outcomes = compare.find_outcomes(arms, LEVEL, comparison.baseline)
-    outcome = next(outcome for outcome in outcomes if outcome.name == comparison.arm)
-    return outcome, arms[comparison.arm][0].config["causal"]
+def find(line):
+    """A Line -> Found."""
+    arms = compare.pool([HERE / f"{name}.csv" for name in line.tests.files])
+    outcomes = {}
+    for arm, baseline in line.tests.pairs:
+        two = compare.choose(arms, [baseline, arm])
+        _, outcomes[arm] = compare.find_outcomes(two, LEVEL, baseline)  # p of this test alone
+    corrected = compare.holm([outcome.p_loss for outcome in outcomes.values()])
+    p_of = dict(zip(outcomes, corrected))
+    causal = arms[line.arm][0].config["causal"]
+    return Found(line.setting, causal, outcomes[line.arm]._replace(p_loss=p_of[line.arm]))
 
 
 def print_table(found):
-    """found: {question: [(Comparison, Outcome, causal), ...]}"""
+    """found: {question: a list of Found}"""
     for question, lines in found.items():
-        print(f"{question:36} pairs        less [95 of 100]      p    speed-up")
-        for comparison, outcome, _ in lines:
+        print(f"{question:50} pairs        less [95 of 100]      p    speed-up")
+        for line in lines:
+            outcome = line.outcome
             low, high = outcome.interval
             less = f"{signed(outcome.difference)} [{signed(low)}, {signed(high)}]"
-            print(f"    {comparison.setting:32} {outcome.n_pairs:5} {less:>23} {p_text(outcome.p_loss):>6}"
+            print(f"    {line.setting:46} {outcome.n_pairs:5} {less:>23} {p_text(outcome.p_loss):>6}"
                   f" {share(outcome.speed_up):>11}")
 
 
 def draw(found, path):
-    with figure(path, [1] * len(found), inches=4.2) as axes:
+    """A panel for each question, and in it a dot with its interval for each line: full if p is below 0.05."""
+    with figure(path, [1] * len(found), inches=4.5) as axes:
         for axis, lines in zip(axes[0], found.values()):
-            for row, (_, outcome, causal) in enumerate(lines):
-                colour = DECODER if causal else ENCODER
-                told = outcome.p_loss < 0.05  # a full dot: can be told from no difference
-                axis.plot(outcome.difference, row, "o", color=colour, fillstyle="full" if told else "none")
-                axis.plot(outcome.interval, [row, row], color=colour, lw=1.5)
+            for row, line in enumerate(lines):
+                colour = DECODER if line.causal else ENCODER
+                fill = "full" if line.outcome.p_loss < 0.05 else "none"
+                axis.plot(line.outcome.interval, [row, row], color=colour, lw=1.5)
+                axis.plot(line.outcome.difference, row, "o", color=colour, fillstyle=fill, mfcalt="white")
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-            settings = [comparison.setting for comparison, _, _ in lines]
-            axis.set(yticks=np.arange(len(lines)), yticklabels=settings, ylim=(len(lines) - 0.5, -0.5))
-            axis.set(xlabel="loss at the end, less the baseline's\n[nats/token]")
+            axis.set(yticks=range(len(lines)), yticklabels=[line.setting for line in lines])
+            axis.set(ylim=(len(lines) - 0.5, -0.5), xlabel="loss at the end, less the baseline's [nats/token]")
+        for axis in axes[0, 1:]:
+            axis.sharex(axes[0, 0])  # so that sizes can be compared
+        axes[0, 0].autoscale(axis="x")
         put_titles(axes[0], found)
 
 
 def main():
     found = {}
-    for question, comparisons in QUESTIONS.items():
-        found[question] = [(comparison, *find_outcome(comparison)) for comparison in comparisons]
+    for question, lines in QUESTIONS.items():
+        found[question] = [find(line) for line in lines]
     print_table(found)
     draw(found, HERE / "summary.png")
 
