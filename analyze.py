@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from config._place import open_streams
 from data.pretrained import suites
 from data.pretrained.factors import at_least_float32, layer_factors, published_factors, side_by_side
 from data.pretrained.files import CheckpointError, printable
@@ -431,6 +432,7 @@ def analyze_models(args):
 
 
 def main(argv):
+    open_streams()
     args = arguments.parse(argv, __doc__, GAMMA)
     try:
         arguments.check(args)  # refuse what would fail only after hours

@@ -1,6 +1,7 @@
 """analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
 
 import csv
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -343,6 +344,14 @@ def test_ctrl_c_ends_in_one_line_and_what_is_done_is_kept(tmp_path, monkeypatch,
     monkeypatch.setattr(analyze, "score_model", stop_at_the_second)
     assert run("--hf", first, second, "--csv", str(tmp_path / "s.csv")) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "analyze.py: stopped" and len(read(tmp_path / "s.csv")) == 3
+
+
+def test_scores_whose_output_was_closed_are_written(tmp_path, monkeypatch):
+    """As after `>&- 2>&-`."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run("--hf", model(BERT, tmp_path / "m"), "--csv", str(tmp_path / "s.csv")) == 0
+    assert len(read(tmp_path / "s.csv")) == 3
 
 
 def test_a_head_of_zeros_is_nan_in_the_csv_and_the_layer_has_its_score(tmp_path):

@@ -464,8 +464,3 @@ def test_a_table_that_nobody_reads_does_not_end_the_program(monkeypatch):
         monkeypatch.setattr(sys, "stdout", output)
         report.show("a table")
         report.show("and one more")  # a picture could come after it
-
-
-def test_a_table_without_an_output_is_not_printed(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)  # as after `>&-`
-    report.show("a table")
