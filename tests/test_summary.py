@@ -42,7 +42,7 @@ def line_of(setting, question):
 
 
 def test_a_line_of_one_test_has_the_mean_and_the_p_of_its_pairs():
-    found = line_of("C = 128", "W_k = W_q, against random, each at its best scale")
+    found = line_of("C = 128", "W_k = W_q against random, at the best scale")
     pairs = differences("confirm", "symmetric_128", "random_128_sharp")
     assert found.outcome.n_pairs == len(pairs) == 16 and not found.causal
     assert found.outcome.difference == pytest.approx(statistics.mean(pairs))
@@ -54,7 +54,7 @@ def test_lines_that_were_tested_together_are_corrected_together_also_with_two_ba
     eight = differences("heads", "symmetric_8_heads", "random_8_heads")
     smaller, larger = sorted([share_as_far(one), share_as_far(eight)])
     expected = [2 * smaller, max(2 * smaller, larger)]
-    question = "W_k = W_q, against random, both at 0.02"
+    question = "W_k = W_q against random, both at 0.02"
     found = [line_of(f"C = 128, {heads}", question).outcome.p_loss for heads in ("one head", "eight heads")]
     assert sorted(found) == pytest.approx(expected)
 
@@ -74,7 +74,7 @@ def test_the_figure_has_a_dot_for_every_line_and_it_is_full_where_a_difference_c
             drawn[title] = [line for line in axis.lines if line.get_marker() == "o"]
 
     monkeypatch.setattr(summary, "put_titles", keep)
-    question = "W_k = W_q, against random, each at its best scale"
+    question = "W_k = W_q against random, at the best scale"
     lines = [line_of("C = 128", question), line_of("C = 256", question)]
     summary.draw({question: lines}, tmp_path / "summary.png")
     full, hollow = drawn[question]

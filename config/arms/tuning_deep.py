@@ -19,3 +19,7 @@ for _rate in 1e-3, 5e-4, 2e-3:
         arms[f"{_start}_deep_{_rate:g}"] = dict(_changes, learning_rate=_rate, eval_interval=50)
 # 5e-4, the lowest of three, came out as the best for BERT's start alone: one below it.
 arms["bert_deep_0.00025"] = dict(_starts["bert"], learning_rate=2.5e-4, eval_interval=50)
+# The scale was chosen in two layers: one to each side of it for the random start, which the others have to beat.
+for _scale in 0.1, 1:
+    _std = (_scale / 256) ** 0.5
+    arms[f"random_deep_scale_{_scale}"] = dict(_starts["random"], qk_std=_std, learning_rate=1e-3, eval_interval=50)

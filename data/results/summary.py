@@ -48,34 +48,51 @@ def against(baseline, files, arms):
 
 
 # What was tested together, as in starts.md.
-START = against("random", "starts", "random_up random_qkv symmetric symmetric_up symmetric_qkv tilted indefinite negative "
-                "random_self")
+START = against("random", "starts", "random_up random_qkv symmetric symmetric_up symmetric_qkv tilted indefinite negative"
+                " random_self")
 BERT_64 = against("bert_64", "tuned", "random_64 symmetric_64 tilted_64")
-BERT_128 = against("random", "tuned starts", "random_128_sharp symmetric_128 tilted_128")
-BERT_256 = against("bert_256", "tuned_wide", "random_256 random_256_sharp symmetric_256")
 RANDOM_64 = against("random_64", "tuned", "bert_64 symmetric_64 tilted_64")
+BERT_128 = against("random", "tuned starts", "random_128_sharp symmetric_128 tilted_128")
 CONFIRM = against("random_128_sharp", "confirm", "symmetric_128")
+BERT_256 = against("bert_256", "tuned_wide", "random_256 random_256_sharp symmetric_256")
 RANDOM_256 = against("random_256", "tuned_wide", "bert_256 random_256_sharp symmetric_256")
+BERT_DEEP = against("bert_deep", "deep", "random_deep symmetric_deep")
+RANDOM_DEEP = against("random_deep", "deep", "bert_deep symmetric_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
+ENGLISH = against("random_english", "english", "random_sharp_english symmetric_english symmetric_tuned_english")
+ENGLISH_TUNED = against("random_sharp_english", "english", "symmetric_tuned_english")
+WORDS = against("random_qkv_words", "words", "symmetric_qkv_words")
+DECODERS = against("random", "decoders", "symmetric random_qkv symmetric_qkv random_sharp")
+BERT_DECODERS = against("random", "decoders_again", "random_qkv symmetric_qkv")
+RANDOM_DECODERS = against("random_qkv", "decoders_again", "random symmetric_qkv")
 
 QUESTIONS = {
-    "random at a larger scale, against 0.02": [  # for q, k and v; the larger scale is C sigma^2 of q and k
+    "random at a larger scale, against 0.02": [  # of q, k and v; the label has C sigma^2 of q and k
         Line("C = 64, scale 1", BERT_64, "random_64"),
         Line("C = 128, scale 1", BERT_128, "random_128_sharp"),
         Line("C = 128, scale 1/3", START, "random_qkv"),
         Line("C = 256, scale 1/3", BERT_256, "random_256"),
+        Line("C = 256, 4 layers, scale 1/3", BERT_DEEP, "random_deep"),
+        Line("C = 128, English, scale 1", ENGLISH, "random_sharp_english"),
+        Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
     ],
-    "W_k = W_q, against random, each at its best scale": [
+    "W_k = W_q against random, at the best scale": [
         Line("C = 64", RANDOM_64, "symmetric_64"),
         Line("C = 128", CONFIRM, "symmetric_128"),
-        Line("C = 128, QK-norm", QK_NORM, "symmetric_norm"),
         Line("C = 256", RANDOM_256, "symmetric_256"),
+        Line("C = 256, 4 layers", RANDOM_DEEP, "symmetric_deep"),
+        Line("C = 128, words", WORDS, "symmetric_qkv_words"),
+        Line("C = 128, English", ENGLISH_TUNED, "symmetric_tuned_english"),
+        Line("C = 128, QK-norm", QK_NORM, "symmetric_norm"),
+        Line("C = 128, decoder", RANDOM_DECODERS, "symmetric_qkv"),
     ],
-    "W_k = W_q, against random, both at 0.02": [
+    "W_k = W_q against random, both at 0.02": [
         Line("C = 128", START, "symmetric"),
         Line("C = 128, one head", HEADS, "symmetric_1_head"),
         Line("C = 128, eight heads", HEADS, "symmetric_8_heads"),
+        Line("C = 128, English", ENGLISH, "symmetric_english"),
+        Line("C = 128, decoder", DECODERS, "symmetric"),
     ],
 }
 
