@@ -164,6 +164,7 @@ MORE = dict(
     tuned_wide={"learning_rate"},
     tuning_deep={"learning_rate"},
     deep={"learning_rate"},
+    deep_again={"learning_rate"},
     heads={"n_head"},
 )
 
