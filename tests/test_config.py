@@ -164,7 +164,6 @@ MORE = dict(
     tuned_wide={"learning_rate"},
     tuning_deep={"learning_rate"},
     deep={"learning_rate"},
-    deep_again={"learning_rate"},
     heads={"n_head"},
 )
 

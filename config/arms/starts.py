@@ -3,7 +3,7 @@ Symmetry, scale, sharpness, likeness or self-attention: which of them makes a go
 
     python -m config config/arms/starts.py | xargs -P 2 -L 1 python train.py
 
-data/results/README.md says what each explanation predicts, and what came out.
+data/results/starts.md says what each explanation predicts, and what came out.
 """
 base = "config/small.py"
 seeds = [1, 2, 3, 4, 5, 6, 7, 8, 9]

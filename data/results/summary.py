@@ -62,7 +62,8 @@ QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
 ENGLISH = against("random_english", "english", "random_sharp_english symmetric_english symmetric_tuned_english")
 ENGLISH_TUNED = against("random_sharp_english", "english", "symmetric_tuned_english")
-WORDS = against("random_qkv_words", "words", "symmetric_qkv_words")
+BERT_WORDS = against("random_words", "words", "random_qkv_words symmetric_qkv_words")
+RANDOM_WORDS = against("random_qkv_words", "words", "random_words symmetric_qkv_words")
 DECODERS = against("random", "decoders", "symmetric random_qkv symmetric_qkv random_sharp")
 BERT_DECODERS = against("random", "decoders_again", "random_qkv symmetric_qkv")
 RANDOM_DECODERS = against("random_qkv", "decoders_again", "random symmetric_qkv")
@@ -74,6 +75,7 @@ QUESTIONS = {
         Line("C = 128, scale 1/3", START, "random_qkv"),
         Line("C = 256, scale 1/3", BERT_256, "random_256"),
         Line("C = 256, 4 layers, scale 1/3", BERT_DEEP, "random_deep"),
+        Line("C = 128, words, scale 1/3", BERT_WORDS, "random_qkv_words"),
         Line("C = 128, English, scale 1", ENGLISH, "random_sharp_english"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
     ],
@@ -82,7 +84,7 @@ QUESTIONS = {
         Line("C = 128", CONFIRM, "symmetric_128"),
         Line("C = 256", RANDOM_256, "symmetric_256"),
         Line("C = 256, 4 layers", RANDOM_DEEP, "symmetric_deep"),
-        Line("C = 128, words", WORDS, "symmetric_qkv_words"),
+        Line("C = 128, words", RANDOM_WORDS, "symmetric_qkv_words"),
         Line("C = 128, English", ENGLISH_TUNED, "symmetric_tuned_english"),
         Line("C = 128, QK-norm", QK_NORM, "symmetric_norm"),
         Line("C = 128, decoder", RANDOM_DECODERS, "symmetric_qkv"),
@@ -93,6 +95,11 @@ QUESTIONS = {
         Line("C = 128, eight heads", HEADS, "symmetric_8_heads"),
         Line("C = 128, English", ENGLISH, "symmetric_english"),
         Line("C = 128, decoder", DECODERS, "symmetric"),
+    ],
+    "other starts against random at the same scale": [
+        Line("tilted, 0.02", START, "tilted"),
+        Line("indefinite, 0.02", START, "indefinite"),
+        Line("W_k = -W_q, 0.02", START, "negative"),
     ],
 }
 
@@ -124,8 +131,8 @@ def print_table(found):
 
 def draw(found, path):
     """A panel for each question, and in it a dot with its interval for each line: full if p is below 0.05."""
-    with figure(path, [1] * len(found), inches=4.5) as axes:
-        for axis, lines in zip(axes[0], found.values()):
+    with figure(path, [1, 1], rows=2) as axes:
+        for axis, lines in zip(axes.flat, found.values()):
             for row, line in enumerate(lines):
                 colour = DECODER if line.causal else ENCODER
                 fill = "full" if line.outcome.p_loss < 0.05 else "none"
@@ -133,11 +140,10 @@ def draw(found, path):
                 axis.plot(line.outcome.difference, row, "o", color=colour, fillstyle=fill, mfcalt="white")
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
             axis.set(yticks=range(len(lines)), yticklabels=[line.setting for line in lines])
-            axis.set(ylim=(len(lines) - 0.5, -0.5), xlabel="loss at the end, less the baseline's [nats/token]")
-        for axis in axes[0, 1:]:
+            axis.set(ylim=(len(lines) - 0.5, -0.5), xlabel="loss less the baseline's [nats/token]")
             axis.sharex(axes[0, 0])  # so that sizes can be compared
         axes[0, 0].autoscale(axis="x")
-        put_titles(axes[0], found)
+        put_titles(axes.flat, found)
 
 
 def main():
