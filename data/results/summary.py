@@ -50,6 +50,7 @@ def against(baseline, files, arms):
 # What was tested together, as in starts.md.
 START = against("random", "starts", "random_up random_qkv symmetric symmetric_up symmetric_qkv tilted indefinite negative"
                 " random_self")
+SIGNS = against("random_qkv", "starts", "negative_qkv indefinite_qkv skew_qkv")
 BERT_64 = against("bert_64", "tuned", "random_64 symmetric_64 tilted_64")
 RANDOM_64 = against("random_64", "tuned", "bert_64 symmetric_64 tilted_64")
 BERT_128 = against("random", "tuned starts", "random_128_sharp symmetric_128 tilted_128")
@@ -79,15 +80,15 @@ QUESTIONS = {
         Line("C = 128, English, scale 1", ENGLISH, "random_sharp_english"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
     ],
-    "W_k = W_q against random, at the best scale": [
-        Line("C = 64", RANDOM_64, "symmetric_64"),
-        Line("C = 128", CONFIRM, "symmetric_128"),
-        Line("C = 256", RANDOM_256, "symmetric_256"),
-        Line("C = 256, 4 layers", RANDOM_DEEP, "symmetric_deep"),
-        Line("C = 128, words", RANDOM_WORDS, "symmetric_qkv_words"),
-        Line("C = 128, English", ENGLISH_TUNED, "symmetric_tuned_english"),
-        Line("C = 128, QK-norm", QK_NORM, "symmetric_norm"),
-        Line("C = 128, decoder", RANDOM_DECODERS, "symmetric_qkv"),
+    "W_k = W_q against random, at a larger scale": [  # "tuned": scale and learning rate are the best of each
+        Line("C = 64, tuned", RANDOM_64, "symmetric_64"),
+        Line("C = 128, tuned", CONFIRM, "symmetric_128"),
+        Line("C = 256, tuned", RANDOM_256, "symmetric_256"),
+        Line("C = 256, 4 layers, tuned", RANDOM_DEEP, "symmetric_deep"),
+        Line("C = 128, words, scale 1/3", RANDOM_WORDS, "symmetric_qkv_words"),
+        Line("C = 128, English, tuned on code", ENGLISH_TUNED, "symmetric_tuned_english"),
+        Line("C = 128, QK-norm: no scale", QK_NORM, "symmetric_norm"),
+        Line("C = 128, decoder, scale 1/3", RANDOM_DECODERS, "symmetric_qkv"),
     ],
     "W_k = W_q against random, both at 0.02": [
         Line("C = 128", START, "symmetric"),
@@ -99,7 +100,10 @@ QUESTIONS = {
     "other starts against random at the same scale": [
         Line("tilted, 0.02", START, "tilted"),
         Line("indefinite, 0.02", START, "indefinite"),
+        Line("indefinite, 1/3", SIGNS, "indefinite_qkv"),
+        Line("skew, 1/3", SIGNS, "skew_qkv"),
         Line("W_k = -W_q, 0.02", START, "negative"),
+        Line("W_k = -W_q, 1/3", SIGNS, "negative_qkv"),
     ],
 }
 
