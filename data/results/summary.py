@@ -63,7 +63,7 @@ QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
 ENGLISH = against("random_english", "english", "random_sharp_english symmetric_english symmetric_tuned_english")
 ENGLISH_TUNED = against("random_sharp_english", "english", "symmetric_tuned_english")
-BERT_WORDS = against("random_words", "words", "random_qkv_words symmetric_qkv_words")
+WORDS_AGAIN = against("random_words", "words_again", "random_qkv_words")
 RANDOM_WORDS = against("random_qkv_words", "words", "random_words symmetric_qkv_words")
 DECODERS = against("random", "decoders", "symmetric random_qkv symmetric_qkv random_sharp")
 BERT_DECODERS = against("random", "decoders_again", "random_qkv symmetric_qkv")
@@ -76,7 +76,7 @@ QUESTIONS = {
         Line("C = 128, scale 1/3", START, "random_qkv"),
         Line("C = 256, scale 1/3", BERT_256, "random_256"),
         Line("C = 256, 4 layers, scale 1/3", BERT_DEEP, "random_deep"),
-        Line("C = 128, words, scale 1/3", BERT_WORDS, "random_qkv_words"),
+        Line("C = 128, words, scale 1/3", WORDS_AGAIN, "random_qkv_words"),
         Line("C = 128, English, scale 1", ENGLISH, "random_sharp_english"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
     ],
