@@ -50,6 +50,8 @@ def against(baseline, files, arms):
 # What was tested together, as in starts.md.
 START = against("random", "starts", "random_up random_qkv symmetric symmetric_up symmetric_qkv tilted indefinite negative"
                 " random_self")
+REST = Tests(["starts"], [("mimetic", "random"), ("skew", "random"), ("symmetric_no_self", "symmetric"),
+                          ("tilted_qkv", "symmetric_qkv")])
 SIGNS = against("random_qkv", "starts", "negative_qkv indefinite_qkv skew_qkv")
 BERT_64 = against("bert_64", "tuned", "random_64 symmetric_64 tilted_64")
 RANDOM_64 = against("random_64", "tuned", "bert_64 symmetric_64 tilted_64")
@@ -97,13 +99,17 @@ QUESTIONS = {
         Line("C = 128, English", ENGLISH, "symmetric_english"),
         Line("C = 128, decoder", DECODERS, "symmetric"),
     ],
-    "other starts against random at the same scale": [
+    "other starts against random (or what is named)": [  # at the same scale
         Line("tilted, 0.02", START, "tilted"),
+        Line("mimetic, 0.02", REST, "mimetic"),
+        Line("skew, 0.02", REST, "skew"),
         Line("indefinite, 0.02", START, "indefinite"),
         Line("indefinite, 1/3", SIGNS, "indefinite_qkv"),
         Line("skew, 1/3", SIGNS, "skew_qkv"),
         Line("W_k = -W_q, 0.02", START, "negative"),
         Line("W_k = -W_q, 1/3", SIGNS, "negative_qkv"),
+        Line("tilted against W_k = W_q, 1/3", REST, "tilted_qkv"),
+        Line("no self against W_k = W_q, 0.02", REST, "symmetric_no_self"),
     ],
 }
 
