@@ -25,7 +25,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 LN_EPS = 1e-12  # in every LayerNorm, as in BERT; PyTorch's default is 1e-5
-INIT_STD = 0.02  # of every matrix at the start, as in BERT, whatever n_embd is
+BERT_STD = 0.02  # of every matrix at the start, as in BERT, whatever n_embd is
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,9 @@ class Transformer(nn.Module):
 
     @staticmethod
     def _init_weights(module):
-        """BERT's start: every matrix from N(0, INIT_STD^2), all biases 0. After this, init.py may change q and k."""
+        """BERT's start: every matrix from N(0, BERT_STD^2), all biases 0. After this, init.py may change q and k."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=INIT_STD)  # if n_embd is small, attention starts nearly flat
+            nn.init.normal_(module.weight, std=BERT_STD)  # if n_embd is small, attention starts nearly flat
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
@@ -360,7 +360,7 @@ def to_hf(model):
         hidden_dropout_prob=cfg.dropout,
         attention_probs_dropout_prob=cfg.attn_dropout,
         layer_norm_eps=LN_EPS,
-        initializer_range=INIT_STD,
+        initializer_range=BERT_STD,
         type_vocab_size=1,
         position_embedding_type="absolute",
         tie_word_embeddings=True,

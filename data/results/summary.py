@@ -6,6 +6,7 @@ The table and the figure of README.md: what scale gains, and what W_k = W_q gain
 starts.md has the tables that these lines are from, and what was predicted of each.
 """
 
+import math
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -141,7 +142,8 @@ def print_table(found):
 
 def draw(found, path):
     """A panel for each question, and in it a dot with its interval for each line: full if p is below 0.05."""
-    with figure(path, [1, 1], rows=2) as axes:
+    n_rows = math.ceil(len(found) / 2)
+    with figure(path, [1, 1], rows=n_rows) as axes:
         for axis, lines in zip(axes.flat, found.values()):
             for row, line in enumerate(lines):
                 colour = DECODER if line.causal else ENCODER
