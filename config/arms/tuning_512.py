@@ -1,0 +1,23 @@
+"""
+The learning rate and the scale of config/arms/tuned_512.py: one run each, of a seed that no comparison uses.
+
+    python -m config config/arms/tuning_512.py | xargs -P 2 -L 1 python train.py
+"""
+base = "config/small.py"
+seeds = [101]
+
+_wide = dict(n_embd=512, n_head=8, max_iters=500, eval_interval=50)  # heads of 64, as everywhere
+_big = (3 * 512) ** -0.5  # 1 / sqrt(3 C), a scale C std^2 of 1/3; BERT's 0.02 is 0.205 here
+_starts = {
+    "bert": dict(_wide),
+    "random": dict(_wide, qk_std=_big, v_std=_big),
+    "symmetric": dict(_wide, init="symmetric", qk_std=_big, v_std=_big),
+}
+arms = {}
+for _rate in 1e-3, 5e-4, 2.5e-4:
+    for _start, _changes in _starts.items():
+        arms[f"{_start}_512_{_rate:g}"] = dict(_changes, learning_rate=_rate)
+# The best scale fell from 1 to 1/3 between C = 128 and 256: one to each side of it for the random start.
+for _scale in 0.1, 1:
+    _std = (_scale / 512) ** 0.5
+    arms[f"random_512_scale_{_scale}"] = dict(_starts["random"], qk_std=_std, learning_rate=5e-4)
