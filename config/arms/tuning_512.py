@@ -22,7 +22,7 @@ arms = {}
 for _start, _three in _rates.items():
     for _rate in _three:
         arms[f"{_start}_512_{_rate:g}"] = dict(_starts[_start], learning_rate=_rate)
-# The best scale fell from 1 to 1/3 between C = 128 and 256: one to each side of it for random, a smaller for symmetric.
-for _start, _scale in ("random", 0.1), ("random", 1), ("symmetric", 0.1):
+# The best scale fell from 1 to 1/3 between C = 128 and 256: one to each side of it for random, two below for symmetric.
+for _start, _scale in ("random", 0.1), ("random", 1), ("symmetric", 0.1), ("symmetric", 0.03):
     _std = (_scale / 512) ** 0.5
     arms[f"{_start}_512_scale_{_scale}"] = dict(_starts[_start], qk_std=_std, learning_rate=1e-3)
