@@ -38,7 +38,7 @@ def short(cfg, tmp_path):
 
 
 def losses(cfg):
-    log = runs.read(cfg.out_dir + "/log.csv", runs.LOG)
+    log = runs.read(cfg.out_dir + "/log.csv", runs.LOG_COLUMNS)
     return [[float(row[name] or "nan") for name in ("step", "train_loss", "val_loss")] for row in log]
 
 

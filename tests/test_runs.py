@@ -118,8 +118,8 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, witho
     folder.mkdir(parents=True)
     data = dict(checksum=changes.get("checksum", "a"), tokenizer="bytes")
     torch.save(dict(config=config, data=data), folder / "ckpt.pt")
-    runs.append(folder / "log.csv", runs.LOG, [[int(s), 0, "", x, "", ""] for s, x in zip(steps, loss)])
-    runs.append(folder / "scores.csv", runs.SCORES, [
+    runs.append(folder / "log.csv", runs.LOG_COLUMNS, [[int(s), 0, "", x, "", ""] for s, x in zip(steps, loss)])
+    runs.append(folder / "scores.csv", runs.SCORES_COLUMNS, [
         [int(s), layer, head, (i + layer) / 20, -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
         for i, s in enumerate(steps) for layer in range(n_layer) for head in ("", *range(n_head))])
     return str(folder)
@@ -247,10 +247,10 @@ def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path
 
 def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equation_17(tmp_path):
     folder = write_run(tmp_path / "a-1")
-    rows = runs.read(tmp_path / "a-1" / "scores.csv", runs.SCORES)
+    rows = runs.read(tmp_path / "a-1" / "scores.csv", runs.SCORES_COLUMNS)
     (tmp_path / "a-1" / "scores.csv").unlink()
-    older = [[row[name] for name in runs.OLDER_SCORES] for row in rows]
-    runs.append(tmp_path / "a-1" / "scores.csv", runs.OLDER_SCORES, older)
+    older = [[row[name] for name in runs.OLDER_SCORES_COLUMNS] for row in rows]
+    runs.append(tmp_path / "a-1" / "scores.csv", runs.OLDER_SCORES_COLUMNS, older)
     layers = runs.read_run(folder).layers
     np.testing.assert_allclose(layers["directionality_eq17"][:, 0], -np.arange(11) / 20)
     assert np.isnan(layers["directionality"]).all()
@@ -316,7 +316,7 @@ def test_two_runs_of_one_name_must_differ_in_the_seed_alone(tmp_path):
 @pytest.mark.parametrize("damage, words", [
     (lambda f: (f / "log.csv").unlink(), "log.csv: No such file"),
     (lambda f: (f / "log.csv").write_text(""), "is not a log.csv"),
-    (lambda f: (f / "log.csv").write_text(",".join(runs.LOG) + "\n"), "has no row in its CSV files yet"),
+    (lambda f: (f / "log.csv").write_text(",".join(runs.LOG_COLUMNS) + "\n"), "has no row in its CSV files yet"),
     (lambda f: (f / "scores.csv").write_text("step,layer\n"), "is not a scores.csv"),
     (lambda f: (f / "ckpt.pt").write_bytes(b"PK"), "ckpt.pt cannot be read")])
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, damage, words):

@@ -83,7 +83,7 @@ def start(args, torchrun=0, max_restarts=0, **env):
 
 def result(out_dir):
     """Everything of a run that has to be the same bit for bit: weights and rows, all but the speed."""
-    log = [row[:-1] for row in map(lambda row: list(row.values()), runs.read(out_dir + "/log.csv", runs.LOG))]
+    log = [row[:-1] for row in map(lambda row: list(row.values()), runs.read(out_dir + "/log.csv", runs.LOG_COLUMNS))]
     return Path(out_dir, "model.safetensors").read_bytes(), Path(out_dir, "scores.csv").read_bytes(), log
 
 
@@ -255,7 +255,7 @@ def test_a_run_leaves_what_the_contract_says(finished):
     files = {".lock", "run.json", "log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
     assert {p.name for p in out.iterdir()} == files
     assert (out / "run.png").read_bytes().startswith(b"\x89PNG")
-    log, scores = runs.read(out / "log.csv", runs.LOG), runs.read(out / "scores.csv", runs.SCORES)
+    log, scores = runs.read(out / "log.csv", runs.LOG_COLUMNS), runs.read(out / "scores.csv", runs.SCORES_COLUMNS)
     assert [row["step"] for row in log] == ["0", "4", "8", "12"]
     assert [row["tokens"] for row in log] == [str(8 * 16 * step) for step in (0, 4, 8, 12)]
     assert float(log[-1]["val_loss"]) < float(log[0]["val_loss"]) == pytest.approx(math.log(258), abs=0.1)
@@ -271,7 +271,7 @@ def test_the_first_rows_are_the_mean_training_loss_of_their_steps(finished):
     for batch in run.loader.train_batches(0):
         run.train_step(batch)
         losses.append(run.unread[-1].item())
-    log = runs.read(finished.out_dir + "/log.csv", runs.LOG)
+    log = runs.read(finished.out_dir + "/log.csv", runs.LOG_COLUMNS)
     for i, row in enumerate(log[1:]):
         assert float(row["train_loss"]) == pytest.approx(np.mean(losses[4 * i : 4 * i + 4]), abs=1e-5)
 
@@ -291,7 +291,7 @@ def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(fin
         if not causal:
             logits = logits[torch.arange(8)[:, None], positions[0]]
         losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item())
-    last = runs.read(finished.out_dir + "/log.csv", runs.LOG)[-1]
+    last = runs.read(finished.out_dir + "/log.csv", runs.LOG_COLUMNS)[-1]
     assert float(last["val_loss"]) == pytest.approx(np.mean(losses), abs=1e-5)
 
 
@@ -321,7 +321,7 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(finished, cau
 
 def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, capsys):
     train.main(argv(cfg, init_from=finished.out_dir, init="symmetric"))
-    first, last = (runs.read(c.out_dir + "/log.csv", runs.LOG)[i] for c, i in ((cfg, 0), (finished, -1)))
+    first, last = (runs.read(c.out_dir + "/log.csv", runs.LOG_COLUMNS)[i] for c, i in ((cfg, 0), (finished, -1)))
     assert first["val_loss"] == last["val_loss"]
     assert f"the weights are those of {finished.out_dir}: init, qk_std and v_std do not" in capsys.readouterr().out
 
@@ -368,7 +368,7 @@ def test_a_bert_with_other_tensors_is_refused_with_the_tensor(finished, tmp_path
 
 def test_a_decoder_that_predicts_masked_tokens_runs(cfg):
     train.main(argv(cfg, causal=True, objective="masked", max_iters=4))
-    assert [row["step"] for row in runs.read(cfg.out_dir + "/log.csv", runs.LOG)] == ["0", "4"]
+    assert [row["step"] for row in runs.read(cfg.out_dir + "/log.csv", runs.LOG_COLUMNS)] == ["0", "4"]
 
 
 @pytest.mark.parametrize("steps", [2, 4, 7])
@@ -477,7 +477,7 @@ def test_numbered_checkpoints_and_the_best_one_are_kept(finished, cfg):
     out = Path(cfg.out_dir)
     assert {path.name for path in out.glob("ckpt*")} == {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt",
                                                          "ckpt-best.pt"}
-    log = runs.read(out / "log.csv", runs.LOG)
+    log = runs.read(out / "log.csv", runs.LOG_COLUMNS)
     best = min(log, key=lambda row: float(row["val_loss"]))
     assert torch.load(out / "ckpt-best.pt", weights_only=True)["step"] == int(best["step"])
     shutil.copy(out / "ckpt-00000008.pt", out / "ckpt.pt")  # and go on from there, to the same end
@@ -508,7 +508,7 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cf
 def test_a_run_that_is_shorter_than_its_warm_up_is_all_warm_up(cfg, capsys):
     train.main(argv(cfg, max_iters=4, warmup_iters=200))
     assert "warmup_iters = 200 is shortened to the run" in capsys.readouterr().out
-    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["learning_rate"] == "0.01"
+    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG_COLUMNS)[-1]["learning_rate"] == "0.01"
 
 
 def test_a_stopped_run_can_be_analyzed_and_has_its_picture(cfg, monkeypatch):
@@ -533,7 +533,7 @@ def test_redirected_output_is_a_line_per_evaluation_and_no_bar(cfg, capsys):
     said, bar = capsys.readouterr()
     lines = [line for line in said.splitlines() if line.startswith("step ")]
     assert [line.split(":")[0] for line in lines] == ["step 0", "step 4", "step 8", "step 12"]
-    log = runs.read(cfg.out_dir + "/log.csv", runs.LOG)
+    log = runs.read(cfg.out_dir + "/log.csv", runs.LOG_COLUMNS)
     for line, row in zip(lines[1:], log[1:]):
         assert f"validation loss {float(row['val_loss']):.4f}, training loss {float(row['train_loss']):.4f}" in line
         assert f"learning rate {float(row['learning_rate']):.3g}, {int(row['tokens_per_s']):,} tokens/s" in line
@@ -545,7 +545,7 @@ def test_on_a_gpu_a_line_has_the_share_of_its_matrix_rate(cfg, monkeypatch, caps
     monkeypatch.setattr(train, "matrix_rate", lambda device, dtype: 1e9)
     train.main(argv(cfg, max_iters=4))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step 4:")]
-    tokens_per_s = float(runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["tokens_per_s"])
+    tokens_per_s = float(runs.read(cfg.out_dir + "/log.csv", runs.LOG_COLUMNS)[-1]["tokens_per_s"])
     idx, targets, positions = batches.get_batch(cfg, tokens.load(cfg.data_dir).meta, tokens.load(cfg.data_dir).train,
                                                 1, 0, np.arange(1))
     flops = train.count_flops(train.ModelConfig(258, 16, 2, 2, 16), targets.numel())
@@ -684,7 +684,7 @@ def test_a_reader_that_goes_away_does_not_end_a_run(cfg, tmp_path):
         pipe.readline()  # and then close it, as `| head -1` does
     life.join(300)
     assert life.exitcode == 0
-    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["step"] == "12"
+    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG_COLUMNS)[-1]["step"] == "12"
 
 
 def test_a_run_whose_output_was_closed_goes_on(cfg, monkeypatch):
@@ -692,7 +692,7 @@ def test_a_run_whose_output_was_closed_goes_on(cfg, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     train.main(argv(cfg, max_iters=4))
-    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG)[-1]["step"] == "4"
+    assert runs.read(cfg.out_dir + "/log.csv", runs.LOG_COLUMNS)[-1]["step"] == "4"
 
 
 @pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])
@@ -735,13 +735,14 @@ def test_two_processes_give_the_losses_of_one(cfg, tmp_path, causal):
     assert status == 0 and other == (0, ""), (output, other)
     assert "2 processes x 1 micro-batches x 4 sequences" in output and output.count("holds") == 0
     train.main(argv(cfg))
-    a, b = (runs.read(c.out_dir + "/log.csv", runs.LOG) for c in (cfg, two))
+    a, b = (runs.read(c.out_dir + "/log.csv", runs.LOG_COLUMNS) for c in (cfg, two))
     assert len(a) == len(b) == 3
     for x, y in zip(a, b):
         for name in "step", "tokens", "val_loss", "train_loss":
             assert float(x[name] or 0) == pytest.approx(float(y[name] or 0), abs=2e-5), name
-    np.testing.assert_allclose(*[[float(r["symmetry"]) for r in runs.read(c.out_dir + "/scores.csv", runs.SCORES)]
-                                 for c in (cfg, two)], atol=2e-4)
+    one_process, two_processes = (runs.read(c.out_dir + "/scores.csv", runs.SCORES_COLUMNS) for c in (cfg, two))
+    np.testing.assert_allclose([float(row["symmetry"]) for row in one_process],
+                               [float(row["symmetry"]) for row in two_processes], atol=2e-4)
 
 
 def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, tmp_path):

@@ -9,8 +9,8 @@ from data.results import compare
 from data.results.figures import DECODER, ENCODER, MARKERS, colour_of, figure, layer_colour, put_zero, share_limits
 from data.results.figures_runs import stack_curves, styles
 from data.results.published import Trajectory
+from data.results.tables import SCORES
 
-SCORES = ["symmetry", "directionality"]
 FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
 N_LAYERS = [12, 4]  # the paper draws the runs with 12
 CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}

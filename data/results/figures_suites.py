@@ -8,7 +8,8 @@ import numpy as np
 from data.results.figures import (colour_of, figure, kind_of, layer_colour, put_legend, put_null, put_titles,
                                   put_zero, share_limits)
 from data.results.runs import require
-from data.results.tables_suites import GRID, SCORES, difference, find_pairs, quartiles
+from data.results.tables import SCORES
+from data.results.tables_suites import GRID, difference, find_pairs, quartiles
 
 SHADES = {"decoder": "Purples", "encoder": "Blues", "causal unknown": "Greys"}
 MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column

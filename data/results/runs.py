@@ -64,10 +64,11 @@ class RunScore(NamedTuple):
     update_symmetry: str  # symmetry of the change of W_qk since the rows before; nan at the start
 
 
-LOG = list(LogRow._fields)
-SCORES = list(RunScore._fields)
-FILES = (("log.csv", LOG), ("scores.csv", SCORES))  # rows are written into these, step by step
-OLDER_SCORES = [name for name in SCORES if name != "directionality_eq17"]  # in old files directionality is Eq. (17)
+LOG_COLUMNS = list(LogRow._fields)
+SCORES_COLUMNS = list(RunScore._fields)
+FILES = (("log.csv", LOG_COLUMNS), ("scores.csv", SCORES_COLUMNS))  # rows are written into these, step by step
+# In old files directionality is Eq. (17), and there is no column of that name.
+OLDER_SCORES_COLUMNS = [name for name in SCORES_COLUMNS if name != "directionality_eq17"]
 
 
 class RunError(Exception):
@@ -296,7 +297,7 @@ def save_checkpoint(folder, cfg, meta, state):
 
 def keep_checkpoints(folder, step, n):
     """Copy ckpt.pt to ckpt-STEP.pt, and to ckpt-best.pt if it is the best so far. Keep the last n of ckpt-STEP.pt."""
-    losses = {int(row["step"]): float(row["val_loss"]) for row in read(folder / "log.csv", LOG)}
+    losses = {int(row["step"]): float(row["val_loss"]) for row in read(folder / "log.csv", LOG_COLUMNS)}
     names = [f"ckpt-{step:08d}.pt"]
     if step in losses and losses[step] == min(losses.values()):
         names.append("ckpt-best.pt")
@@ -324,10 +325,10 @@ class Run(NamedTuple):
 def read_run(folder):
     """A run, finished or not. RunError if there is no run in the folder."""
     folder = Path(folder)
-    log = read(folder / "log.csv", LOG)
-    scores = read(folder / "scores.csv", SCORES, OLDER_SCORES)
+    log = read(folder / "log.csv", LOG_COLUMNS)
+    scores = read(folder / "scores.csv", SCORES_COLUMNS, OLDER_SCORES_COLUMNS)
     config = read_config(folder)
-    losses = {name: np.array([float(row[name] or "nan") for row in log]) for name in LOG}
+    losses = {name: np.array([float(row[name] or "nan") for row in log]) for name in LOG_COLUMNS}
     steps, layers, heads = read_scores(scores, config["n_layer"], config["n_head"])
     require(log and len(steps), f"{folder} has no row in its CSV files yet")
     return Run(folder.name.removesuffix(f"-{config['seed']}"), config, losses, steps, layers, heads)
@@ -344,7 +345,7 @@ def read_scores(rows, n_layer, n_head):
     complete = [step for step, rows in by_step.items() if rows.keys() == expected]  # the last step may lack rows
     steps = sorted(complete)
     layers, heads = {}, {}
-    for name in SCORES[3:]:  # the columns after step, layer and head
+    for name in SCORES_COLUMNS[3:]:  # the columns after step, layer and head
         layers[name] = np.full((len(steps), n_layer), np.nan)
         heads[name] = np.full((len(steps), n_layer, n_head), np.nan)
         for i, step in enumerate(steps):

@@ -11,6 +11,8 @@ from tqdm import tqdm
 from data.results import compare, null
 from data.results.runs import RunError, replacing, require
 
+SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
+
 
 class ModelScore(NamedTuple):
     """A row of the CSV of pretrained models: the scores of one layer, or of one of its heads."""

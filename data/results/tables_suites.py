@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCORES = ["symmetry", "directionality"]
 GRID = np.linspace(0, 1, 21)  # relative depth
 
 
