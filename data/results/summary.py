@@ -58,19 +58,22 @@ BERT_64 = against("bert_64", "tuned", "random_64 symmetric_64 tilted_64")
 RANDOM_64 = against("random_64", "tuned", "bert_64 symmetric_64 tilted_64")
 BERT_128 = against("random", "tuned starts", "random_128_sharp symmetric_128 tilted_128")
 CONFIRM = against("random_128_sharp", "confirm", "symmetric_128")
-BERT_256 = against("bert_256", "tuned_wide", "random_256 random_256_sharp symmetric_256")
-RANDOM_256 = against("random_256", "tuned_wide", "bert_256 random_256_sharp symmetric_256")
+BERT_256 = against("bert_256", "tuned_wide", "random_256 random_256_sharp symmetric_256 tilted_256")
+RANDOM_256 = against("random_256", "tuned_wide", "bert_256 random_256_sharp symmetric_256 tilted_256")
+BERT_512 = against("bert_512", "tuned_512", "random_512 symmetric_512")
+RANDOM_512 = against("random_512", "tuned_512", "bert_512 symmetric_512")
 BERT_DEEP = against("bert_deep", "deep", "random_deep symmetric_deep")
-DEEP_AGAIN = against("random_deep", "deep_again", "symmetric_deep")
+DEEP_AGAIN = against("random_deep", "deep_again", "symmetric_deep tilted_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
 ENGLISH = against("random_english", "english", "random_sharp_english symmetric_english symmetric_tuned_english")
 ENGLISH_TUNED = against("random_sharp_english", "english", "symmetric_tuned_english")
 WORDS_AGAIN = against("random_words", "words_again", "random_qkv_words")
 RANDOM_WORDS = against("random_qkv_words", "words", "random_words symmetric_qkv_words")
-DECODERS = against("random", "decoders", "symmetric random_qkv symmetric_qkv random_sharp")
 BERT_DECODERS = against("random", "decoders_again", "random_qkv symmetric_qkv")
 RANDOM_DECODERS = against("random_qkv", "decoders_again", "random symmetric_qkv")
+DECODERS = Tests(["decoders_again"], [("symmetric", "random"), ("tilted", "random"), ("skew", "random"),
+                                      ("tilted_qkv", "random_qkv")])
 
 QUESTIONS = {
     "random at a larger scale, against 0.02": [  # of q, k and v; the label has C sigma^2 of q and k
@@ -78,6 +81,7 @@ QUESTIONS = {
         Line("C = 128, scale 1", BERT_128, "random_128_sharp"),
         Line("C = 128, scale 1/3", START, "random_qkv"),
         Line("C = 256, scale 1/3", BERT_256, "random_256"),
+        Line("C = 512, scale 1/3", BERT_512, "random_512"),
         Line("C = 256, 4 layers, scale 1/3", BERT_DEEP, "random_deep"),
         Line("C = 128, words, scale 1/3", WORDS_AGAIN, "random_qkv_words"),
         Line("C = 128, English, scale 1", ENGLISH, "random_sharp_english"),
@@ -87,6 +91,7 @@ QUESTIONS = {
         Line("C = 64, tuned", RANDOM_64, "symmetric_64"),
         Line("C = 128, tuned", CONFIRM, "symmetric_128"),
         Line("C = 256, tuned", RANDOM_256, "symmetric_256"),
+        Line("C = 512, tuned", RANDOM_512, "symmetric_512"),
         Line("C = 256, 4 layers, tuned", DEEP_AGAIN, "symmetric_deep"),
         Line("C = 128, words, scale 1/3", RANDOM_WORDS, "symmetric_qkv_words"),
         Line("C = 128, English, tuned on code", ENGLISH_TUNED, "symmetric_tuned_english"),
@@ -111,6 +116,11 @@ QUESTIONS = {
         Line("W_k = -W_q, 1/3", SIGNS, "negative_qkv"),
         Line("tilted against W_k = W_q, 1/3", REST, "tilted_qkv"),
         Line("no self against W_k = W_q, 0.02", REST, "symmetric_no_self"),
+        Line("C = 256: tilted, tuned", RANDOM_256, "tilted_256"),
+        Line("4 layers: tilted, 1/3", DEEP_AGAIN, "tilted_deep"),
+        Line("decoder: tilted, 0.02", DECODERS, "tilted"),
+        Line("decoder: skew, 0.02", DECODERS, "skew"),
+        Line("decoder: tilted, 1/3", DECODERS, "tilted_qkv"),
     ],
 }
 
