@@ -162,6 +162,7 @@ MORE = dict(
     decoders={"learning_rate"},
     tuning_wide={"learning_rate"},
     tuned_wide={"learning_rate"},
+    tuning_512={"learning_rate"},
     tuning_deep={"learning_rate"},
     deep={"learning_rate"},
     heads={"n_head"},
