@@ -63,7 +63,7 @@ RANDOM_256 = against("random_256", "tuned_wide", "bert_256 random_256_sharp symm
 BERT_512 = against("bert_512", "tuned_512", "random_512 symmetric_512")
 RANDOM_512 = against("random_512", "tuned_512", "bert_512 symmetric_512")
 BERT_DEEP = against("bert_deep", "deep", "random_deep symmetric_deep")
-DEEP_AGAIN = against("random_deep", "deep_again", "symmetric_deep")
+DEEP_AGAIN = against("random_deep", "deep_again", "symmetric_deep tilted_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
 ENGLISH = against("random_english", "english", "random_sharp_english symmetric_english symmetric_tuned_english")
@@ -117,6 +117,7 @@ QUESTIONS = {
         Line("tilted against W_k = W_q, 1/3", REST, "tilted_qkv"),
         Line("no self against W_k = W_q, 0.02", REST, "symmetric_no_self"),
         Line("C = 256: tilted, tuned", RANDOM_256, "tilted_256"),
+        Line("4 layers of 256: tilted, 1/3", DEEP_AGAIN, "tilted_deep"),
         Line("decoder: tilted, 0.02", DECODERS, "tilted"),
         Line("decoder: skew, 0.02", DECODERS, "skew"),
         Line("decoder: tilted, 1/3", DECODERS, "tilted_qkv"),
