@@ -9,9 +9,9 @@ from config.arms import tuning_512
 base = tuning_512.base
 seeds = [1, 2, 3, 4, 5, 6, 7]
 
-arms = {
+_best = {
     "bert_512": tuning_512.arms["bert_512_0.001"],
     "random_512": tuning_512.arms["random_512_0.001"],
     "symmetric_512": tuning_512.arms["symmetric_512_scale_0.1"],
 }
-arms = {name: dict(changes, eval_interval=25) for name, changes in arms.items()}
+arms = {name: dict(changes, eval_interval=25) for name, changes in _best.items()}
