@@ -92,8 +92,12 @@ class Handler(BaseHTTPRequestHandler):
             self.send(body)
 
     def send(self, body: bytes):
-        self.wfile.write(body)
-        self.request_log.sent += len(body)
+        self.request_log.sent += len(body)  # before the bytes leave: a test may ask as soon as the last one is there
+        try:
+            self.wfile.write(body)
+        except OSError:  # the client has hung up
+            self.request_log.sent -= len(body)
+            raise
 
     def refuse(self, status: int, code: str):
         self.answer(status, {"X-Error-Code": code, "X-Error-Message": code}, b'{"error": "%s"}' % code.encode())
