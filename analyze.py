@@ -265,9 +265,9 @@ def score_layer(target, stack, layer, tensors, args):
 
     def to_row(head, factor, values):
         n, r = factor.shape
-        values = [float(value) for value in values]
-        return tables.ModelScore(target.model, target.revision, stack, layer.index, head, n, r, args.matrix,
-                                 args.gamma, *values)
+        found = Scores(*[float(value) for value in values])
+        return tables.ModelScore(model=target.model, revision=target.revision, stack=stack, layer=layer.index,
+                                 head=head, n=n, r=r, matrix=args.matrix, gamma=args.gamma, **found._asdict())
 
     w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
     if args.matrix == "published":
