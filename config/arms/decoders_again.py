@@ -10,3 +10,4 @@ seeds = range(8, 20)
 
 _names = "random", "random_qkv", "symmetric_qkv", "symmetric", "tilted", "skew", "tilted_qkv"
 arms = {name: decoders.arms[name] for name in _names}
+arms["skew_qkv"] = dict(decoders.arms["random_qkv"], init="skew")

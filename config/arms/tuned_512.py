@@ -13,5 +13,6 @@ _best = {
     "bert_512": tuning_512.arms["bert_512_0.001"],
     "random_512": tuning_512.arms["random_512_0.001"],
     "symmetric_512": tuning_512.arms["symmetric_512_scale_0.1"],
+    "random_512_tenth": tuning_512.arms["random_512_scale_0.1"],  # random at the scale of symmetric_512
 }
 arms = {name: dict(changes, eval_interval=25) for name, changes in _best.items()}

@@ -13,6 +13,7 @@ _words = dict(data_dir="data/stdlib/gpt2", eval_interval=50)
 arms = {
     "random_words": dict(_words),
     "symmetric_words": dict(_words, init="symmetric"),
+    "tilted_words": dict(_words, init="tilted"),
     "random_qkv_words": dict(_words, qk_std=_big, v_std=_big),
     "symmetric_qkv_words": dict(_words, init="symmetric", qk_std=_big, v_std=_big),
 }
