@@ -42,7 +42,7 @@ def line_of(setting, question):
 
 
 def test_a_line_of_one_test_has_the_mean_and_the_p_of_its_pairs():
-    found = line_of("C = 128, tuned", "W_k = W_q against random, at a larger scale")
+    found = line_of("C = 128, tuned", "W_k = W_q against random, larger scale")
     pairs = differences("confirm", "symmetric_128", "random_128_sharp")
     assert found.outcome.n_pairs == len(pairs) == 16 and not found.causal
     assert found.outcome.difference == pytest.approx(statistics.mean(pairs))
@@ -74,7 +74,7 @@ def test_the_figure_has_a_dot_for_every_line_and_it_is_full_where_a_difference_c
             drawn[title] = [line for line in axis.lines if line.get_marker() == "o"]
 
     monkeypatch.setattr(summary, "put_titles", keep)
-    question = "W_k = W_q against random, at a larger scale"
+    question = "W_k = W_q against random, larger scale"
     lines = [line_of("C = 128, tuned", question), line_of("C = 256, tuned", question)]
     summary.draw({question: lines}, tmp_path / "summary.png")
     full, hollow = drawn[question]

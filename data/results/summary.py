@@ -64,6 +64,8 @@ BERT_512 = against("bert_512", "tuned_512", "random_512 symmetric_512")
 RANDOM_512 = against("random_512", "tuned_512", "bert_512 symmetric_512")
 BERT_DEEP = against("bert_deep", "deep", "random_deep symmetric_deep")
 DEEP_AGAIN = against("random_deep", "deep_again", "symmetric_deep tilted_deep")
+DEEP_STARTS = against("bert_deep", "deep deep_starts", "symmetric_bert_deep tilted_bert_deep indefinite_bert_deep")
+DEEP_SIGNS = against("random_deep", "deep_again deep_signs", "indefinite_deep negative_deep skew_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
 ENGLISH = against("random_english", "english", "random_sharp_english symmetric_english symmetric_tuned_english")
@@ -74,6 +76,7 @@ BERT_DECODERS = against("random", "decoders_again", "random_qkv symmetric_qkv")
 RANDOM_DECODERS = against("random_qkv", "decoders_again", "random symmetric_qkv")
 DECODERS = Tests(["decoders_again"], [("symmetric", "random"), ("tilted", "random"), ("skew", "random"),
                                       ("tilted_qkv", "random_qkv")])
+SKEW_DECODER = against("random_qkv", "decoders_again", "skew_qkv")
 
 QUESTIONS = {
     "random at a larger scale, against 0.02": [  # of q, k and v; the label has C sigma^2 of q and k
@@ -87,7 +90,7 @@ QUESTIONS = {
         Line("C = 128, English, scale 1", ENGLISH, "random_sharp_english"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
     ],
-    "W_k = W_q against random, at a larger scale": [  # "tuned": scale and learning rate are the best of each
+    "W_k = W_q against random, larger scale": [  # "tuned": scale and learning rate are the best of each
         Line("C = 64, tuned", RANDOM_64, "symmetric_64"),
         Line("C = 128, tuned", CONFIRM, "symmetric_128"),
         Line("C = 256, tuned", RANDOM_256, "symmetric_256"),
@@ -102,25 +105,36 @@ QUESTIONS = {
         Line("C = 128", START, "symmetric"),
         Line("C = 128, one head", HEADS, "symmetric_1_head"),
         Line("C = 128, eight heads", HEADS, "symmetric_8_heads"),
+        Line("C = 256, 4 layers", DEEP_STARTS, "symmetric_bert_deep"),
         Line("C = 128, English", ENGLISH, "symmetric_english"),
         Line("C = 128, decoder", DECODERS, "symmetric"),
     ],
-    "other starts against random (or what is named)": [  # at the same scale
+    "other starts against random, C = 128": [  # at the same scale, here and below
         Line("tilted, 0.02", START, "tilted"),
         Line("mimetic, 0.02", REST, "mimetic"),
         Line("skew, 0.02", REST, "skew"),
         Line("indefinite, 0.02", START, "indefinite"),
-        Line("indefinite, 1/3", SIGNS, "indefinite_qkv"),
-        Line("skew, 1/3", SIGNS, "skew_qkv"),
+        Line("indefinite, scale 1/3", SIGNS, "indefinite_qkv"),
+        Line("skew, scale 1/3", SIGNS, "skew_qkv"),
         Line("W_k = -W_q, 0.02", START, "negative"),
-        Line("W_k = -W_q, 1/3", SIGNS, "negative_qkv"),
-        Line("tilted against W_k = W_q, 1/3", REST, "tilted_qkv"),
+        Line("W_k = -W_q, scale 1/3", SIGNS, "negative_qkv"),
+        Line("tilted against W_k = W_q, scale 1/3", REST, "tilted_qkv"),
         Line("no self against W_k = W_q, 0.02", REST, "symmetric_no_self"),
-        Line("C = 256: tilted, tuned", RANDOM_256, "tilted_256"),
-        Line("4 layers of 256: tilted, 1/3", DEEP_AGAIN, "tilted_deep"),
-        Line("decoder: tilted, 0.02", DECODERS, "tilted"),
-        Line("decoder: skew, 0.02", DECODERS, "skew"),
-        Line("decoder: tilted, 1/3", DECODERS, "tilted_qkv"),
+    ],
+    "other starts against random, C = 256": [
+        Line("tilted, tuned", RANDOM_256, "tilted_256"),
+        Line("4 layers: tilted, 0.02", DEEP_STARTS, "tilted_bert_deep"),
+        Line("4 layers: indefinite, 0.02", DEEP_STARTS, "indefinite_bert_deep"),
+        Line("4 layers: tilted, scale 1/3", DEEP_AGAIN, "tilted_deep"),
+        Line("4 layers: indefinite, scale 1/3", DEEP_SIGNS, "indefinite_deep"),
+        Line("4 layers: skew, scale 1/3", DEEP_SIGNS, "skew_deep"),
+        Line("4 layers: W_k = -W_q, scale 1/3", DEEP_SIGNS, "negative_deep"),
+    ],
+    "other starts against random, decoder": [
+        Line("tilted, 0.02", DECODERS, "tilted"),
+        Line("skew, 0.02", DECODERS, "skew"),
+        Line("tilted, scale 1/3", DECODERS, "tilted_qkv"),
+        Line("skew, scale 1/3", SKEW_DECODER, "skew_qkv"),
     ],
 }
 
