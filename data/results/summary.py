@@ -72,6 +72,7 @@ ENGLISH = against("random_english", "english", "random_sharp_english symmetric_e
 ENGLISH_TUNED = against("random_sharp_english", "english", "symmetric_tuned_english")
 WORDS_AGAIN = against("random_words", "words_again", "random_qkv_words")
 RANDOM_WORDS = against("random_qkv_words", "words", "random_words symmetric_qkv_words")
+BERT_WORDS = against("random_words", "words", "symmetric_words")
 BERT_DECODERS = against("random", "decoders_again", "random_qkv symmetric_qkv")
 RANDOM_DECODERS = against("random_qkv", "decoders_again", "random symmetric_qkv")
 DECODERS = Tests(["decoders_again"], [("symmetric", "random"), ("tilted", "random"), ("skew", "random"),
@@ -106,6 +107,7 @@ QUESTIONS = {
         Line("C = 128, one head", HEADS, "symmetric_1_head"),
         Line("C = 128, eight heads", HEADS, "symmetric_8_heads"),
         Line("C = 256, 4 layers", DEEP_STARTS, "symmetric_bert_deep"),
+        Line("C = 128, words", BERT_WORDS, "symmetric_words"),
         Line("C = 128, English", ENGLISH, "symmetric_english"),
         Line("C = 128, decoder", DECODERS, "symmetric"),
     ],
