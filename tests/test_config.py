@@ -164,6 +164,8 @@ MORE = dict(
     tuned_wide={"learning_rate"},
     tuning_512={"learning_rate"},
     tuning_deep={"learning_rate"},
+    tuning_deep_starts={"learning_rate"},
+    deep_parts={"learning_rate", "qk_norm"},
     deep={"learning_rate"},
     heads={"n_head"},
 )
