@@ -306,23 +306,23 @@ def bytes_read(checkpoint):
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
-def score_rows(step, n_head, new, old):
+def score_rows(step, n_head, new, previous):
     """
     The rows of scores.csv for one step of a run.
 
-    new: the pair (W_q, W_k) of all layers, (L, C, C) each. old: the same at the last rows before, None at the start.
+    new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
     update_symmetry is the symmetry of the change of W_qk since then, which is the subject of Theorem 2.4.
     """
-    if old is None:
-        old = new  # no change yet, and the symmetry of a zero matrix is nan
+    if previous is None:
+        previous = new  # no change yet, and the symmetry of a zero matrix is nan
     new_q, new_k = new
-    old_q, old_k = old
+    previous_q, previous_k = previous
     rows = []
     for layer in range(len(new_q)):  # one layer at a time fits in the caches of a CPU
         w_q = split_heads(new_q[layer], n_head)  # (H, C, D)
         w_k = split_heads(new_k[layer], n_head)
-        p_q = split_heads(old_q[layer], n_head)
-        p_k = split_heads(old_k[layer], n_head)
+        p_q = split_heads(previous_q[layer], n_head)
+        p_k = split_heads(previous_k[layer], n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
         heads = [*scores(w_q, w_k), symmetry_from_factors(left, right)]  # (H,) each
         left, right = side_by_side(left), side_by_side(right)  # (C, 2 C), of the whole layer
@@ -343,7 +343,7 @@ def split_heads(w, n_head):
 
 
 def change_factors(w_q, w_k, p_q, p_k):
-    """From the factors W_q, W_k now and P_q, P_k before, (H, C, D), to two factors of the change, (H, C, 2 D)."""
+    """From the new factors W_q, W_k and the previous P_q, P_k, (H, C, D), to two factors of the change, (H, C, 2 D)."""
     #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
     # The right side subtracts before it multiplies, so a small change keeps its digits. Its factors are made as (r, C)
     # and transposed, as weights are.
