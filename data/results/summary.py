@@ -73,7 +73,7 @@ ENGLISH = against("random_english", "english", "random_sharp_english symmetric_e
 ENGLISH_TUNED = against("random_sharp_english", "english", "symmetric_tuned_english")
 WORDS_AGAIN = against("random_words", "words_again", "random_qkv_words")
 RANDOM_WORDS = against("random_qkv_words", "words", "random_words symmetric_qkv_words")
-BERT_WORDS = against("random_words", "words", "symmetric_words")
+BERT_WORDS = against("random_words", "words", "symmetric_words tilted_words")
 BERT_DECODERS = against("random", "decoders_again", "random_qkv symmetric_qkv")
 RANDOM_DECODERS = against("random_qkv", "decoders_again", "random symmetric_qkv")
 DECODERS = Tests(["decoders_again"], [("symmetric", "random"), ("tilted", "random"), ("skew", "random"),
@@ -115,6 +115,7 @@ QUESTIONS = {
     ],
     "other starts against random, C = 128": [  # at the same scale, here and below
         Line("tilted, 0.02", START, "tilted"),
+        Line("words: tilted, 0.02", BERT_WORDS, "tilted_words"),
         Line("mimetic, 0.02", REST, "mimetic"),
         Line("skew, 0.02", REST, "skew"),
         Line("indefinite, 0.02", START, "indefinite"),
