@@ -24,7 +24,6 @@ r is D for one head, and Hkv D for a layer, because queries that share a key hea
 import math
 import signal
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -398,12 +397,11 @@ def analyze_models(args):
         complain(name, error)
 
     # A long job goes on where its CSV file ends: checkpoints that are in the file are not scored again.
-    path, rows = args.csv, []
+    path = args.csv
     if args.paper:
         path = path or "data/results/paper.csv"
-    takes_long = args.paper or args.suite or any(target.step is not None for target in targets)
-    if takes_long and path and Path(path).exists():
-        rows = tables.read_scores(path, args.matrix, args.gamma, args.per_head)
+    takes_long = args.paper or args.suite or suites.are_trainings(targets)
+    rows = tables.rows_so_far(path, takes_long, targets, args)
     done = {(row.model, row.revision) for row in rows}
     left = []
     if not args.offline:

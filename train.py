@@ -81,8 +81,9 @@ def load_pretrained(model, folder):
         raise ConfigError(f"init_from = {folder!r}, expected scratch, resume, or a folder with a model")
     try:
         with open_checkpoint(folder) as checkpoint:
-            groups = [list(checkpoint.tensors)]  # tensors are read in groups; here one group has them all
-            (state,) = checkpoint.stream(groups, zeros=True)  # a bias may be all zeros
+            # Older versions of transformers also saved 0, 1, 2, ... under the name position_ids.
+            names = [name for name in checkpoint.tensors if not name.endswith("position_ids")]
+            (state,) = checkpoint.stream([names], zeros=True)  # one group of tensors; a bias may be all zeros
         load_hf(model, checkpoint.config, state)
     except CheckpointError as e:
         raise ConfigError(f"init_from = {folder}: {e}")

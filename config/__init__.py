@@ -151,7 +151,7 @@ def read_file(path):
     """The keys that a config file sets: {name: value}, not yet checked."""
     variables = run_file(path)
     if "arms" in variables:
-        raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -P 2 -L 1 python train.py")
+        raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -r -P 2 -L 1 python train.py")
     values = {}
     for name, value in variables.items():
         if not name.startswith("_") and not isinstance(value, ModuleType):
@@ -191,6 +191,7 @@ def arms(path):
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
     except KeyError as e:
         raise ConfigError(f"{path} has no {e.args[0]}, expected base, arms and seeds, as in config/arms/tiny.py")
+    check_plan(path, base, named, seeds)
     for seed in seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
         for name, changes in named.items():
             out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
@@ -198,6 +199,21 @@ def arms(path):
             words = [base] + [f"--{key}={value}" for key, value in flags.items()]
             load(words)
             yield words
+
+
+def check_plan(path, base, named, seeds):
+    """ConfigError unless these are a base, arms and seeds as `arms` needs them."""
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: base = {base!r}, expected the path of a config file")
+    if not isinstance(seeds, (list, tuple, range)) or len(seeds) == 0:
+        raise ConfigError(f"{path}: seeds = {seeds!r}, expected a list of numbers")
+    is_plan = isinstance(named, dict) and all(isinstance(changes, dict) for changes in named.values())
+    if not is_plan or len(named) == 0:
+        raise ConfigError(f"{path}: arms = {named!r}, expected a dict of arms, each a dict of keys")
+    for name, changes in named.items():
+        for key in "seed", "out_dir", "init_from":
+            if key in changes:
+                raise ConfigError(f"{path}: arm {name} sets {key}, which every run of a comparison sets by itself")
 
 
 def parse(name, text):

@@ -6,6 +6,8 @@ import sys
 
 from config import ConfigError, arms
 
+if len(sys.argv) < 2:
+    sys.exit("python -m config: expected config/arms/NAME.py, a comparison")
 lines = []
 try:
     for path in sys.argv[1:]:

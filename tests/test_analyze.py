@@ -448,6 +448,18 @@ def test_scores_of_another_kind_are_not_gone_on_with(tmp_path, first, second, to
     assert run(*asked, *first) == 0 and len(read(tmp_path / "s.csv")) == 4
 
 
+def test_scores_of_other_models_are_not_written_over(tmp_path):
+    for name in "a", "b":
+        model(LLAMA, tmp_path / name)
+    path = str(tmp_path / "s.csv")
+    both = ["--hf", str(tmp_path / "a"), str(tmp_path / "b"), "--csv", path]
+    assert run(*both) == 0 and run(*both) == 0  # the same models once more
+    before = (tmp_path / "s.csv").read_bytes()
+    told = run("--hf", str(tmp_path / "a"), "--csv", path)
+    assert f"{path} holds the scores of {tmp_path / 'b'}, which would be lost" in told and "\n" not in told
+    assert (tmp_path / "s.csv").read_bytes() == before
+
+
 @pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0",
                                     "m,step1,,a,,64,64,wqk,2.0,1,1,1"])
 def test_a_damaged_csv_is_named_with_its_line(tmp_path, damage):

@@ -136,11 +136,24 @@ def test_a_comparison_is_every_arm_and_seed_and_has_every_arm_once_before_any_ha
 @pytest.mark.parametrize("text, words", [
     ("seeds = [1]\narms = {}", "has no base"),
     ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(), b=dict(caussal=True))", "the nearest one is causal"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(init_from='x'))", "arm a sets init_from, which every run"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(seed=7))", "arm a sets seed, which every run"),
+    ("base = 'config/tiny.py'\nseeds = 3\narms = dict(a=dict())", "seeds = 3, expected a list of numbers"),
+    ("base = 'config/tiny.py'\nseeds = []\narms = dict(a=dict())", "seeds = .., expected a list of numbers"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = ['random']", "expected a dict of arms"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = {}", "expected a dict of arms"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=3)", "expected a dict of arms"),
+    ("base = None\nseeds = [1]\narms = dict(a=dict())", "base = None, expected the path of a config file"),
 ])
 def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, text, words):
     (tmp_path / "two.py").write_text(text)
     with pytest.raises(ConfigError, match=words):
         list(arms(str(tmp_path / "two.py")))
+
+
+def test_a_list_of_no_runs_is_refused_because_xargs_would_train_something_else():
+    ended = subprocess.run([sys.executable, "-m", "config"], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 1 and ended.stdout == "" and "expected config/arms/NAME.py" in ended.stderr
 
 
 def test_a_list_of_runs_that_nobody_reads_ends_without_a_traceback():

@@ -301,6 +301,15 @@ def test_our_scores_stand_beside_the_published_ones_in_table_and_figure(tmp_path
     assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours
 
 
+def test_a_stack_or_a_model_that_models_csv_does_not_list_does_not_end_the_report(tmp_path, capsys):
+    others = [tables.ModelScore(model, "", stack, 0, None, 768, 64, "wqk", 2.0, 0.1, -0.5, 0.0)
+              for model, stack in [("git-base", "text"), ("mine", "")]]
+    tables.write_scores(tmp_path / "ours.csv", others)
+    assert run("--paper", "--offline", "--csv", str(tmp_path / "ours.csv")) == 0
+    first_words = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert ["git-base", "text"] in first_words and ["mine", "1"] in first_words
+
+
 def test_offline_is_a_word_of_paper():
     assert "--offline goes with --paper" in run("--hf", "gpt2", "--offline")
 
@@ -328,9 +337,11 @@ def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
 
 
 @pytest.mark.parametrize("text, word", [
-    ("arm,seed,symmetry,directionality\nrandom,1,0.5,-0.1\n", "random"),  # of an earlier version
+    ("arm,seed,symmetry,directionality\nrandom,1,0.5,-0.1\n", "a column arm"),  # of an earlier version
     ("run,step,layer,symmetry,directionality\nmine--encoder--jigsaw,1,0,0.5,0\n", "mine"),
-    ("model,stack,layer\ngpt2,,0\n", "gpt2"),
+    ("model,stack,layer\ngpt2,,0\n", "a column model"),
+    ("step,tokens,val_loss\n0,0,5.5\n", "no published run is called step; for a run of train.py, give its folder"),  # the log.csv of a run
+    ('arm,"' + 200_000 * "a", "field larger"),
 ])
 def test_another_csv_is_refused_in_one_line(tmp_path, text, word):
     (tmp_path / "x.csv").write_text(text)

@@ -125,6 +125,12 @@ def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run_folder, capsys
     assert "run[2]: read" in capsys.readouterr().err
 
 
+def test_a_single_model_beside_a_training_is_refused_before_anything_is_read(run_folder, tmp_path):
+    alone = bert(tmp_path / "alone", 0.5)
+    told = run("--hf", f"{run_folder}/checkpoint-*", alone, "--csv", str(tmp_path / "s.csv"))
+    assert f"{alone} is no training, and others are" in told and not (tmp_path / "s.csv").exists()
+
+
 def test_two_trainings_that_one_glob_matches_are_two(run_folder, tmp_path):
     bert(tmp_path / "other" / "checkpoint-7", 0.5)
     found = suites.find_targets(f"{tmp_path}/*/checkpoint-*")
@@ -195,6 +201,8 @@ def test_the_axis_of_steps_is_logarithmic_where_they_span_decades(steps, scale, 
     (["--suite", "ettn"], "no suite ettn (did you mean ettin?): there are "),
     (["--suite", "{run}/none.csv"], "there is no file {run}/none.csv"),
     (["--suite", "{run}"], "no suite {run}"),
+    (["--hf", "{run}/check*", "--revisions", "x*"], "{run}/check* is a pattern itself: give it or --revisions"),
+    (["--hf", "org/name@v1", "--revision", "v2"], "org/name@v1 names a revision itself: give it or --revision=v2"),
 ])
 def test_what_cannot_be_found_is_one_line(argv, wanted, run_folder, capsys):
     code = run(*(word.format(run=run_folder) for word in argv))
@@ -219,6 +227,7 @@ HEADER = ",".join(suites.Member._fields)
     (HEADER + "\ns,m,x,,,pair,yes,x,S,,,here\n", "line 2: causal is 'yes', expected 0, 1 or nothing"),
     (HEADER + "\ns,m,x,,,dose,1,x,S,many,,here\n", "line 2: dose is 'many', expected a number or nothing"),
     (HEADER + "\ns,m,x,,,dose,1,x,S,inf,,here\n", "line 2: dose is 'inf', expected a number or nothing"),
+    (HEADER + "\ns,m,x,,,dose,1,x,S,,,here\n", "line 2: kind is dose, and its dose is empty"),
     (HEADER + "\ns,m,x,,,pairs,1,x,S,,,here\n", "kind is 'pairs', expected one of pair, dose, switch, training"),
     ("suite,\xff\n", "no list of a suite")])
 def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(content, wanted, tmp_path):

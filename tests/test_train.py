@@ -326,6 +326,17 @@ def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, caps
     assert f"the weights are those of {finished.out_dir}: init, qk_std and v_std do not" in capsys.readouterr().out
 
 
+def test_a_bert_of_an_older_transformers_also_holds_the_numbers_of_its_positions(finished, tmp_path, cfg, capsys):
+    config = json.loads(Path(finished.out_dir, "config.json").read_text())
+    state = load_file(Path(finished.out_dir, "model.safetensors"))
+    (tmp_path / "bert").mkdir()
+    positions = {"bert.embeddings.position_ids": torch.arange(16)[None]}
+    runs.save_hf(tmp_path / "bert", config, state | positions)
+    train.main(argv(cfg, init_from=tmp_path / "bert"))
+    first, last = (runs.read(c.out_dir + "/log.csv", runs.LOG_COLUMNS)[i] for c, i in ((cfg, 0), (finished, -1)))
+    assert first["val_loss"] == last["val_loss"]
+
+
 def test_a_bert_of_another_shape_is_refused_with_the_tensor(finished, cfg, capsys):
     with pytest.raises(SystemExit) as e:
         train.main(argv(cfg, init_from=finished.out_dir, n_embd=32))

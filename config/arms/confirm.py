@@ -1,7 +1,7 @@
 """
 The two starts of config/arms/tuned.py that the question is about, once more with sixteen fresh seeds: one test.
 
-    python -m config config/arms/confirm.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/confirm.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import tuned
 

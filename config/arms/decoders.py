@@ -2,7 +2,7 @@
 The same starts for decoders, which predict the next token: at BERT's scale and at the published one, and a random
 start whose logits have the deviation 1.
 
-    python -m config config/arms/decoders.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/decoders.py | xargs -r -P 2 -L 1 python train.py
 
 The learning rate is the best of config/arms/tuning_decoders.py. A decoder has no plateau: 500 updates are enough.
 """

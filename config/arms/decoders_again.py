@@ -2,7 +2,7 @@
 The decoders of config/arms/decoders.py once more with twelve fresh seeds, and one that starts skew at the larger scale:
 does scale help a decoder, and does any start?
 
-    python -m config config/arms/decoders_again.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/decoders_again.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import decoders
 

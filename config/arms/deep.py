@@ -2,7 +2,7 @@
 Four layers of 256 dimensions, the sizes of the paper's BERT-mini: does W_k = W_q help where there is more depth? And how
 much is BERT's scale behind? Each at the learning rate that config/arms/tuning_deep.py found.
 
-    python -m config config/arms/deep.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/deep.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import tuning_deep
 

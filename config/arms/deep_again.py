@@ -2,7 +2,7 @@
 Two starts of config/arms/deep.py once more with twelve fresh seeds, and "tilted", which has the positive part of
 W_k = W_q and no symmetry: does W_k = W_q help where there is more depth, and is it by likeness?
 
-    python -m config config/arms/deep_again.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/deep_again.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import deep
 

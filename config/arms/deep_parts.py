@@ -2,7 +2,7 @@
 What config/arms/starts.py and config/arms/parts.py ask of two layers, in four of 256 dimensions: does a token have to
 attend to itself? Does the scale of v help by itself? And do starts differ with QK-norm, which removes their scale?
 
-    python -m config config/arms/deep_parts.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/deep_parts.py | xargs -r -P 2 -L 1 python train.py
 
 "bert_deep" of config/arms/deep.py and "symmetric_bert_deep" of config/arms/deep_starts.py are baselines, with the same seeds.
 """

@@ -2,7 +2,7 @@
 The starts of config/arms/starts.py in four layers of 256 dimensions, at BERT's scale and learning rate. "bert_deep" of
 config/arms/deep.py is the baseline, with the same seeds.
 
-    python -m config config/arms/deep_starts.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/deep_starts.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import deep
 

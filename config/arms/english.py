@@ -3,7 +3,7 @@ Does what was found on code hold for English? The scale and the structure of a s
 more will do, prepared with
 
     python data/text/prepare.py FILE... --out_dir=data/text/bytes
-    python -m config config/arms/english.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/english.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import tuned
 

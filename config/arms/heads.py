@@ -2,7 +2,7 @@
 Does W_k = W_q help more with fewer heads, as likeness says? q, k and v at BERT's 0.02, where only the number of heads
 changes. The logit of a token with a copy of itself is sqrt(D) C std^2: 0.58 with one head of D = 128, 0.20 with eight.
 
-    python -m config config/arms/heads.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/heads.py | xargs -r -P 2 -L 1 python train.py
 
 With two heads of 64 these are "random" and "symmetric" of config/arms/starts.py.
 """

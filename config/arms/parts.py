@@ -1,7 +1,7 @@
 """
 Which part of the published start helps: the scale of v, or that of q and k? And with QK-norm, which removes the latter?
 
-    python -m config config/arms/parts.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/parts.py | xargs -r -P 2 -L 1 python train.py
 
 The arms without QK-norm belong to the table of config/arms/starts.py, which has "random" and "random_qkv".
 """

@@ -1,7 +1,7 @@
 """
 Symmetry, scale, sharpness, likeness or self-attention: which of them makes a good start? Each answer has an arm.
 
-    python -m config config/arms/starts.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/starts.py | xargs -r -P 2 -L 1 python train.py
 
 data/results/starts.md says what each explanation predicts, and what came out.
 """

@@ -1,7 +1,7 @@
 """
 Best against best: each start at the scale and the learning rate that suit it, as config/arms/tuning.py found them.
 
-    python -m config config/arms/tuned.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/tuned.py | xargs -r -P 2 -L 1 python train.py
 
 BERT's start at C = 128, q, k and v at 0.02, was best at the learning rate of config/small.py: it is "random" of
 config/arms/starts.py. There are two random starts at C = 128, because the best two differed by 0.003 nats.

@@ -2,7 +2,7 @@
 512 dimensions, the widest that two CPU cores train here: does scale help where BERT's 0.02 is nearly 1 / sqrt(3 C), and
 does W_k = W_q? Each at the learning rate and the scale that config/arms/tuning_512.py found.
 
-    python -m config config/arms/tuned_512.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/tuned_512.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import tuning_512
 

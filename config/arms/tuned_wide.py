@@ -1,7 +1,7 @@
 """
 Best against best at C = 256, as config/arms/tuned.py does it at 64 and 128; and the random start that was best there.
 
-    python -m config config/arms/tuned_wide.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/tuned_wide.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms.tuning import _cell
 

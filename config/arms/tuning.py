@@ -1,7 +1,7 @@
 """
 Finds the learning rate of every start, scale and width: one run each, with a seed that no comparison uses.
 
-    python -m config config/arms/tuning.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/tuning.py | xargs -r -P 2 -L 1 python train.py
 
 v starts at the published scale, 1 / sqrt(3 C), except in "bert", where q, k and v start at 0.02. The scale of q and k
 is C std^2. If W_k = W_q, the logit of a token with itself is larger than the others by sqrt(D) times this scale.

@@ -1,7 +1,7 @@
 """
 The learning rate and the scale of config/arms/tuned_512.py: one run each, of a seed that no comparison uses.
 
-    python -m config config/arms/tuning_512.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/tuning_512.py | xargs -r -P 2 -L 1 python train.py
 """
 base = "config/small.py"
 seeds = [101]

@@ -3,7 +3,7 @@ The best of config/arms/tuning.py and config/arms/tuning_wide.py once more with 
 lucky: of each start the two best scales, at the two best learning rates. At the higher one some runs do not leave the
 plateau at all. At C = 256 the best learning rate is far ahead of the others, so it is alone.
 
-    python -m config config/arms/tuning_again.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/tuning_again.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import tuning, tuning_wide
 

@@ -1,7 +1,7 @@
 """
 The learning rate of decoders, at either scale of q, k and v: one run each, of a seed that no comparison uses.
 
-    python -m config config/arms/tuning_decoders.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/tuning_decoders.py | xargs -r -P 2 -L 1 python train.py
 """
 base = "config/small.py"
 seeds = [101]

@@ -1,7 +1,7 @@
 """
 config/arms/tuning.py at C = 256, with four heads of 64.
 
-    python -m config config/arms/tuning_wide.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/tuning_wide.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms.tuning import _cell
 

@@ -3,7 +3,7 @@ Does what was found on bytes hold for words? Bytes repeat often within a block o
 compares tokens by likeness has less to find. The same text, as gpt2's tokens:
 
     python data/stdlib/prepare.py --tokenizer=gpt2
-    python -m config config/arms/words.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/words.py | xargs -r -P 2 -L 1 python train.py
 """
 base = "config/small.py"
 seeds = [1, 2, 3, 4, 5, 6, 7]

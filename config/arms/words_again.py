@@ -1,7 +1,7 @@
 """
 Two random starts of config/arms/words.py once more with eight fresh seeds: does scale help where tokens are words?
 
-    python -m config config/arms/words_again.py | xargs -P 2 -L 1 python train.py
+    python -m config config/arms/words_again.py | xargs -r -P 2 -L 1 python train.py
 """
 from config.arms import words
 

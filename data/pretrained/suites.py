@@ -113,6 +113,7 @@ def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit
     name = without_address(name)
     exists = os.path.exists(os.path.expanduser(name))  # also as run[1], which looks like a glob
     if is_glob(name) and not exists:
+        require(not revisions, f"{name} is a pattern itself: give it or --revisions")
         matches = find_matches(name)
         trainings = {}  # the name of a training, with a * for the step -> its names
         for match in matches:
@@ -182,6 +183,7 @@ def at_revision(target: Target, revision: str) -> Target:
     """The same model at one branch, tag or commit."""
     require(not os.path.exists(os.path.expanduser(target.source)),
             f"{target.source} is local, where there is no revision {revision}")
+    require("@" not in target.source, f"{target.source} names a revision itself: give it or --revision={revision}")
     return target._replace(revision=revision, source=f"{target.source}@{revision}")
 
 
@@ -234,6 +236,7 @@ def read_member(row: dict, line: str) -> Member:
     require(row["causal"] in CAUSAL, f"{line}: causal is {row['causal']!r}, expected 0, 1 or nothing")
     is_dose = re.fullmatch(r"(\d+(\.\d+)?)?", row["dose"])
     require(is_dose, f"{line}: dose is {row['dose']!r}, expected a number or nothing")
+    require(row["dose"] or row["kind"] != "dose", f"{line}: kind is dose, and its dose is empty")
     dose = float(row["dose"]) if row["dose"] else None
     return Member(**(row | dict(causal=CAUSAL[row["causal"]], dose=dose)))
 
@@ -283,6 +286,14 @@ def find_all(entries, revision: str | None = None, revisions: str | None = None,
         except CheckpointError as e:
             errors[entry.name if is_member else entry] = e
     return list(dict.fromkeys(targets)), errors
+
+
+def are_trainings(targets: list[Target]) -> bool:
+    """Whether targets are checkpoints of trainings. CheckpointError if some are and some are not: their tables differ."""
+    alone = [target.label() for target in targets if target.step is None]
+    if 0 < len(alone) < len(targets):
+        raise CheckpointError(f"{alone[0]} is no training, and others are: give them in two commands")
+    return len(alone) < len(targets)
 
 
 class Survey(NamedTuple):

@@ -49,8 +49,9 @@ def read_csv_files(paths):
                 found.trajectories.extend(read_trajectories(path))
             else:
                 found.curves.update(read_curves(path))
-        except (KeyError, TypeError, ValueError) as e:  # TypeError: a line that is cut short
-            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: it has {e}") from e
+        except (KeyError, TypeError, ValueError, csv.Error) as e:  # TypeError: a line that is cut short
+            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: it has {e}; "
+                           "for a run of train.py, give its folder") from e
     return found
 
 
@@ -82,6 +83,9 @@ def read_curves(path):
     """Training losses, a column per run and a row every LOGGED_EVERY updates -> {name: (steps, loss)}."""
     with open(path, newline="") as f:
         names, *rows = csv.reader(f)
+    for name in names:
+        if name.split("--")[0] not in N_LAYER:
+            raise ValueError(f"a column {name}, and no published run is called {name}")
     curves = {}
     for name, column in zip(names, zip(*rows)):
         loss = np.array([float(cell or "nan") for cell in column])

@@ -131,7 +131,7 @@ def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError if it is damaged, or lacks a column."""
     try:
         return parse_comparison(path)
-    except (KeyError, TypeError, ValueError) as e:  # TypeError: a line that is cut short
+    except (KeyError, TypeError, ValueError, csv.Error) as e:  # TypeError: a line that is cut short
         raise RunError(f"{path} is damaged ({e}): write it again with --csv") from e
 
 

@@ -2,6 +2,7 @@
 What analyze.py prints and draws once it has the scores of models, and what train.py and analyze.py print about runs.
 """
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -46,6 +47,8 @@ def summarise_models(rows, results):
             if key not in facts:
                 facts[key] = tables.Facts(float(row["params"]), row["causal"] == "1")
             facts[key] = facts[key]._replace(modality=row["modality"])  # which a config.json does not always tell
+    for row in rows:  # scored earlier, and not in models.csv: another model, or a stack that the paper left out
+        facts.setdefault((row.model, row.stack), tables.Facts(math.nan, None))
     return tables.summarise(rows, facts, known)
 
 

@@ -3,6 +3,8 @@ Tables that analyze.py prints, and the CSV files that it writes and reads.
 """
 
 import csv
+import math
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +36,7 @@ class ModelScore(NamedTuple):
 class Facts(NamedTuple):
     """What is known about one stack of layers of a model besides its scores."""
 
-    n_params: float
+    n_params: float  # nan: not known
     causal: bool | None
     modality: str = "language"  # or vision, audio
 
@@ -97,6 +99,29 @@ def read_scores(path, matrix, gamma, per_head):
         with_heads = {(row.model, row.revision) for row in rows if row.head is not None}
         require(checkpoints == with_heads, f"{path} was scored without --per_head: give another --csv")
     return rows
+
+
+def rows_so_far(path, takes_long, targets, args):
+    """
+    The rows of the CSV file at path, if there is one: a job that takes long goes on where it ends. Another job writes
+    it anew, and so it must not hold anything else.
+    """
+    if not path or not Path(path).exists():
+        return []
+    if takes_long:
+        return read_scores(path, args.matrix, args.gamma, args.per_head)
+    require_no_others(path, targets)
+    return []
+
+
+def require_no_others(path, targets):
+    """RunError if a CSV file, which is to be written anew, also holds the scores of something that is not in targets."""
+    asked = {(target.model, target.revision) for target in targets}
+    with open(path, newline="") as f:
+        for row in csv.DictReader(f):
+            others = f"{row['model']} {row['revision']}".strip()
+            require((row["model"], row["revision"]) in asked,
+                    f"{path} holds the scores of {others}, which would be lost: give another --csv")
 
 
 def read_row(row):
@@ -185,7 +210,7 @@ def summary_table(summaries):
     lines = [f"{'model':{model_width}}  {'stack':{stack_width}}  layers   params  {'symmetry':20} {'published':>9}   "
              f"{'directionality':20} {'published':>9}  outside  Eq. 17"]
     for summary in summaries:
-        params = tqdm.format_sizeof(summary.n_params)
+        params = "-" if math.isnan(summary.n_params) else tqdm.format_sizeof(summary.n_params)
         line = f"{summary.model:{model_width}}  {summary.stack:{stack_width}}  {summary.n_layer:6}  {params:>7}"
         star = " " if summary.matrix() == "wqk" else "*"
         for score in "symmetry", "directionality":
