@@ -41,7 +41,7 @@ from data.results import arguments, figures, report, runs, tables
 
 BLOCK = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
-CROP = 128  # pictures show this many rows and columns of a W_qk
+CORNER = 128  # pictures show this many rows and columns of a W_qk
 
 
 # ---- the two scores ----------------------------------------------------------------------------------------------
@@ -137,10 +137,10 @@ def scores(w_q, w_k, gamma=GAMMA):
     C, r = w_q.shape[-2:]
     if 3 * r > C:  # then the plain way is faster, as measured at C = 768 and 4096
         s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
-        enough = 1e-8
+        enough = 1e-8  # how small |W_qk|^2 may be, as has_digits measures it
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
-        enough = 1e-4  # larger, because here the squared norms are rounded, and not the norms
+        enough = 1e-4  # larger, because squared norms of rows are rounded here, and there the norms themselves
     square = row_norms.square().sum(-1)  # (...), |W_qk|^2
     if not has_digits(square, w_q, w_k, enough):
         if w_q.ndim > 2:  # one by one, because most of them are good as they are
@@ -228,13 +228,13 @@ class ScoredModel(NamedTuple):
     causal: dict  # stack -> True, False, or None if it cannot be known
     modality: dict  # stack -> language, vision or audio
     rows: list  # of tables.ModelScore
-    crops: list  # the corner (CROP, CROP) of the W_qk of every layer, for pictures
+    corners: list  # the corner (CORNER, CORNER) of the W_qk of every layer, for pictures
     note: str  # how much was read
 
 
 def score_model(target, args):
     """Score a suites.Target, one layer after the other. Other threads read the next layers meanwhile."""
-    rows, crops = [], []
+    rows, corners = [], []
     with open_checkpoint(target.source) as checkpoint:
         shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
         stacks = find_stacks(checkpoint.config, shapes)  # which tensors are q and k, from names and shapes alone
@@ -245,9 +245,9 @@ def score_model(target, args):
         with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:
             for (stack, layer), tensors in zip(layers, stream):
                 tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
-                new_rows, crop = score_layer(target, stack.name, layer, tensors, args)
+                new_rows, corner = score_layer(target, stack.name, layer, tensors, args)
                 rows += new_rows
-                crops.append(crop)
+                corners.append(corner)
                 bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
                 bar.update()
         causal = {stack.name: stack.causal for stack in stacks}
@@ -256,7 +256,7 @@ def score_model(target, args):
         notes = [bytes_read(checkpoint), checkpoint.note]
         notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
         note = ", ".join(part for part in notes if part)
-        return ScoredModel(checkpoint.n_params, causal, modality, rows, crops, note)
+        return ScoredModel(checkpoint.n_params, causal, modality, rows, corners, note)
 
 
 def score_layer(target, stack, layer, tensors, args):
@@ -281,7 +281,7 @@ def score_layer(target, stack, layer, tensors, args):
         for head, values in enumerate(head_scores(w_q, w_k, args.gamma)):
             rows.append(to_row(head, w_q[head], values))
     # The corner of W_qk is the product of the first rows of both factors.
-    corner = wqk(at_least_float32(q[:CROP]), at_least_float32(k[:CROP]))
+    corner = wqk(at_least_float32(q[:CORNER]), at_least_float32(k[:CORNER]))
     return rows, corner.cpu().numpy()
 
 
@@ -324,7 +324,8 @@ def score_rows(step, n_head, new, previous):
         p_k = split_heads(previous_k[layer], n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
         heads = [*scores(w_q, w_k), symmetry_from_factors(left, right)]  # (H,) each
-        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C), of the whole layer
+        # For the whole layer the factors are wide, and the plain way of `scores` is the faster one.
+        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C)
         whole = [*scores(new_q[layer], new_k[layer]), scores(left, right).symmetry]  # () each
         rows.append(runs.RunScore(step, layer, "", *as_texts(whole)))  # an empty cell for the head: the whole layer
         for head, values in enumerate(zip(*heads)):
@@ -377,7 +378,7 @@ def score_all(targets, rows, path, args):
             tables.write_scores(path, rows)  # after every checkpoint, so that nothing is lost if this is stopped
         is_drawn = args.matrices or len(targets) == 1
         if not is_drawn:
-            result = result._replace(crops=[])  # the corners of hundreds of models would fill the memory
+            result = result._replace(corners=[])  # the corners of hundreds of models would fill the memory
         results[target] = result
     return rows, results
 
@@ -414,7 +415,7 @@ def analyze_models(args):
 
     rows, results = score_all(left, rows, path, args)
     if args.matrices and results:
-        matrices = [(target.label(), result.rows, result.crops) for target, result in results.items()]
+        matrices = [(target.label(), result.rows, result.corners) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
     # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:

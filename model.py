@@ -136,7 +136,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, x, positions=None):
-        """x (B, T, C) -> (B, T, C). With positions (B, K), only the rows at these positions: (B, K, C)."""
+        """x (B, T, C) -> (B, Q, C). Q = T, or with positions (B, K), Q = K: only the rows at these positions."""
         context = x  # all tokens have keys and values
         if positions is not None:
             x = rows_at(x, positions)  # (B, Q, C), and only these have queries
@@ -233,7 +233,7 @@ class Transformer(nn.Module):
             nn.init.zeros_(module.bias)
 
     def hidden(self, idx, positions=None):
-        """idx (B, T) -> the output of the last block (B, T, C). With positions (B, K), only these rows (B, K, C)."""
+        """idx (B, T) -> the output of the last block (B, Q, C): all rows, or only those at positions (B, K)."""
         T = idx.shape[1]
         x = self.tok_emb(idx) + self.pos_emb.weight[:T]  # (B, T, C)
         x = self.drop(self.ln_emb(x))
@@ -249,11 +249,11 @@ class Transformer(nn.Module):
         To predict next tokens: targets (B, T), no positions. To predict masked tokens: targets (B, K) at positions
         (B, K). Every row has the same number K of them, so shapes never change.
         """
-        x = self.head(self.hidden(idx, positions))  # (B, T or K, C)
+        x = self.head(self.hidden(idx, positions))  # (B, Q, C)
         weight = self.tok_emb.weight  # (V, C); the logit of a token is the product of x with its embedding
         bias = self.head.bias  # (V,)
         if targets is None:
-            return F.linear(x, weight, bias)  # (B, T or K, V)
+            return F.linear(x, weight, bias)  # (B, Q, V)
         with_gradients = torch.is_grad_enabled()  # inside of the function below this is always False
         return LinearCrossEntropy.apply(x.flatten(0, 1), weight, bias, targets.flatten(), with_gradients)
 
@@ -341,8 +341,9 @@ def to_hf(model):
     missing = [prefix for prefix in prefixes if not any(name.startswith(prefix) for name in ours)]
     if missing:
         raise ValueError(f"a Hugging Face BERT has {prefixes[missing[0]]}*, and this model has no {missing[0]}*")
-    if cfg.qk_norm or cfg.diagonal:
-        raise ValueError(f"a Hugging Face BERT has no qk_norm = {cfg.qk_norm} or diagonal = {cfg.diagonal}")
+    for key, value in dict(qk_norm=cfg.qk_norm, diagonal=cfg.diagonal).items():
+        if value:
+            raise ValueError(f"a Hugging Face BERT has no {key} = {value}")
     state = renamed(ours, prefixes)
     state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # BERT adds this to every token; ours does not
     config = dict(

@@ -255,7 +255,7 @@ def fingerprint(run, step):
 
 def watch():
     """
-    End this process, with one line, if it has not reacted GRACE seconds after SIGTERM.
+    End this process, with one line, GRACE seconds after a signal to stop, if it has not ended by then.
 
     Python runs a signal handler only between two lines of Python. A process that waits on a GPU for a lost one never
     comes there. But the system also writes a byte into a pipe at once, and a thread can read this byte.
@@ -267,8 +267,8 @@ def watch():
     def wait():
         os.read(heard, 1)
         time.sleep(GRACE)
-        end_now(f"train.py: told to stop, and still waiting for another process after {GRACE} s: ending without a new "
-                "checkpoint")
+        end_now(f"train.py: told to stop, and not done after {GRACE} s (waiting for another process, or still writing): "
+                "ending with the last checkpoint that is complete")
 
     threading.Thread(target=wait, daemon=True).start()
 

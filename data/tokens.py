@@ -38,7 +38,7 @@ class DataError(Exception):
 class Shard(NamedTuple):
     path: Path
     n_tokens: int
-    crc32: int | None  # checksum of its bytes; None in old folders
+    crc32: int | None  # checksum of its bytes; None in old folders, where a new time counts as a change
 
 
 class Corpus(NamedTuple):

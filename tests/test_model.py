@@ -242,7 +242,7 @@ def test_a_weight_that_bert_has_no_name_for_is_not_exported():
 
 @pytest.mark.parametrize("key, value", [("qk_norm", True), ("diagonal", 0.5)])
 def test_attention_that_bert_does_not_know_is_not_exported(key, value):
-    with pytest.raises(ValueError, match=f"{key} = {value}"):
+    with pytest.raises(ValueError, match=f"a Hugging Face BERT has no {key} = {value}$"):
         to_hf(Transformer(ModelConfig(**CFG, **{key: value})))
 
 

@@ -45,6 +45,7 @@ def test_rows_of_nan_do_not_count():
     assert math.isnan(compare.smooth(holes)[5]) and compare.smooth(holes)[6] == holes[6]
     assert compare.speed_up(STEPS, holes, FALL) == 0.0
     assert compare.speed_up(STEPS, np.full(11, math.nan), FALL) == -math.inf
+    assert math.isnan(compare.speed_up(STEPS[:1], FALL[:1], FALL[:1]))  # of no training at all nothing can be said
     assert compare.first_step(STEPS, FALL, 2.75) == 300 and compare.first_step(STEPS, holes, 2.75) == 600
 
 
@@ -123,6 +124,11 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, witho
         [int(s), layer, head, (i + layer) / 20, -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
         for i, s in enumerate(steps) for layer in range(n_layer) for head in ("", *range(n_head))])
     return str(folder)
+
+
+def test_a_run_that_is_the_current_folder_has_the_name_of_this_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_run(tmp_path / "random-1"))
+    assert runs.read_run(".").name == "random"
 
 
 def run(*argv):

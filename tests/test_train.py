@@ -319,6 +319,13 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(finished, cau
         assert after == decode(expected[0].tolist())
 
 
+def test_one_token_of_a_very_short_row_is_masked_in_what_a_run_shows():
+    meta = dict(mask_token=257, n_vocab=256)
+    rows = torch.full((3, 2), 65)
+    seen, completed = samples.fill_in(lambda idx: torch.nn.functional.one_hot(idx, 258), rows, meta)
+    assert (seen == 257).sum(1).tolist() == [1, 1, 1] and (completed[seen != 257] == 65).all()
+
+
 def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, capsys):
     train.main(argv(cfg, init_from=finished.out_dir, init="symmetric"))
     first, last = (runs.read(c.out_dir + "/log.csv", runs.LOG_COLUMNS)[i] for c, i in ((cfg, 0), (finished, -1)))

@@ -140,9 +140,11 @@ def first_step(steps, loss, target):
 def speed_up(steps, loss, baseline_loss):
     """
     (T - t) / T, where T is the last step, and t is the first evaluation at which the smoothed loss is at or below the
-    last smoothed loss of the baseline. -inf, less than any number, if it never is.
+    last smoothed loss of the baseline. -inf, less than any number, if it never is. nan if there is no step after 0.
     """
     T = steps[-1]
+    if T == 0:
+        return math.nan
     t = first_step(steps, smooth(loss), target=smooth(baseline_loss)[-1])
     return (T - t) / T
 
@@ -168,9 +170,10 @@ def interval(differences):
     The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
     d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
 
-    Turn the signs of some of the differences less d. Their sum does not fall if the mean of those differences is at
-    most d. So the one-sided p of d is the share of subsets with a mean of at most d, and both ends are means of subsets
-    (Hartigan 1969).
+    Is d excluded? Take d from every difference. If the signs of a subset of m of them are turned, the sum changes by
+    -2 (sum of the subset - m d): it does not fall if the mean of the subset is at most d. So the share of subsets with
+    such a mean is the one-sided p of d, and d stays if this is at least 0.025 on each side. Therefore sort the means of
+    all subsets, and leave out 2.5 of 100 at each end (Hartigan 1969).
     """
     sums = np.zeros(1)  # of all 2^n subsets; the first is empty
     sizes = np.zeros(1)

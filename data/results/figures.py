@@ -164,7 +164,7 @@ def parameter_text(n):
     return f"{n:g}"
 
 
-def plot_model(name, rows, causal, crops, path):
+def plot_model(name, rows, causal, corners, path):
     """The scores of the layers of one model (and of its heads), and the W_qk of its layer of median symmetry."""
     from matplotlib.ticker import MaxNLocator
 
@@ -181,20 +181,20 @@ def plot_model(name, rows, causal, crops, path):
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, max(row.layer for row in rows) + 0.5))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         i = median_layer(layers)
-        draw_parts(pictures, crops[i], layers[i])
+        draw_parts(pictures, corners[i], layers[i])
         put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(layers[i])])
         handles = left.get_legend_handles_labels()[0]
         left.figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=8, ncols=4)
 
 
 def plot_matrices(models, path):
-    """For each model a row: W_qk of its layer of median symmetry, and its parts. models: [(name, rows, crops)]"""
+    """For each model a row: W_qk of its layer of median symmetry, and its parts. models: [(name, rows, corners)]"""
     with figure(path, [1, 1, 1], rows=len(models), inches=3.4) as axes:
         titles = []
-        for row_of_axes, (name, rows, crops) in zip(axes, models):
+        for row_of_axes, (name, rows, corners) in zip(axes, models):
             layers = [row for row in rows if row.head is None]
             i = median_layer(layers)
-            draw_parts(row_of_axes, crops[i], layers[i])
+            draw_parts(row_of_axes, corners[i], layers[i])
             first, *others = titles_of_parts(layers[i])
             titles += [f"{Path(name).name}: {first}", *others]
         put_titles(axes.flat, titles)

@@ -61,8 +61,8 @@ def report_models(rows, results, with_layers, plot):
     if not plot:
         return
     target, result = next(iter(results.items()))
-    if len(results) == 1 and result.crops:  # crops are kept for one model only, and for --matrices
-        figures.plot_model(target.model, rows, result.causal, result.crops, plot)
+    if len(results) == 1 and result.corners:  # corners are kept for one model only, and for --matrices
+        figures.plot_model(target.model, rows, result.causal, result.corners, plot)
     else:
         figures.plot_models(summaries, plot)
 

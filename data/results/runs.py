@@ -1,5 +1,6 @@
 """
-The files of a run, as train.py writes them and analyze.py reads them. No file is ever half-written.
+The files of a run, as train.py writes them and analyze.py reads them. log.csv and scores.csv grow by rows, and `read`
+leaves out a last row that is incomplete. Every other file is complete, or not there.
 
     run.json     the configuration, and which token files the run was trained on; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
@@ -331,7 +332,7 @@ def read_run(folder):
     losses = {name: np.array([float(row[name] or "nan") for row in log]) for name in LOG_COLUMNS}
     steps, layers, heads = read_scores(scores, config["n_layer"], config["n_head"])
     require(log and len(steps), f"{folder} has no row in its CSV files yet")
-    return Run(folder.name.removesuffix(f"-{config['seed']}"), config, losses, steps, layers, heads)
+    return Run(folder.resolve().name.removesuffix(f"-{config['seed']}"), config, losses, steps, layers, heads)
 
 
 def read_scores(rows, n_layer, n_head):

@@ -43,7 +43,8 @@ def sample(model, corpus, predicts_next):
 def fill_in(model, rows, meta):
     """rows (B, T) -> rows with every seventh token masked, and rows with the model's guesses there, (B, T) each."""
     masked = torch.zeros_like(rows, dtype=torch.bool)
-    masked[:, MASK_EVERY // 2 :: MASK_EVERY] = True
+    first = min(MASK_EVERY // 2, rows.shape[1] - 1)  # a row may be shorter than that
+    masked[:, first::MASK_EVERY] = True
     seen = torch.where(masked, meta["mask_token"], rows)
     logits = model(seen)[:, :, : meta["n_vocab"]]  # (B, T, n_vocab)
     return seen, torch.where(masked, logits.argmax(-1), rows)

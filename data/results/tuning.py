@@ -121,5 +121,5 @@ def cells_table(cells, level):
         lines.append(f"{cell.n_embd:4}  {cell.start:18}{cell.scale:13.3g}{cell.v_scale:6.2g} {mark} {losses}; at "
                      f"{cell.best().learning_rate:g}: {left}")
     lines.append(f"(n): seeds; last: step at which the best learning rate comes to {level:g} nats/token; *: the best "
-                 "of this start and width, among those with the most seeds")
+                 "of this start, width and scale of v, among those with the most seeds")
     return "\n".join(lines)
