@@ -267,8 +267,8 @@ def watch():
     def wait():
         os.read(heard, 1)
         time.sleep(GRACE)
-        end_now(f"train.py: told to stop, and not done after {GRACE} s (waiting for another process, or still writing): "
-                "ending with the last checkpoint that is complete")
+        end_now(f"train.py: told to stop, and not done after {GRACE} s (waiting for another process, or writing): ending "
+                "with the last checkpoint that is complete")
 
     threading.Thread(target=wait, daemon=True).start()
 

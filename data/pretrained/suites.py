@@ -289,7 +289,7 @@ def find_all(entries, revision: str | None = None, revisions: str | None = None,
 
 
 def are_trainings(targets: list[Target]) -> bool:
-    """Whether targets are checkpoints of trainings. CheckpointError if some are and some are not: their tables differ."""
+    """Whether targets are checkpoints of trainings. CheckpointError if only some are, because their tables differ."""
     alone = [target.label() for target in targets if target.step is None]
     if 0 < len(alone) < len(targets):
         raise CheckpointError(f"{alone[0]} is no training, and others are: give them in two commands")

@@ -115,7 +115,7 @@ def rows_so_far(path, takes_long, targets, args):
 
 
 def require_no_others(path, targets):
-    """RunError if a CSV file, which is to be written anew, also holds the scores of something that is not in targets."""
+    """RunError if a CSV file, which is to be written anew, holds the scores of something that is not in targets."""
     asked = {(target.model, target.revision) for target in targets}
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
