@@ -66,6 +66,7 @@ TENTH_512 = against("random_512_tenth", "tuned_512", "symmetric_512")
 BERT_DEEP = against("bert_deep", "deep", "random_deep symmetric_deep")
 DEEP_AGAIN = against("random_deep", "deep_again", "symmetric_deep tilted_deep")
 DEEP_STARTS = against("bert_deep", "deep deep_starts", "symmetric_bert_deep tilted_bert_deep indefinite_bert_deep")
+DEEP_LATER = against("bert_deep", "deep deep_starts", "negative_bert_deep skew_bert_deep")
 DEEP_SIGNS = against("random_deep", "deep_again deep_signs", "indefinite_deep negative_deep skew_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
@@ -130,6 +131,8 @@ QUESTIONS = {
         Line("tilted, tuned", RANDOM_256, "tilted_256"),
         Line("4 layers: tilted, 0.02", DEEP_STARTS, "tilted_bert_deep"),
         Line("4 layers: indefinite, 0.02", DEEP_STARTS, "indefinite_bert_deep"),
+        Line("4 layers: skew, 0.02", DEEP_LATER, "skew_bert_deep"),
+        Line("4 layers: W_k = -W_q, 0.02", DEEP_LATER, "negative_bert_deep"),
         Line("4 layers: tilted, scale 1/3", DEEP_AGAIN, "tilted_deep"),
         Line("4 layers: indefinite, scale 1/3", DEEP_SIGNS, "indefinite_deep"),
         Line("4 layers: skew, scale 1/3", DEEP_SIGNS, "skew_deep"),
