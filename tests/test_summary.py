@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data.results import summary
+from data.results import emergence, summary
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,6 +21,13 @@ def last_losses(name, arm):
         if row["arm"] == arm and row["val_loss"]:
             losses[row["seed"]] = float(row["val_loss"])  # rows are in the order of steps
     return losses
+
+
+def last_scores(name, arm, score):
+    """{seed: the last median of a score over layers} of an arm, in the same way."""
+    with open(ROOT / "data" / "results" / f"{name}.csv", newline="") as f:
+        lines = [line for line in f if not line.startswith("#")]
+    return {row["seed"]: float(row[score]) for row in csv.DictReader(lines) if row["arm"] == arm and row[score]}
 
 
 def differences(name, arm, baseline):
@@ -81,3 +88,25 @@ def test_the_figure_has_a_dot_for_every_line_and_it_is_full_where_a_difference_c
     assert full.get_fillstyle() == "full" and hollow.get_fillstyle() == "none"
     assert full.get_xdata()[0] == pytest.approx(lines[0].outcome.difference)
     assert (tmp_path / "summary.png").stat().st_size > 1000
+
+
+# ---- data/results/emergence.py -----------------------------------------------------------------------------------
+
+
+def test_the_readme_has_the_table_of_emergence_and_this_the_means_and_tests_of_its_pairs(capsys):
+    emergence.main()
+    printed = capsys.readouterr().out
+    assert printed in (ROOT / "data" / "results" / "README.md").read_text()
+    shares = []
+    for score in "symmetry", "directionality":
+        encoder = last_scores("emergence_again", "encoder", score)
+        for arm in "decoder", "decoder_masked":
+            other = last_scores("emergence_again", arm, score)
+            pairs = [other[seed] - encoder[seed] for seed in encoder]
+            assert len(pairs) == 8
+            shares.append(share_as_far(pairs))
+            (line,) = [line.split() for line in printed.splitlines() if line.split()[:2] == [score, arm]]
+            assert float(line[2]) == pytest.approx(statistics.mean(other.values()), abs=6e-4)
+            assert float(line[3]) == pytest.approx(statistics.mean(pairs), abs=6e-4)
+            assert line[-1] == "0.031"
+    assert max(4 * min(shares), max(shares)) == 0.03125  # Holm, where three of four are at the smallest share, 2 / 2^8
