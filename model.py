@@ -404,6 +404,9 @@ def load_hf(model, config, state):
     ValueError: what does not fit.
     """
     our_config, _ = to_hf(model)
+    kind = config.get("model_type", "bert")
+    if kind != "bert":
+        raise ValueError(f"it is a model of type {kind}")
     for key, default in HF_DEFAULTS.items():
         there, here = config.get(key, default), our_config[key]
         if there != here:

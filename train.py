@@ -258,8 +258,8 @@ class Trainer:
         self.seconds = state.get("seconds", 0.0)  # older checkpoints do not have it
         before = state["config"]["max_iters"]
         if before < self.cfg.max_iters:
-            self.place.say(f"max_iters was {before:,} so far: from here on the learning rate falls to 0 at "
-                           f"{self.cfg.max_iters:,}")
+            self.place.say(f"max_iters was {before:,} so far: from here on the learning rate is that of a run of "
+                           f"{self.cfg.max_iters:,} updates")
 
     def prepare_net(self):
         """Prepare the network for several processes, and compile it."""

@@ -149,7 +149,7 @@ def load(argv):
 
 def read_file(path):
     """The keys that a config file sets: {name: value}, not yet checked."""
-    variables = run_file(path)
+    variables = run_file(path, config_files("config"))
     if "arms" in variables:
         raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -r -P 2 -L 1 python train.py")
     values = {}
@@ -161,22 +161,23 @@ def read_file(path):
     return values
 
 
-def run_file(path):
-    """Run a config file -> its variables."""
+def run_file(path, there_are):
+    """Run a config file -> its variables. there_are: the files that could be meant, for messages."""
     if Path(path).is_dir():
-        raise ConfigError(f"{path} is a folder; expected a file, one of {config_files()}")
+        raise ConfigError(f"{path} is a folder; expected a file, one of {there_are}")
     try:
         open(path).close()
     except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror}; config/ has {config_files()}")
+        raise ConfigError(f"{path}: {e.strerror}; there are {there_are}")
     try:
         return runpy.run_path(path)
     except (Exception, SystemExit) as e:  # it is the user's code, which may raise whatever it likes
         raise ConfigError(f"{path} is not plain key = value Python: {type(e).__name__} {e}".replace("\n", " "))
 
 
-def config_files():
-    return ", ".join(sorted(path.name for path in Path(__file__).parent.glob("[!_]*.py")))
+def config_files(folder):
+    found = sorted((Path(__file__).parents[1] / folder).glob("[!_]*.py"))
+    return ", ".join(f"{folder}/{path.name}" for path in found)
 
 
 def arms(path):
@@ -186,7 +187,7 @@ def arms(path):
     The file at path sets base (a config file), arms {name: the keys that it changes} and seeds. All arguments are
     checked here, so a mistake in the last arm is found before the first run begins.
     """
-    plan = run_file(path)
+    plan = run_file(path, config_files("config/arms"))
     try:
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
     except KeyError as e:
@@ -229,6 +230,8 @@ def parse(name, text):
 
 def checked(name, value, where):
     """The value, if there is a key of this name and the value has its type. A float also takes an int."""
+    if name not in HINTS and callable(value):
+        raise ConfigError(f"{where}: {name} is a function, and no key: import it as _{name}")
     if name not in HINTS:
         raise ConfigError(f"{where}: unknown key {name} = {value!r}; the nearest one is {nearest(name, HINTS)}")
     hint = HINTS[name]

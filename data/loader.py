@@ -40,8 +40,8 @@ def open_corpus(cfg, place):
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
         if len(split) <= rows * cfg.block_size:
             raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
-                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower block_size or eval_iters, or "
-                              "prepare more")
+                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower batch_size, block_size "
+                              "or eval_iters, or prepare more")
     return corpus
 
 

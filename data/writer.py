@@ -189,7 +189,9 @@ def finish(folder, state):
         for shard in shards(folder, "train", state) + shards(folder, "val", state):
             shard.path.unlink(missing_ok=True)
         (folder / "progress.json").unlink(missing_ok=True)
-        if n_train == 0 and n_val > 0:
+        if state["max_docs"] or state["max_tokens"]:
+            advice = "raise --max_docs and --max_tokens"
+        elif n_train == 0 and n_val > 0:
             advice = "lower --val_fraction"
         else:
             advice = f"give more text; python data/{state['dataset']}/prepare.py --help says what a document is"

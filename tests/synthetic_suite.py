@@ -11,6 +11,7 @@ Encoders and decoders of two sizes from one seed, the same text in the same orde
 folders step0 ... step800; and the larger ones, trained on for the other objective. suite.csv lists them.
 """
 
+import argparse
 import csv
 import sys
 from pathlib import Path
@@ -69,4 +70,6 @@ def main(out):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="where the suite is written")
+    main(Path(parser.parse_args().folder))

@@ -283,10 +283,11 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
 
 
 @pytest.mark.parametrize("flag, words", [
-    ("--gamma=-1", "expected 0 or more"), ("--gamma=nan", "expected 0 or more"),
+    ("--gamma=-1", "expected a number, 0 or more"), ("--gamma=nan", "expected a number, 0 or more"),
     ("--device=foo", "cannot be used here"), ("--device=meta", "cannot be used here"),
     ("--plot=x.abc", "its name ends in none of"),
-    ("--csv=README.md", "holds something else, which would be lost"), ("--offline", "--offline goes with --paper")])
+    ("--csv=README.md", "holds something else, which would be lost"), ("--offline", "--offline goes with --paper"),
+    ("--gamma=inf", "--gamma=inf: expected a number")])
 def test_what_would_fail_after_the_work_is_refused_before_it(tmp_path, monkeypatch, capsys, flag, words):
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("mine")
@@ -554,6 +555,14 @@ def test_ticks_of_layers_are_whole_numbers_and_stacks_of_a_kind_differ_in_shade(
 def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model(tmp_path):
     assert run("--hf", str(SHARED / "weights" / "bert-tiny-sst2-qk"), "--csv", str(tmp_path / "s.csv")) == 0
     assert [float(r["symmetry"]) for r in read(tmp_path / "s.csv")] == pytest.approx([0.620, 0.917], abs=0.01)
+
+
+def test_with_another_gamma_it_is_not_known_what_random_matrices_do(tmp_path):
+    layers = [tables.ModelScore("m", "", "", i, None, 64, 64, "wqk", 3.0, 0.1, 0.9, 0.3) for i in range(2)]
+    (summary,) = tables.summarise(layers, {("m", ""): tables.Facts(1e6, None)}, [])
+    assert summary.n_outside is None and summary.gamma == 3.0
+    assert null.band("directionality", 64, 64, 3.0) is None and null.band("directionality", 64, 64, 2.0)
+    assert null.band("symmetry", 64, 64, 3.0) == null.band("symmetry", 64, 64)  # which has no gamma
 
 
 def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_size(tmp_path, monkeypatch):

@@ -80,12 +80,12 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--seed=1" + 24 * "0"], "expected less than 2**63"),
     (["--out_dir="], "out_dir is empty, expected a folder"),
     (["--out_dir= "], "out_dir is empty, expected a folder"),
-    (["config"], "config is a folder; expected a file, one of bert.py"),
+    (["config"], "config is a folder; expected a file, one of config/bert.py"),
     (["--init=symmetric", "--constraint=skew", "--constraint_weight=1"], "the start has no skew part"),
     (["--init=skew", "--constraint=symmetric", "--constraint_weight=1"], "the start has no symmetric part"),
     (["--constraint=skew"], "set both or neither"),
     (["--constraint_weight=0.1"], "set both or neither"),
-    (["config/nothing.py"], "config/nothing.py: No such file or directory; config/ has bert.py"),
+    (["config/nothing.py"], "config/nothing.py: No such file or directory; there are config/bert.py"),
     (["a.py", "b.py"], "one config file at most"),
 ])
 def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
@@ -105,6 +105,7 @@ def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
     ("class Mine(Exception): pass\nraise Mine('boom')", "is not plain key = value Python: Mine boom"),
     ("open('no/such/file')", "is not plain key = value Python: FileNotFoundError"),
     ("learning_rate = 10**400", "is larger than any float"),
+    ("from math import sqrt\nn_layer = 2", "sqrt is a function, and no key: import it as _sqrt"),
     ("_n = 3\nimport math", "sets no key; expected lines such as n_layer = 4"),
 ])
 def test_a_mistake_in_a_file_is_named_with_the_file(tmp_path, text, words):
@@ -149,6 +150,12 @@ def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, text, wor
     (tmp_path / "two.py").write_text(text)
     with pytest.raises(ConfigError, match=words):
         list(arms(str(tmp_path / "two.py")))
+
+
+def test_a_comparison_that_is_not_there_is_named_beside_those_that_are():
+    with pytest.raises(ConfigError, match="there are .*config/arms/starts.py") as e:
+        list(arms("nope.py"))
+    assert "config/bert.py" not in str(e.value)
 
 
 def test_a_list_of_no_runs_is_refused_because_xargs_would_train_something_else():

@@ -562,6 +562,13 @@ def test_text_with_a_byte_order_mark_is_read_without_it(encoding, tmp_path):
     assert written.encode() in sum(documents(folder).values(), [])
 
 
+def test_a_limit_that_leaves_one_document_is_refused_with_the_limit(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"a few words of {name}\n" * 100)
+    with pytest.raises(tokens.DataError, match="raise --max_docs and --max_tokens"):
+        text.main([str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), "--max_docs=1", f"--out_dir={tmp_path / 'out'}"])
+
+
 def test_one_short_file_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "short.txt").write_text("a few words\n\n" * 100)
     with pytest.raises(tokens.DataError, match="short.txt.*give more text; .*text/prepare.py --help says what a"):

@@ -314,6 +314,11 @@ def test_offline_is_a_word_of_paper():
     assert "--offline goes with --paper" in run("--hf", "gpt2", "--offline")
 
 
+@pytest.mark.parametrize("option", ["--revision", "--revisions"])
+def test_the_paper_has_no_revisions(option):
+    assert f"{option} goes with --hf" in run("--paper", "--offline", option, "v*")
+
+
 def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
     from tests.test_runs import write_run
 

@@ -178,6 +178,8 @@ def test_arms_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):
     assert out[1].startswith("fast") and out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
     assert "random" not in "".join(out)
     assert "no arm is called sloe: there are" in run(str(tmp_path / "c.csv"), "--arms", "sloe")
+    left_out = run(str(tmp_path / "c.csv"), "--arms", "fast", "slow", "--baseline", "random")
+    assert left_out == "analyze.py: --baseline=random is none of --arms: add it there"
 
 
 def test_what_one_seed_gains_over_another_stands_below_the_table(tmp_path, capsys):
@@ -303,6 +305,33 @@ def test_seeds_that_have_come_less_far_are_drawn_as_far_as_all_have(tmp_path, ca
     assert not run(*folders, "--plot", str(tmp_path / "p.png"), "--csv", str(tmp_path / "t.csv"))
     assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
     assert "1 of its runs have not finished" in capsys.readouterr().out
+
+
+def test_seeds_with_rows_at_other_steps_are_averaged_where_both_have_one():
+    steps, values = figures_runs.stack_curves([np.array([0, 10, 15, 20, 30]), np.array([0, 10, 20, 30, 40])],
+                                              [np.array([0, 1, 9, 2, 3]), np.array([4, 5, 6, 7, 8])])
+    assert steps.tolist() == [0, 10, 20, 30] and values.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_comparison_is_not_written_over_by_one_that_lacks_some_of_its_runs(tmp_path):
+    first, second = write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", init="skew")
+    path = tmp_path / "c.csv"
+    assert not run(first, second, "--csv", str(path))
+    before = path.read_bytes()
+    assert "holds a run of b with the seed 1, which would be lost" in run(first, "--csv", str(path))
+    assert "holds a run of b" in run(str(path), "--arms", "a", "--csv", str(path))
+    assert path.read_bytes() == before
+    assert not run(str(path), write_run(tmp_path / "c-1", init="tilted"), "--csv", str(path))  # one more is welcome
+
+
+@pytest.mark.parametrize("level", ["nan", "inf"])
+def test_a_level_that_is_no_number_is_refused(tmp_path, level):
+    assert "--level" in run(write_run(tmp_path / "a-1"), "--level", level, "--plot", str(tmp_path / "p.png"))
+
+
+def test_there_is_nothing_to_write_of_the_authors_runs_alone(tmp_path):
+    theirs = ROOT / "data" / "results" / "published" / "loss_curves.csv"
+    assert "nothing to write in" in run(str(theirs), "--csv", str(tmp_path / "c.csv"))
 
 
 @pytest.mark.parametrize("changes, words", [

@@ -333,6 +333,21 @@ def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, caps
     assert f"the weights are those of {finished.out_dir}: init, qk_std and v_std do not" in capsys.readouterr().out
 
 
+def test_a_model_that_is_no_bert_is_refused_by_its_kind(finished, tmp_path, cfg):
+    shutil.copytree(finished.out_dir, tmp_path / "gpt2")
+    (tmp_path / "gpt2" / "config.json").write_text(json.dumps(dict(model_type="gpt2", n_head=4)))
+    said = refusal(argv(cfg, init_from=tmp_path / "gpt2"))
+    assert "is not the BERT that this configuration describes: it is a model of type gpt2" in said
+
+
+def test_a_run_that_is_too_short_to_decay_is_not_said_to_decay_when_it_is_made_longer(cfg, capsys):
+    short = replace(cfg, max_iters=2, warmup_iters=100)
+    train.main(argv(short))
+    train.main(argv(short, max_iters=4, init_from="resume"))
+    said = capsys.readouterr().out
+    assert "max_iters was 2 so far" in said and "falls to 0" not in said
+
+
 def test_a_bert_of_an_older_transformers_also_holds_the_numbers_of_its_positions(finished, tmp_path, cfg, capsys):
     config = json.loads(Path(finished.out_dir, "config.json").read_text())
     state = load_file(Path(finished.out_dir, "model.safetensors"))

@@ -3,6 +3,7 @@ The command line of analyze.py: its options, and a check of them before any work
 """
 
 import argparse
+import math
 from pathlib import Path
 
 import torch
@@ -54,13 +55,16 @@ def parse(argv, description, gamma):
 
 def check(args):
     """Refuse now what would otherwise fail after the work is done."""
-    require(args.gamma >= 0, f"--gamma={args.gamma:g}: expected 0 or more")
+    require(0 <= args.gamma < math.inf, f"--gamma={args.gamma:g}: expected a number, 0 or more")
+    require(math.isfinite(args.level), f"--level={args.level:g}: expected a number [nats/token]")
     try:
         torch.zeros(1, device=args.device).item()
     except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     require(not args.offline or args.paper,
             "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
+    for flag in "revision", "revisions":
+        require(args.hf or not getattr(args, flag), f"--{flag} goes with --hf")
     require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
     require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
     for flag, path in ("plot", args.plot), ("matrices", args.matrices):

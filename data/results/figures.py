@@ -83,9 +83,9 @@ def put_legend(axis, handles=None, ncols=1):
     axis.figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, ncols=ncols)
 
 
-def put_null(axis, score, n, r):
-    """Draw a grey band: the range of 95 of 100 random matrices."""
-    band = null.band(score, n, r)
+def put_null(axis, score, n, r, gamma=null.GAMMA):
+    """Draw a grey band, if it is known: the range of 95 of 100 random matrices."""
+    band = null.band(score, n, r, gamma)
     if band:
         axis.axhspan(*band, color="0.93", lw=0, zorder=-1)
 
@@ -119,7 +119,7 @@ def draw_summary(axis, number, summary, score):
     """One stack in the panel of a score."""
     x = summary.n_params
     q1, median, q3 = getattr(summary, score)
-    band = null.band(score, summary.n, summary.r)
+    band = null.band(score, summary.n, summary.r, summary.gamma)
     if band:
         axis.plot([x, x], band, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
     axis.errorbar(x, median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white", mew=0.5,
@@ -172,7 +172,7 @@ def plot_model(name, rows, causal, corners, path):
     colours = stack_colours(causal)
     with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
         for axis, score in (left, "symmetry"), (right, "directionality"):
-            put_null(axis, score, layers[0].n, layers[0].r)
+            put_null(axis, score, layers[0].n, layers[0].r, layers[0].gamma)
             for stack in causal:
                 label = f"{stack or Path(name).name} ({kind_of(causal[stack])})"
                 mine = [row for row in rows if row.stack == stack]

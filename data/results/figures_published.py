@@ -7,7 +7,7 @@ import numpy as np
 from data.pretrained import audit
 from data.results import compare
 from data.results.figures import DECODER, ENCODER, MARKERS, colour_of, figure, layer_colour, put_zero, share_limits
-from data.results.figures_runs import stack_curves, styles
+from data.results.figures_runs import stack_scores, styles
 from data.results.published import Trajectory
 from data.results.tables import SCORES
 
@@ -177,18 +177,18 @@ def columns_of(trajectories, our_arms):
 
 
 def mean_over_seeds(records):
-    """The mean over the runs of one arm, as a Trajectory, cut to the length of the shortest."""
-    symmetry = stack_curves([record.layers["symmetry"] for record in records]).mean(0)  # (S, L)
-    directionality = stack_curves([record.layers["directionality"] for record in records]).mean(0)  # (S, L)
+    """The mean over the runs of one arm, as a Trajectory, at the steps that all of them have."""
+    steps, symmetry = stack_scores(records, [record.layers["symmetry"] for record in records])  # (S,), (seeds, S, L)
+    _, directionality = stack_scores(records, [record.layers["directionality"] for record in records])
     first = records[0]
     return Trajectory(
         name=first.arm,
         n_layer=first.config["n_layer"],
         causal=first.config["causal"],
         corpus="ours",
-        steps=first.steps[: len(symmetry)],
-        symmetry=symmetry,
-        directionality=directionality,
+        steps=steps,
+        symmetry=symmetry.mean(0),
+        directionality=directionality.mean(0),
     )
 
 

@@ -2,6 +2,7 @@
 The pictures of training runs: one run, and comparisons. Blue is an encoder and purple a decoder.
 """
 
+import functools
 import itertools
 import math
 
@@ -40,19 +41,30 @@ def plot_run(run, path):
 
 def draw_layers(axis, records, score):
     """A line for each layer over the steps: the mean over the runs of one arm."""
-    values = stack_curves([record.layers[score] for record in records]).mean(0)  # (steps, L)
-    n_layer = values.shape[1]
+    steps, values = stack_scores(records, [record.layers[score] for record in records])  # (S,), (seeds, S, L)
+    n_layer = values.shape[2]
     for layer in range(n_layer):
-        axis.plot(records[0].steps[: len(values)], values[:, layer], color=layer_colour(layer, n_layer),
+        axis.plot(steps, values[:, :, layer].mean(0), color=layer_colour(layer, n_layer),
                   label=f"layer {layer}")
     put_zero(axis)
     axis.set(xlabel="step", ylabel=f"{score} of $W_{{qk}}$")
 
 
-def stack_curves(curves):
-    """The curves of several seeds, (steps, ...) each -> (seeds, steps, ...), cut to the length of the shortest."""
-    length = min(len(curve) for curve in curves)
-    return np.stack([curve[:length] for curve in curves])
+def stack_curves(steps, curves):
+    """
+    The curves of several seeds where all of them have a row -> those steps (S,), and the values (seeds, S, ...).
+
+    steps: those of each curve, (steps,). curves: (steps, ...) each. A seed may be behind the others, or have been
+    written at other intervals.
+    """
+    shared = functools.reduce(np.intersect1d, steps)
+    values = [curve[np.isin(own, shared)] for own, curve in zip(steps, curves)]
+    return shared, np.stack(values)
+
+
+def stack_scores(records, curves):
+    """stack_curves of curves that have the steps of scores.csv, one for each record."""
+    return stack_curves([record.steps for record in records], curves)
 
 
 # ---- a comparison ------------------------------------------------------------------------------------------------
@@ -122,8 +134,8 @@ def plot_runs(arms, outcomes, level, curves, path):
             draw_losses(loss, records, name, style[name])
             for axis, score in (symmetry, "symmetry"), (directionality, "directionality"), (updates, "update_symmetry"):
                 draw_medians(axis, records, score, style[name], band=len(arms) <= 6)
-            values = stack_curves([record.symmetry_std for record in records]).mean(0)
-            spread.plot(records[0].steps[: len(values)], values, **style[name])
+            steps, values = stack_scores(records, [record.symmetry_std for record in records])  # (S,), (seeds, S)
+            spread.plot(steps, values.mean(0), **style[name])
         loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
         loss.set(ylabel="nats/token", ylim=loss_limits(arms, level))
         draw_dots(leaving, outcomes, style, [outcome.first_steps for outcome in outcomes], np.median)
@@ -146,8 +158,8 @@ def plot_runs(arms, outcomes, level, curves, path):
 
 def draw_losses(axis, records, name, style):
     """The mean over seeds. If seeds end far from each other, each seed as well."""
-    mean = stack_curves([record.val_loss for record in records]).mean(0)  # (steps,)
-    axis.plot(records[0].eval_steps[: len(mean)], mean, label=name, **style)
+    steps, values = stack_curves([record.eval_steps for record in records], [record.val_loss for record in records])
+    axis.plot(steps, values.mean(0), label=name, **style)
     last = [record.val_loss[-1] for record in records]
     if max(last) - min(last) > SPLIT:
         for record in records:
@@ -156,8 +168,7 @@ def draw_losses(axis, records, name, style):
 
 def draw_medians(axis, records, score, style, band):
     """The median over layers, as a mean over seeds; with a band from the lowest seed to the highest."""
-    values = stack_curves([record.medians[score] for record in records])  # (seeds, steps)
-    steps = records[0].steps[: values.shape[1]]
+    steps, values = stack_scores(records, [record.medians[score] for record in records])  # (S,), (seeds, S)
     axis.plot(steps, values.mean(0), **style)
     if band:
         axis.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.1, lw=0)

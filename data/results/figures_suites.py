@@ -99,7 +99,7 @@ def draw_medians(axis, trainings, score):
 
 
 def draw_layers(axis, training, score):
-    put_null(axis, score, training.n, training.r)
+    put_null(axis, score, training.n, training.r, training.gamma)
     values = getattr(training, score)  # (P, L)
     n_layer = values.shape[1]
     for layer in range(n_layer):
@@ -180,7 +180,7 @@ def handles_of(axes):
 
 
 def draw_pair(axis, pair, score):
-    put_null(axis, score, pair.encoder.n, pair.encoder.r)
+    put_null(axis, score, pair.encoder.n, pair.encoder.r, pair.encoder.gamma)
     for one in pair.encoder, pair.decoder:
         causal = one.member.causal
         axis.plot(one.depth(), getattr(one, score), ".-", color=colour_of(causal), label=kind_of(causal))

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 
 NULL = Path(__file__).parent / "null.csv"
+GAMMA = 2.0  # of the directionalities in this file
 
 
 @functools.cache
@@ -19,14 +20,16 @@ def read(path):
         return list(csv.DictReader(f))
 
 
-def band(score, n, r):
+def band(score, n, r, gamma=GAMMA):
     """
-    (low, high): 95 of 100 random matrices have a score in this range, at the nearest size in null.csv. None without it.
+    (low, high): 95 of 100 random matrices have a score in this range, at the nearest size in null.csv. None without it,
+    and for directionality with another gamma.
 
     The range narrows with n, and hardly depends on r. So we look for the nearest n first, then for the nearest r.
     """
     rows = read(NULL)
-    if not rows:
+    has_gamma = score != "symmetry"
+    if not rows or (has_gamma and gamma != GAMMA):
         return None
 
     def distance(row):

@@ -127,6 +127,17 @@ def is_comparison(path):
         return f.read(len(first)) == first
 
 
+def require_no_others(path, arms):
+    """RunError if the comparison at path, which is to be written anew, also has another run than those of arms."""
+    kept = {(record.arm, str(record.seed)) for records in arms.values() for record in records}
+    with open(path, newline="", errors="replace") as f:
+        for row in csv.DictReader(line for line in f if not line.startswith("#")):
+            run = row.get("arm"), row.get("seed")
+            is_kept = run in kept or None in run  # None: a damaged line
+            require(is_kept, f"{path} holds a run of {run[0]} with the seed {run[1]}, which would be lost: give "
+                             "another --csv")
+
+
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError if it is damaged, or lacks a column."""
     try:

@@ -12,7 +12,7 @@ from data.pretrained.files import printable
 from data.pretrained.sources import known_models
 from data.results import (compare, figures, figures_published, figures_runs, figures_suites, figures_tuning,
                           published, records, tables, tables_suites, tuning)
-from data.results.runs import TRACE_AFTER, RunError, read_run
+from data.results.runs import TRACE_AFTER, RunError, read_run, require
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 #
@@ -143,8 +143,14 @@ def report_runs(args):
         else:
             ours.append(path)
     curves, trajectories = published.read_csv_files(theirs)
-    arms = compare.choose(compare.pool(ours), args.arms)
-    arms = compare.arrange(arms, args.baseline)
+    arms = compare.pool(ours)
+    is_left_out = args.arms and args.baseline in arms and args.baseline not in args.arms
+    require(not is_left_out, f"--baseline={args.baseline} is none of --arms: add it there")
+    arms = compare.arrange(compare.choose(arms, args.arms), args.baseline)
+    if args.csv:
+        require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
+        if Path(args.csv).exists():
+            records.require_no_others(args.csv, arms)
     outcomes, cells = [], []
     if args.baseline is None and tuning.varies_rates(arms):
         cells = tuning.find_cells(arms, args.level)  # the best learning rate of each start, and no tests
@@ -158,7 +164,7 @@ def report_runs(args):
         show(tables.comparison_table(outcomes, arms, args.level))
     if trajectories:
         show(published.ends_table(trajectories, arms))
-    if args.csv and arms:
+    if args.csv:
         records.write_comparison(args.csv, arms)
     if args.plot:
         draw_runs(arms, outcomes, cells, args.level, curves, trajectories, Path(args.plot))

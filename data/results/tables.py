@@ -52,8 +52,9 @@ class Summary(NamedTuple):
     modality: str
     published: dict  # its row of data/pretrained/models.csv, or {}
     n_outside: int | None  # layers whose directionality random matrices seldom have; None: not known
-    n: int  # the size of its layers, as in ModelScore
+    n: int  # the size of its layers, and gamma, as in ModelScore
     r: int
+    gamma: float
     symmetry: tuple  # (q1, median, q3) over layers, as the next two
     directionality: tuple
     directionality_eq17: tuple
@@ -177,6 +178,7 @@ def summarise_stack(layers, facts, published):
         n_outside=count_outside(layers),
         n=layers[0].n,
         r=layers[0].r,
+        gamma=layers[0].gamma,
         symmetry=quartiles([row.symmetry for row in layers]),
         directionality=quartiles([row.directionality for row in layers]),
         directionality_eq17=quartiles([row.directionality_eq17 for row in layers]),
@@ -194,7 +196,7 @@ def count_outside(layers):
     """
     n_outside = 0
     for row in layers:
-        band = null.band("directionality", row.n, row.r)
+        band = null.band("directionality", row.n, row.r, row.gamma)
         if band is None:
             return None
         low, high = band

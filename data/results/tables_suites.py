@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.results.null import GAMMA
+
 GRID = np.linspace(0, 1, 21)  # relative depth
 
 
@@ -23,6 +25,7 @@ class Training(NamedTuple):
     r: int
     symmetry: np.ndarray  # (P, L)
     directionality: np.ndarray  # (P, L)
+    gamma: float = GAMMA
 
 
 def find_trainings(targets, rows, surveys):
@@ -69,6 +72,7 @@ def find_training(name, causal, rows, step_of):
         r=rows[0].r,
         symmetry=symmetry,
         directionality=directionality,
+        gamma=rows[0].gamma,
     )
 
 
@@ -106,6 +110,7 @@ class Scored(NamedTuple):
     r: int
     symmetry: np.ndarray  # (L,)
     directionality: np.ndarray  # (L,)
+    gamma: float = GAMMA
 
     def depth(self):
         """The relative depth of its layers, (L,): 0 is the first layer, 1 the last."""
@@ -130,6 +135,7 @@ def find_scored(members, rows):
                 r=layers[0].r,
                 symmetry=np.array([row.symmetry for row in layers]),
                 directionality=np.array([row.directionality for row in layers]),
+                gamma=layers[0].gamma,
             ))
     return found
 
