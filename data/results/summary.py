@@ -67,6 +67,8 @@ BERT_DEEP = against("bert_deep", "deep", "random_deep symmetric_deep")
 DEEP_AGAIN = against("random_deep", "deep_again", "symmetric_deep tilted_deep")
 DEEP_STARTS = against("bert_deep", "deep deep_starts", "symmetric_bert_deep tilted_bert_deep indefinite_bert_deep")
 DEEP_LATER = against("bert_deep", "deep deep_starts", "negative_bert_deep skew_bert_deep")
+DEEP_SELF = Tests(["deep", "deep_starts", "deep_parts"], [("symmetric_no_self_bert_deep", "symmetric_bert_deep"),
+                                                          ("random_self_bert_deep", "bert_deep")])
 DEEP_SIGNS = against("random_deep", "deep_again deep_signs", "indefinite_deep negative_deep skew_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
@@ -125,6 +127,7 @@ QUESTIONS = {
         Line("W_k = -W_q, 0.02", START, "negative"),
         Line("W_k = -W_q, scale 1/3", SIGNS, "negative_qkv"),
         Line("tilted against W_k = W_q, scale 1/3", REST, "tilted_qkv"),
+        Line("only self, 0.02", START, "random_self"),
         Line("no self against W_k = W_q, 0.02", REST, "symmetric_no_self"),
     ],
     "other starts against random, C = 256": [
@@ -133,6 +136,8 @@ QUESTIONS = {
         Line("4 layers: indefinite, 0.02", DEEP_STARTS, "indefinite_bert_deep"),
         Line("4 layers: skew, 0.02", DEEP_LATER, "skew_bert_deep"),
         Line("4 layers: W_k = -W_q, 0.02", DEEP_LATER, "negative_bert_deep"),
+        Line("4 layers: only self, 0.02", DEEP_SELF, "random_self_bert_deep"),
+        Line("4 layers: no self against W_k = W_q, 0.02", DEEP_SELF, "symmetric_no_self_bert_deep"),
         Line("4 layers: tilted, scale 1/3", DEEP_AGAIN, "tilted_deep"),
         Line("4 layers: indefinite, scale 1/3", DEEP_SIGNS, "indefinite_deep"),
         Line("4 layers: skew, scale 1/3", DEEP_SIGNS, "skew_deep"),
