@@ -230,9 +230,9 @@ def parse(name, text):
 
 def checked(name, value, where):
     """The value, if there is a key of this name and the value has its type. A float also takes an int."""
-    if name not in HINTS and callable(value):
-        raise ConfigError(f"{where}: {name} is a function, and no key: import it as _{name}")
     if name not in HINTS:
+        if callable(value):
+            raise ConfigError(f"{where}: {name} is a function, and no key: import it as _{name}")
         raise ConfigError(f"{where}: unknown key {name} = {value!r}; the nearest one is {nearest(name, HINTS)}")
     hint = HINTS[name]
     choices = typing.get_args(hint)

@@ -50,8 +50,8 @@ def shuffled(i, n, seed):
         np.random.default_rng(seed).permutation(n)[i]
 
     but that makes all n numbers in every step, when only B of them are needed. A Feistel network computes each of the
-    B by itself. It is a permutation of range(4 ** half), where 4 ** half is at least n. If it takes i
-    out of range(n), it is applied again until the result is below n. This makes a permutation of range(n).
+    B by itself. It is a permutation of range(4 ** half), where 4 ** half is at least n. If it takes i out of range(n),
+    it is applied again until the result is below n. This makes a permutation of range(n).
     """
     half = 1  # the number of bits in each half of a number
     while 4**half < n:

@@ -459,6 +459,9 @@ def test_scores_of_other_models_are_not_written_over(tmp_path):
     told = run("--hf", str(tmp_path / "a"), "--csv", path)
     assert f"{path} holds the scores of {tmp_path / 'b'}, which would be lost" in told and "\n" not in told
     assert (tmp_path / "s.csv").read_bytes() == before
+    damaged = before + b'"' + 200_000 * b"a"  # a cell that Python's csv refuses
+    (tmp_path / "s.csv").write_bytes(damaged)
+    assert "s.csv is damaged" in run(*both) and (tmp_path / "s.csv").read_bytes() == damaged
 
 
 @pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0",

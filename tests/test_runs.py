@@ -321,6 +321,9 @@ def test_a_comparison_is_not_written_over_by_one_that_lacks_some_of_its_runs(tmp
     assert "holds a run of b with the seed 1, which would be lost" in run(first, "--csv", str(path))
     assert "holds a run of b" in run(str(path), "--arms", "a", "--csv", str(path))
     assert path.read_bytes() == before
+    damaged = tmp_path / "d.csv"
+    damaged.write_bytes(before + b'"' + 200_000 * b"a")
+    assert "d.csv is damaged" in run(first, second, "--csv", str(damaged))
     assert not run(str(path), write_run(tmp_path / "c-1", init="tilted"), "--csv", str(path))  # one more is welcome
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from config import TrainConfig
-from data.results.runs import RunError, replacing, require
+from data.results.runs import RunError, find_lost, replacing, require
 
 # Runs of one arm may differ in these keys. All but the seed say where and how a run runs, and not what it computes.
 FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "keep", "micro_batch_size",
@@ -130,12 +130,8 @@ def is_comparison(path):
 def require_no_others(path, arms):
     """RunError if the comparison at path, which is to be written anew, also has another run than those of arms."""
     kept = {(record.arm, str(record.seed)) for records in arms.values() for record in records}
-    with open(path, newline="", errors="replace") as f:
-        for row in csv.DictReader(line for line in f if not line.startswith("#")):
-            run = row.get("arm"), row.get("seed")
-            is_kept = run in kept or None in run  # None: a damaged line
-            require(is_kept, f"{path} holds a run of {run[0]} with the seed {run[1]}, which would be lost: give "
-                             "another --csv")
+    for arm, seed in find_lost(path, ["arm", "seed"], kept):
+        raise RunError(f"{path} holds a run of {arm} with the seed {seed}, which would be lost: give another --csv")
 
 
 def read_comparison(path):

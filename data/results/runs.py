@@ -113,6 +113,20 @@ def replacing(path):
             temporary.unlink(missing_ok=True)
 
 
+def find_lost(path, columns, kept):
+    """
+    What would be lost if the CSV file at path were written anew: the cells in `columns` of every row of it, as a tuple,
+    that are not in kept. A line with # and a line that is cut short hold no row. RunError: the file is damaged.
+    """
+    with open(path, newline="", errors="replace") as f:
+        try:
+            rows = list(csv.DictReader(line for line in f if not line.startswith("#")))
+        except csv.Error as e:
+            raise RunError(f"{path} is damaged ({e}): give another --csv") from e
+    found = [tuple(row.get(column) for column in columns) for row in rows]
+    return [cells for cells in found if cells not in kept and None not in cells]
+
+
 def write_json(path, value):
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2) + "\n")

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.results import compare, null
-from data.results.runs import RunError, replacing, require
+from data.results.runs import RunError, find_lost, replacing, require
 
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
 
@@ -118,11 +118,9 @@ def rows_so_far(path, takes_long, targets, args):
 def require_no_others(path, targets):
     """RunError if a CSV file, which is to be written anew, holds the scores of something that is not in targets."""
     asked = {(target.model, target.revision) for target in targets}
-    with open(path, newline="") as f:
-        for row in csv.DictReader(f):
-            others = f"{row['model']} {row['revision']}".strip()
-            require((row["model"], row["revision"]) in asked,
-                    f"{path} holds the scores of {others}, which would be lost: give another --csv")
+    for cells in find_lost(path, ["model", "revision"], asked):
+        name = " ".join(cells).strip()
+        raise RunError(f"{path} holds the scores of {name}, which would be lost: give another --csv")
 
 
 def read_row(row):
