@@ -176,13 +176,25 @@ def matrix_rate(device, dtype):
     if device.type != "cuda":
         return None
     n = 8192
+    return 2 * n**3 / product_seconds(n, device, dtype)
+
+
+def slowdown(device, dtype):
+    """How many times as long as in float32 a matrix product takes in dtype: above 1 if the device emulates it."""
+    if dtype == "float32":
+        return 1.0
+    return product_seconds(512, device, dtype) / product_seconds(512, device, "float32")
+
+
+def product_seconds(n, device, dtype):
+    """The time that one product of two (n, n) matrices takes."""
     x = torch.ones(n, n, device=device, dtype=getattr(torch, dtype))
     (x @ x)[0, 0].item()  # the first product takes longer; item() waits for the GPU
     began = time.perf_counter()
     for _ in range(10):
         y = x @ x
     y[0, 0].item()
-    return 10 * 2 * n**3 / (time.perf_counter() - began)
+    return (time.perf_counter() - began) / 10
 
 
 def require_memory(cfg, vocab_size, device):

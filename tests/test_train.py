@@ -585,6 +585,18 @@ def test_on_a_gpu_a_line_has_the_share_of_its_matrix_rate(cfg, monkeypatch, caps
     assert f", {tokens_per_s * flops / 16 / 1e9:.0%} of the GPU's matrix rate" in line
 
 
+def test_a_number_format_that_the_device_emulates_is_named_at_the_start(cfg, monkeypatch, capsys):
+    """As on a CPU without AVX-512. Nothing is timed here: the seconds of a product are given."""
+    seconds = dict(float32=1.0, bfloat16=10.0)
+    monkeypatch.setattr(_place, "product_seconds", lambda n, device, dtype: seconds[dtype])
+    train.main(argv(cfg, max_iters=4, dtype="bfloat16"))
+    line = "matrix products take 10 times as long in bfloat16 as in float32 on this device: --dtype=float32 is faster"
+    assert line in capsys.readouterr().out
+    seconds["bfloat16"] = 0.5
+    train.main(argv(cfg, max_iters=4, dtype="bfloat16", out_dir=cfg.out_dir + "2"))
+    assert "times as long" not in capsys.readouterr().out
+
+
 def test_a_checkpoint_of_another_run_or_cut_short_is_refused_by_name(finished, cfg, tmp_path):
     out = Path(cfg.out_dir)
     out.mkdir()

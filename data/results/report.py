@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from config._place import slowdown
 from data.pretrained import audit
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
@@ -114,6 +115,10 @@ def describe_start(trainer):
         f"batch of {cfg.batch_size} = {place.world} processes x {n_micro_batches} micro-batches x {micro_batch_size} "
         f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
     ]
+    times = slowdown(place.device, cfg.dtype)
+    if times > 2:  # less can be chance, and is not worth a line
+        lines.append(f"matrix products take {times:.0f} times as long in {cfg.dtype} as in float32 on this device: "
+                     f"--dtype=float32 is faster")
     if cfg.init_from not in ("scratch", "resume"):
         lines.append(f"the weights are those of {cfg.init_from}: init, qk_std and v_std do not apply")
     if cfg.profile and cfg.max_iters - trainer.step <= TRACE_AFTER:
