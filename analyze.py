@@ -89,7 +89,8 @@ def directionality_eq17(m, gamma=GAMMA):
     The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole.
 
     Its sign can be wrong. Let one column be very long. It raises the threshold of the columns, so it is the only one
-    above, and counts once. Of the rows about 2 in 100 are above their threshold by chance, and each counts as much.
+    above. Of the rows about 2 in 100 are above their threshold by chance. Each is much shorter than that column, but
+    counts as a whole too, and together they are more.
     """
     r = outliers(m.norm(dim=-1), gamma)
     c = outliers(m.norm(dim=-2), gamma)
@@ -140,7 +141,7 @@ def scores(w_q, w_k, gamma=GAMMA):
         enough = 1e-8  # how small |W_qk|^2 may be, as has_digits measures it
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
-        enough = 1e-4  # larger, because squared norms of rows are rounded here, and there the norms themselves
+        enough = 1e-4  # larger: from_gram rounds squared norms of rows, from_product the norms themselves
     square = row_norms.square().sum(-1)  # (...), |W_qk|^2
     if not has_digits(square, w_q, w_k, enough):
         if w_q.ndim > 2:  # one by one, because most of them are good as they are
@@ -151,7 +152,7 @@ def scores(w_q, w_k, gamma=GAMMA):
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     is_zero = s.isnan()  # the symmetry of a zero matrix is 0 / 0
     d, eq17 = d.masked_fill(is_zero, math.nan), eq17.masked_fill(is_zero, math.nan)
-    return Scores(s.to(w_q), d.to(w_q), eq17.to(w_q))  # dtype and device as they came, also after float64
+    return Scores(s.to(w_q), d.to(w_q), eq17.to(w_q))  # back from float64 on the CPU, if that was needed
 
 
 def symmetry_from_factors(w_q, w_k):
@@ -236,15 +237,15 @@ def score_model(target, args):
     """Score a suites.Target, one layer after the other. Other threads read the next layers meanwhile."""
     rows, corners = [], []
     with open_checkpoint(target.source) as checkpoint:
-        shapes = {tensor: info.shape for tensor, info in checkpoint.tensors.items()}
+        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
         stacks = find_stacks(checkpoint.config, shapes)  # which tensors are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
-        name = printable(target.label())
-        with tqdm(total=len(layers), desc=name, unit="layer", leave=False, disable=None) as bar:
+        label = printable(target.label())
+        with tqdm(total=len(layers), desc=label, unit="layer", leave=False, disable=None) as bar:
             for (stack, layer), tensors in zip(layers, stream):
-                tensors = {key: tensor.to(args.device) for key, tensor in tensors.items()}
+                tensors = {name: tensor.to(args.device) for name, tensor in tensors.items()}
                 new_rows, corner = score_layer(target, stack.name, layer, tensors, args)
                 rows += new_rows
                 corners.append(corner)
@@ -259,14 +260,15 @@ def score_model(target, args):
         return ScoredModel(checkpoint.n_params, causal, modality, rows, corners, note)
 
 
-def score_layer(target, stack, layer, tensors, args):
+def score_layer(target, stack_name, layer, tensors, args):
     """-> the rows of one layer (and of its heads, with --per_head), and the corner of its W_qk that is drawn."""
 
     def to_row(head, factor, values):
         n, r = factor.shape
         found = Scores(*[float(value) for value in values])
-        return tables.ModelScore(model=target.model, revision=target.revision, stack=stack, layer=layer.index,
-                                 head=head, n=n, r=r, matrix=args.matrix, gamma=args.gamma, **found._asdict())
+        return tables.ModelScore(model=target.model, revision=target.revision, stack=stack_name,
+                                 layer=layer.index, head=head, n=n, r=r, matrix=args.matrix, gamma=args.gamma,
+                                 **found._asdict())
 
     w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
     if args.matrix == "published":
@@ -404,16 +406,16 @@ def analyze_models(args):
     takes_long = args.paper or args.suite or suites.are_trainings(targets)
     rows = tables.rows_so_far(path, takes_long, targets, args)
     done = {(row.model, row.revision) for row in rows}
-    left = []
+    to_score = []
     if not args.offline:
-        left = [target for target in targets if (target.model, target.revision) not in done]
+        to_score = [target for target in targets if (target.model, target.revision) not in done]
 
     # Say how many bytes each training will take before reading them.
-    surveys = suites.survey(targets, left)
+    surveys = suites.survey(targets, to_score)
     for seen in surveys:
         print(printable(seen.line()), file=sys.stderr)
 
-    rows, results = score_all(left, rows, path, args)
+    rows, results = score_all(to_score, rows, path, args)
     if args.matrices and results:
         matrices = [(target.label(), result.rows, result.corners) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
@@ -427,7 +429,7 @@ def analyze_models(args):
     elif rows:
         with_layers = len(targets) == 1 or (args.per_head and not args.csv)
         report.report_models(rows, results, with_layers, args.plot)
-    return 1 if errors or len(results) < len(left) else 0
+    return 1 if errors or len(results) < len(to_score) else 0
 
 
 def main(argv):

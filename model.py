@@ -2,11 +2,13 @@
 The Transformer of the paper (S2.1, Table S1), which is BERT, all of it in this file.
 
 It has one switch. With causal=False it is an encoder: every token sees all tokens, and it learns to fill in masked
-ones. With causal=True the same network is a decoder: no token sees a later one, and it learns to predict the next one.
+ones. With causal=True the same network is a decoder: no token sees a later one, and it learns to predict the next one
+(or to fill in masks as well, if train.py is told so).
 
     model = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64))
-    logits = model(idx)         # idx (B, T) -> (B, T, V)
-    loss = model(idx, targets)  # what train.py minimises [nats/token]
+    logits = model(idx)                    # idx (B, T) -> (B, T, V)
+    loss = model(idx, targets)             # next tokens: targets (B, T) -> their mean loss [nats/token]
+    loss = model(idx, targets, positions)  # K masked tokens in each sequence: targets and positions (B, K)
 
 As in BERT: LayerNorm after each sublayer, learned absolute positions, exact GELU, output weights tied to the token
 embedding. Hidden states and logits equal those of transformers' BertForMaskedLM and BertLMHeadModel
@@ -49,8 +51,9 @@ class SelfAttention(nn.Module):
 
         softmax(x W_q,h W_k,h^T x^T / sqrt(D)) x W_v,h                                           Eq. (1), (S18)
 
-    Tokens i and j are compared by x_i^T W_qk x_j with W_qk = W_q W_k^T. This matrix is what the paper is about. Its
-    rows belong to the query side, its columns to the key side.
+    Head h compares tokens i and j by x_i^T W_qk,h x_j, with W_qk,h = W_q,h W_k,h^T (C, C) of rank D. The sum of these
+    is the W_qk of the layer, W_q W_k^T, Eq. (S20). This matrix is what the paper is about. Its rows belong to the query
+    side, its columns to the key side.
     """
 
     def __init__(self, cfg):
@@ -84,7 +87,8 @@ class SelfAttention(nn.Module):
         # The next call computes
         #     logits = q @ k.mT / sqrt(D) + mask  # (B, H, Q, T)
         #     y = softmax(logits) @ v             # (B, H, Q, D)
-        # without ever storing the logits. It divides by sqrt(D), as BERT does; Eq. (1) and (S18) print sqrt(C).
+        # without storing the logits (on a CPU only if attn_dropout is 0). It divides by sqrt(D), as BERT does; Eq. (1)
+        # and (S18) print sqrt(C).
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=self.causal and mask is None,
             dropout_p=self.dropout if self.training else 0.0,  # this function does not know about model.eval()
@@ -92,10 +96,11 @@ class SelfAttention(nn.Module):
         return self.proj(y.transpose(1, 2).flatten(2))  # put the heads side by side: (B, Q, C)
 
     def mask(self, q, k, positions):
-        """What is added to the logits: (B or 1, 1, Q, T), or None."""
-        # scaled_dot_product_attention makes the usual causal mask by itself, so that needs no mask from here.
-        usual_causal = self.causal and positions is None
-        if self.diagonal == 0 and (usual_causal or not self.causal):
+        """What is added to the logits, (B or 1, 1, Q, T). None: nothing, or only the usual causal mask."""
+        # scaled_dot_product_attention makes the usual causal mask by itself. But in the last block of a decoder that
+        # fills in masks, row i of q is not token i.
+        needs_positions = self.causal and positions is not None
+        if self.diagonal == 0 and not needs_positions:
             return None
         key_at = torch.arange(k.shape[2], device=q.device)  # (T,), the position of every key
         query_at = key_at[None] if positions is None else positions  # (B or 1, Q), the position of every query
@@ -275,7 +280,8 @@ def count_flops(cfg, n_targets):
 
 # ---- our names <-> the names of a Hugging Face BERT --------------------------------------------------------------
 #
-# Both have the same tensors, and both store a Linear as (out, in). So only the names have to be changed.
+# Both store a Linear as (out, in), so the names change and the weights do not. BERT has one tensor more: the embeddings
+# of its token types, of which every token here has the type 0. to_hf writes zeros, and from_hf adds type 0 to pos_emb.
 
 HF_NAMES = {  # how our name begins -> how theirs begins
     "tok_emb.": "bert.embeddings.word_embeddings.",

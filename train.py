@@ -7,9 +7,9 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
 The run is written into out_dir: run.json at the start, log.csv and scores.csv during training, and at every evaluation
-ckpt.pt, the model as a Hugging Face BERT (model.safetensors, config.json) and run.png. data/results/runs.py describes
-them. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or 129 (1 with torchrun).
-How to train on several nodes is in config/_place.py.
+ckpt.pt and the model as a Hugging Face BERT (model.safetensors, config.json). run.png is drawn at evaluations, every 10
+seconds at most, and at the end. data/results/runs.py describes them. Ctrl-C, SIGTERM and SIGHUP save a checkpoint
+first; the exit status is then 130, 143 or 129 (1 with torchrun). How to train on several nodes is in config/_place.py.
 """
 
 import contextlib
@@ -200,7 +200,7 @@ class Trainer:
         self.step += 1
 
     def seed_dropout(self, first_row):
-        """Make dropout a function of (seed, step, row), as batches are. Then a resumed run needs no random state."""
+        """Make dropout depend on seed, step and micro-batch alone. Then a resumed run needs no random state."""
         (seed,) = np.random.SeedSequence([self.cfg.seed, self.step, first_row]).generate_state(1)
         torch.manual_seed(int(seed))
 
@@ -266,7 +266,7 @@ class Trainer:
         if self.place.world > 1:
             # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
             # the others now, and takes the mean of their gradients in every step.
-            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)  # saves a copy of gradients
+            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)  # one copy of the gradients
         on_gpu = self.place.device.type == "cuda"
         if self.cfg.compile == "on" or (self.cfg.compile == "auto" and on_gpu):
             self.compile()
@@ -291,10 +291,10 @@ class Trainer:
     def tokens_per_s(self):
         return len(self.losses) * self.cfg.batch_size * self.cfg.block_size / self.seconds
 
-    def write_log(self):
-        """Evaluate, append a row to log.csv, and print it. At step 0 there is no training loss yet."""
+    def write_log(self, val_loss):
+        """Append a row to log.csv, print it, and begin the next one. At step 0 there is no training loss yet."""
         n_tokens = self.step * self.cfg.batch_size * self.cfg.block_size
-        row = runs.LogRow(self.step, n_tokens, val_loss=f"{self.evaluate():.6f}")
+        row = runs.LogRow(self.step, n_tokens, val_loss=f"{val_loss:.6f}")
         if self.losses:
             row = row._replace(
                 train_loss=f"{sum(self.losses) / len(self.losses):.6f}",
@@ -345,7 +345,7 @@ class Trainer:
             )
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             self.export()
-            if time.monotonic() - self.drawn_at > DRAW_EVERY:  # report_run draws once more when the run ends
+            if time.monotonic() - self.drawn_at > DRAW_EVERY:  # once more when the run ends
                 figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
                 self.drawn_at = time.monotonic()
 
@@ -377,7 +377,7 @@ def loop(trainer, signals):
     with place.progress_bar(cfg.max_iters, trainer.step) as bar:
         if trainer.step == 0:  # the start belongs to every curve
             trainer.write_scores()
-            trainer.write_log()
+            trainer.write_log(trainer.evaluate())
             trainer.save()
         began = time.perf_counter()
         for batch in batches:
@@ -399,7 +399,7 @@ def loop(trainer, signals):
             if time_to_score:
                 trainer.write_scores()
             if time_to_evaluate:
-                trainer.write_log()
+                trainer.write_log(trainer.evaluate())
             if time_to_evaluate or told_to_stop:
                 trainer.save()  # after the rows, so that no row before this checkpoint can be missing
             if told_to_stop and not is_end:
@@ -419,6 +419,7 @@ def train(cfg, place):
         place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
         sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
     if place.rank == 0:
+        figures_runs.plot_run(runs.read_run(trainer.out), trainer.out / "run.png")
         place.say(report_run(trainer.out))
         with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
             place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))

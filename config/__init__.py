@@ -52,7 +52,7 @@ class TrainConfig:
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
     init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a BERT of the same tokens")
-    mlm_probability: float = key(0.15, "share of the tokens that an encoder predicts")
+    mlm_probability: float = key(0.15, "share of the tokens that are masked")
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
     constraint_weight: float = key(0.0, "its weight, gamma of Eq. (S146)")
     batch_size: int = key(256, "sequences in an update, over all processes")

@@ -56,7 +56,7 @@ def shuffled(i, n, seed):
     half = 1  # the number of bits in each half of a number
     while 4**half < n:
         half += 1
-    keys = np.random.SeedSequence(seed).generate_state(4, np.uint64) | np.uint64(1)
+    keys = np.random.SeedSequence(seed).generate_state(4, np.uint64) | np.uint64(1)  # odd, so a product with them loses no bits
     x = feistel(i.astype(np.uint64), half, keys)
     while (x >= n).any():
         x = np.where(x >= n, feistel(x, half, keys), x)

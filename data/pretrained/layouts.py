@@ -48,7 +48,8 @@ class Layer:
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
-        -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible.
+        -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible (products
+        are float32).
 
         LayoutError if the shapes do not fit the config, or the dtype is not a float of at least 16 bits.
         """
@@ -209,14 +210,14 @@ def rows_of(model_type: str) -> list[Row]:
     return [row for row in ROWS if model_type in row.types.split()]
 
 
-def refuse_unknown(model_type: str, part_type: str, config: dict):
+def refuse_unknown(model_type: str, unknown: str | None, config: dict):
     hint = "data/pretrained/layout_table.py lists those that are"
-    if part_type is None and "architecture" in config:
+    if unknown is None and "architecture" in config:
         hint = "this is a checkpoint of timm, whose config.json has no number of heads; take that of transformers"
-    elif part_type is None:
+    elif unknown is None:
         hint = "config.json names none; write the one that the weights are of into it, such as \"model_type\": \"bert\""
     of_model = f"{model_type}: " if model_type else ""
-    require(part_type in KNOWN, f"{of_model}model_type {part_type!r} is not known ({hint})")
+    require(unknown in KNOWN, f"{of_model}model_type {unknown!r} is not known ({hint})")
 
 
 def check_shapes(layer: Layer, shapes: Mapping[str, tuple[int, ...]]):
@@ -356,7 +357,7 @@ def sizes_of_layer(sizes: Sizes, config: dict, i: int) -> Sizes:
 def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
     """The numbers of the layers that have their own queries and keys, and a softmax."""
     layer_types = pick_words(config, "layer_types layers_block_type")
-    n_own = left_out(row, config, n_layer).start
+    n_own = left_out(row, config, n_layer).start  # so many come before those
     if layer_types and row.own is not shared_blocks:
         return [i for i, layer_type in enumerate(layer_types[:n_own]) if layer_type in SOFTMAX]
     if row.own:
@@ -378,10 +379,10 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, .
     """The layers of one stack. LayoutError if they are not exactly the layers of the config."""
     n_layer, sizes = read_sizes(row, part)
     scored = scored_layers(row, part.config, n_layer)
-    no_part = left_out(row, part.config, n_layer)
+    ignored = left_out(row, part.config, n_layer)
     names = defaultdict(dict)  # layer -> weight -> name of the tensor
     for match in matches:
-        if int(match["i"]) not in no_part:
+        if int(match["i"]) not in ignored:
             names[int(match["i"])][match["weight"]] = match[0]
 
     told = f"{part.model_type}: {len(scored)} attention layers in config.json"

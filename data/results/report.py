@@ -129,9 +129,8 @@ def describe_start(trainer):
 
 
 def report_run(folder):
-    """Draw run.png in the folder of a run, and return a table with the first and the last scores of every layer."""
+    """A table with the first and the last scores of every layer of a run."""
     run = read_run(folder)
-    figures_runs.plot_run(run, Path(folder) / "run.png")
     loss = run.log["val_loss"][-1]
     return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
 

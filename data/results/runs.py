@@ -8,6 +8,7 @@ leaves out a last row that is incomplete. Every other file is complete, or not t
     ckpt.pt      what resuming needs, written at every evaluation; a finished run does not need it any more
     ckpt-STEP.pt, ckpt-best.pt        with --keep=N: the last N checkpoints, and the one with the lowest validation loss
     model.safetensors, config.json    the model as a Hugging Face BERT
+    run.png      losses and scores over the steps: drawn at evaluations, every 10 seconds at most, and at the end
     trace.json   with --profile=True: five updates, for chrome://tracing or ui.perfetto.dev
 
 Rows are written before the checkpoint of their step. So a run that was killed may have rows after its last checkpoint.
@@ -302,7 +303,7 @@ def begin(folder, cfg, meta, step):
 
 
 def save_checkpoint(folder, cfg, meta, state):
-    """Write ckpt.pt. It needs no random state, because batches, masks and dropout depend on (seed, step, row) alone."""
+    """Write ckpt.pt. It needs no random state: batches and dropout follow from seed, step and micro-batch."""
     rows = {name: (folder / name).read_bytes().count(b"\n") - 1 for name, _ in FILES}  # without the header
     with replacing(folder / "ckpt.pt") as temporary, open(temporary, "wb") as f:
         torch.save(describe(cfg, meta) | dict(rows=rows) | state, f)
