@@ -15,7 +15,7 @@ of W_qk along the identity I. A matrix can be symmetric with or without such a p
     random       independent of W_q                 about 0    0         all tokens alike
     symmetric    W_q                                +1         +         what is like it
     tilted       W_q (I + N)^T, N skew               0         +         what is like it, as in symmetric
-    mimetic      W_q W_k^T near 0.7 (Z + I)         0.6 to 0.7 +         what is like it
+    mimetic      W_q W_k^T near 0.7 (Z + I)         0.5 to 0.7 +         what is like it
     indefinite   W_q (A + A^T)                      +1         0         all tokens alike
     negative     -W_q                               +1         -         what is unlike it
     skew         W_q (A - A^T)^T                    -1         0         all tokens alike

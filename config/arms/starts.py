@@ -9,7 +9,7 @@ base = "config/small.py"
 seeds = [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 _big = (3 * 128) ** -0.5  # the published scale, 1 / sqrt(3 C)
-_up = 0.02 * 2**0.25  # q and k together as large as in "tilted", where |W_k| is sqrt(2) |W_q|
+_up = 0.02 * 2**0.25  # W_qk as large as that of "tilted", which has sqrt(2) times the norm of "symmetric"
 _self = 64**0.5 * 128 * 0.02**2  # what W_k = W_q at 0.02 adds to the logit of a token with itself: sqrt(D) C std^2
 arms = {
     "random": dict(),

@@ -1,5 +1,5 @@
 """
-The table and the figure of README.md: what scale gains, and what W_k = W_q gains, in every setting that was tried.
+The table and the figure of README.md: what scale gains, what W_k = W_q gains, and what other starts gain.
 
     python data/results/summary.py                # prints the table, draws data/results/summary.png
 
@@ -51,6 +51,7 @@ def against(baseline, files, arms):
 # What was tested together, as in starts.md.
 START = against("random", "starts", "random_up random_qkv symmetric symmetric_up symmetric_qkv tilted indefinite negative"
                 " random_self")
+RANDOM_QKV = against("random_qkv", "starts", "symmetric_qkv")
 REST = Tests(["starts"], [("mimetic", "random"), ("skew", "random"), ("symmetric_no_self", "symmetric"),
                           ("tilted_qkv", "symmetric_qkv")])
 SIGNS = against("random_qkv", "starts", "negative_qkv indefinite_qkv skew_qkv")
@@ -98,10 +99,11 @@ QUESTIONS = {
     "W_k = W_q against random, larger scale": [  # "tuned": scale and learning rate are the best of each
         Line("C = 64, tuned", RANDOM_64, "symmetric_64"),
         Line("C = 128, tuned", CONFIRM, "symmetric_128"),
+        Line("C = 128, scale 1/3", RANDOM_QKV, "symmetric_qkv"),
         Line("C = 256, tuned", RANDOM_256, "symmetric_256"),
         Line("C = 512, tuned", RANDOM_512, "symmetric_512"),
         Line("C = 512, scale 0.1", TENTH_512, "symmetric_512"),
-        Line("C = 256, 4 layers, tuned", DEEP_AGAIN, "symmetric_deep"),
+        Line("C = 256, 4 layers, scale 1/3", DEEP_AGAIN, "symmetric_deep"),
         Line("C = 128, words, scale 1/3", RANDOM_WORDS, "symmetric_qkv_words"),
         Line("C = 128, English, tuned on code", ENGLISH_TUNED, "symmetric_tuned_english"),
         Line("C = 128, QK-norm: no scale", QK_NORM, "symmetric_norm"),
