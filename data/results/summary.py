@@ -73,8 +73,8 @@ DEEP_SELF = Tests(["deep", "deep_starts", "deep_parts"], [("symmetric_no_self_be
 DEEP_SIGNS = against("random_deep", "deep_again deep_signs", "indefinite_deep negative_deep skew_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
-ENGLISH = against("random_english", "english", "random_sharp_english symmetric_english symmetric_tuned_english")
-ENGLISH_TUNED = against("random_sharp_english", "english", "symmetric_tuned_english")
+ENGLISH = Tests(["english_long"], [("random_qkv_english", "random_english"), ("symmetric_english", "random_english"),
+                                   ("tilted_english", "random_english"), ("symmetric_qkv_english", "random_qkv_english")])
 WORDS_AGAIN = against("random_words", "words_again", "random_qkv_words")
 RANDOM_WORDS = against("random_qkv_words", "words", "random_words symmetric_qkv_words")
 BERT_WORDS = against("random_words", "words", "symmetric_words tilted_words")
@@ -93,7 +93,7 @@ QUESTIONS = {
         Line("C = 512, scale 1/3", BERT_512, "random_512"),
         Line("C = 256, 4 layers, scale 1/3", BERT_DEEP, "random_deep"),
         Line("C = 128, words, scale 1/3", WORDS_AGAIN, "random_qkv_words"),
-        Line("C = 128, English, scale 1", ENGLISH, "random_sharp_english"),
+        Line("C = 128, English, scale 1/3", ENGLISH, "random_qkv_english"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
     ],
     "W_k = W_q against random, larger scale": [  # "tuned": scale and learning rate are the best of each
@@ -105,7 +105,7 @@ QUESTIONS = {
         Line("C = 512, scale 0.1", TENTH_512, "symmetric_512"),
         Line("C = 256, 4 layers, scale 1/3", DEEP_AGAIN, "symmetric_deep"),
         Line("C = 128, words, scale 1/3", RANDOM_WORDS, "symmetric_qkv_words"),
-        Line("C = 128, English, tuned on code", ENGLISH_TUNED, "symmetric_tuned_english"),
+        Line("C = 128, English, scale 1/3", ENGLISH, "symmetric_qkv_english"),
         Line("C = 128, QK-norm: no scale", QK_NORM, "symmetric_norm"),
         Line("C = 128, decoder, scale 1/3", RANDOM_DECODERS, "symmetric_qkv"),
     ],
@@ -122,6 +122,7 @@ QUESTIONS = {
         Line("tilted, 0.02", START, "tilted"),
         Line("C = 256: tilted, tuned", RANDOM_256, "tilted_256"),
         Line("words: tilted, 0.02", BERT_WORDS, "tilted_words"),
+        Line("English: tilted, 0.02", ENGLISH, "tilted_english"),
         Line("mimetic, 0.02", REST, "mimetic"),
         Line("skew, 0.02", REST, "skew"),
         Line("indefinite, 0.02", START, "indefinite"),
