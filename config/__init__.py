@@ -141,10 +141,21 @@ def load(argv):
         values["out_dir"] = f"out/{Path(path).stem}"
         for name, value in read_file(path).items():
             values[name] = checked(name, value, path)
+    given = {}
     for flag in flags:
         name, _, text = flag.removeprefix("--").partition("=")
-        values[name] = checked(name, parse(name, text), "command line")
-    return TrainConfig(**values)
+        given[name] = checked(name, parse(name, text), "command line")
+    check_scale(values, given)
+    return TrainConfig(**(values | given))
+
+
+def check_scale(values, given):
+    """ConfigError if the command line changes n_embd alone, and the file has computed a scale from its own n_embd."""
+    width = values.get("n_embd")
+    for key in "qk_std", "v_std":
+        if given.get("n_embd", width) != width and key in values and key not in given:
+            raise ConfigError(f"n_embd = {given['n_embd']}: the file sets {key} = {values[key]:.4g} for n_embd = {width}; "
+                              f"give --{key} too (1/sqrt(3 n_embd) is {(3 * given['n_embd']) ** -0.5:.4g})")
 
 
 def read_file(path):

@@ -27,7 +27,7 @@ from config._place import Place
 from config import ConfigError, TrainConfig, _place
 from data import batches, tokens
 from data.loader import AHEAD, Loader, split_batch
-from data.results import figures_runs, runs, samples
+from data.results import compare, figures_runs, runs, samples
 from data.text import prepare
 from tests import bench
 from tests.lives import begin, begin_ranks, draw_nothing, end
@@ -475,6 +475,28 @@ def test_a_finished_run_is_neither_overwritten_nor_changed_by_resuming(finished)
     assert "holds a run already" in e.value.code
     train.main(argv(finished, init_from="resume"))
     assert result(finished.out_dir) == before
+
+
+def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg):
+    train.main(argv(cfg, init_from=finished.out_dir))
+    train.main(argv(cfg, init_from="resume", max_iters=14))
+    assert runs.read_run(cfg.out_dir).config["init_from"] == finished.out_dir
+    assert not compare.is_plain(compare.PLAIN | dict(init_from=finished.out_dir))
+    for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
+        Path(cfg.out_dir, name).unlink()
+    said = refusal(argv(cfg, init_from="resume"))
+    assert f"began from {finished.out_dir}: begin again with --init_from={finished.out_dir}" in said
+    train.main(argv(cfg, init_from=finished.out_dir))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_model_of_no_run_is_not_overwritten(cfg, name):
+    path = Path(cfg.out_dir, name)
+    path.parent.mkdir()
+    path.write_bytes(b"somebody's")
+    for init_from in "scratch", "resume":
+        assert f"holds a {name} that is of no run" in refusal(argv(cfg, init_from=init_from))
+    assert path.read_bytes() == b"somebody's"
 
 
 def test_logs_whose_checkpoint_was_deleted_are_kept_and_can_still_be_read(finished, cfg):

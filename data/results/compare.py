@@ -103,7 +103,8 @@ def baselines(arms, chosen=None):
 
 
 def is_plain(config):
-    return all(config[key] == value for key, value in PLAIN.items())
+    is_scratch = config.get("init_from", "scratch") in ("scratch", "resume")  # a CSV does not have this key
+    return is_scratch and all(config[key] == value for key, value in PLAIN.items())
 
 
 def arrange(arms, chosen=None):

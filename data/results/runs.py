@@ -23,7 +23,7 @@ import os
 import pickle
 import shutil
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -249,10 +249,16 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     """
     The checkpoint (a dict) from which a run goes on, or None if it begins at step 0.
 
-    RunError: the folder has a run and `resume` is False, or it has another run, or the checkpoint is damaged.
+    RunError: the folder has a run and `resume` is False, or it has another run or a model, or the checkpoint is damaged.
     """
     path = Path(folder) / "ckpt.pt"
     if not path.exists():
+        for name in "model.safetensors", "config.json":
+            is_ours = Path(folder, "run.json").exists() or not Path(folder, name).exists()
+            require(is_ours, f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
+        start = began_from(folder)
+        require(cfg.init_from != "resume" or start == "scratch",
+                f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
         for name, header in FILES:
             steps = [int(row["step"]) for row in read_begun(Path(folder) / name, header)]
             require(max(steps, default=0) == 0, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: "
@@ -268,6 +274,13 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     require_same_run(path, theirs, describe(cfg, meta))
     require_rows(Path(folder), state)
     return state
+
+
+def began_from(folder):
+    """Where the weights of the run in a folder came from: scratch (also if there is no run yet), or a folder."""
+    if not Path(folder, "run.json").exists():
+        return "scratch"
+    return read_config(Path(folder))["init_from"].replace("resume", "scratch")  # older runs said so when they resumed
 
 
 def require_same_run(path, theirs, ours):
@@ -296,6 +309,8 @@ def require_rows(folder, state):
 def begin(folder, cfg, meta, step):
     """Prepare the files of a run that is at `step`. Only one process does this, before any training."""
     folder = Path(folder)
+    if cfg.init_from == "resume":
+        cfg = replace(cfg, init_from=began_from(folder))  # it stays known where the weights came from
     write_json(folder / "run.json", describe(cfg, meta))
     last = step if step > 0 else -1  # at step 0 a run writes the rows of its start again
     for name, header in FILES:
