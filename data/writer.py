@@ -9,6 +9,7 @@ and ends with the same bytes. Memory is bounded by the size of a shard.
 """
 
 import argparse
+import contextlib
 import hashlib
 import itertools
 import json
@@ -73,7 +74,8 @@ def default_folder(args):
 
 def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     """
-    Tokenise a corpus into args.out_dir, going on where an interrupted run stopped, and return the folder.
+    Tokenise a corpus into args.out_dir, going on where an interrupted run stopped, and return the folder. If another
+    process is writing there, wait for it first.
 
     read(part, note): yields the documents (str) of a part, the same ones at every call. Empty ones are left out.
         Inside of it, note(kind, n) reports a count, such as how many characters could not be decoded.
@@ -84,19 +86,20 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     check_options(args)
     folder = Path(args.out_dir or default_folder(args))
     new = new_state(args, source, len(parts), files)
-    state = resume(folder, new)
-    finished = (folder / "meta.json").exists()
-    if not finished:
-        order = np.random.default_rng(args.seed).permutation(len(parts))
-        parts = [parts[i] for i in order]
-        validates = None  # decided for each document; or for each part, if files stay whole
-        if whole_files:
-            validates = choose_files(files, new)[order]
-        state = write_shards(folder, state, parts, read, validates, args.num_proc, total)
-    for kind, counts in state["notes"].items():
-        print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
-    if not finished:
-        finish(folder, state)
+    with locked(folder):
+        state = resume(folder, new)
+        finished = (folder / "meta.json").exists()
+        if not finished:
+            order = np.random.default_rng(args.seed).permutation(len(parts))
+            parts = [parts[i] for i in order]
+            validates = None  # decided for each document; or for each part, if files stay whole
+            if whole_files:
+                validates = choose_files(files, new)[order]
+            state = write_shards(folder, state, parts, read, validates, args.num_proc, total)
+        for kind, counts in state["notes"].items():
+            print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
+        if not finished:
+            finish(folder, state)
     docs, tokens = state["n_docs"], state["n_tokens"]
     megabytes = tokens * np.dtype(state["dtype"]).itemsize / 1e6
     print(f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, "
@@ -109,6 +112,29 @@ def some(names):
     names = list(names)
     more = ", ..." if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Lock a folder, so that one process at a time writes there. The system unlocks it when the process ends."""
+    import fcntl  # in here, because Windows does not have it, and can still read what is there
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)  # the folder itself, so that no other file is left in it
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written ({error.strerror}): choose another --out_dir") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{folder}: another process is writing token files there; this one waits for it", flush=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:
+        pass  # this file system has no locks
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 # The keys of a state that must be the same when a script goes on in a folder.
@@ -130,7 +156,7 @@ def new_state(args, source, n_parts, files):
 
 
 def resume(folder, new):
-    """The state that an earlier run with the same options has left in the folder, or else the new state."""
+    """The state that an earlier run with the same options has left in the folder, or the new state if there is none."""
     for path in folder / "meta.json", folder / "progress.json":
         if path.exists():
             state = read_state(path, new)
@@ -144,6 +170,11 @@ def resume(folder, new):
             for shard in shards(folder, "train", state) + shards(folder, "val", state):
                 check_size(shard, size_of(shard.path), state)
             return state
+    # write_shard saves progress.json before the first shard, so without it the shards are from somewhere else.
+    for pattern in "train.bin", "train.*.bin", "val.bin", "val.*.bin":
+        if any(folder.glob(pattern)):
+            raise DataError(f"{folder} holds token files that data/{new['dataset']}/prepare.py has not written "
+                            f"({pattern}): move them away, or choose another --out_dir")
     return new
 
 
@@ -272,6 +303,8 @@ def write_shard(folder, state, documents, validates, encode, pool):
     n_shards = len(state["tokens"]["train"])
     order = np.random.default_rng([state["seed"], n_shards]).permutation(len(ids))
 
+    if n_shards == 0:
+        save_state(folder, state)  # before any shard, so that resume knows the shards as its own
     state = dict(state, n_docs=state["n_docs"] + len(ids), n_tokens=n_tokens, checksum=f"{checksum % 2**64:x}",
                  part=last.part, row=last.row, lowest=lowest)
     state = save_shard(folder, "train", state, [ids[i] for i in order if not to_val[i]])

@@ -141,7 +141,7 @@ def test_a_file_without_the_column_or_broken_or_missing_ends_in_one_line(data, m
     host.files[JIGSAW] = {"data/train-00000-of-00001.parquet": data} if data else {}
     run = prepare("jigsaw")
     assert run.returncode == 1 and message in run.stderr.splitlines()[-1] and "Traceback" not in run.stderr
-    assert not (tmp_path / "out").exists()
+    assert not [*tmp_path.glob("out/*")]
 
 
 def shard(texts):

@@ -196,8 +196,9 @@ def folder_of_text(tmp_path):
 def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(folder_of_text, tmp_path):
     argv = [str(folder_of_text), "--shard_size=100000", "--val_fraction=0.2"]
     text.main([*argv, f"--out_dir={tmp_path / 'whole'}"])
-    for n, when in (1, "before"), (1, "after"), (2, "before"), (3, "before"), (3, "after"), (5, "after"), (8, "before"):
-        run = subprocess.run([sys.executable, "-c", KILLED, str(n), when, *argv, f"--out_dir={tmp_path / 'killed'}"],
+    for kill in "1 before", "1 after", "2 before", "2 after", "3 before", "3 after", "5 after", "8 before":
+        n, when = kill.split()
+        run = subprocess.run([sys.executable, "-c", KILLED, n, when, *argv, f"--out_dir={tmp_path / 'killed'}"],
                              cwd=ROOT, capture_output=True)
         assert run.returncode == -signal.SIGKILL, run.stderr.decode()
         with pytest.raises(tokens.DataError, match="no finished token files: run python data/"):
@@ -291,6 +292,84 @@ def test_a_full_disk_ends_in_one_line_and_a_later_run_goes_on(folder_of_text, tm
     for folder in "full", "whole":
         subprocess.run([*argv, f"--out_dir={tmp_path / folder}"], check=True, capture_output=True)
     assert contents(tmp_path / "full") == contents(tmp_path / "whole")
+
+
+# ---- what is already in the folder -------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("texts", [[["a", "b"]], [["too short"]]])
+@pytest.mark.parametrize("names", [["train.bin", "val.bin", "meta.pkl"], ["val.bin"], ["train.7.bin"], ["val.1.bin"]])
+def test_token_files_of_another_program_are_neither_overwritten_nor_deleted(names, texts, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(b"from elsewhere")
+    with pytest.raises(tokens.DataError, match="out holds token files that data/test/prepare.py has not .*--out_dir$"):
+        write(folder, texts)
+    assert contents(folder) == {name: b"from elsewhere" for name in names}
+
+
+def test_files_that_are_no_token_files_stay_as_they_are(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    others = {name: b"from elsewhere" for name in ("notes.txt", "model.bin", "training.bin", "meta.pkl")}
+    for name, data in others.items():
+        (folder / name).write_bytes(data)
+    assert contents(write(folder, [["a", "b"]])) == others | contents(write(tmp_path / "alone", [["a", "b"]]))
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_named_in_one_line(name, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(tokens.DataError, match=f"^{tmp_path / name} cannot be written .*: choose another --out_dir$"):
+        write(tmp_path / name, [["a", "b"]])
+
+
+def test_a_read_that_fails_before_the_first_shard_leaves_no_file(tmp_path):
+    def read(part, note):
+        raise OSError("the network is gone")
+    with pytest.raises(tokens.DataError, match="network is gone"):
+        write(tmp_path / "out", [["a", "b"]], read=read)
+    assert not [*tmp_path.glob("out/*")]
+
+
+MAKE = """
+import pathlib, sys
+from data.stdlib import prepare
+read = prepare.read
+def slow_read(name, note):
+    print("reads", flush=True)
+    sys.stdin.readline()
+    return read(name, note)
+prepare.ROOT = pathlib.Path(sys.argv[1])
+prepare.read = slow_read
+prepare.make(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("first_ends", ["finished", "killed"])
+def test_a_process_waits_for_another_one_that_makes_the_same_folder(first_ends, tmp_path):
+    library, folder = tmp_path / "library", tmp_path / "stdlib" / "bytes"
+    library.mkdir()
+    for name in "one.py", "two.py":
+        (library / name).write_text(f"# {name}")
+    argv = [sys.executable, "-c", MAKE, str(library), str(folder)]
+    start = lambda: subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    with start() as first:
+        assert first.stdout.readline() == "reads\n"  # and stays there until it gets a line
+        with start() as second:
+            said = second.stdout.readline()
+            if first_ends == "killed":
+                first.kill()
+            first_said, _ = first.communicate("\n\n", timeout=30)
+            second_said, _ = second.communicate("\n\n", timeout=30)
+    assert said == f"{folder}: another process is writing token files there; this one waits for it\n"
+    assert second.returncode == 0 and f"{folder}: 2 documents, 18 tokens" in second_said
+    if first_ends == "killed":
+        assert second_said.count("reads\n") == 2  # all documents, since the first process had none
+    else:
+        assert first.returncode == 0 and first_said == "reads\n" + second_said  # the second process has read none
+    assert sorted(sum(documents(folder).values(), [])) == [b"# one.py", b"# two.py"]
+    assert contents(folder).keys() == {"train.bin", "val.bin", "meta.json"}
 
 
 # ---- the reader --------------------------------------------------------------------------------------------------

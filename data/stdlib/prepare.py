@@ -43,7 +43,7 @@ def main(argv=None):
 def make(folder):
     """
     Prepare a folder such as data/stdlib/bytes if it is missing. train.py calls this. Folders with a name that this
-    script does not give are left alone.
+    script does not give are left alone. If two processes come here at once, the second waits until the first is done.
     """
     folder = pathlib.Path(folder)
     name = folder.absolute().name
