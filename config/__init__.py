@@ -209,7 +209,10 @@ def arms(path):
             out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
             flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # a finished run is not repeated
             words = [base] + [f"--{key}={value}" for key, value in flags.items()]
-            load(words)
+            try:
+                load(words)
+            except ConfigError as e:
+                raise ConfigError(f"{path}: arm {name}: {e}".replace("command line: ", "")) from None
             yield words
 
 

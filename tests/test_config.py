@@ -136,7 +136,8 @@ def test_a_comparison_is_every_arm_and_seed_and_has_every_arm_once_before_any_ha
 
 @pytest.mark.parametrize("text, words", [
     ("seeds = [1]\narms = {}", "has no base"),
-    ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(), b=dict(caussal=True))", "the nearest one is causal"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(), b=dict(caussal=True))",
+     "two.py: arm b: unknown key caussal = .*the nearest one is causal"),
     ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(init_from='x'))", "arm a sets init_from, which"),
     ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(seed=7))", "arm a sets seed, which every run"),
     ("base = 'config/tiny.py'\nseeds = 3\narms = dict(a=dict())", "seeds = 3, expected a list of numbers"),
