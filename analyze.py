@@ -100,14 +100,21 @@ def directionality_eq17(m, gamma=GAMMA):
 def excess(norms, gamma):
     """(..., n) -> (...): by how much norms exceed the threshold, summed. (As in the tables, std divides by n - 1.)"""
     # A norm that is barely above adds next to nothing, so one very long column outweighs many of those.
-    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, keepdim=True)
+    threshold = find_threshold(norms, gamma, correction=1)
     return (norms - threshold).clamp_min(0).sum(-1)
 
 
 def outliers(norms, gamma):
     """(..., n) -> (...): the sum of the norms above the threshold, Eq. (18), (19)."""
-    threshold = norms.mean(-1, keepdim=True) + gamma * norms.std(-1, correction=0, keepdim=True)  # divides by n
+    threshold = find_threshold(norms, gamma, correction=0)
     return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * norms and not 0, so that nan stays nan
+
+
+def find_threshold(norms, gamma, correction):
+    """(..., n) -> (..., 1): mean + gamma std, where std divides by n - correction. inf if all norms are the same."""
+    mean, std = norms.mean(-1, keepdim=True), norms.std(-1, correction=correction, keepdim=True)
+    is_rounding = std < 1e-5 * mean  # as of an orthogonal W_qk, whose norms are all 1
+    return (mean + gamma * std).masked_fill(is_rounding, math.inf)
 
 
 def balance(r, c):
@@ -375,7 +382,7 @@ def score_all(targets, rows, path, args):
             complain(target.label(), e)
             continue
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
-        rows = rows + result.rows
+        rows = tables.replace_rows(rows, target, result.rows)
         if path:
             tables.write_scores(path, rows)  # after every checkpoint, so that nothing is lost if this is stopped
         is_drawn = args.matrices or len(targets) == 1
@@ -387,25 +394,20 @@ def score_all(targets, rows, path, args):
 
 def analyze_models(args):
     """Score all checkpoints that were asked for. -> the exit status: 1 if one of them could not be scored"""
-    members = []
-    if args.suite:
-        members = suites.find_suite(args.suite)
-        wanted = members
-    elif args.paper:
-        wanted = [row["name"] for row in known_models()]
-    else:
-        wanted = args.hf
+    members = suites.find_suite(args.suite) if args.suite else []
+    of_paper = [row["name"] for row in known_models()] if args.paper else []
+    wanted = members or of_paper or args.hf
     targets, errors = suites.find_all(wanted, args.revision, args.revisions, args.stride, args.limit)
     for name, error in errors.items():  # a name that cannot be found does not stop the others
         complain(name, error)
 
-    # A long job goes on where its CSV file ends: checkpoints that are in the file are not scored again.
+    # A long job goes on where its CSV file ends: what is in the file is not scored again. A short one scores all anew.
     path = args.csv
     if args.paper:
         path = path or "data/results/paper.csv"
     takes_long = args.paper or args.suite or suites.are_trainings(targets)
     rows = tables.rows_so_far(path, takes_long, targets, args)
-    done = {(row.model, row.revision) for row in rows}
+    done = {(row.model, row.revision) for row in rows} if takes_long else set()
     to_score = []
     if not args.offline:
         to_score = [target for target in targets if (target.model, target.revision) not in done]
@@ -421,12 +423,13 @@ def analyze_models(args):
         figures.plot_matrices(matrices, args.matrices)
     # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:
-        report.report_paper(rows, results, args.plot)
+        report.report_paper([row for row in rows if not row.revision], results, args.plot)  # none of a training
     elif args.suite and rows:
         report.report_suite(members, rows, targets, surveys, args.plot)
     elif surveys and rows:
         report.report_trainings(rows, targets, surveys, args.plot)
-    elif rows:
+    elif results:
+        rows = [row for result in results.values() for row in result.rows]  # those that were scored now
         with_layers = len(targets) == 1 or (args.per_head and not args.csv)
         report.report_models(rows, results, with_layers, args.plot)
     return 1 if errors or len(results) < len(to_score) else 0

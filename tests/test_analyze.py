@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
+from transformers import AutoModel, BertConfig, FalconConfig, GPTBigCodeConfig, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
@@ -72,6 +72,15 @@ def test_symmetric_and_skew_factors_score_plus_and_minus_one_whether_the_matrix_
     for w_k, s in (w, 1.0), (w @ (skew - skew.T).T, -1.0):
         assert scores(w, w_k)[0].item() == pytest.approx(s, abs=1e-5)
         assert symmetry(wqk(w, w_k)).item() == pytest.approx(s, abs=1e-5)
+
+
+def test_norms_that_are_equal_but_for_rounding_do_not_stand_out():
+    """As those of W_qk if q and k start orthogonal: every row and column of it has length 1."""
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        q, k = torch.linalg.qr(torch.randn(2, 256, 256, generator=generator))[0]
+        assert scores(q, k)[1].item() == scores(q, k)[2].item() == 0
+        assert directionality(wqk(q, k)).item() == directionality_eq17(wqk(q, k)).item() == 0
 
 
 def test_one_column_that_stands_out_is_minus_one_one_row_plus_one_and_neither_is_zero():
@@ -249,6 +258,8 @@ def test_models_csv_is_whole():
 BERT = BertConfig(vocab_size=30, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
 LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
                     head_dim=16, intermediate_size=32)
+FALCON = FalconConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, multi_query=True)
+BIGCODE = GPTBigCodeConfig(vocab_size=30, n_embd=48, n_layer=2, n_head=4, n_inner=32, multi_query=True)
 T5 = T5Config(vocab_size=30, d_model=32, num_layers=2, num_decoder_layers=3, num_heads=4, d_kv=8, d_ff=32)
 
 
@@ -294,6 +305,35 @@ def test_what_would_fail_after_the_work_is_refused_before_it(tmp_path, monkeypat
     monkeypatch.setattr(analyze, "score_model", lambda *_: pytest.fail("it began"))
     told = run("--hf", "bert-base", flag)
     assert words in told and "\n" not in told and Path("README.md").read_text() == "mine"
+
+
+MODELS = "--hf or --paper or --suite"
+
+
+@pytest.mark.parametrize("command, words", [
+    ("--runs x --matrices m.png", f"--matrices goes with {MODELS}"),
+    ("--runs x --published", f"--published goes with {MODELS}"), ("--runs x --gamma 3", f"--gamma goes with {MODELS}"),
+    ("--runs x --per_head", f"--per_head goes with {MODELS}"), ("--runs x --stride 2", "--stride goes with --hf or"),
+    ("--runs x --limit 2", "--limit goes with --hf or --suite"), ("--paper --limit 3", "--limit goes with --hf or"),
+    ("--paper --stride 3", "--stride goes with --hf"), ("--suite ettin --revision v1", "--revision goes with --hf"),
+    ("--hf a --level 3", "--level goes with --runs"), ("--suite ettin --arms q", "--arms goes with --runs"),
+    ("--paper --baseline q", "--baseline goes with --runs"), ("--suite ettin --offline", "--offline goes with --paper"),
+    ("--hf a --limit 3", "--stride and --limit take some of the checkpoints of a training"),
+    ("--suite ettin --stride 2", "--stride and --limit take some of the checkpoints of a training"),
+    ("--paper --offline --matrices m.png", "--matrices draws what is scored now"),
+    ("--hf a --published --per_head", "--per_head scores the heads of W_qk"),
+    ("--hf a --csv same.png --plot same.png", "--plot=same.png is the file of --csv as well"),
+    ("--hf a --plot a.png --matrices b/../a.png", "--matrices=b/../a.png is the file of --plot as well")])
+def test_an_option_that_would_change_nothing_is_refused_before_the_work(tmp_path, monkeypatch, command, words):
+    monkeypatch.chdir(tmp_path)
+    for function in "score_model", "open_checkpoint":
+        monkeypatch.setattr(analyze, function, lambda *_: pytest.fail("it began"))
+    told = run(*command.split())
+    assert words in told and "\n" not in told and not [path for path in tmp_path.iterdir() if path.is_file()]
+
+
+def test_options_at_their_own_values_are_taken_everywhere(tmp_path):
+    assert run("--hf", model(BERT, tmp_path / "m"), "--level", "2.5", "--stride", "1", "--gamma", "2") == 0
 
 
 @pytest.mark.parametrize("flag", ["--csv", "--plot", "--matrices"])
@@ -462,6 +502,88 @@ def test_scores_of_other_models_are_not_written_over(tmp_path):
     damaged = before + b'"' + 200_000 * b"a"  # a cell that Python's csv refuses
     (tmp_path / "s.csv").write_bytes(damaged)
     assert "s.csv is damaged" in run(*both) and (tmp_path / "s.csv").read_bytes() == damaged
+
+
+def make_symmetric(folder):
+    """Give the BERT of a folder keys that are its queries. Then W_qk = W_q W_q^T, whose symmetry is 1."""
+    weights = load_file(Path(folder) / "model.safetensors")
+    for name in list(weights):
+        if name.endswith("query.weight"):
+            weights[name.replace("query", "key")] = weights[name].clone()
+    save_file(weights, Path(folder) / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("what_fails", ["weights", "folder", "stopped"])
+def test_rows_of_a_model_that_cannot_be_read_again_are_kept_and_those_of_others_are_new(tmp_path, monkeypatch, capsys,
+                                                                                      what_fails):
+    first, second = model(BERT, tmp_path / "a"), model(LLAMA, tmp_path / "b")
+    both = ["--hf", first, second, "--csv", str(tmp_path / "s.csv")]
+    assert run(*both) == 0
+    before = read(tmp_path / "s.csv")
+    make_symmetric(first)
+    score = analyze.score_model
+
+    def stop_at_the_second(target, args):
+        if target.model == second:
+            raise KeyboardInterrupt
+        return score(target, args)
+
+    if what_fails == "weights":
+        (tmp_path / "b" / "model.safetensors").write_bytes(b"broken")
+    elif what_fails == "folder":
+        (tmp_path / "b").rename(tmp_path / "elsewhere")
+    else:
+        monkeypatch.setattr(analyze, "score_model", stop_at_the_second)
+    capsys.readouterr()
+    assert run(*both) == (130 if what_fails == "stopped" else 1)
+    out, err = capsys.readouterr()
+    after = read(tmp_path / "s.csv")
+    assert after[3:] == before[3:] and [row["model"] for row in after] == 3 * [first] + 2 * [second]
+    assert [float(row["symmetry"]) for row in after[:3]] == pytest.approx([1.0] * 3, abs=1e-5)
+    assert second not in out and "Traceback" not in err  # what is printed was scored now
+
+
+def test_a_model_of_which_only_earlier_rows_are_there_is_not_drawn(tmp_path, capsys):
+    folder = model(BERT, tmp_path / "m")
+    asked = ["--hf", folder, "--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "f.png")]
+    assert run("--hf", folder, "--csv", str(tmp_path / "s.csv")) == 0
+    before = (tmp_path / "s.csv").read_bytes()
+    (tmp_path / "m" / "model.safetensors").write_bytes(b"broken")
+    capsys.readouterr()
+    assert run(*asked) == 1 and (tmp_path / "s.csv").read_bytes() == before
+    assert capsys.readouterr().out == "" and not (tmp_path / "f.png").exists()
+
+
+@pytest.mark.parametrize("first, second, told", [
+    ([], ["--gamma", "3"], "--gamma=2.0 and not 3.0"), (["--published"], [], "scored with --published"),
+    ([], ["--per_head"], "scored without --per_head"), (["--per_head"], [], "scored with --per_head")])
+def test_scores_of_another_kind_are_not_written_over(tmp_path, first, second, told):
+    asked = ["--hf", model(LLAMA, tmp_path / "m"), "--csv", str(tmp_path / "s.csv")]
+    assert run(*asked, *first) == 0
+    before = (tmp_path / "s.csv").read_bytes()
+    said = run(*asked, *second)
+    assert told in said and "another --csv" in said and "\n" not in said
+    assert (tmp_path / "s.csv").read_bytes() == before
+    assert run(*asked, *first) == 0 and (tmp_path / "s.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("config", [FALCON, BIGCODE])
+def test_rows_that_a_fused_weight_does_not_have_are_one_line_and_the_others_are_scored(tmp_path, capsys, config):
+    """One key head of 12 rows, and one value head: the weight has 48 + 24 rows, and not the 96 of --published."""
+    names = [model(config, tmp_path / "shared"), model(LLAMA, tmp_path / "next")]
+    assert run("--hf", *names, "--published", "--csv", str(tmp_path / "s.csv")) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("analyze.py: ")]
+    assert names[0] in line and "has 72 rows" in line and "leave out --published" in line
+    assert [row["model"] for row in read(tmp_path / "s.csv")] == 2 * [names[1]]
+    assert run("--hf", names[0]) == 0
+
+
+def test_in_a_table_of_layers_the_name_of_each_model_stands_before_its_rows(tmp_path, capsys):
+    names = [model(BERT, tmp_path / "a"), model(LLAMA, tmp_path / "b")]
+    assert run("--hf", *names, "--per_head") == 0
+    lines = capsys.readouterr().out.splitlines()
+    first, second = lines.index(names[0]), lines.index(names[1])
+    assert (first, second) == (1, 2 + 3 * 5) and lines[second + 1 + 2 * 7].startswith("model")  # a layer and its heads
 
 
 @pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0",

@@ -301,6 +301,19 @@ def test_our_scores_stand_beside_the_published_ones_in_table_and_figure(tmp_path
     assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours
 
 
+def test_beside_a_published_score_stands_no_other_revision_of_the_model(tmp_path, capsys):
+    ours = [tables.ModelScore("pythia-160m", revision, "", layer, None, 768, 64, "wqk", 2.0, symmetry, -0.5, 0.0)
+            for revision, symmetry in [("step1", 0.9), ("", 0.2), ("step9", 0.7)] for layer in range(3)]
+    tables.write_scores(tmp_path / "ours.csv", ours)
+    assert run("--paper", "--offline", "--csv", str(tmp_path / "ours.csv")) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("pythia-160m ")]
+    (words,) = lines
+    assert words[1] == "3" and words[3] == "0.20"  # layers, median
+    tables.write_scores(tmp_path / "steps.csv", [row for row in ours if row.revision])
+    assert run("--paper", "--offline", "--csv", str(tmp_path / "steps.csv")) == 0
+    assert "pythia-160m  " not in capsys.readouterr().out
+
+
 def test_a_stack_or_a_model_that_models_csv_does_not_list_does_not_end_the_report(tmp_path, capsys):
     others = [tables.ModelScore(model, "", stack, 0, None, 768, 64, "wqk", 2.0, 0.1, -0.5, 0.0)
               for model, stack in [("git-base", "text"), ("mine", "")]]

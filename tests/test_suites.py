@@ -229,6 +229,9 @@ HEADER = ",".join(suites.Member._fields)
     (HEADER + "\ns,m,x,,,dose,1,x,S,inf,,here\n", "line 2: dose is 'inf', expected a number or nothing"),
     (HEADER + "\ns,m,x,,,dose,1,x,S,,,here\n", "line 2: kind is dose, and its dose is empty"),
     (HEADER + "\ns,m,x,,,pairs,1,x,S,,,here\n", "kind is 'pairs', expected one of pair, dose, switch, training"),
+    (HEADER + "\ns,m,x,v*,,pair,1,x,S,,,here\n", "line 2: kind is 'pair', and its hub_id or revision is a pattern"),
+    (HEADER + "\ns,m,x,v1,,training,1,x,S,,,here\n", "line 2: kind is 'training', and neither hub_id nor revision is"),
+    (HEADER + "\ns,m,x,,,pair,0,x,S,,,a\ns,m,y,,,pair,1,x,S,,,b\n", "line 3: suite s has a member m above"),
     ("suite,\xff\n", "no list of a suite")])
 def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(content, wanted, tmp_path):
     (tmp_path / "suite.csv").write_bytes(content.encode("latin1"))
@@ -363,6 +366,35 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
     assert run(*argv) == 0
     again = capsys.readouterr()
     assert again.out == out and ": read " not in again.err
+
+
+def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run_folder, tmp_path, capsys):  # noqa: F811
+    """One CSV for the steps of a training, its last step and an earlier version of that, all named m."""
+    last, earlier = run_folder / "checkpoint-300", run_folder / "checkpoint-10"
+    hub.add("org/m", files_of(last))
+    hub.add("org/m", files_of(earlier), branch="v1")
+    hub.add("org/m", files_of(run_folder / "checkpoint-2"), branch="step2")
+    common = dict(suite="toy", name="m", hub_id="org/m", size="S", causal=0)
+    csv_path = str(tmp_path / "s.csv")
+    path = suite_file(tmp_path, [common | dict(kind="training", revision="step*")])
+    assert run("--suite", path, "--csv", csv_path) == 0
+    for revision, folder in ("", last), ("v1", earlier):
+        capsys.readouterr()
+        path = suite_file(tmp_path, [common | dict(kind="pair", revision=revision)])
+        assert run("--suite", path, "--csv", csv_path) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("m ")]
+        words = line.split()
+        assert words[2] == "3" and words[3] == f"{np.median(symmetry_of(folder)):.2f}"  # layers, median
+    assert len(read(tmp_path / "s.csv")) == 9
+
+
+def test_a_suite_may_name_a_training_and_its_last_checkpoint_alike(tmp_path):
+    rows = [dict(suite="toy", name="m", hub_id="org/m", revision=revision, kind=kind, source="here")
+            for revision, kind in [("step*", "training"), ("", "pair")]]
+    members = suites.read_suites(suite_file(tmp_path, rows))
+    assert [member.kind for member in members] == ["training", "pair"]
+    elsewhere = suites.read_suites(suite_file(tmp_path, rows + [rows[1] | dict(suite="other")]))
+    assert len(elsewhere) == 3  # another suite is another list
 
 
 def test_the_difference_is_taken_at_equal_depth():

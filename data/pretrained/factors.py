@@ -6,6 +6,8 @@ layouts.py finds the heads; analyze.py scores the product.
 
 import torch
 
+from data.pretrained.layout_config import LayoutError
+
 # forms of layouts in which q, k and v are one (out, in) weight
 FUSED = {"blocks", "widening", "grouped", "multi_query", "codegen"}
 
@@ -51,5 +53,8 @@ def published_factors(layer, tensors, w_q, w_k):
         # and k, it scored W_q^T W_k. In Pythia they are not: there q, k and v of one head stand together.
         weight = tensors[layer.names[0]]
         C = weight.shape[1]
-        return weight[:C], weight[C : 2 * C]
+        if len(weight) < 2 * C:  # as where all query heads share a key head
+            raise LayoutError(f"{layer.names[0]} has {len(weight)} rows, and the authors' code took rows {C} to {2 * C}"
+                              " of it as keys: leave out --published")
+        return weight[:C], weight[C : 2 * C]  # (C, C) each
     return layer_factors(w_q, w_k, tiled=True)

@@ -111,8 +111,7 @@ def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit
     itself, for folders or repositories. stride and limit apply to every training by itself.
     """
     name = without_address(name)
-    exists = os.path.exists(os.path.expanduser(name))  # also as run[1], which looks like a glob
-    if is_glob(name) and not exists:
+    if is_pattern(name):
         require(not revisions, f"{name} is a pattern itself: give it or --revisions")
         matches = find_matches(name)
         trainings = {}  # the name of a training, with a * for the step -> its names
@@ -148,6 +147,11 @@ def say_what_is_left_out(asked: str, matches: list[str]):
 
 def is_glob(name: str) -> bool:
     return bool(re.search(r"[*?[]", name))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for all that match it. A folder run[1], which looks like a glob, is that folder."""
+    return is_glob(name) and not os.path.exists(os.path.expanduser(name))
 
 
 def find_matches(pattern: str) -> list[str]:
@@ -220,8 +224,15 @@ def read_suites(path=SUITES) -> list[Member]:
             reader = csv.DictReader(f)
             require(reader.fieldnames == list(Member._fields), f"{path} is no list of a suite: its columns are not "
                                                                f"{','.join(Member._fields)}")
+            named = set()  # (suite, name, revision); a CSV of scores tells members apart by name and revision
             for row in reader:
-                members.append(read_member(row, f"{path}, line {reader.line_num}"))
+                line = f"{path}, line {reader.line_num}"
+                member = read_member(row, line)
+                key = member.suite, member.name, member.revision
+                require(key not in named, f"{line}: suite {member.suite} has a member {member.name} above, of the same "
+                                          "revision: give it another name")
+                named.add(key)
+                members.append(member)
     except (UnicodeDecodeError, csv.Error) as e:
         raise CheckpointError(f"{path} is no list of a suite ({e})") from e
     require(members, f"{path} lists no model")
@@ -238,7 +249,13 @@ def read_member(row: dict, line: str) -> Member:
     require(is_dose, f"{line}: dose is {row['dose']!r}, expected a number or nothing")
     require(row["dose"] or row["kind"] != "dose", f"{line}: kind is dose, and its dose is empty")
     dose = float(row["dose"]) if row["dose"] else None
-    return Member(**(row | dict(causal=CAUSAL[row["causal"]], dose=dose)))
+    member = Member(**(row | dict(causal=CAUSAL[row["causal"]], dose=dose)))
+    if member.kind == "training":
+        require(is_training(member), f"{line}: kind is 'training', and neither hub_id nor revision is a pattern")
+    else:
+        require(not is_training(member), f"{line}: kind is {member.kind!r}, and its hub_id or revision is a pattern: "
+                                         "only a training has several checkpoints")
+    return member
 
 
 def find_suite(name: str) -> list[Member]:
@@ -257,7 +274,7 @@ def find_suite(name: str) -> list[Member]:
 
 def suite_targets(member: Member, stride: int = 1, limit: int | None = None) -> list[Target]:
     """The checkpoints of one member, under its name."""
-    if is_glob(member.revision) or is_glob(member.hub_id):
+    if is_training(member):
         found = find_targets(member.hub_id, member.revision or None, stride, limit)
         return [target._replace(model=member.name) for target in found]
     target = Target(member.name, "", member.hub_id)
@@ -266,12 +283,22 @@ def suite_targets(member: Member, stride: int = 1, limit: int | None = None) -> 
     return [target]
 
 
+def is_training(entry) -> bool:
+    """Whether a member of a suite, or a name, stands for the checkpoints of a training."""
+    if isinstance(entry, Member):
+        return is_glob(entry.revision) or is_pattern(entry.hub_id)
+    return is_pattern(without_address(entry))
+
+
 # ---- all that is asked for ---------------------------------------------------------------------------------------
 
 
 def find_all(entries, revision: str | None = None, revisions: str | None = None, stride: int = 1,
              limit: int | None = None) -> tuple[list[Target], dict[str, CheckpointError]]:
     """The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found."""
+    if stride > 1 or limit is not None:
+        require(revisions or any(is_training(entry) for entry in entries),
+                "--stride and --limit take some of the checkpoints of a training, which is not asked for: give none")
     targets, errors = [], {}
     for entry in entries:
         is_member = isinstance(entry, Member)

@@ -11,6 +11,16 @@ import torch
 from data.results import figures, records, tables
 from data.results.runs import RunError, require, writing
 
+QUESTIONS = ["hf", "paper", "suite", "runs"]  # what is asked for: one of these options is given
+MODELS = ["hf", "paper", "suite"]
+# Options that change nothing in the answer to some of the questions: those that they go with.
+GOES_WITH = dict(
+    per_head=MODELS, published=MODELS, gamma=MODELS, matrices=MODELS,
+    revision=["hf"], revisions=["hf"], stride=["hf", "suite"], limit=["hf", "suite"],
+    offline=["paper"],
+    level=["runs"], baseline=["runs"], arms=["runs"],
+)
+
 
 def parse(argv, description, gamma):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -39,7 +49,7 @@ def parse(argv, description, gamma):
     parser.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's layer of median symmetry, its "
                         "symmetric and its skew part")
     parser.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv")
-    parser.add_argument("--published", dest="matrix", action="store_const", const="published", default="wqk",
+    parser.add_argument("--published", action="store_true",
                         help="score what the authors' code scored, to audit tables")
     parser.add_argument("--gamma", type=float, default=gamma,
                         help="threshold of directionality, in standard deviations (%(default)s)")
@@ -50,34 +60,51 @@ def parse(argv, description, gamma):
                         "that match, in the order of their steps; goes on where --csv stands")
     parser.add_argument("--stride", type=int, default=1, metavar="N", help="score every N-th of them")
     parser.add_argument("--limit", type=int, metavar="N", help="score at most N of them, evenly spread")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    # those with another value than their own: an option that is given its own value changes nothing anywhere
+    args.given = {name for name, value in vars(args).items() if value != parser.get_default(name)}
+    args.matrix = "published" if args.published else "wqk"
+    return args
 
 
 def check(args):
-    """Refuse now what would otherwise fail after the work is done."""
+    """Refuse now what would otherwise fail after the work is done, and options that would change nothing."""
+    require_question(args)
     require(0 <= args.gamma < math.inf, f"--gamma={args.gamma:g}: expected a number, 0 or more")
     require(math.isfinite(args.level), f"--level={args.level:g}: expected a number [nats/token]")
     try:
         torch.zeros(1, device=args.device).item()
     except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
-    require(not args.offline or args.paper,
-            "--offline goes with --paper; for models of the local cache set HF_HUB_OFFLINE=1")
-    for flag in "revision", "revisions":
-        require(args.hf or not getattr(args, flag), f"--{flag} goes with --hf")
     require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
+    require(not (args.matrices and args.offline), "--matrices draws what is scored now, and --offline scores nothing: "
+                                                  "give one")
+    require(not (args.per_head and args.published), "--per_head scores the heads of W_qk, and --published another "
+                                                    "matrix, which has none: give one")
     require(args.stride > 0 and (args.limit is None or args.limit > 0), "--stride and --limit: expected 1 or more")
     for flag, path in ("plot", args.plot), ("matrices", args.matrices):
         if path:
             ending = Path(path).suffix[1:] or "png"
             formats = figures.formats()
             require(ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
+    flags = {}  # a path -> the option that names it
     for flag, path in ("csv", args.csv), ("plot", args.plot), ("matrices", args.matrices):
         if path is not None:
             require_writable(flag, path)
+            other = flags.setdefault(Path(path).resolve(), flag)
+            require(other == flag, f"--{flag}={path} is the file of --{other} as well: give another name")
     if args.csv and Path(args.csv).exists():
         mine = records.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
+
+
+def require_question(args):
+    """RunError if an option was given that does not go with what is asked for."""
+    (question,) = [name for name in QUESTIONS if name in args.given]
+    for name, questions in GOES_WITH.items():
+        fits = name not in args.given or question in questions
+        hint = "; for models of the local cache set HF_HUB_OFFLINE=1" if name == "offline" else ""
+        require(fits, f"--{name} goes with {' or '.join(f'--{each}' for each in questions)}{hint}")
 
 
 def require_writable(flag, path):

@@ -104,23 +104,34 @@ def read_scores(path, matrix, gamma, per_head):
 
 def rows_so_far(path, takes_long, targets, args):
     """
-    The rows of the CSV file at path, if there is one: a job that takes long goes on where it ends. Another job writes
-    it anew, and so it must not hold anything else.
+    The rows of the CSV file at path, if there is one. A job that takes long goes on where it ends. Another job scores
+    all models anew, and keeps the rows of one that cannot be read any more. So the file must hold nothing else.
     """
     if not path or not Path(path).exists():
         return []
-    if takes_long:
-        return read_scores(path, args.matrix, args.gamma, args.per_head)
-    require_no_others(path, targets)
-    return []
+    if not takes_long:
+        asked = {(target.model, target.revision) for target in targets}
+        asked |= {(name, args.revision or "") for name in args.hf}  # those that were not found, too
+        require_no_others(path, asked)
+    rows = read_scores(path, args.matrix, args.gamma, args.per_head)
+    loses_heads = not takes_long and not args.per_head and any(row.head is not None for row in rows)
+    require(not loses_heads, f"{path} was scored with --per_head: give it as well, or another --csv")
+    return rows
 
 
-def require_no_others(path, targets):
-    """RunError if a CSV file, which is to be written anew, holds the scores of something that is not in targets."""
-    asked = {(target.model, target.revision) for target in targets}
+def require_no_others(path, asked):
+    """RunError if a CSV file holds the scores of something that is not in asked, a set of (model, revision)."""
     for cells in find_lost(path, ["model", "revision"], asked):
         name = " ".join(cells).strip()
         raise RunError(f"{path} holds the scores of {name}, which would be lost: give another --csv")
+
+
+def replace_rows(rows, target, new):
+    """rows, with the new rows of a target in the place of those it had, or at the end if it had none."""
+    had = [(row.model, row.revision) == (target.model, target.revision) for row in rows]
+    place = had.index(True) if any(had) else len(rows)
+    others = [row for row, is_old in zip(rows, had) if not is_old]
+    return others[:place] + new + others[place:]  # no row before the place is an old one
 
 
 def read_row(row):
@@ -143,7 +154,7 @@ def read_row(row):
 
 def summarise(rows, facts, known):
     """
-    One Summary for every model and stack in rows.
+    One Summary for every model and stack in rows, which hold one checkpoint of each model.
 
     facts: (model, stack) -> Facts. known: the rows of data/pretrained/models.csv; a model is found there by its name or
     its Hub id.
@@ -229,8 +240,14 @@ def summary_table(summaries):
 
 
 def layer_table(rows):
+    """A line for each layer and head. If there are several models, the name of each stands before its lines."""
     lines = ["stack    layer  head  symmetry  directionality  as printed, Eq. 17"]
+    has_several = len({row.model for row in rows}) > 1
+    named = None  # the model whose name was the last
     for row in rows:
+        if has_several and row.model != named:
+            named = row.model
+            lines.append(named)
         head = "" if row.head is None else row.head
         lines.append(f"{row.stack:8} {row.layer:5} {head:>5} {row.symmetry:9.3f} {row.directionality:15.3f}"
                      f" {row.directionality_eq17:19.3f}")

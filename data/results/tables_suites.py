@@ -124,7 +124,8 @@ def find_scored(members, rows):
     for member in members:
         if member.kind == "training":
             continue
-        layers = [row for row in rows if row.model == member.name and row.head is None]
+        checkpoint = member.name, member.revision  # the same CSV may hold other revisions, as of its training
+        layers = [row for row in rows if (row.model, row.revision) == checkpoint and row.head is None]
         if member.stack:
             layers = [row for row in layers if row.stack == member.stack]
         if layers:
