@@ -3,7 +3,7 @@ The Transformer of the paper (S2.1, Table S1), which is BERT, all of it in this 
 
 It has one switch. With causal=False it is an encoder: every token sees all tokens, and it learns to fill in masked
 ones. With causal=True the same network is a decoder: no token sees a later one, and it learns to predict the next one
-(or to fill in masks as well, if train.py is told so).
+(or, with --objective=masked of train.py, to fill in masks too).
 
     model = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64))
     logits = model(idx)                    # idx (B, T) -> (B, T, V)

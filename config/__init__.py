@@ -124,8 +124,11 @@ class TrainConfig:
 HINTS = typing.get_type_hints(TrainConfig)  # {key: its type}
 
 
-def load(argv):
-    """argv: at most one file, and any number of --key=value, which override it -> TrainConfig."""
+def load(argv, where="command line"):
+    """
+    argv: at most one file, and any number of --key=value, which override it -> TrainConfig. where: who gave these keys,
+    for messages.
+    """
     flags = [word for word in argv if word.startswith("-")]
     files = [word for word in argv if not word.startswith("-")]
     if "-h" in flags or "--help" in flags:
@@ -144,18 +147,20 @@ def load(argv):
     given = {}
     for flag in flags:
         name, _, text = flag.removeprefix("--").partition("=")
-        given[name] = checked(name, parse(name, text), "command line")
+        given[name] = checked(name, parse(name, text), where)
     check_scale(values, given)
     return TrainConfig(**(values | given))
 
 
 def check_scale(values, given):
-    """ConfigError if the command line changes n_embd alone, and the file has computed a scale from its own n_embd."""
-    width = values.get("n_embd")
+    """ConfigError if n_embd is given anew, and a scale is not, which the file may have computed from its own n_embd."""
+    if "n_embd" not in values or given.get("n_embd", values["n_embd"]) == values["n_embd"]:
+        return
+    there, here = values["n_embd"], given["n_embd"]
     for key in "qk_std", "v_std":
-        if given.get("n_embd", width) != width and key in values and key not in given:
-            raise ConfigError(f"n_embd = {given['n_embd']}: the file sets {key} = {values[key]:.4g} for n_embd = {width}; "
-                              f"give --{key} too (1/sqrt(3 n_embd) is {(3 * given['n_embd']) ** -0.5:.4g})")
+        if key in values and key not in given:
+            raise ConfigError(f"n_embd = {here}: the file sets {key} = {values[key]:.4g} for n_embd = {there}; "
+                              f"give --{key} too (1/sqrt(3 n_embd) is {(3 * here) ** -0.5:.4g})")
 
 
 def read_file(path):
@@ -209,10 +214,7 @@ def arms(path):
             out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
             flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # a finished run is not repeated
             words = [base] + [f"--{key}={value}" for key, value in flags.items()]
-            try:
-                load(words)
-            except ConfigError as e:
-                raise ConfigError(f"{path}: arm {name}: {e}".replace("command line: ", "")) from None
+            load(words, f"{path}: arm {name}")
             yield words
 
 

@@ -173,7 +173,7 @@ def test_a_list_of_runs_that_nobody_reads_ends_without_a_traceback():
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_width_is_not_changed_under_a_scale_that_a_file_has_computed_from_it(monkeypatch):
+def test_a_width_is_not_changed_under_a_scale_that_a_file_has_computed_from_it(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     for path, key in ("config/small_rule.py", "qk_std"), ("config/bert_mini_symm.py", "qk_std"):
         with pytest.raises(ConfigError, match=f"the file sets {key} = .* give --{key} too"):
@@ -183,6 +183,8 @@ def test_a_width_is_not_changed_under_a_scale_that_a_file_has_computed_from_it(m
     assert load(["config/small_rule.py", "--n_embd=512", "--qk_std=0.02552", "--v_std=0.02552"]).n_embd == 512
     assert load(["config/small_rule.py", "--n_embd=128"]).qk_std == (3 * 128) ** -0.5  # the width that it has
     assert load(["config/small.py", "--n_embd=512"]).qk_std == 0.02  # BERT's, whatever the width
+    (tmp_path / "mine.py").write_text("qk_std = 0.05")  # of no width
+    assert load([str(tmp_path / "mine.py"), "--n_embd=512", "--n_head=8"]).qk_std == 0.05
 
 
 # Keys in which the arms of a comparison may differ besides their start. Whatever else differed could be the cause.

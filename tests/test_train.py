@@ -477,16 +477,18 @@ def test_a_finished_run_is_neither_overwritten_nor_changed_by_resuming(finished)
     assert result(finished.out_dir) == before
 
 
-def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg):
-    train.main(argv(cfg, init_from=finished.out_dir))
+def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_path):
+    model = str(tmp_path / "to_resume")
+    shutil.copytree(finished.out_dir, model)
+    train.main(argv(cfg, init_from=model))
     train.main(argv(cfg, init_from="resume", max_iters=14))
-    assert runs.read_run(cfg.out_dir).config["init_from"] == finished.out_dir
-    assert not compare.is_plain(compare.PLAIN | dict(init_from=finished.out_dir))
+    assert runs.read_run(cfg.out_dir).config["init_from"] == model
+    assert not compare.is_plain(compare.PLAIN | dict(init_from=model))
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()
     said = refusal(argv(cfg, init_from="resume"))
-    assert f"began from {finished.out_dir}: begin again with --init_from={finished.out_dir}" in said
-    train.main(argv(cfg, init_from=finished.out_dir))
+    assert f"began from {model}: begin again with --init_from={model}" in said
+    train.main(argv(cfg, init_from=model))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

@@ -61,7 +61,7 @@ def parse(argv, description, gamma):
     parser.add_argument("--stride", type=int, default=1, metavar="N", help="score every N-th of them")
     parser.add_argument("--limit", type=int, metavar="N", help="score at most N of them, evenly spread")
     args = parser.parse_args(argv)
-    # those with another value than their own: an option that is given its own value changes nothing anywhere
+    # An option that is given its default changes nothing, so it does not count as given.
     args.given = {name for name, value in vars(args).items() if value != parser.get_default(name)}
     args.matrix = "published" if args.published else "wqk"
     return args

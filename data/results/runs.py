@@ -249,7 +249,7 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     """
     The checkpoint (a dict) from which a run goes on, or None if it begins at step 0.
 
-    RunError: the folder has a run and `resume` is False, or it has another run or a model, or the checkpoint is damaged.
+    RunError: the folder has a run and `resume` is False, or another run, or a model, or the checkpoint is damaged.
     """
     path = Path(folder) / "ckpt.pt"
     if not path.exists():
@@ -280,7 +280,8 @@ def began_from(folder):
     """Where the weights of the run in a folder came from: scratch (also if there is no run yet), or a folder."""
     if not Path(folder, "run.json").exists():
         return "scratch"
-    return read_config(Path(folder))["init_from"].replace("resume", "scratch")  # older runs said so when they resumed
+    start = read_config(Path(folder))["init_from"]
+    return "scratch" if start == "resume" else start  # older runs said resume when they went on
 
 
 def require_same_run(path, theirs, ours):
