@@ -13,7 +13,7 @@ seeds = deep.seeds
 
 _self = 64**0.5 * 256 * 0.02**2  # what W_k = W_q at 0.02 adds to the logit of a token with itself: sqrt(D) C std^2
 _big = (3 * 256) ** -0.5  # the published scale, 1 / sqrt(3 C)
-_norm = dict(deep.arms["random_deep"], qk_norm=True)
+_norm = dict(deep.arms["random_deep"], qk_norm=True, dtype="float32")  # on a CPU without bfloat16, all three of them
 arms = {
     "random_self_bert_deep": dict(deep.arms["bert_deep"], diagonal=_self),
     "symmetric_no_self_bert_deep": dict(deep_starts.arms["symmetric_bert_deep"], diagonal=-_self),
