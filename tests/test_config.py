@@ -203,7 +203,7 @@ MORE = dict(
     tuning_512={"learning_rate"},
     tuning_deep={"learning_rate"},
     tuning_deep_starts={"learning_rate"},
-    deep_parts={"learning_rate", "qk_norm"},
+    deep_parts={"learning_rate", "qk_norm", "dtype"},  # those with QK-norm are compared with each other alone
     deep={"learning_rate"},
     heads={"n_head"},
 )
