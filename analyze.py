@@ -411,6 +411,8 @@ def analyze_models(args):
     to_score = []
     if not args.offline:
         to_score = [target for target in targets if (target.model, target.revision) not in done]
+    if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
+        raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
 
     # Say how many bytes each training will take before reading them.
     surveys = suites.survey(targets, to_score)

@@ -318,6 +318,7 @@ MODELS = "--hf or --paper or --suite"
     ("--paper --stride 3", "--stride goes with --hf"), ("--suite ettin --revision v1", "--revision goes with --hf"),
     ("--hf a --level 3", "--level goes with --runs"), ("--suite ettin --arms q", "--arms goes with --runs"),
     ("--paper --baseline q", "--baseline goes with --runs"), ("--suite ettin --offline", "--offline goes with --paper"),
+    ("--runs x --device cpu:0", f"--device goes with {MODELS}"),
     ("--hf a --limit 3", "--stride and --limit take some of the checkpoints of a training"),
     ("--suite ettin --stride 2", "--stride and --limit take some of the checkpoints of a training"),
     ("--paper --offline --matrices m.png", "--matrices draws what is scored now"),

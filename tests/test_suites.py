@@ -161,6 +161,8 @@ def test_a_finished_training_is_drawn_again_from_its_csv_alone(run_folder, tmp_p
     assert run(*argv, "--plot", str(tmp_path / "s.png")) == 0
     assert (tmp_path / "s.csv").read_bytes() == before and drawn
     assert "3 checkpoints, all of which were read before" in capsys.readouterr().err
+    told = run(*argv, "--matrices", str(tmp_path / "m.png"))  # the CSV has scores, and no W_qk
+    assert "s.csv has all scores, but no W_qk: give another --csv" in told and not (tmp_path / "m.png").exists()
 
 
 def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tmp_path, drawn):
@@ -366,6 +368,22 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
     assert run(*argv) == 0
     again = capsys.readouterr()
     assert again.out == out and ": read " not in again.err
+
+
+def test_a_member_whose_stack_its_model_does_not_have_is_named(run_folder, tmp_path, capsys):
+    rows = [dict(suite="toy", name=name, hub_id=run_folder / "checkpoint-2", stack=stack, kind="switch", causal=0)
+            for name, stack in [("whole", ""), ("half", "decoder")]]
+    for _ in "as it is scored", "from the CSV alone":
+        assert run("--suite", suite_file(tmp_path, rows), "--csv", str(tmp_path / "s.csv")) == 0
+        out, err = capsys.readouterr()
+        assert "half: it has no stack decoder, and is left out" in err and "whole" in out and "half" not in out
+
+
+def test_a_list_that_a_spreadsheet_saved_is_read(suite):
+    path = Path(suite[0])
+    names = [member.name for member in suites.find_suite(str(path))]
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # the mark that Excel puts before UTF-8
+    assert [member.name for member in suites.find_suite(str(path))] == names
 
 
 def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run_folder, tmp_path, capsys):  # noqa: F811

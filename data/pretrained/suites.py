@@ -220,7 +220,7 @@ CAUSAL = {"0": False, "1": True, "": None}
 def read_suites(path=SUITES) -> list[Member]:
     members = []
     try:
-        with open(path, newline="") as f:
+        with open(path, newline="", encoding="utf-8-sig") as f:  # -sig: a spreadsheet puts a mark before the text
             reader = csv.DictReader(f)
             require(reader.fieldnames == list(Member._fields), f"{path} is no list of a suite: its columns are not "
                                                                f"{','.join(Member._fields)}")

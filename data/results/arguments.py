@@ -15,7 +15,7 @@ QUESTIONS = ["hf", "paper", "suite", "runs"]  # what is asked for: one of these 
 MODELS = ["hf", "paper", "suite"]
 # Options that change nothing in the answer to some of the questions: those that they go with.
 GOES_WITH = dict(
-    per_head=MODELS, published=MODELS, gamma=MODELS, matrices=MODELS,
+    per_head=MODELS, published=MODELS, gamma=MODELS, matrices=MODELS, device=MODELS,
     revision=["hf"], revisions=["hf"], stride=["hf", "suite"], limit=["hf", "suite"],
     offline=["paper"],
     level=["runs"], baseline=["runs"], arms=["runs"],

@@ -76,6 +76,9 @@ def report_trainings(rows, targets, surveys, plot):
 
 
 def report_suite(members, rows, targets, surveys, plot):
+    for member in tables_suites.without_their_stack(members, rows):
+        told = f"analyze.py: {member.name}: it has no stack {member.stack}, and is left out"
+        print(printable(told), file=sys.stderr)
     scored = tables_suites.find_scored(members, rows)
     trainings = tables_suites.find_trainings(targets, rows, surveys)
     show(tables_suites.suite_table(scored, trainings))

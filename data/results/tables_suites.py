@@ -118,14 +118,29 @@ class Scored(NamedTuple):
         return np.array([0.5]) if n_layer == 1 else np.linspace(0, 1, n_layer)
 
 
+def layers_of(member, rows):
+    """The rows of the layers of a member that is no training, of all its stacks."""
+    checkpoint = member.name, member.revision  # the same CSV may hold other revisions, as of its training
+    return [row for row in rows if (row.model, row.revision) == checkpoint and row.head is None]
+
+
+def without_their_stack(members, rows):
+    """The members that were scored, but do not have the stack that is meant."""
+    found = []
+    for member in members:
+        stacks = {row.stack for row in layers_of(member, rows)}
+        if member.stack and stacks and member.stack not in stacks:
+            found.append(member)
+    return found
+
+
 def find_scored(members, rows):
     """The members that have rows and are not trainings."""
     found = []
     for member in members:
         if member.kind == "training":
             continue
-        checkpoint = member.name, member.revision  # the same CSV may hold other revisions, as of its training
-        layers = [row for row in rows if (row.model, row.revision) == checkpoint and row.head is None]
+        layers = layers_of(member, rows)
         if member.stack:
             layers = [row for row in layers if row.stack == member.stack]
         if layers:
