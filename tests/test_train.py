@@ -333,6 +333,15 @@ def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, caps
     assert f"the weights are those of {finished.out_dir}: init, qk_std and v_std do not" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("key, value", [("qk_norm", True), ("diagonal", 0.5)])
+def test_of_a_run_that_no_bert_can_hold_it_is_said_where_its_scores_are(cfg, key, value, capsys):
+    train.main(argv(cfg, max_iters=2, **{key: value}))
+    with pytest.raises(SystemExit):
+        analyze.main(["--hf", cfg.out_dir])
+    told = capsys.readouterr().err
+    assert "a run of train.py that wrote no model" in told and key in told and "--runs" in told
+
+
 def test_a_model_that_is_no_bert_is_refused_by_its_kind(finished, tmp_path, cfg):
     shutil.copytree(finished.out_dir, tmp_path / "gpt2")
     (tmp_path / "gpt2" / "config.json").write_text(json.dumps(dict(model_type="gpt2", n_head=4)))
