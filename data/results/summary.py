@@ -75,6 +75,7 @@ QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
 ENGLISH = Tests(["english_long"], [("random_qkv_english", "random_english"), ("symmetric_english", "random_english"),
                                    ("tilted_english", "random_english"), ("symmetric_qkv_english", "random_qkv_english")])
+ENGLISH_LATER = against("random_english", "english_long", "indefinite_english")
 WORDS_AGAIN = against("random_words", "words_again", "random_qkv_words")
 RANDOM_WORDS = against("random_qkv_words", "words", "random_words symmetric_qkv_words")
 BERT_WORDS = against("random_words", "words", "symmetric_words tilted_words")
@@ -82,6 +83,8 @@ BERT_DECODERS = against("random", "decoders_again", "random_qkv symmetric_qkv")
 RANDOM_DECODERS = against("random_qkv", "decoders_again", "random symmetric_qkv")
 DECODERS = Tests(["decoders_again"], [("symmetric", "random"), ("tilted", "random"), ("skew", "random"),
                                       ("tilted_qkv", "random_qkv")])
+DECODER_WIDTHS = Tests(["decoders_widths"], [("random_64_decoder", "bert_64_decoder"),
+                                             ("random_256_decoder", "bert_256_decoder")])
 SKEW_DECODER = against("random_qkv", "decoders_again", "skew_qkv")
 
 QUESTIONS = {
@@ -94,7 +97,9 @@ QUESTIONS = {
         Line("C = 256, 4 layers, scale 1/3", BERT_DEEP, "random_deep"),
         Line("C = 128, words, scale 1/3", WORDS_AGAIN, "random_qkv_words"),
         Line("C = 128, English, scale 1/3", ENGLISH, "random_qkv_english"),
+        Line("C = 64, decoder, scale 1/3", DECODER_WIDTHS, "random_64_decoder"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
+        Line("C = 256, decoder, scale 1/3", DECODER_WIDTHS, "random_256_decoder"),
     ],
     "W_k = W_q against random, larger scale": [  # "tuned": scale and learning rate are the best of each
         Line("C = 64, tuned", RANDOM_64, "symmetric_64"),
@@ -123,6 +128,7 @@ QUESTIONS = {
         Line("C = 256: tilted, tuned", RANDOM_256, "tilted_256"),
         Line("words: tilted, 0.02", BERT_WORDS, "tilted_words"),
         Line("English: tilted, 0.02", ENGLISH, "tilted_english"),
+        Line("English: indefinite, 0.02", ENGLISH_LATER, "indefinite_english"),
         Line("mimetic, 0.02", REST, "mimetic"),
         Line("skew, 0.02", REST, "skew"),
         Line("indefinite, 0.02", START, "indefinite"),
