@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import writer
+from data import split, writer
 
 SOURCE = "monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e/data/train-00000-of-00001.parquet"
 
@@ -30,7 +30,7 @@ def main(argv=None):
     cli.add_argument("--csv", help="train.csv of the Kaggle competition, instead of the copy")
     args = cli.parse_args(argv)
     if args.csv:
-        return writer.write(args, args.csv, [args.csv], read_csv, total=159_571, files=writer.look_at([args.csv]))
+        return writer.write(args, args.csv, [args.csv], read_csv, total=159_571, files=split.look_at([args.csv]))
     copy = f"hf://datasets/{SOURCE}"
     return writer.write(args, copy, [copy], read_copy, total=159_571)
 

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import tokens, writer
+from data import split, tokens, writer
 
 ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
@@ -36,7 +36,7 @@ def read(name, note):
 def main(argv=None):
     args = writer.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02).parse_args(argv)
     parts = names()
-    files = writer.look_at([ROOT / name for name in parts])
+    files = split.look_at([ROOT / name for name in parts])
     return writer.write(args, f"Python {platform.python_version()}", parts, read, total=len(parts), files=files)
 
 

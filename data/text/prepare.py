@@ -14,7 +14,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import writer
+from data import split, writer
 from data.tokens import DataError
 
 SPLIT = 16_384  # characters
@@ -78,7 +78,7 @@ def main(argv=None):
             text.append(file)
     if binary:
         print(f"{len(binary):,} binary files left out: {writer.some(binary)}")
-    files = writer.look_at(text)
+    files = split.look_at(text)
     source = " ".join(map(str, args.paths))
     return writer.write(args, source, text, read, files=files, whole_files=len(text) > 1)
 
