@@ -72,6 +72,7 @@ DEEP_SELF = Tests(["deep", "deep_starts", "deep_parts"], [("symmetric_no_self_be
                                                           ("random_self_bert_deep", "bert_deep")])
 DEEP_SIGNS = against("random_deep", "deep_again deep_signs", "indefinite_deep negative_deep skew_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
+QK_NORM_DEEP = against("random_norm_deep", "deep_parts", "symmetric_norm_deep")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
 ENGLISH = Tests(["english_long"], [("random_qkv_english", "random_english"), ("symmetric_english", "random_english"),
                                    ("tilted_english", "random_english"), ("symmetric_qkv_english", "random_qkv_english")])
@@ -85,6 +86,8 @@ DECODERS = Tests(["decoders_again"], [("symmetric", "random"), ("tilted", "rando
                                       ("tilted_qkv", "random_qkv")])
 DECODER_WIDTHS = Tests(["decoders_widths"], [("random_64_decoder", "bert_64_decoder"),
                                              ("random_256_decoder", "bert_256_decoder")])
+SYMMETRIC_DECODERS = Tests(["decoders_widths"], [("symmetric_64_decoder", "random_64_decoder"),
+                                                 ("symmetric_256_decoder", "random_256_decoder")])
 SKEW_DECODER = against("random_qkv", "decoders_again", "skew_qkv")
 
 QUESTIONS = {
@@ -112,7 +115,10 @@ QUESTIONS = {
         Line("C = 128, words, scale 1/3", RANDOM_WORDS, "symmetric_qkv_words"),
         Line("C = 128, English, scale 1/3", ENGLISH, "symmetric_qkv_english"),
         Line("C = 128, QK-norm: no scale", QK_NORM, "symmetric_norm"),
+        Line("C = 256, 4 layers, QK-norm: no scale", QK_NORM_DEEP, "symmetric_norm_deep"),
+        Line("C = 64, decoder, scale 1/3", SYMMETRIC_DECODERS, "symmetric_64_decoder"),
         Line("C = 128, decoder, scale 1/3", RANDOM_DECODERS, "symmetric_qkv"),
+        Line("C = 256, decoder, scale 1/3", SYMMETRIC_DECODERS, "symmetric_256_decoder"),
     ],
     "W_k = W_q against random, both at 0.02": [
         Line("C = 128", START, "symmetric"),
