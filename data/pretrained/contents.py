@@ -51,8 +51,8 @@ def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
         raise CheckpointError(f"{config}no model.safetensors or pytorch_model.bin here{where}, found {found} weights: "
                               "convert it with save_pretrained, or give the path of one file")
     if name == "ckpt.pt" and "run.json" in folder.names:
-        raise CheckpointError("a run of train.py that wrote no model, because a Hugging Face BERT has neither qk_norm nor "
-                              "diagonal: --runs reads its scores")
+        raise CheckpointError("a run of train.py that wrote no model, as with qk_norm or diagonal, which a Hugging Face "
+                              "BERT does not have: --runs reads its scores")
     if not name.endswith(".json"):
         return [name], None
     index = read_json(folder, name).get("weight_map")
