@@ -39,8 +39,11 @@ from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import known_models, open_checkpoint
 from data.results import arguments, figures, report, runs, tables
 
-BLOCK = 128  # Gram matrices of at most so many columns are made whole
+WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
+# How small |W_qk|^2 may be before it has too few correct digits, as has_digits measures it.
+ENOUGH_PRODUCT = 1e-8  # if W_qk itself was made
+ENOUGH_GRAM = 1e-4  # from Gram matrices: their rounding is that of squared norms, and not of the norms themselves
 CORNER = 128  # pictures show this many rows and columns of a W_qk
 
 
@@ -72,16 +75,16 @@ def symmetry(m):
 
 def directionality(m, gamma=GAMMA):
     """
-    d = (r - c) / (r + c) of m (..., n, n): 1 if only rows stand out, -1 if only columns, 0 if neither.
+    d = (rows - columns) / (rows + columns) of m (..., n, n): 1 if only rows stand out, -1 if only columns, 0 if none do.
 
-    r is the excess of the row norms: a norm counts by how much it exceeds mean + gamma * standard deviation of all row
-    norms, or not at all. c is the same for columns. The published tables hold this variant.
+    rows is the excess of the row norms: a norm counts by how much it exceeds mean + gamma * standard deviation of all
+    row norms, or not at all. columns is the same of the columns. The published tables hold this variant.
     """
     # A row of W_qk belongs to one dimension of the query token, a column to one dimension of the key token. The paper
     # argues: under a causal mask a token is the key of all later tokens, so a few columns grow long, and d < 0.
-    r = excess(m.norm(dim=-1), gamma)  # (...), from the norms of the rows (..., n)
-    c = excess(m.norm(dim=-2), gamma)  # (...), from the norms of the columns
-    return balance(r, c)
+    rows = excess(m.norm(dim=-1), gamma)  # (...), from the norms of the rows (..., n)
+    columns = excess(m.norm(dim=-2), gamma)  # (...), from the norms of the columns
+    return balance(rows, columns)
 
 
 def directionality_eq17(m, gamma=GAMMA):
@@ -92,9 +95,9 @@ def directionality_eq17(m, gamma=GAMMA):
     above. Of the rows about 2 in 100 are above their threshold by chance. Each is much shorter than that column, but
     counts as a whole too, and together they are more.
     """
-    r = outliers(m.norm(dim=-1), gamma)
-    c = outliers(m.norm(dim=-2), gamma)
-    return balance(r, c)
+    rows = outliers(m.norm(dim=-1), gamma)
+    columns = outliers(m.norm(dim=-2), gamma)
+    return balance(rows, columns)
 
 
 def excess(norms, gamma):
@@ -117,9 +120,9 @@ def find_threshold(norms, gamma, correction):
     return (mean + gamma * std).masked_fill(is_rounding, math.inf)
 
 
-def balance(r, c):
-    """(r - c) / (r + c), or 0 if nothing stands out on either side."""
-    return torch.where(r + c == 0, 0.0, (r - c) / (r + c))
+def balance(rows, columns):
+    """(rows - columns) / (rows + columns), or 0 if nothing stands out on either side."""
+    return torch.where(rows + columns == 0, 0.0, (rows - columns) / (rows + columns))
 
 
 # ---- the same from the factors W_q and W_k -----------------------------------------------------------------------
@@ -145,10 +148,10 @@ def scores(w_q, w_k, gamma=GAMMA):
     C, r = w_q.shape[-2:]
     if 3 * r > C:  # then the plain way is faster, as measured at C = 768 and 4096
         s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
-        enough = 1e-8  # how small |W_qk|^2 may be, as has_digits measures it
+        enough = ENOUGH_PRODUCT
     else:
         s, row_norms, column_norms = from_gram(w_q, w_k)
-        enough = 1e-4  # larger: from_gram rounds squared norms of rows, from_product the norms themselves
+        enough = ENOUGH_GRAM
     square = row_norms.square().sum(-1)  # (...), |W_qk|^2
     if not has_digits(square, w_q, w_k, enough):
         if w_q.ndim > 2:  # one by one, because most of them are good as they are
@@ -166,7 +169,7 @@ def symmetry_from_factors(w_q, w_k):
     """The first of the scores alone: (..., C, r), (..., C, r) -> (...)."""
     # |M|^2 = tr(M M^T) = tr(W_q W_k^T W_k W_q^T) = tr(W_q^T W_q W_k^T W_k), without norms of rows and columns
     square = ((w_q.mT @ w_q) * (w_k.mT @ w_k)).sum((-2, -1))  # (...)
-    if has_digits(square, w_q, w_k, 1e-4):
+    if has_digits(square, w_q, w_k, ENOUGH_GRAM):
         return gram_trace(w_q, w_k) / square
     return scores(w_q, w_k).symmetry
 
@@ -214,7 +217,7 @@ def squared_norms(x, y):
     """The squared norm of every row of x y^T: x, y (..., C, r) -> (..., C)."""
     # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. x is a transposed weight, so x.mT is
     # contiguous, and these lines read memory in its order.
-    if x.shape[-1] <= BLOCK:
+    if x.shape[-1] <= WHOLE_GRAM:
         gram = y.mT @ y  # (..., r, r)
         return ((gram @ x.mT) * x.mT).sum(-2)
     # gram is symmetric, so half of it is enough. With half of the columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and

@@ -11,14 +11,14 @@ The symmetric start changes two things at once. Any W_qk is S + N, with S symmet
 alone decides how much a token attends to what is equal to it. On average over random x this is the trace of S, the part
 of W_qk along the identity I. A matrix can be symmetric with or without such a part. Each start below fixes both:
 
-    init         W_k of a head                      symmetry   along I   a token attends to
-    random       independent of W_q                 about 0    0         all tokens alike
-    symmetric    W_q                                +1         +         what is like it
-    tilted       W_q (I + N)^T, N skew               0         +         what is like it, as in symmetric
-    mimetic      W_q W_k^T near 0.7 (Z + I)         0.5 to 0.7 +         what is like it
-    indefinite   W_q (A + A^T)                      +1         0         all tokens alike
-    negative     -W_q                               +1         -         what is unlike it
-    skew         W_q (A - A^T)^T                    -1         0         all tokens alike
+    init         W_k of a head                 symmetry of a head   along I   a token attends to
+    random       independent of W_q            about 0              0         all tokens alike
+    symmetric    W_q                           +1                   +         what is like it
+    tilted       W_q (I + N)^T, N skew          0                   +         what is like it, as in symmetric
+    mimetic      W_q W_k^T near 0.7 (Z + I)    0.5 to 0.75          +         what is like it
+    indefinite   W_q (A + A^T)                 +1                   0         all tokens alike
+    negative     -W_q                          +1                   -         what is unlike it
+    skew         W_q (A - A^T)^T               -1                   0         all tokens alike
 
 Only q and k change, and the scale of v if v_std is set. MLP, embeddings and biases are those of the random start with
 the same seed. q and k remain two parameters, so training can move them apart.
@@ -32,7 +32,19 @@ BERT_STD = 0.02  # the standard deviation with which model.py draws every matrix
 # The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrices Z and A are drawn from `generator`.
 
 
+def normal_matrices(w_q, generator):
+    """A ~ N(0, 1) for every head, (H, D, D)."""
+    H, _, D = w_q.shape
+    return torch.randn(H, D, D, generator=generator).to(w_q)
+
+
+def with_norm_of(w_q, w):
+    """w (H, C, D) with every head scaled to the norm of this head in w_q, so that a start does not change the scale."""
+    return w * w_q.norm(dim=(1, 2), keepdim=True) / w.norm(dim=(1, 2), keepdim=True)
+
+
 def random(w_q, w_k, generator):
+    """BERT's start: the draws of model.py as they are."""
     return w_q, w_k
 
 
@@ -41,30 +53,6 @@ def symmetric(w_q, w_k, generator):
     # After LayerNorm, the logit of a token with itself is about C std^2 sqrt(D). With another token it is random, with
     # standard deviation C std^2.
     return w_q, w_q
-
-
-def negative(w_q, w_k, generator):
-    """W_qk = -W_q W_q^T: as symmetric as `symmetric`, but a token avoids what is like it."""
-    return w_q, -w_q  # if symmetry alone helped, this start would help too
-
-
-def indefinite(w_q, w_k, generator):
-    """W_qk = W_q S W_q^T with S = A + A^T: symmetric, with as many negative eigenvalues as positive ones."""
-    a = normal_matrices(w_q, generator)  # (H, D, D)
-    w_k = w_q @ (a + a.mT)  # (H, C, D); W_q W_k^T = W_q (A + A^T) W_q^T
-    return w_q, with_norm_of(w_q, w_k)
-
-
-def skew(w_q, w_k, generator):
-    """
-    W_qk = W_q N W_q^T with N = A - A^T, so W_qk^T = -W_qk.
-
-    The paper (S2.1) has one N for all heads. With A ~ N(0, 1) single heads are then not skew, and W_k is tens of times
-    larger than W_q. Here each head has its own N, and its W_k gets the norm of its W_q.
-    """
-    a = normal_matrices(w_q, generator)  # (H, D, D)
-    w_k = w_q @ (a - a.mT).mT  # (H, C, D); W_q W_k^T = W_q (A - A^T) W_q^T
-    return w_q, with_norm_of(w_q, w_k)
 
 
 def tilted(w_q, w_k, generator):
@@ -100,15 +88,28 @@ def mimetic(w_q, w_k, generator):
     return with_norm_of(w_q, new_q), with_norm_of(w_q, new_k)
 
 
-def normal_matrices(w_q, generator):
-    """A ~ N(0, 1) for every head, (H, D, D)."""
-    H, _, D = w_q.shape
-    return torch.randn(H, D, D, generator=generator).to(w_q)
+def indefinite(w_q, w_k, generator):
+    """W_qk = W_q S W_q^T with S = A + A^T: symmetric, with as many negative eigenvalues as positive ones."""
+    a = normal_matrices(w_q, generator)  # (H, D, D)
+    w_k = w_q @ (a + a.mT)  # (H, C, D); W_q W_k^T = W_q (A + A^T) W_q^T
+    return w_q, with_norm_of(w_q, w_k)
 
 
-def with_norm_of(w_q, w):
-    """w (H, C, D) with every head scaled to the norm of this head in w_q, so that a start does not change the scale."""
-    return w * w_q.norm(dim=(1, 2), keepdim=True) / w.norm(dim=(1, 2), keepdim=True)
+def negative(w_q, w_k, generator):
+    """W_qk = -W_q W_q^T: as symmetric as `symmetric`, but a token avoids what is like it."""
+    return w_q, -w_q  # if symmetry alone helped, this start would help too
+
+
+def skew(w_q, w_k, generator):
+    """
+    W_qk = W_q N W_q^T with N = A - A^T, so W_qk^T = -W_qk.
+
+    The paper (S2.1) has one N for all heads. With A ~ N(0, 1) single heads are then not skew, and W_k is tens of times
+    larger than W_q. Here each head has its own N, and its W_k gets the norm of its W_q.
+    """
+    a = normal_matrices(w_q, generator)  # (H, D, D)
+    w_k = w_q @ (a - a.mT).mT  # (H, C, D); W_q W_k^T = W_q (A - A^T) W_q^T
+    return w_q, with_norm_of(w_q, w_k)
 
 
 STARTS = dict(random=random, symmetric=symmetric, tilted=tilted, mimetic=mimetic, indefinite=indefinite,

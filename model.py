@@ -1,14 +1,16 @@
 """
 The Transformer of the paper (S2.1, Table S1), which is BERT, all of it in this file.
 
-It has one switch. With causal=False it is an encoder: every token sees all tokens, and it learns to fill in masked
-ones. With causal=True the same network is a decoder: no token sees a later one, and it learns to predict the next one
-(or, with --objective=masked of train.py, to fill in masks too).
+One switch makes it an encoder or a decoder. With causal=False it is an encoder: every token sees all tokens, and it
+learns to fill in masked ones. With causal=True the same network is a decoder: no token sees a later one, and it learns
+to predict the next one (or, with --objective=masked of train.py, to fill in masks too).
 
-    model = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64))
-    logits = model(idx)                    # idx (B, T) -> (B, T, V)
-    loss = model(idx, targets)             # next tokens: targets (B, T) -> their mean loss [nats/token]
-    loss = model(idx, targets, positions)  # K masked tokens in each sequence: targets and positions (B, K)
+    encoder = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64))
+    logits = encoder(idx)                    # idx (B, T) -> (B, T, V)
+    loss = encoder(idx, targets, positions)  # K masked tokens in each sequence: targets and positions (B, K)
+
+    decoder = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64, causal=True))
+    loss = decoder(idx, targets)             # the next token of every token: targets (B, T) -> a mean [nats/token]
 
 As in BERT: LayerNorm after each sublayer, learned absolute positions, exact GELU, output weights tied to the token
 embedding. Hidden states and logits equal those of transformers' BertForMaskedLM and BertLMHeadModel
@@ -191,13 +193,14 @@ class LinearCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=wide)  # (V,)
         for rows, t in zip(x.split(chunk), targets.split(chunk)):
             logits = F.linear(rows, weight, bias).to(wide)  # (n, V)
-            # logits, log_p, p and error are one piece of memory: sub_, exp_ and scatter_add_ write over it.
+            # sub_, exp_ and scatter_add_ write over their input, so these four are one piece of memory.
             log_p = logits.sub_(logits.logsumexp(-1, keepdim=True))  # (n, V)
             total = total - log_p.gather(1, t[:, None]).sum()
             if with_gradients:
                 # d loss / d logits = p - one_hot(t): subtract 1 from p at the target of each row.
-                ones = torch.ones_like(log_p[:, :1])  # (n, 1)
-                error = log_p.exp_().scatter_add_(1, t[:, None], -ones)  # (n, V)
+                p = log_p.exp_()  # (n, V)
+                minus_one = torch.full_like(p[:, :1], -1)  # (n, 1)
+                error = p.scatter_add_(1, t[:, None], minus_one)  # (n, V)
                 # The chain rule through logits = rows @ weight.T + bias.
                 grad_bias += error.sum(0)  # (V,)
                 error = error.to(x.dtype)
@@ -231,7 +234,7 @@ class Transformer(nn.Module):
 
     @staticmethod
     def _init_weights(module):
-        """BERT's start: every matrix from N(0, BERT_STD^2), all biases 0. After this, init.py may change q and k."""
+        """BERT's start: every matrix from N(0, BERT_STD^2), all biases 0. init.py changes q, k and v afterwards."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=BERT_STD)  # if n_embd is small, attention starts nearly flat
         if isinstance(module, nn.Linear):

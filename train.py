@@ -7,9 +7,10 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
 The run is written into out_dir: run.json at the start, log.csv and scores.csv during training, and at every evaluation
-ckpt.pt and the model as a Hugging Face BERT (model.safetensors, config.json). run.png is drawn at evaluations, every 10
-seconds at most, and at the end. data/results/runs.py describes them. Ctrl-C, SIGTERM and SIGHUP save a checkpoint
-first; the exit status is then 130, 143 or 129 (1 with torchrun). How to train on several nodes is in config/_place.py.
+ckpt.pt and the model as a Hugging Face BERT (model.safetensors, config.json). run.png is drawn at the end, and at
+evaluations unless the last picture is too recent (DRAW_EVERY). data/results/runs.py describes them. Ctrl-C, SIGTERM and
+SIGHUP save a checkpoint first; the exit status is then 130, 143 or 129 (1 with torchrun). How to train on several nodes
+is in config/_place.py.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ from data.results.report import describe_start, report_run
 from model import ModelConfig, Transformer, count_flops, load_hf, to_hf
 
 READ_EVERY = 10  # updates between two looks at the loss, because each look makes the program wait for the GPU
-DRAW_EVERY = 10  # seconds between two pictures of the run at least, because a picture takes as long as 20 small steps
+DRAW_EVERY = 10  # seconds at least from one picture of the run to the next, because a picture costs many small steps
 
 
 class TrainError(Exception):
@@ -69,7 +70,7 @@ def build_model(cfg, meta):
         diagonal=cfg.diagonal,
     ))
     if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads the weights of ckpt.pt afterwards
-        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)  # the start of q and k: what the paper varies
+        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)  # the start of q, k and v: what the paper varies
     else:
         load_pretrained(model, cfg.init_from)
     return model
@@ -153,8 +154,8 @@ class Trainer:
         # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
         # 0, and divides the gradients by the same factor before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
-        self.matrix_rate = matrix_rate(place.device, cfg.dtype)  # [operations/s]; None on a CPU
-        self.step = 0  # the number of updates so far
+        self.matrix_rate = matrix_rate(place.device, cfg.dtype)  # [operations/s]; None except on cuda
+        self.step = 0  # the number of batches so far; an update each, but those that float16 skips
         self.scored_qk = None  # W_q and W_k when scores.csv was last written
         self.unread = []  # the losses of the last updates, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
@@ -194,7 +195,7 @@ class Trainer:
         for group in self.optimizer.param_groups:  # decay and no_decay
             group["lr"] = learning_rate(cfg, self.step)
         self.scaler.step(self.optimizer)  # if float16 overflowed, this skips the update ...
-        self.scaler.update()  # ... and this halves the scale of the loss
+        self.scaler.update()  # ... and this halves the scale of the loss; after 2,000 good updates it doubles it
         self.optimizer.zero_grad()  # free the gradients, because the next forward pass needs the memory
         self.unread.append(batch_loss)  # still a tensor: float(batch_loss) would wait for the GPU
         self.step += 1
@@ -217,6 +218,7 @@ class Trainer:
         self.unread = []
 
     def fail(self, step, what):
+        """TrainError: training has diverged at this step."""
         raise TrainError(f"step {step}: {what}; lower learning_rate or use another dtype (what {self.out}/ckpt.pt "
                          "holds, if there is one, is good)")
 
@@ -329,7 +331,7 @@ class Trainer:
             self.scored_qk = now
 
     def save(self):
-        """Write ckpt.pt, from which a run can resume; the model as a Hugging Face BERT; and a picture of the run."""
+        """Write ckpt.pt, from which a run can resume, and the model as a Hugging Face BERT."""
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the loss would show it one step later
             self.fail(self.step, "weights are no longer finite")
         self.corpus.check()  # if the token files have changed, the last updates were made on some other text
@@ -345,9 +347,6 @@ class Trainer:
             )
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             self.export()
-            if time.monotonic() - self.drawn_at > DRAW_EVERY:  # once more when the run ends
-                figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
-                self.drawn_at = time.monotonic()
 
     def export(self):
         """Write the model as a Hugging Face BERT, which analyze.py and transformers can open."""
@@ -358,6 +357,12 @@ class Trainer:
                 self.place.say(f"this run writes no model.safetensors: {e}")
             return
         runs.save_hf(self.out, config, state)
+
+    def draw(self):
+        """Draw run.png, unless the last picture is too recent."""
+        if self.place.rank == 0 and time.monotonic() - self.drawn_at > DRAW_EVERY:
+            figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
+            self.drawn_at = time.monotonic()
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -402,6 +407,7 @@ def loop(trainer, signals):
                 trainer.write_log(trainer.evaluate())
             if time_to_evaluate or told_to_stop:
                 trainer.save()  # after the rows, so that no row before this checkpoint can be missing
+                trainer.draw()
             if told_to_stop and not is_end:
                 return True
             began = time.perf_counter()
@@ -409,6 +415,7 @@ def loop(trainer, signals):
 
 
 def train(cfg, place):
+    """A run from its corpus to its last line of output. It exits with 128 + the signal if it was told to stop."""
     trainer = Trainer(cfg, place, open_corpus(cfg, place))
     trainer.begin()  # first, because it may refuse out_dir, and compiling takes long
     trainer.prepare_net()

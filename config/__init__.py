@@ -24,8 +24,9 @@ class ConfigError(ValueError):
     """A mistake in a configuration, in one line."""
 
 
-def key(default, help):
-    return dataclasses.field(default=default, metadata={"help": help})
+def key(default, text):
+    """A field of TrainConfig: its default, and what --help says about it."""
+    return dataclasses.field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class TrainConfig:
     init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a BERT of the same tokens")
     mlm_probability: float = key(0.15, "share of the tokens that are masked")
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
-    constraint_weight: float = key(0.0, "its weight, gamma of Eq. (S146)")
+    constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)")
     batch_size: int = key(256, "sequences in an update, over all processes")
     micro_batch_size: int = key(32, "sequences at a time on one process, at most")
     max_iters: int = key(200_000, "updates")
@@ -157,10 +158,10 @@ def check_scale(values, given):
     if "n_embd" not in values or given.get("n_embd", values["n_embd"]) == values["n_embd"]:
         return
     there, here = values["n_embd"], given["n_embd"]
-    for key in "qk_std", "v_std":
-        if key in values and key not in given:
-            raise ConfigError(f"n_embd = {here}: the file sets {key} = {values[key]:.4g} for n_embd = {there}; "
-                              f"give --{key} too (1/sqrt(3 n_embd) is {(3 * here) ** -0.5:.4g})")
+    for name in "qk_std", "v_std":
+        if name in values and name not in given:
+            raise ConfigError(f"n_embd = {here}: the file sets {name} = {values[name]:.4g} for n_embd = {there}; "
+                              f"give --{name} too (1/sqrt(3 n_embd) is {(3 * here) ** -0.5:.4g})")
 
 
 def read_file(path):
@@ -228,20 +229,20 @@ def check_plan(path, base, named, seeds):
     if not is_plan or len(named) == 0:
         raise ConfigError(f"{path}: arms = {named!r}, expected a dict of arms, each a dict of keys")
     for name, changes in named.items():
-        for key in "seed", "out_dir", "init_from":
-            if key in changes:
-                raise ConfigError(f"{path}: arm {name} sets {key}, which every run of a comparison sets by itself")
+        for own in "seed", "out_dir", "init_from":
+            if own in changes:
+                raise ConfigError(f"{path}: arm {name} sets {own}, which every run of a comparison sets by itself")
 
 
 def parse(name, text):
-    """The value of a flag: its text if the key takes text, else the number or the Python literal that it is."""
+    """The value of a flag: its text if the key takes text, else the number or the Python literal that it is, if any."""
     hint = HINTS.get(name)
     if hint is str or typing.get_origin(hint) is Literal:
         return text
     try:
         return float(text) if hint is float else ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return text
+        return text  # neither of both: `checked` refuses it, and names the key
 
 
 def checked(name, value, where):

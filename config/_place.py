@@ -1,5 +1,6 @@
 """
-Where a run runs: on which device, and in one process or in several that torchrun has started.
+Where a run runs: on which device, and in one process or in several that torchrun has started. The underscore of this
+file says that it is no configuration.
 
 The signals that tell a process to stop, and the errors of memory and of lost processes, are handled here as well.
 
@@ -51,7 +52,7 @@ class Place:
     device: torch.device
 
     def mean(self, x):
-        """The mean of a tensor over all processes."""
+        """The mean of a tensor over all processes. With several of them, x itself becomes the sum."""
         if self.world > 1:
             dist.all_reduce(x)
         return x / self.world
@@ -96,7 +97,10 @@ class Place:
 
 
 def find_place(cfg):
-    """The Place of this process. If torchrun started it, it joins the other processes here. ConfigError."""
+    """
+    Set up this process, and return its Place: streams, threads, the precision of float32, and, if torchrun started it,
+    the group of all processes. ConfigError: a device, threads or processes that are not there.
+    """
     open_streams()
     if cfg.threads:
         most = os.cpu_count()
@@ -172,7 +176,7 @@ def find_device(name, local_rank):
 
 
 def matrix_rate(device, dtype):
-    """Operations per second of a GPU in one large matrix product: no training step is faster. None on a CPU."""
+    """Operations per second of a GPU in one large matrix product: no training step is faster. None if not on cuda."""
     if device.type != "cuda":
         return None
     n = 8192
@@ -198,7 +202,7 @@ def product_seconds(n, device, dtype):
 
 
 def require_memory(cfg, vocab_size, device):
-    """Refuse a model that does not fit in memory, before it is built. ConfigError."""
+    """ConfigError if a model does not fit in memory, before it is built."""
     C = cfg.n_embd
     embeddings = (vocab_size + cfg.block_size) * C
     # Each layer has q, k, v and proj of C^2 weights each, and an MLP of 8 C^2. Biases and LayerNorm are small.
@@ -231,7 +235,7 @@ def meet(device, rank, world):
 
 
 def join(device, rank, world):
-    """What `meet` does, and all errors of torch."""
+    """Join the group of processes through the store of torchrun. Raises what torch raises; `meet` explains it."""
     store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=MEET)))
     # Processes find each other's addresses in the store. On one node it outlives a restart, and still has the addresses
     # of processes that are gone, so every start uses a prefix of its own. Several nodes get a new store by themselves.

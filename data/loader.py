@@ -14,7 +14,7 @@ import numpy as np
 from config import ConfigError
 from data import tokens
 from data.batches import get_batch
-from data.stdlib import prepare
+from data.stdlib import prepare as stdlib
 
 AHEAD = 4  # the number of batches that are made in advance
 
@@ -33,7 +33,7 @@ def open_corpus(cfg, place):
     """The token files in cfg.data_dir. DataError and ConfigError say what is missing."""
     folder = Path(cfg.data_dir)
     if place.rank == 0:
-        prepare.make(folder)  # makes the files of the standard library if they are missing: seconds, no network
+        stdlib.make(folder)  # if it is a folder of data/stdlib and missing: seconds, no network. Others: nothing
     place.wait()  # the other processes wait for the files
     corpus = tokens.load(folder)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.

@@ -93,10 +93,10 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
         if not finished:
             order = np.random.default_rng(args.seed).permutation(len(parts))
             parts = [parts[i] for i in order]
-            validates = None  # decided for each document; or for each part, if files stay whole
+            val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
             if whole_files:
-                validates = choose_files(files, new)[order]
-            state = write_shards(folder, state, parts, read, validates, args.num_proc, total)
+                val_parts = choose_files(files, new)[order]
+            state = write_shards(folder, state, parts, read, val_parts, args.num_proc, total)
         for kind, counts in state["notes"].items():
             print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
         if not finished:
@@ -139,7 +139,7 @@ def locked(folder):
 
 
 # The keys of a state that must be the same when a script goes on in a folder.
-OPTIONS = ("dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size",
+SAME_KEYS = ("dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size",
            "source", "parts", "contents")
 
 
@@ -151,7 +151,7 @@ def new_state(args, source, n_parts, files):
         source=source, parts=n_parts, contents=checksum_of(files), command=args.command, **TOKENIZERS[args.tokenizer],
         docs=dict(train=0, val=0), tokens=dict(train=[], val=[]), crc32=dict(train=[], val=[]), n_docs=0, n_tokens=0,
         checksum="0",  # of all documents; it does not depend on their order
-        part=0, row=0,  # where the last document that is in a shard came from
+        part=0, row=0,  # up to which document the parts have been read
         lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
         notes={})
 
@@ -164,7 +164,7 @@ def resume(folder, new):
             if state["contents"] != new["contents"]:
                 raise DataError(f"{folder} was begun with other text than {new['source']} holds now: delete it, or "
                                 "choose another --out_dir")
-            for key in OPTIONS:
+            for key in SAME_KEYS:
                 if state[key] != new[key]:
                     raise DataError(f"{folder} was begun with {key} = {state[key]!r}, not {new[key]!r}: delete it, or "
                                     "choose another --out_dir")
@@ -200,7 +200,7 @@ def read_state(path, new):
     return state
 
 
-def write_shards(folder, state, parts, read, validates, n_threads, total):
+def write_shards(folder, state, parts, read, val_parts, n_threads, total):
     """Write the missing shards -> the state at the end, which is in progress.json as well."""
     encode = encoder(state["tokenizer"])
     total = min(total, state["max_docs"] or inf)
@@ -209,7 +209,7 @@ def write_shards(folder, state, parts, read, validates, n_threads, total):
             tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
         documents = iter(bar)
         while gathered := gather(documents, state):
-            state = write_shard(folder, state, gathered, validates, encode, pool)
+            state = write_shard(folder, state, gathered, val_parts, encode, pool)
             bar.set_postfix_str(f"{state['n_tokens']:,} tokens")
     return state
 
@@ -266,7 +266,7 @@ def unwritten(parts, read, state):
 def gather(documents, state):
     """The documents of the next shard. None are left at the end of the corpus, or at --max_docs or --max_tokens."""
     room = state["shard_size"]  # [bytes]
-    if state["max_tokens"] > 0:  # a token is rarely longer than 8 bytes, so more than this is not needed
+    if state["max_tokens"] > 0:  # 8 bytes a token are nearly always enough; if not, there is another shard
         room = min(room, 8 * (state["max_tokens"] - state["n_tokens"]))
     wanted = inf
     if state["max_docs"] > 0:
@@ -284,9 +284,9 @@ def gather(documents, state):
 # ---- a shard -----------------------------------------------------------------------------------------------------
 
 
-def write_shard(folder, state, documents, validates, encode, pool):
+def write_shard(folder, state, documents, val_parts, encode, pool):
     """Encode, split, shuffle and save the documents of a shard -> the new state, which is saved as well."""
-    last = documents[-1]
+    last = documents[-1]  # before some are dropped below: if so, the corpus is complete, and nothing is read again
     hashes = first_8_bytes(hashlib.sha256(document.text).digest() for document in documents)
     ids = encode_all(documents, state, encode, pool)
     lengths = np.array([len(tokens) for tokens in ids])  # (N,)
@@ -297,10 +297,10 @@ def write_shard(folder, state, documents, validates, encode, pool):
     n_tokens = state["n_tokens"] + int(lengths.sum())
     checksum = int(state["checksum"], 16) + int(hashes.sum())  # a sum does not depend on the order
     lowest = state["lowest"]
-    if validates is None:
+    if val_parts is None:
         to_val, lowest = choose(hashes, lengths / n_tokens, state)
     else:
-        to_val = validates[[document.part for document in documents]]
+        to_val = val_parts[[document.part for document in documents]]
     n_shards = len(state["tokens"]["train"])
     order = np.random.default_rng([state["seed"], n_shards]).permutation(len(ids))
 

@@ -197,6 +197,7 @@ MORE = dict(
     decoders={"learning_rate"},
     tuning_decoders_widths={"learning_rate", "n_embd", "n_head"},
     tuning_decoders_deep={"learning_rate"},
+    decoders_deep={"learning_rate"},
     tuning_english={"learning_rate"},
     decoders_widths={"learning_rate", "n_embd", "n_head"},
     tuning_wide={"learning_rate"},

@@ -157,6 +157,7 @@ def latent(weights, sizes, config):
     return q, k
 
 
+N_AXES = dict(xlnet=3, grouped_convolution=3)  # of a weight; in all other forms it has 2
 FORMS = {form.__name__: form for form in (
     separate, gated, blocks, widening, query_key, conv1d, grouped, multi_query, codegen, grouped_convolution, xlnet,
     low_rank_queries, latent)}

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from data.pretrained.layout_config import (LayoutError, expect, pick, pick_count, pick_counts, pick_flag,
                                            pick_section, pick_word, pick_words, require)
-from data.pretrained.layout_forms import FORMS, Sizes
+from data.pretrained.layout_forms import FORMS, N_AXES, Sizes
 from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, STAGES, Row, shared_blocks
 
 # ---- what is found --------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class Layer:
         """
         weights = [tensors[name] for name in self.names]
         n_head = self.layout.sizes.n_head
-        n_axes = 3 if self.layout.form in ("xlnet", "grouped_convolution") else 2
+        n_axes = N_AXES.get(self.layout.form, 2)
         fits = all(weight.is_floating_point() and weight.itemsize > 1 and weight.ndim == n_axes and weight.numel() > 0
                    for weight in weights)
         if fits:
@@ -83,16 +83,22 @@ class Stack:
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
-# Not layers: cross-attention, pooling, backbones, what turns codes into sound, prediction of further tokens, and the
-# indexer and the compressor of DeepSeek-V3.2 and V4, what puts the frames of X-CLIP together and the groups of
-# GroupViT, the memory of SAM 2, the channels of Florence-2, the letters of CANINE, codes of images; of detectors, the
-# backbone and what mixes in the text. Position projections have other names.
-UNSCORED = re.compile(r"cross|encoder_attn|EncDecAttention|resampler|head\.attention|\bhead\.[qk]_proj|mask_decoder|"
-                      r"pixel_level|timm_model|token2wav|code2wav|indexer\.|compressor\.|\bmtp\.|\bmit\.|"
-                      r"downsample\.|memory_attention|prompts_generator|multi_modal_projector|channel_attn|\.x_attn|"
-                      r"encoder_decoder_attention|conv_encoder|text_backbone|text_enhancer|bbox_attention|"
-                      r"char_encoder|vqmodel|\battn_pool|detr_encoder|detr_decoder|geometry_encoder|"
-                      r"dot_product_scoring")
+# Tensors with such names are of no layer of self-attention. (Position projections have other names.)
+UNSCORED = re.compile("|".join((
+    r"cross|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn",  # cross-attention
+    r"resampler|head\.attention|\bhead\.[qk]_proj|\battn_pool|multi_modal_projector",  # pooling
+    r"\bmtp\.",  # prediction of further tokens
+    r"indexer\.|compressor\.",  # which keys are used: DeepSeek-V3.2 and V4
+    r"channel_attn",  # Florence-2: among channels, not tokens
+    r"char_encoder",  # CANINE: among letters, before the tokens
+    r"\bmit\.|prompts_generator",  # X-CLIP: among frames, and from frames to text
+    r"downsample\.",  # GroupViT: from groups to patches
+    r"memory_attention|mask_decoder",  # SAM, SAM 2
+    r"vqmodel|token2wav|code2wav",  # codes of images, sound from codes
+    # Detectors: the backbone, what mixes in the text, and what makes boxes and masks.
+    r"pixel_level|timm_model|conv_encoder|text_backbone|text_enhancer|bbox_attention",
+    r"detr_encoder|detr_decoder|geometry_encoder|dot_product_scoring",  # SAM 3
+)))
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
       r"qkv_linear|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
@@ -265,6 +271,10 @@ def find_parts(model_type: str, config: dict, names: set[str], depth: int = 0) -
 
 
 def find_stages(model_type: str, config: dict, names: set[str]) -> list[Part]:
+    """
+    The stages of a model such as Swin, each with its own numbers of layers and of heads. Where the layers are numbered
+    through all stages, those of a stage begin at `first`.
+    """
     stages = STAGES[model_type]
     n_layers = pick_counts(config, stages.n_layer, default=stages.default_n_layer)
     if isinstance(pick(config, stages.n_head), int):
@@ -357,7 +367,7 @@ def sizes_of_layer(sizes: Sizes, config: dict, i: int) -> Sizes:
 def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
     """The numbers of the layers that have their own queries and keys, and a softmax."""
     layer_types = pick_words(config, "layer_types layers_block_type")
-    n_own = left_out(row, config, n_layer).start  # so many come before those
+    n_own = count_own(row, config, n_layer)
     if layer_types and row.own is not shared_blocks:
         return [i for i, layer_type in enumerate(layer_types[:n_own]) if layer_type in SOFTMAX]
     if row.own:
@@ -365,14 +375,15 @@ def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
     return list(range(n_own))
 
 
+def count_own(row: Row, config: dict, n_layer: int) -> int:
+    """How many layers have their own keys. Those after them use the keys of an earlier layer (Gemma 3n and 4)."""
+    return max(0, n_layer - pick_count(config, "num_kv_shared_layers", default=row.n_shared, least=0))
+
+
 def left_out(row: Row, config: dict, n_layer: int) -> range:
-    """
-    The layers at the end that use the keys of an earlier layer (Gemma 3n and 4), and those after them that predict
-    further tokens (DeepSeek-V3 and others).
-    """
-    n_shared = pick_count(config, "num_kv_shared_layers", default=row.n_shared, least=0)
+    """The layers without their own keys, and those after them that predict further tokens (DeepSeek-V3 and others)."""
     n_further = pick_count(config, "num_nextn_predict_layers", default=0, least=0)
-    return range(max(0, n_layer - n_shared), n_layer + n_further)
+    return range(count_own(row, config, n_layer), n_layer + n_further)
 
 
 def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, ...]:
@@ -432,6 +443,7 @@ def shown(name: str) -> str:
 
 
 def is_causal(row: Row, config: dict) -> bool | None:
+    """Whether no token sees a later one. None: it cannot be told, as of a decoder that later learnt to see both sides."""
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
         return pick_flag(config, "is_decoder") or pick_flag(config, "causal")
     both_sides = pick(config, "use_bidirectional_attention", default=False)  # Gemma 4: "all", or "vision", images only

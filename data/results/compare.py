@@ -5,6 +5,9 @@ Is an arm better than its baseline? Runs with the same seed saw the same data, s
 were no difference, each pair could as well have come out the other way round. So we count, among all 2^n ways to turn
 the n pairs, those with a result at least as large (sign_flip). The same test says which differences the pairs do not
 exclude (interval). With many arms, one will stand out by chance. So all p of a column are corrected together (holm).
+
+The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again. A
+run has left the plateau when its loss comes to a given level.
 """
 
 import itertools
@@ -14,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from config import TrainConfig
 from data.results.records import FREE, read_comparison, record_of_run
 from data.results.runs import read_run, require
 
@@ -22,7 +26,8 @@ from data.results.runs import read_run, require
 SAME = ["max_iters", "batch_size", "block_size", "eval_interval", "eval_iters", "mlm_probability", "checksum",
         "tokenizer"]
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
-PLAIN = dict(init="random", qk_std=0.02, v_std=0.02, qk_norm=False, diagonal=0.0, constraint="none")  # BERT's start
+# BERT's start is the default of all of these keys.
+PLAIN = {key: getattr(TrainConfig(), key) for key in ("init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint")}
 
 
 # ---- arms --------------------------------------------------------------------------------------------------------
@@ -68,10 +73,10 @@ def choose(arms, names):
 
 
 def task(config):
-    """What a model has to do, in words. Losses of different tasks are not compared."""
+    """What a model has to do, in words. Losses of different tasks are not compared. config: of a run, as a dict."""
     network = "decoder" if config["causal"] else "encoder"
     objective = config["objective"]
-    if objective == "auto":
+    if objective == "auto":  # as TrainConfig.predicts_next
         objective = "next" if config["causal"] else "masked"
     return f"{network}, {objective}"
 
@@ -174,18 +179,18 @@ def interval(differences):
     Is d excluded? Take d from every difference. If the signs of a subset of m of them are turned, the sum changes by
     -2 (sum of the subset - m d): it does not fall if the mean of the subset is at most d. So the share of subsets with
     such a mean is the one-sided p of d, and d stays if this is at least 0.025 on each side. Therefore sort the means of
-    all subsets, and leave out 2.5 of 100 at each end (Hartigan 1969).
+    all subsets, and leave out 2.5 of 100 at each end (Hartigan 1969). The empty subset is left out at both ends.
     """
     sums = np.zeros(1)  # of all 2^n subsets; the first is empty
     sizes = np.zeros(1)
     for difference in differences:
         sums = np.concatenate([sums, sums + difference])
         sizes = np.concatenate([sizes, sizes + 1])
-    means = np.sort(sums[1:] / sizes[1:])
-    n_outside = int(0.05 / 2 * len(sums))  # on each side
+    means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
+    n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
     if n_outside == 0:
         return math.nan, math.nan
-    return means[n_outside - 1], means[-n_outside]
+    return means[n_outside - 1], means[-n_outside]  # so n_outside - 1 means are outside of each
 
 
 def sign_flip_of_ranks(ours, theirs):
@@ -267,7 +272,7 @@ def outcome_of(name, baseline, records, level):
         name=name,
         baseline=baseline,
         losses=np.array([record.val_loss[-1] for record in records]),
-        first_steps=np.array([left_at(record, level) for record in records]),
+        first_steps=np.array([leaving_step(record, level) for record in records]),
         symmetry=np.mean([record.medians["symmetry"][-1] for record in records]),
         directionality=np.mean([record.medians["directionality"][-1] for record in records]),
         update_symmetry=np.mean([median_change(record) for record in records]),
@@ -287,8 +292,8 @@ def compare_with(outcome, records, others, level):
     require(len(pairs) <= MAX_PAIRS, f"{outcome.name} and {outcome.baseline} share {len(pairs)} seeds; the exact test "
                                      f"takes {MAX_PAIRS} at the most")
     differences = np.array([mine.val_loss[-1] - other.val_loss[-1] for mine, other in pairs])
-    our_steps = [left_at(mine, level) for mine, _ in pairs]
-    their_steps = [left_at(other, level) for _, other in pairs]
+    our_steps = [leaving_step(mine, level) for mine, _ in pairs]
+    their_steps = [leaving_step(other, level) for _, other in pairs]
     gains = [speed_up(mine.eval_steps, mine.val_loss, other.val_loss) for mine, other in pairs]
     return outcome._replace(
         n_pairs=len(pairs),
@@ -309,7 +314,7 @@ def counted(records):
     return finished(records) or records
 
 
-def left_at(record, level):
+def leaving_step(record, level):
     """The first step at which the smoothed loss is at or below the level: the run has left the plateau. inf: never."""
     return first_step(record.eval_steps, smooth(record.val_loss), level)
 

@@ -8,7 +8,8 @@ leaves out a last row that is incomplete. Every other file is complete, or not t
     ckpt.pt      what resuming needs, written at every evaluation; a finished run does not need it any more
     ckpt-STEP.pt, ckpt-best.pt        with --keep=N: the last N checkpoints, and the one with the lowest validation loss
     model.safetensors, config.json    the model as a Hugging Face BERT
-    run.png      losses and scores over the steps: drawn at evaluations, every 10 seconds at most, and at the end
+    run.png      losses and scores over the steps, drawn at the end, and before if the last one is not too recent
+    .lock        empty; the process that writes the run holds a lock on it
     trace.json   with --profile=True: five updates, for chrome://tracing or ui.perfetto.dev
 
 Rows are written before the checkpoint of their step. So a run that was killed may have rows after its last checkpoint.
@@ -68,7 +69,8 @@ class RunScore(NamedTuple):
 
 LOG_COLUMNS = list(LogRow._fields)
 SCORES_COLUMNS = list(RunScore._fields)
-FILES = (("log.csv", LOG_COLUMNS), ("scores.csv", SCORES_COLUMNS))  # rows are written into these, step by step
+SCORES = SCORES_COLUMNS[3:]  # the columns after step, layer and head
+ROW_FILES = (("log.csv", LOG_COLUMNS), ("scores.csv", SCORES_COLUMNS))  # the files that grow by rows
 # In old files directionality is Eq. (17), and there is no column of that name.
 OLDER_SCORES_COLUMNS = [name for name in SCORES_COLUMNS if name != "directionality_eq17"]
 
@@ -254,12 +256,12 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     path = Path(folder) / "ckpt.pt"
     if not path.exists():
         for name in "model.safetensors", "config.json":
-            is_ours = Path(folder, "run.json").exists() or not Path(folder, name).exists()
-            require(is_ours, f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
+            is_foreign = Path(folder, name).exists() and not Path(folder, "run.json").exists()
+            require(not is_foreign, f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
         start = began_from(folder)
         require(cfg.init_from != "resume" or start == "scratch",
                 f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
-        for name, header in FILES:
+        for name, header in ROW_FILES:
             steps = [int(row["step"]) for row in read_begun(Path(folder) / name, header)]
             require(max(steps, default=0) == 0, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: "
                                                 "set --out_dir, or move the folder away")
@@ -299,7 +301,7 @@ def require_same_run(path, theirs, ours):
 def require_rows(folder, state):
     """RunError if a file of rows is damaged, or has not the rows that it had when the checkpoint was written."""
     step = state["step"]
-    for name, header in FILES:
+    for name, header in ROW_FILES:
         rows = [row for row in read_begun(folder / name, header) if int(row["step"]) <= step]
         expected = state.get("rows", {}).get(name, len(rows))  # older checkpoints do not have it
         same = len(rows) == expected or step == 0  # the rows of step 0 are written again
@@ -314,13 +316,13 @@ def begin(folder, cfg, meta, step):
         cfg = replace(cfg, init_from=began_from(folder))  # it stays known where the weights came from
     write_json(folder / "run.json", describe(cfg, meta))
     last = step if step > 0 else -1  # at step 0 a run writes the rows of its start again
-    for name, header in FILES:
+    for name, header in ROW_FILES:
         cut(folder / name, header, last)
 
 
 def save_checkpoint(folder, cfg, meta, state):
     """Write ckpt.pt. It needs no random state: batches and dropout follow from seed, step and micro-batch."""
-    rows = {name: (folder / name).read_bytes().count(b"\n") - 1 for name, _ in FILES}  # without the header
+    rows = {name: (folder / name).read_bytes().count(b"\n") - 1 for name, _ in ROW_FILES}  # without the header
     with replacing(folder / "ckpt.pt") as temporary, open(temporary, "wb") as f:
         torch.save(describe(cfg, meta) | dict(rows=rows) | state, f)
     if cfg.keep > 0:
@@ -357,13 +359,13 @@ class Run(NamedTuple):
 def read_run(folder):
     """A run, finished or not. RunError if there is no run in the folder."""
     folder = Path(folder)
-    log = read(folder / "log.csv", LOG_COLUMNS)
-    scores = read(folder / "scores.csv", SCORES_COLUMNS, OLDER_SCORES_COLUMNS)
+    log_rows = read(folder / "log.csv", LOG_COLUMNS)
+    score_rows = read(folder / "scores.csv", SCORES_COLUMNS, OLDER_SCORES_COLUMNS)
     config = read_config(folder)
-    losses = {name: np.array([float(row[name] or "nan") for row in log]) for name in LOG_COLUMNS}
-    steps, layers, heads = read_scores(scores, config["n_layer"], config["n_head"])
-    require(log and len(steps), f"{folder} has no row in its CSV files yet")
-    return Run(folder.resolve().name.removesuffix(f"-{config['seed']}"), config, losses, steps, layers, heads)
+    log = {name: np.array([float(row[name] or "nan") for row in log_rows]) for name in LOG_COLUMNS}
+    steps, layers, heads = read_scores(score_rows, config["n_layer"], config["n_head"])
+    require(log_rows and len(steps), f"{folder} has no row in its CSV files yet")
+    return Run(folder.resolve().name.removesuffix(f"-{config['seed']}"), config, log, steps, layers, heads)
 
 
 def read_scores(rows, n_layer, n_head):
@@ -374,10 +376,10 @@ def read_scores(rows, n_layer, n_head):
             row = row | dict(directionality_eq17=row["directionality"], directionality="nan")
         by_step.setdefault(int(row["step"]), {})[row["layer"], row["head"]] = row
     expected = {(str(layer), str(head)) for layer in range(n_layer) for head in ("", *range(n_head))}
-    complete = [step for step, rows in by_step.items() if rows.keys() == expected]  # the last step may lack rows
+    complete = [step for step, found in by_step.items() if found.keys() == expected]  # the last step may lack rows
     steps = sorted(complete)
     layers, heads = {}, {}
-    for name in SCORES_COLUMNS[3:]:  # the columns after step, layer and head
+    for name in SCORES:
         layers[name] = np.full((len(steps), n_layer), np.nan)
         heads[name] = np.full((len(steps), n_layer, n_head), np.nan)
         for i, step in enumerate(steps):

@@ -90,7 +90,7 @@ def name_of_start(config):
 
 def rate_of(records, level):
     losses = [record.val_loss[-1] for record in records]
-    steps = [compare.left_at(record, level) for record in records]
+    steps = [compare.leaving_step(record, level) for record in records]
     return Rate(
         learning_rate=records[0].config["learning_rate"],
         loss=float(np.mean(losses)),
