@@ -70,9 +70,10 @@ DEEP_STARTS = against("bert_deep", "deep deep_starts", "symmetric_bert_deep tilt
 DEEP_LATER = against("bert_deep", "deep deep_starts", "negative_bert_deep skew_bert_deep")
 DEEP_SELF = Tests(["deep", "deep_starts", "deep_parts"], [("symmetric_no_self_bert_deep", "symmetric_bert_deep"),
                                                           ("random_self_bert_deep", "bert_deep")])
+DEEP_V = against("bert_deep", "deep deep_parts", "random_v_bert_deep")
 DEEP_SIGNS = against("random_deep", "deep_again deep_signs", "indefinite_deep negative_deep skew_deep")
 QK_NORM = against("random_norm", "parts", "symmetric_norm tilted_norm")
-QK_NORM_DEEP = against("random_norm_deep", "deep_parts", "symmetric_norm_deep")
+QK_NORM_DEEP = against("random_norm_deep", "deep_parts", "symmetric_norm_deep tilted_norm_deep")
 HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_heads", "random_8_heads")])
 ENGLISH = Tests(["english_long"], [("random_qkv_english", "random_english"), ("symmetric_english", "random_english"),
                                    ("tilted_english", "random_english"), ("symmetric_qkv_english", "random_qkv_english")])
@@ -153,7 +154,9 @@ QUESTIONS = {
         Line("W_k = -W_q, 0.02", DEEP_LATER, "negative_bert_deep"),
         Line("only self, 0.02", DEEP_SELF, "random_self_bert_deep"),
         Line("no self against W_k = W_q, 0.02", DEEP_SELF, "symmetric_no_self_bert_deep"),
+        Line("only v at 1/sqrt(3C), 0.02", DEEP_V, "random_v_bert_deep"),
         Line("tilted, scale 1/3", DEEP_AGAIN, "tilted_deep"),
+        Line("tilted, QK-norm: no scale", QK_NORM_DEEP, "tilted_norm_deep"),
         Line("indefinite, scale 1/3", DEEP_SIGNS, "indefinite_deep"),
         Line("skew, scale 1/3", DEEP_SIGNS, "skew_deep"),
         Line("W_k = -W_q, scale 1/3", DEEP_SIGNS, "negative_deep"),
