@@ -232,7 +232,10 @@ class Trainer:
                 with self.autocast():
                     losses.append(self.model(*micro_batch))  # (), a mean over as many tokens every time
         self.model.train()
-        return self.place.mean(torch.stack(losses).mean()).item()  # each process has evaluated its own rows
+        loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has evaluated its own rows
+        if not math.isfinite(loss):  # before a row or a checkpoint of it is written
+            self.fail(self.step, f"the validation loss is {loss}")
+        return loss
 
     # -- before the first step --
 
@@ -248,6 +251,8 @@ class Trainer:
         require_same(self.place, runs.describe(self.cfg, self.corpus.meta), self.step)
         if self.place.rank == 0:  # only one process writes files
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
+            if state is not None:
+                self.export()  # the run may have stopped between its checkpoint and the model of this step
 
     def load(self, state):
         """Go on from a checkpoint. state: the dict that `save` has written."""

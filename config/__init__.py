@@ -225,6 +225,8 @@ def check_plan(path, base, named, seeds):
         raise ConfigError(f"{path}: base = {base!r}, expected the path of a config file")
     if not isinstance(seeds, (list, tuple, range)) or len(seeds) == 0:
         raise ConfigError(f"{path}: seeds = {seeds!r}, expected a list of numbers")
+    if len(set(map(str, seeds))) < len(seeds):
+        raise ConfigError(f"{path}: seeds = {seeds!r}, expected every seed once")
     is_plan = isinstance(named, dict) and all(isinstance(changes, dict) for changes in named.values())
     if not is_plan or len(named) == 0:
         raise ConfigError(f"{path}: arms = {named!r}, expected a dict of arms, each a dict of keys")

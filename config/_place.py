@@ -16,6 +16,7 @@ Below the line that says what is wrong, torchrun prints a report and a traceback
 """
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -120,11 +121,16 @@ def find_place(cfg):
 
 
 def open_streams():
-    """A stream that was closed, as by `>&-`, is None in Python. Then let what is written to it go nowhere."""
+    """
+    Let no stream end a run. One that was closed, as by `>&-`, is None in Python: what is written to it goes nowhere.
+    One that is not UTF-8 gets ? for a letter that it does not have.
+    """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # in a notebook it is not
+        sys.stdout.reconfigure(errors="replace")
 
 
 def check_cache():

@@ -61,11 +61,16 @@ def check_options(args):
         value = getattr(args, name)
         if value < smallest:
             raise DataError(f"--{name}={value}, expected at least {smallest}")
+    if args.out_dir == "":
+        raise DataError("--out_dir is empty, expected a folder")
     if not 0 <= args.val_fraction < 1:
         raise DataError(f"--val_fraction={args.val_fraction}, expected 0 or more, and less than 1")
 
 
-def default_folder(args):
+def find_folder(args):
+    """The folder of the token files: --out_dir, or data/DATASET/TOKENIZER of this repository."""
+    if args.out_dir is not None:
+        return Path(args.out_dir)
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     return Path(os.path.relpath(Path(__file__).parent / args.dataset / name))
 
@@ -85,7 +90,7 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     whole_files: put all documents of a file into the same split.
     """
     check_options(args)
-    folder = Path(args.out_dir or default_folder(args))
+    folder = find_folder(args)
     new = new_state(args, source, len(parts), files)
     with locked(folder):
         state = resume(folder, new)

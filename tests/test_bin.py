@@ -318,6 +318,8 @@ def test_a_bin_cut_short_is_refused(tmp_path, cut):
 
 def test_names_that_are_no_text_and_tensors_without_values_are_refused(tmp_path):
     assert "has 3 among the names" in refusal(folder(tmp_path / "toy", {BIN: as_bin({3: torch.ones(2)})}))
+    twice = {"a": torch.ones(2), "_orig_mod.a": torch.zeros(2)}
+    assert "has a with and without _orig_mod." in refusal(folder(tmp_path / "toy", {BIN: as_bin(twice)}), [["a"]])
     for zipped in (True, False):
         data = as_bin({"a": torch.ones(2), "b": torch.ones(2, device="meta")}, _use_new_zipfile_serialization=zipped)
         assert "'b'" in refusal(folder(tmp_path / "toy", {BIN: data}), [["a"]])

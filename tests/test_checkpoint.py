@@ -23,8 +23,8 @@ from data.pretrained.files import DTYPES
 from data.pretrained.safetensors_header import HEAD
 from data.pretrained.sources import CheckpointError, open_checkpoint
 from tests.hub import hub  # noqa: F401 (a fixture)
-from tests.toy import (CONFIG, FILE, GROUPS, INDEX, N_EMBD, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, cache, folder,
-                       make, name, read, refusal)
+from tests.toy import (CONFIG, FILE, GROUPS, INDEX, N_EMBD, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, cache,
+                       folder, make, name, read, refusal)
 
 
 def header_size(file: bytes) -> int:
@@ -236,6 +236,12 @@ def test_the_formats_that_were_found_are_named(hub, tmp_path):
     assert "config.json" in refusal("org/bare") and "config.json" in refusal(folder(tmp_path / "x", {}, config=None))
     (tmp_path / "notes.txt").write_text("")
     assert "no file of weights" in refusal(tmp_path / "notes.txt")
+
+
+def test_a_file_under_a_name_of_its_own_comes_after_the_usual_ones(tmp_path):
+    other = save({name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()})
+    read(folder(tmp_path / "bin", {"pytorch_model.bin": as_bin(WEIGHTS), "ema.safetensors": other}))
+    read(folder(tmp_path / "lone", {"toy.safetensors": FILE}))
 
 
 # What there is on the Hub

@@ -142,6 +142,7 @@ def test_a_comparison_is_every_arm_and_seed_and_has_every_arm_once_before_any_ha
     ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(seed=7))", "arm a sets seed, which every run"),
     ("base = 'config/tiny.py'\nseeds = 3\narms = dict(a=dict())", "seeds = 3, expected a list of numbers"),
     ("base = 'config/tiny.py'\nseeds = []\narms = dict(a=dict())", "seeds = .., expected a list of numbers"),
+    ("base = 'config/tiny.py'\nseeds = [1, 2, 1]\narms = dict(a=dict())", "expected every seed once"),
     ("base = 'config/tiny.py'\nseeds = [1]\narms = ['random']", "expected a dict of arms"),
     ("base = 'config/tiny.py'\nseeds = [1]\narms = {}", "expected a dict of arms"),
     ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=3)", "expected a dict of arms"),

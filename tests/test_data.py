@@ -566,6 +566,15 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     assert "2 binary files left out" in printed and "2 U+FFFD" in printed and "b.md" in printed
 
 
+def test_token_files_that_lie_among_the_text_are_no_text(tmp_path, capsys):
+    for i in range(9):
+        (tmp_path / f"{i}.txt").write_text(f"{i} of nine")
+    command = [str(tmp_path), f"--out_dir={tmp_path / 'tokens'}"]
+    found = documents(text.main(command))
+    assert len(sum(found.values(), [])) == 9
+    assert documents(text.main(command)) == found  # a second time nothing has changed
+
+
 def test_one_file_gives_both_splits_and_nothing_is_lost(tmp_path):
     paragraphs = [f"{i} " + "word " * (i % 300) + "\r\n\r\n" for i in range(1000)]
     (tmp_path / "one.txt").write_text("".join(paragraphs), newline="")
@@ -684,6 +693,7 @@ def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(fold
 
 @pytest.mark.parametrize("argv, message", [(["nowhere"], "no file"), ([], "required"),
                                            ([__file__, "--seed=-1"], "--seed=-1, expected at least 0"),
+                                           ([__file__, "--out_dir="], "--out_dir is empty"),
                                            ([__file__, "--max_tokens=-5"], "--max_tokens=-5, expected at least 0")])
 def test_a_script_fails_in_one_line(argv, message, tmp_path):
     argv = [sys.executable, ROOT / "data/text/prepare.py", *argv]

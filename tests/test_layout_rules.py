@@ -240,6 +240,7 @@ C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
     (dict(LLAMA, num_hidden_layers=None, model_type="bert"), {
         f"encoder.layer.0.attention.self.{w}.weight": (32, 32) for w in ("query", "key")}, "no number of layers"),
     (dict(LLAMA, model_type="jamba", num_hidden_layers=8), llama(8), "1 attention layers in config.json, 8 found"),
+    (dict(LLAMA, num_kv_shared_layers=2), llama(), "no layer has queries and keys of its own"),
     (dict(LLAMA, num_key_value_heads=2), llama(), "do not fit"),
     (dict(LLAMA, head_dim=16), llama(), "do not fit"),
     (dict(LLAMA, num_attention_heads=3), llama(), "do not fit"),

@@ -77,6 +77,12 @@ def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by
     assert compare.sign_flip_of_ranks([100, never], [never, 100]) == 1.0
 
 
+@pytest.mark.parametrize("x", [math.nan, math.inf, -math.inf])
+def test_of_a_run_that_has_diverged_nothing_is_told(x):
+    differences = np.array([-0.1, -0.2, -0.3, -0.1, -0.2, -0.3, x])
+    assert math.isnan(compare.sign_flip(differences)) and all(map(math.isnan, compare.interval(differences)))
+
+
 @pytest.mark.parametrize("n", [6, 7, 9])
 def test_the_interval_has_the_differences_that_sign_flips_do_not_reject(n):
     differences = np.random.default_rng(n).normal(0.3, 1, n)
@@ -298,6 +304,36 @@ def test_the_name_of_an_arm_may_hold_spaces(tmp_path, capsys):
     assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == first
 
 
+def test_the_name_of_an_arm_may_begin_as_a_comment_does(tmp_path):
+    path = str(tmp_path / "c.csv")
+    assert not run(write_run(tmp_path / "a-1"), write_run(tmp_path / "#b-1", init="skew"), "--csv", path)
+    assert "holds a run of #b with the seed 1, which would be lost" in run(str(tmp_path / "a-1"), "--csv", path)
+
+
+def test_a_run_that_ends_in_nan_does_so_in_its_csv_too(tmp_path, capsys):
+    diverged = FALL.copy()
+    diverged[-1] = math.nan
+    folders = run_arms(tmp_path, seeds=range(1, 7)) + [write_run(tmp_path / "fast-7", diverged, 7, init="symmetric"),
+                                                       write_run(tmp_path / "random-7", FALL, 7)]
+    assert not run(*folders, "--csv", str(tmp_path / "c.csv"))
+    first = capsys.readouterr().out
+    [fast] = [line.split() for line in first.splitlines() if line.startswith("fast ")]
+    assert fast[6:11] == ["nan", "-", "[-,", "-]", "-"]  # loss, less, its interval, p
+    assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == first
+
+
+def test_rows_of_a_comparison_may_be_in_any_order(tmp_path, capsys):
+    path = tmp_path / "c.csv"
+    assert not run(*run_arms(tmp_path), "--csv", str(path))
+    first = capsys.readouterr().out
+    lines = path.read_text().splitlines()
+    n_head = 1 + max(i for i, line in enumerate(lines) if line.startswith(("#", "arm,")))
+    arms_in_order = sorted(lines[n_head:], key=lambda line: line.split(",")[0])
+    newest_first = sorted(arms_in_order, key=lambda line: -int(line.split(",")[2]))
+    path.write_text("\n".join(lines[:n_head] + newest_first) + "\n")
+    assert not run(str(path)) and capsys.readouterr().out == first
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_seeds_that_have_come_less_far_are_drawn_as_far_as_all_have(tmp_path, capsys, n):
@@ -456,6 +492,13 @@ def test_of_arms_that_differ_in_their_learning_rate_the_best_is_taken_at_each_sc
     assert found == {("random", 0.64): (True, "0.002: 700"), ("random", 2.56): (False, "0.001: 800"),
                      ("symmetric", 0.64): (True, "0.001: 600"), ("symmetric", 2.56): (False, "0.002: not left"),
                      ("random", 0.0256): (True, "0.001: not left")}
+
+
+def test_a_learning_rate_with_which_a_run_diverged_is_not_the_best(tmp_path, capsys):
+    for rate, end in (1e-3, math.nan), (2e-3, 0.1):
+        write_run(tmp_path / f"random_{rate:g}-101", np.append(FALL[:-1], 2 + end), 101, learning_rate=rate)
+    assert not run(*map(str, sorted(tmp_path.iterdir())))
+    assert "at 0.002: " in capsys.readouterr().out
 
 
 def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_rates(tmp_path, drawn):

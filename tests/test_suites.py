@@ -214,7 +214,8 @@ def test_what_cannot_be_found_is_one_line(argv, wanted, run_folder, capsys):
 
 @pytest.mark.parametrize("option, wanted", [
     (["--stride", "0"], "--stride and --limit: expected 1 or more"), (["--limit", "-1"], "expected 1 or more"),
-    (["--revision", "x"], "--revision names one, --revisions those that match")])
+    (["--revision", "x"], "--revision names one, --revisions those that match"),
+    (["--revision", ""], "--revision is empty")])
 def test_options_that_make_no_sense_are_refused(option, wanted, run_folder):
     assert wanted in run("--hf", str(run_folder), "--revisions", "checkpoint-*", *option)
 

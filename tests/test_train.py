@@ -1,6 +1,7 @@
 """train.py: what a step sees, that nothing is lost, and what a run leaves behind. pytest tests/test_train.py"""
 
 import functools
+import io
 import json
 import math
 import os
@@ -486,6 +487,14 @@ def test_a_finished_run_is_neither_overwritten_nor_changed_by_resuming(finished)
     assert result(finished.out_dir) == before
 
 
+def test_a_run_that_was_killed_before_its_last_model_was_written_resumes_to_that_model(finished, cfg):
+    shutil.copytree(finished.out_dir, cfg.out_dir)
+    Path(cfg.out_dir, "model.safetensors").write_bytes(b"of an earlier evaluation")
+    train.main(argv(cfg, init_from="resume"))
+    assert result(cfg.out_dir) == result(finished.out_dir)
+    assert Path(cfg.out_dir, "model.safetensors").read_bytes() == Path(finished.out_dir, "model.safetensors").read_bytes()
+
+
 def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_path):
     model = str(tmp_path / "to_resume")
     shutil.copytree(finished.out_dir, model)
@@ -538,11 +547,16 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
         assert float(row[4]) == pytest.approx(1e-2 * (18 - (int(row[0]) - 1)) / (18 - 3), rel=1e-5)
 
 
-def test_numbered_checkpoints_and_the_best_one_are_kept(finished, cfg):
-    train.main(argv(cfg, keep=2))
+def test_numbered_checkpoints_and_the_best_one_are_kept_and_other_files_left_alone(finished, cfg):
     out = Path(cfg.out_dir)
-    assert {path.name for path in out.glob("ckpt*")} == {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt",
-                                                         "ckpt-best.pt"}
+    others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt"}
+    out.mkdir()
+    for name in others:
+        (out / name).write_bytes(b"of somebody")
+    train.main(argv(cfg, keep=2))
+    assert {path.name for path in out.glob("ckpt*")} - others == {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt",
+                                                                  "ckpt-best.pt"}
+    assert all((out / name).read_bytes() == b"of somebody" for name in others)
     log = runs.read(out / "log.csv", runs.LOG_COLUMNS)
     best = min(log, key=lambda row: float(row["val_loss"]))
     assert torch.load(out / "ckpt-best.pt", weights_only=True)["step"] == int(best["step"])
@@ -712,6 +726,21 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkp
     assert all(x.isfinite().all() for x in state["model"].values())
 
 
+def test_a_validation_loss_that_is_not_finite_stops_the_run_before_it_is_written(cfg, monkeypatch):
+    evaluate = train.Trainer.evaluate
+    forward = train.Transformer.forward
+
+    def diverged(run):
+        if run.step == 8:
+            monkeypatch.setattr(train.Transformer, "forward", lambda *args: math.nan * forward(*args))
+        return evaluate(run)
+
+    monkeypatch.setattr(train.Trainer, "evaluate", diverged)
+    assert "step 8: the validation loss is nan" in refusal(argv(cfg))
+    assert torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)["step"] == 4
+    assert [row["step"] for row in runs.read(Path(cfg.out_dir, "log.csv"), runs.LOG_COLUMNS)] == ["0", "4"]
+
+
 @pytest.mark.parametrize("changes, words", [
     (dict(n_layers=3), "unknown key n_layers = 3; the nearest one is n_layer"),
     (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
@@ -763,6 +792,15 @@ def test_a_reader_that_goes_away_does_not_end_a_run(cfg, tmp_path):
     life.join(300)
     assert life.exitcode == 0
     assert runs.read(cfg.out_dir + "/log.csv", runs.LOG_COLUMNS)[-1]["step"] == "12"
+
+
+def test_output_that_cannot_hold_a_letter_shows_another(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", stream)
+    _place.open_streams()
+    print("é and ж")
+    stream.flush()
+    assert stream.buffer.getvalue() == "é and ?\n".encode("latin-1")
 
 
 def test_a_run_whose_output_was_closed_goes_on(cfg, monkeypatch):

@@ -25,11 +25,11 @@ def enter_model(folder: Folder):
 
 def choose_weights(names: list[str]) -> str | None:
     """The name of the weight file, or of the index of several weight files; None if there is neither."""
-    wanted = ["model.safetensors", "model.safetensors.index.json"]
+    wanted = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"]
     lone = [name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")]
     if len(lone) == 1:  # under a name of its own
         wanted += lone
-    wanted += ["pytorch_model.bin", "pytorch_model.bin.index.json", "ckpt.pt"]  # the last is nanoGPT's
+    wanted.append("ckpt.pt")  # nanoGPT's
     of_nanochat = [name for name in names if re.fullmatch(r"model_\d+\.pt", name)]
     if of_nanochat:
         wanted.append(max(of_nanochat))  # the last step: all names have the same number of digits

@@ -396,6 +396,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, .
         if int(match["i"]) not in ignored:
             names[int(match["i"])][match["weight"]] = match[0]
 
+    require(scored, f"{part.model_type}: by its config.json no layer has queries and keys of its own")
     told = f"{part.model_type}: {len(scored)} attention layers in config.json"
     weights = weights_of(row, part.config)
     for i in scored:

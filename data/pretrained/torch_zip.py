@@ -231,12 +231,16 @@ def named_tensors(saved: dict, file: str) -> Iterator[tuple[str, torch.Tensor]]:
     for key in "state_dict", "model":
         if isinstance(saved.get(key), dict):
             saved = saved[key]
+    seen = set()
     for name, tensor in saved.items():
         if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
             require(isinstance(name, str),
                     f"{file} has {name!r:.60} among the names of its tensors: save a state_dict()")
+            name = name.removeprefix("_orig_mod.")  # which torch.compile puts before every name
+            require(name not in seen, f"{file} has {name:.60} with and without _orig_mod.: save one state_dict()")
+            seen.add(name)
             if tensor.nbytes <= tensor.untyped_storage().nbytes():
-                yield name.removeprefix("_orig_mod."), tensor  # which torch.compile puts before every name
+                yield name, tensor
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -76,6 +76,8 @@ def check(args):
         torch.zeros(1, device=args.device).item()
     except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
+    for flag in "revision", "revisions":
+        require(getattr(args, flag) != "", f"--{flag} is empty: give a name")
     require(not (args.revision and args.revisions), "--revision names one, --revisions those that match: give one")
     require(not (args.matrices and args.offline), "--matrices draws what is scored now, and --offline scores nothing: "
                                                   "give one")

@@ -161,8 +161,10 @@ def speed_up(steps, loss, baseline_loss):
 def sign_flip(differences):
     """
     Exact two-sided p of n paired differences: there are 2^n ways to choose their signs, and p is the share of them with
-    a sum at least as far from 0. It cannot be below 2 / 2^n.
+    a sum at least as far from 0. It cannot be below 2 / 2^n. nan if a difference is nan or inf: a run has diverged.
     """
+    if not np.isfinite(differences).all():
+        return math.nan
     sums = np.zeros(1)
     for difference in differences:
         sums = np.concatenate([sums + difference, sums - difference])
@@ -174,7 +176,7 @@ def sign_flip(differences):
 def interval(differences):
     """
     The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
-    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
+    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing, and if a run has diverged.
 
     Is d excluded? Take d from every difference. If the signs of a subset of m of them are turned, the sum changes by
     -2 (sum of the subset - m d): it does not fall if the mean of the subset is at most d. So the share of subsets with
@@ -188,7 +190,7 @@ def interval(differences):
         sizes = np.concatenate([sizes, sizes + 1])
     means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
     n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
-    if n_outside == 0:
+    if n_outside == 0 or not np.isfinite(differences).all():
         return math.nan, math.nan
     return means[n_outside - 1], means[-n_outside]  # so n_outside - 1 means are outside of each
 

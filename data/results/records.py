@@ -105,7 +105,7 @@ def rows_of_record(record):
         rows[step] = dict(arm=record.arm, seed=record.seed, step=step)
     for i, step in enumerate(record.eval_steps.tolist()):
         rows[step]["train_loss"] = cell(record.train_loss[i])
-        rows[step]["val_loss"] = cell(record.val_loss[i])
+        rows[step]["val_loss"] = f"{record.val_loss[i]:.{DIGITS}f}"  # never empty: an evaluation may have found nan
     for i, step in enumerate(record.steps.tolist()):
         for name in MEDIANS:
             rows[step][name] = cell(record.medians[name][i])
@@ -164,6 +164,9 @@ def parse_comparison(path):
         if arm not in special:
             raise ValueError(f"no line says the config of {arm}")
         config = asdict(TrainConfig()) | shared | special[arm] | dict(seed=seed)
+        if not {"checksum", "tokenizer"} <= config.keys():
+            raise ValueError(f"the config of {arm} does not say its token files")
+        rows.sort(key=lambda row: int(row["step"]))  # a spreadsheet may have sorted them in another way
         records.append(record_of_rows(arm, seed, config, rows))
     return records
 

@@ -119,11 +119,11 @@ def replacing(path):
 def find_lost(path, columns, kept):
     """
     What would be lost if the CSV file at path were written anew: the cells in `columns` of every row of it, as a tuple,
-    that are not in kept. A line with # and a line that is cut short hold no row. RunError: the file is damaged.
+    that are not in kept. "# config" and a line that is cut short hold no row. RunError: the file is damaged.
     """
     with open(path, newline="", errors="replace") as f:
         try:
-            rows = list(csv.DictReader(line for line in f if not line.startswith("#")))
+            rows = list(csv.DictReader(line for line in f if not line.startswith("# config")))
         except csv.Error as e:
             raise RunError(f"{path} is damaged ({e}): give another --csv") from e
     found = [tuple(row.get(column) for column in columns) for row in rows]
@@ -338,8 +338,13 @@ def keep_checkpoints(folder, step, n):
     for name in names:
         with replacing(folder / name) as temporary:
             shutil.copyfile(folder / "ckpt.pt", temporary)
-    for old in sorted(folder.glob("ckpt-[0-9]*.pt"))[:-n]:
-        old.unlink()
+    numbered = {}  # step -> its checkpoint; other files of such names are not ours
+    for path in folder.glob("ckpt-*.pt"):
+        number = path.stem.removeprefix("ckpt-")
+        if path.name == f"ckpt-{number:0>8}.pt" and number.isdecimal():
+            numbered[int(number)] = path
+    for old in sorted(numbered)[:-n]:
+        numbered[old].unlink()
 
 
 # ---- a run read again --------------------------------------------------------------------------------------------

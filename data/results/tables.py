@@ -90,6 +90,8 @@ def read_scores(path, matrix, gamma, per_head):
             rows = [read_row(row) for row in reader]
         except (ValueError, TypeError, csv.Error) as e:  # TypeError: a line that is cut short
             raise RunError(f"{path}, line {reader.line_num} is damaged: mend it, or give another --csv") from e
+    places = [(row.model, row.revision, row.stack, row.layer, row.head) for row in rows]
+    require(len(places) == len(set(places)), f"{path} has a layer twice: mend it, or give another --csv")
     for row in rows:
         if row.matrix != matrix:
             how = "without" if row.matrix == "wqk" else "with"

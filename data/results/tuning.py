@@ -23,7 +23,7 @@ class Rate(NamedTuple):
 
     def rank(self):
         """A key to sort by: the best is lowest. What was run with more seeds goes before, as one run can be lucky."""
-        return -self.n_seeds, self.loss
+        return -self.n_seeds, self.loss if math.isfinite(self.loss) else math.inf  # nan is less than nothing
 
 
 class Cell(NamedTuple):

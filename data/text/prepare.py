@@ -69,7 +69,10 @@ def main(argv=None):
     cli = writer.command_line("text", __doc__, argv, tokenizer="bytes", val_fraction=0.05)
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     args = cli.parse_args(argv)
-    found = [file for path in args.paths for file in files_in(path)]
+    out = writer.find_folder(args).resolve()  # it may lie in one of the folders, and holds no text
+    found = []
+    for path in args.paths:
+        found += [file for file in files_in(path) if not pathlib.Path(file).resolve().is_relative_to(out)]
     binary, text = [], []
     for file in dict.fromkeys(found):  # once, of a folder and a file in it
         if encoding(file) is None:
