@@ -89,6 +89,9 @@ DECODER_WIDTHS = Tests(["decoders_widths"], [("random_64_decoder", "bert_64_deco
                                              ("random_256_decoder", "bert_256_decoder")])
 SYMMETRIC_DECODERS = Tests(["decoders_widths"], [("symmetric_64_decoder", "random_64_decoder"),
                                                  ("symmetric_256_decoder", "random_256_decoder")])
+SCALE_DEEP_DECODER = against("bert_deep_decoder", "decoders_deep", "random_deep_decoder")
+SYMMETRIC_DEEP_DECODERS = Tests(["decoders_deep"], [("symmetric_bert_deep_decoder", "bert_deep_decoder"),
+                                                    ("symmetric_deep_decoder", "random_deep_decoder")])
 SKEW_DECODER = against("random_qkv", "decoders_again", "skew_qkv")
 
 QUESTIONS = {
@@ -104,6 +107,7 @@ QUESTIONS = {
         Line("C = 64, decoder, scale 1/3", DECODER_WIDTHS, "random_64_decoder"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
         Line("C = 256, decoder, scale 1/3", DECODER_WIDTHS, "random_256_decoder"),
+        Line("C = 256, 4-layer decoder, scale 1/3", SCALE_DEEP_DECODER, "random_deep_decoder"),
     ],
     "W_k = W_q against random, larger scale": [  # "tuned": scale and learning rate are the best of each
         Line("C = 64, tuned", RANDOM_64, "symmetric_64"),
@@ -120,6 +124,7 @@ QUESTIONS = {
         Line("C = 64, decoder, scale 1/3", SYMMETRIC_DECODERS, "symmetric_64_decoder"),
         Line("C = 128, decoder, scale 1/3", RANDOM_DECODERS, "symmetric_qkv"),
         Line("C = 256, decoder, scale 1/3", SYMMETRIC_DECODERS, "symmetric_256_decoder"),
+        Line("C = 256, 4-layer decoder, scale 1/3", SYMMETRIC_DEEP_DECODERS, "symmetric_deep_decoder"),
     ],
     "W_k = W_q against random, both at 0.02": [
         Line("C = 128", START, "symmetric"),
@@ -129,6 +134,7 @@ QUESTIONS = {
         Line("C = 128, words", BERT_WORDS, "symmetric_words"),
         Line("C = 128, English", ENGLISH, "symmetric_english"),
         Line("C = 128, decoder", DECODERS, "symmetric"),
+        Line("C = 256, 4-layer decoder", SYMMETRIC_DEEP_DECODERS, "symmetric_bert_deep_decoder"),
     ],
     "other starts against random, 2 layers": [  # at the same scale, here and below; of C = 128
         Line("tilted, 0.02", START, "tilted"),
