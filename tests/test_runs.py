@@ -310,6 +310,12 @@ def test_the_name_of_an_arm_may_begin_as_a_comment_does(tmp_path):
     assert "holds a run of #b with the seed 1, which would be lost" in run(str(tmp_path / "a-1"), "--csv", path)
 
 
+def test_a_name_with_dollars_is_drawn_as_it_is(tmp_path):
+    folders = [write_run(tmp_path / f"{name}-1", n_layer=1) for name in (r"a$\frac$", "lr_$1^$")]  # formulas cut short
+    assert not run(*folders, "--plot", str(tmp_path / "p.png"))
+    assert (tmp_path / "p.png").exists()
+
+
 def test_a_run_that_ends_in_nan_does_so_in_its_csv_too(tmp_path, capsys):
     diverged = FALL.copy()
     diverged[-1] = math.nan

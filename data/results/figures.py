@@ -58,6 +58,11 @@ def figure(path, widths, rows=1, inches=2.4):
     plt.close(fig)
 
 
+def plain(name):
+    """The name of a model or an arm as a text of a picture, where a $ would begin a formula."""
+    return str(name).replace("$", r"\$")
+
+
 def put_titles(axes, titles):
     """Above each panel a letter, a, b, c, ..., and what it shows."""
     for axis, letter, title in zip(axes, LETTERS, titles):
@@ -135,7 +140,7 @@ def put_legend_of_models(axis, summaries):
         axis.plot([], [], MARKERS[modality], color="0.6", label=modality)
     axis.plot([], [], color="0.88", lw=5, label="95 of 100\nrandom matrices")
     for number, summary in enumerate(summaries, 1):
-        axis.plot([], [], " ", label=f"{number} {Path(summary.model).name} {summary.stack}".strip())
+        axis.plot([], [], " ", label=f"{number} {plain(Path(summary.model).name)} {summary.stack}".strip())
     handles, _ = axis.get_legend_handles_labels()
     put_legend(axis, handles, ncols=1 + len(handles) // 17)  # so many are as high as the figure
 
@@ -174,7 +179,7 @@ def plot_model(name, rows, causal, corners, path):
         for axis, score in (left, "symmetry"), (right, "directionality"):
             put_null(axis, score, layers[0].n, layers[0].r, layers[0].gamma)
             for stack in causal:
-                label = f"{stack or Path(name).name} ({kind_of(causal[stack])})"
+                label = f"{stack or plain(Path(name).name)} ({kind_of(causal[stack])})"
                 mine = [row for row in rows if row.stack == stack]
                 draw_stack(axis, mine, score, colours[stack], label)
             put_zero(axis)
@@ -196,7 +201,7 @@ def plot_matrices(models, path):
             i = median_layer(layers)
             draw_parts(row_of_axes, corners[i], layers[i])
             first, *others = titles_of_parts(layers[i])
-            titles += [f"{Path(name).name}: {first}", *others]
+            titles += [f"{plain(Path(name).name)}: {first}", *others]
         put_titles(axes.flat, titles)
 
 

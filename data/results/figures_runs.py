@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from data.results import compare
-from data.results.figures import (OTHERS, colour_of, figure, layer_colour, put_legend, put_null, put_titles, put_zero,
-                                  share_limits)
+from data.results.figures import (OTHERS, colour_of, figure, layer_colour, plain, put_legend, put_null, put_titles,
+                                  put_zero, share_limits)
 from data.results.records import FREE, record_of_run
 
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (3, 1)), (0, (8, 2, 1, 2))]
@@ -33,7 +33,7 @@ def plot_run(run, path):
             draw_layers(axis, [record], score)
             put_null(axis, score, run.config["n_embd"], run.config["n_embd"])
         put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{run.name}, seed {run.config['seed']}")
+        loss.figure.suptitle(f"{plain(run.name)}, seed {run.config['seed']}")
         of_losses, _ = loss.get_legend_handles_labels()
         of_layers, _ = symmetry.get_legend_handles_labels()
         put_legend(loss, of_losses + of_layers)
@@ -159,7 +159,7 @@ def plot_runs(arms, outcomes, level, curves, path):
 def draw_losses(axis, records, name, style):
     """The mean over seeds. If seeds end far from each other, each seed as well."""
     steps, values = stack_curves([record.eval_steps for record in records], [record.val_loss for record in records])
-    axis.plot(steps, values.mean(0), label=name, **style)
+    axis.plot(steps, values.mean(0), label=plain(name), **style)
     last = [record.val_loss[-1] for record in records]
     if max(last) - min(last) > SPLIT:
         for record in records:
@@ -192,7 +192,7 @@ def draw_dots(axis, outcomes, style, values, middle):
         if np.isfinite(middle(points)):
             axis.plot([middle(points)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
     axis.locator_params(axis="x", nbins=5)
-    names = [outcome.name for outcome in outcomes]
+    names = [plain(outcome.name) for outcome in outcomes]
     axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))  # the first at the top
 
 
@@ -230,7 +230,7 @@ def plot_arms(arms, path):
         for records, symmetry, directionality in zip(arms.values(), of_symmetry, of_directionality):
             draw_layers(symmetry, records, "symmetry")
             draw_layers(directionality, records, "directionality")
-        put_titles(of_symmetry, [f"{name}, seeds: {len(records)}" for name, records in arms.items()])
+        put_titles(of_symmetry, [f"{plain(name)}, seeds: {len(records)}" for name, records in arms.items()])
         for panels in of_symmetry, of_directionality:
             share_scale(panels[: len(arms)])
             for empty in panels[len(arms) :]:

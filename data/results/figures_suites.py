@@ -5,7 +5,7 @@ there are several, they go from light to dark.
 
 import numpy as np
 
-from data.results.figures import (colour_of, figure, kind_of, layer_colour, put_legend, put_null, put_titles,
+from data.results.figures import (colour_of, figure, kind_of, layer_colour, plain, put_legend, put_null, put_titles,
                                   put_zero, share_limits)
 from data.results.runs import require
 from data.results.tables import SCORES
@@ -64,7 +64,7 @@ def name_null(axis):
 
 def short(name):
     """The end of a long name, so that it fits above a panel."""
-    return name if len(name) <= 24 else f"...{name[-21:]}"
+    return plain(name if len(name) <= 24 else f"...{name[-21:]}")
 
 
 # ---- over training -----------------------------------------------------------------------------------------------
