@@ -78,6 +78,7 @@ HEADS = Tests(["heads"], [("symmetric_1_head", "random_1_head"), ("symmetric_8_h
 ENGLISH = Tests(["english_long"], [("random_qkv_english", "random_english"), ("symmetric_english", "random_english"),
                                    ("tilted_english", "random_english"), ("symmetric_qkv_english", "random_qkv_english")])
 ENGLISH_LATER = against("random_english", "english_long", "indefinite_english")
+ENGLISH_WORDS = against("random_english_words", "english_words", "random_qkv_english_words symmetric_english_words")
 WORDS_AGAIN = against("random_words", "words_again", "random_qkv_words")
 RANDOM_WORDS = against("random_qkv_words", "words", "random_words symmetric_qkv_words")
 BERT_WORDS = against("random_words", "words", "symmetric_words tilted_words")
@@ -104,6 +105,7 @@ QUESTIONS = {
         Line("C = 256, 4 layers, scale 1/3", BERT_DEEP, "random_deep"),
         Line("C = 128, words, scale 1/3", WORDS_AGAIN, "random_qkv_words"),
         Line("C = 128, English, scale 1/3", ENGLISH, "random_qkv_english"),
+        Line("C = 128, English words, scale 1/3", ENGLISH_WORDS, "random_qkv_english_words"),
         Line("C = 64, decoder, scale 1/3", DECODER_WIDTHS, "random_64_decoder"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
         Line("C = 256, decoder, scale 1/3", DECODER_WIDTHS, "random_256_decoder"),
@@ -133,6 +135,7 @@ QUESTIONS = {
         Line("C = 256, 4 layers", DEEP_STARTS, "symmetric_bert_deep"),
         Line("C = 128, words", BERT_WORDS, "symmetric_words"),
         Line("C = 128, English", ENGLISH, "symmetric_english"),
+        Line("C = 128, English words", ENGLISH_WORDS, "symmetric_english_words"),
         Line("C = 128, decoder", DECODERS, "symmetric"),
         Line("C = 256, 4-layer decoder", SYMMETRIC_DEEP_DECODERS, "symmetric_bert_deep_decoder"),
     ],
