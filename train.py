@@ -389,6 +389,7 @@ def loop(trainer, signals):
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
             trainer.save()
+            trainer.draw()
         began = time.perf_counter()
         for batch in batches:
             trainer.train_step(batch)  # on a GPU this only queues the work, and the loop runs ahead

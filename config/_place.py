@@ -130,7 +130,8 @@ def open_streams():
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")
     if isinstance(sys.stdout, io.TextIOWrapper):  # in a notebook it is not
-        sys.stdout.reconfigure(errors="replace")
+        with contextlib.suppress(OSError):  # as if its file was exchanged for a pipe
+            sys.stdout.reconfigure(errors="replace")
 
 
 def check_cache():
