@@ -193,7 +193,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=wide)  # (V,)
         for rows, t in zip(x.split(chunk), targets.split(chunk)):
             logits = F.linear(rows, weight, bias).to(wide)  # (n, V)
-            # sub_, exp_ and scatter_add_ write over their input, so these four are one piece of memory.
+            # sub_, exp_ and scatter_add_ write over their input: logits, log_p, p and error are one piece of memory.
             log_p = logits.sub_(logits.logsumexp(-1, keepdim=True))  # (n, V)
             total = total - log_p.gather(1, t[:, None]).sum()
             if with_gradients:

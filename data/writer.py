@@ -145,7 +145,7 @@ def locked(folder):
 
 # The keys of a state that must be the same when a script goes on in a folder.
 SAME_KEYS = ("dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size",
-           "source", "parts", "contents")
+             "source", "parts", "contents")
 
 
 def new_state(args, source, n_parts, files):

@@ -566,7 +566,7 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     assert "2 binary files left out" in printed and "2 U+FFFD" in printed and "b.md" in printed
 
 
-def test_token_files_that_lie_among_the_text_are_no_text(tmp_path, capsys):
+def test_token_files_that_lie_among_the_text_are_no_text(tmp_path):
     for i in range(9):
         (tmp_path / f"{i}.txt").write_text(f"{i} of nine")
     command = [str(tmp_path), f"--out_dir={tmp_path / 'tokens'}"]

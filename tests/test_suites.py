@@ -154,6 +154,14 @@ def test_one_that_fails_is_named_and_skipped_and_the_next_run_reads_that_one_alo
     assert len(rows) == 9 and len({(row["revision"], row["layer"]) for row in rows}) == 9
 
 
+def test_a_csv_that_has_a_layer_twice_is_not_gone_on_with(run_folder, tmp_path):
+    path = tmp_path / "s.csv"
+    argv = ["--hf", str(run_folder), "--revisions", "checkpoint-*", "--csv", str(path)]
+    assert run(*argv) == 0
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+    assert "s.csv has a layer twice" in run(*argv)
+
+
 def test_a_finished_training_is_drawn_again_from_its_csv_alone(run_folder, tmp_path, drawn, capsys):
     argv = ["--hf", str(run_folder), "--revisions", "checkpoint-*", "--csv", str(tmp_path / "s.csv")]
     run(*argv)

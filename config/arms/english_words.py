@@ -1,6 +1,6 @@
 """
-English as words: the text of config/arms/english_long.py as gpt2's tokens, for 2,000 steps, at the learning rate of words.
-Does scale help there, and does W_k = W_q?
+English as words: the text of config/arms/english_long.py as gpt2's tokens, for 2,000 steps, at the learning rate of
+words. Does scale help there, and does W_k = W_q?
 
     python data/text/prepare.py FILE... --tokenizer=gpt2
     python -m config config/arms/english_words.py | xargs -r -P 2 -L 1 python train.py

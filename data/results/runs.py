@@ -22,6 +22,7 @@ import csv
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 from dataclasses import asdict, replace
@@ -340,9 +341,9 @@ def keep_checkpoints(folder, step, n):
             shutil.copyfile(folder / "ckpt.pt", temporary)
     numbered = {}  # step -> its checkpoint; other files of such names are not ours
     for path in folder.glob("ckpt-*.pt"):
-        number = path.stem.removeprefix("ckpt-")
-        if path.name == f"ckpt-{number:0>8}.pt" and number.isdecimal():
-            numbered[int(number)] = path
+        found = re.fullmatch(r"ckpt-(\d{8,})\.pt", path.name)
+        if found:
+            numbered[int(found[1])] = path
     for old in sorted(numbered)[:-n]:
         numbered[old].unlink()
 
