@@ -404,16 +404,17 @@ def analyze_models(args):
     for name, error in errors.items():  # a name that cannot be found does not stop the others
         complain(name, error)
 
-    # A long job goes on where its CSV file ends: what is in the file is not scored again. A short one scores all anew.
+    # A long job goes on where its CSV file ends: what is in the file is not scored again, unless it has changed since
+    # then. A short one scores all anew.
     path = args.csv
     if args.paper:
         path = path or "data/results/paper.csv"
     takes_long = args.paper or args.suite or suites.are_trainings(targets)
     rows = tables.rows_so_far(path, takes_long, targets, args)
-    done = {(row.model, row.revision) for row in rows} if takes_long else set()
+    done = suites.scored_before(targets, rows, path) if takes_long else set()
     to_score = []
     if not args.offline:
-        to_score = [target for target in targets if (target.model, target.revision) not in done]
+        to_score = [target for target in targets if target not in done]
     if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
         raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
 

@@ -1,6 +1,9 @@
 """Trainings and suites: what names stand for, in which order, and what is drawn of them. pytest tests/test_suites.py"""
 
 import csv
+import os
+import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -377,6 +380,25 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
     assert run(*argv) == 0
     again = capsys.readouterr()
     assert again.out == out and ": read " not in again.err
+
+
+def test_a_local_checkpoint_that_was_written_after_its_scores_is_scored_again(suite, tmp_path, capsys):
+    """As when a training begins anew in the same folder, and writes checkpoints of the same names."""
+    path, folders = suite
+    argv = ["--suite", path, "--csv", str(tmp_path / "s.csv")]
+    assert run(*argv) == 0
+    new = bert(tmp_path / "other", 0.4, 2)
+    shutil.copy(Path(new) / "model.safetensors", folders["step_1"])  # as new as now, and not as its source
+    tomorrow = time.time() + 86_400  # because the clock of some file systems ticks once in two seconds
+    os.utime(Path(folders["step_1"]) / "model.safetensors", (tomorrow, tomorrow))
+    capsys.readouterr()
+    assert run(*argv) == 0
+    read_again = [line for line in capsys.readouterr().err.splitlines() if ": read " in line]
+    assert len(read_again) == 1 and read_again[0].startswith("t step1: ")
+    rows = read(tmp_path / "s.csv")
+    found = [float(row["symmetry"]) for row in rows if row["revision"] == "step1"]
+    assert found == pytest.approx(symmetry_of(new), abs=1e-5)
+    assert [row["revision"] for row in rows if row["model"] == "t"] == ["step1", "step1", "step9", "step9"]
 
 
 def test_a_member_whose_stack_its_model_does_not_have_is_named(run_folder, tmp_path, capsys):

@@ -323,6 +323,21 @@ def are_trainings(targets: list[Target]) -> bool:
     return len(alone) < len(targets)
 
 
+def scored_before(targets: list[Target], rows: list, path: str) -> set[Target]:
+    """The targets that have rows in the CSV file at path, and of which no local file is newer than this CSV."""
+    named = {(row.model, row.revision) for row in rows}
+    return {target for target in targets
+            if (target.model, target.revision) in named and not is_newer(target.source, path)}
+
+
+def is_newer(source: str, path: str) -> bool:
+    """Whether a local checkpoint has a file that was changed after the file at path. Of the Hub it cannot be told."""
+    folder = Path(os.path.expanduser(source))
+    files = [folder, *folder.rglob("*")]  # source may also be a file; inside of a file there is nothing
+    changed = [file.stat().st_mtime for file in files if file.is_file()]
+    return max(changed, default=0.0) > os.path.getmtime(path)
+
+
 class Survey(NamedTuple):
     """What the first checkpoint of a training tells about all of them."""
 
