@@ -67,6 +67,8 @@ TENTH_512 = against("random_512_tenth", "tuned_512", "symmetric_512")
 BERT_DEEP = against("bert_deep", "deep", "random_deep symmetric_deep")
 DEEP_AGAIN = against("random_deep", "deep_again", "symmetric_deep tilted_deep")
 DEEP_STARTS = against("bert_deep", "deep deep_starts", "symmetric_bert_deep tilted_bert_deep indefinite_bert_deep")
+DEEP_TUNED = against("bert_deep", "deep deep_starts_tuned", "symmetric_bert_deep_0.001 tilted_bert_deep_0.001")
+DEEP_TUNED_SCALE = against("random_deep", "deep deep_starts_tuned", "symmetric_bert_deep_0.001 tilted_bert_deep_0.001")
 DEEP_LATER = against("bert_deep", "deep deep_starts", "negative_bert_deep skew_bert_deep")
 DEEP_SELF = Tests(["deep", "deep_starts", "deep_parts"], [("symmetric_no_self_bert_deep", "symmetric_bert_deep"),
                                                           ("random_self_bert_deep", "bert_deep")])
@@ -128,11 +130,12 @@ QUESTIONS = {
         Line("C = 256, decoder, scale 1/3", SYMMETRIC_DECODERS, "symmetric_256_decoder"),
         Line("C = 256, 4-layer decoder, scale 1/3", SYMMETRIC_DEEP_DECODERS, "symmetric_deep_decoder"),
     ],
-    "W_k = W_q against random, both at 0.02": [
+    "W_k = W_q against random, both at 0.02": [  # "tuned": the learning rate is the best of each; else it is random's
         Line("C = 128", START, "symmetric"),
         Line("C = 128, one head", HEADS, "symmetric_1_head"),
         Line("C = 128, eight heads", HEADS, "symmetric_8_heads"),
         Line("C = 256, 4 layers", DEEP_STARTS, "symmetric_bert_deep"),
+        Line("C = 256, 4 layers, tuned", DEEP_TUNED, "symmetric_bert_deep_0.001"),
         Line("C = 128, words", BERT_WORDS, "symmetric_words"),
         Line("C = 128, English", ENGLISH, "symmetric_english"),
         Line("C = 128, English words", ENGLISH_WORDS, "symmetric_english_words"),
@@ -158,6 +161,9 @@ QUESTIONS = {
     ],
     "other starts against random, 4 layers": [  # of C = 256
         Line("tilted, 0.02", DEEP_STARTS, "tilted_bert_deep"),
+        Line("tilted, 0.02, tuned", DEEP_TUNED, "tilted_bert_deep_0.001"),
+        Line("tilted, 0.02, against scale 1/3", DEEP_TUNED_SCALE, "tilted_bert_deep_0.001"),
+        Line("W_k = W_q, 0.02, against scale 1/3", DEEP_TUNED_SCALE, "symmetric_bert_deep_0.001"),
         Line("indefinite, 0.02", DEEP_STARTS, "indefinite_bert_deep"),
         Line("skew, 0.02", DEEP_LATER, "skew_bert_deep"),
         Line("W_k = -W_q, 0.02", DEEP_LATER, "negative_bert_deep"),
