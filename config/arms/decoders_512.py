@@ -9,7 +9,7 @@ from config.arms import tuning_decoders_512
 base = tuning_decoders_512.base
 seeds = [1, 2, 3, 4, 5, 6, 7]
 
-_best_rates = dict(bert=2e-3, random=2e-3)
+_best_rates = dict(bert=1e-3, random=1e-3)
 arms = {}
 for _start, _rate in _best_rates.items():
     _changes = tuning_decoders_512.arms[f"{_start}_512_decoder_{_rate:g}"]
