@@ -92,6 +92,7 @@ DECODER_WIDTHS = Tests(["decoders_widths"], [("random_64_decoder", "bert_64_deco
                                              ("random_256_decoder", "bert_256_decoder")])
 SYMMETRIC_DECODERS = Tests(["decoders_widths"], [("symmetric_64_decoder", "random_64_decoder"),
                                                  ("symmetric_256_decoder", "random_256_decoder")])
+SCALE_512_DECODER = against("bert_512_decoder", "decoders_512", "random_512_decoder")
 SCALE_DEEP_DECODER = against("bert_deep_decoder", "decoders_deep", "random_deep_decoder")
 SYMMETRIC_DEEP_DECODERS = Tests(["decoders_deep"], [("symmetric_bert_deep_decoder", "bert_deep_decoder"),
                                                     ("symmetric_deep_decoder", "random_deep_decoder")])
@@ -111,6 +112,7 @@ QUESTIONS = {
         Line("C = 64, decoder, scale 1/3", DECODER_WIDTHS, "random_64_decoder"),
         Line("C = 128, decoder, scale 1/3", BERT_DECODERS, "random_qkv"),
         Line("C = 256, decoder, scale 1/3", DECODER_WIDTHS, "random_256_decoder"),
+        Line("C = 512, decoder, scale 1/3", SCALE_512_DECODER, "random_512_decoder"),
         Line("C = 256, 4-layer decoder, scale 1/3", SCALE_DEEP_DECODER, "random_deep_decoder"),
     ],
     "W_k = W_q against random, larger scale": [  # "tuned": scale and learning rate are the best of each
