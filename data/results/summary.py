@@ -96,6 +96,8 @@ SCALE_512_DECODER = against("bert_512_decoder", "decoders_512", "random_512_deco
 SCALE_DEEP_DECODER = against("bert_deep_decoder", "decoders_deep", "random_deep_decoder")
 SYMMETRIC_DEEP_DECODERS = Tests(["decoders_deep"], [("symmetric_bert_deep_decoder", "bert_deep_decoder"),
                                                     ("symmetric_deep_decoder", "random_deep_decoder")])
+TILTED_DEEP_DECODERS = Tests(["decoders_deep"], [("tilted_bert_deep_decoder", "bert_deep_decoder"),
+                                                 ("tilted_deep_decoder", "random_deep_decoder")])
 SKEW_DECODER = against("random_qkv", "decoders_again", "skew_qkv")
 
 QUESTIONS = {
@@ -183,6 +185,8 @@ QUESTIONS = {
         Line("skew, 0.02", DECODERS, "skew"),
         Line("tilted, scale 1/3", DECODERS, "tilted_qkv"),
         Line("skew, scale 1/3", SKEW_DECODER, "skew_qkv"),
+        Line("C = 256, 4 layers: tilted, 0.02", TILTED_DEEP_DECODERS, "tilted_bert_deep_decoder"),
+        Line("C = 256, 4 layers: tilted, scale 1/3", TILTED_DEEP_DECODERS, "tilted_deep_decoder"),
     ],
 }
 
