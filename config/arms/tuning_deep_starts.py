@@ -1,6 +1,6 @@
 """
 The learning rate of the starts that config/arms/tuning_deep.py left out: three for each, one run each, of a seed that
-no comparison uses. The middle one of three is that of the comparisons.
+no comparison uses. The middle one of three is that of the seventh round and before.
 
     python -m config config/arms/tuning_deep_starts.py | xargs -r -P 2 -L 1 python train.py
 """
