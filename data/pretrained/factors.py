@@ -48,7 +48,7 @@ def side_by_side(heads):
 
 def published_factors(layer, tensors, w_q, w_k):
     """For --published: the two factors that the authors' code multiplied, to check the tables of the paper."""
-    if layer.layout.form in FUSED:
+    if layer.form in FUSED:
         # Their code took rows 0 to C as W_q and rows C to 2 C as W_k, and did not transpose them. If these rows are q
         # and k, it scored W_q^T W_k. In Pythia they are not: there q, k and v of one head stand together.
         weight = tensors[layer.names[0]]

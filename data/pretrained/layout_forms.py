@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.layout_config import pick_count, pick_flag, require
+from data.pretrained.layout_config import LayoutError, pick, require
 
 
 class Sizes(NamedTuple):
@@ -76,9 +76,9 @@ def grouped(weights, sizes, config):
 
 def multi_query(weights, sizes, config):
     """Falcon and GPTBigCode: one key head, a few, or as many as queries. Their configs have special keys for this."""
-    if pick_flag(config, "new_decoder_architecture"):  # else num_kv_heads means nothing: falcon-7b has 71 there, and 1
-        return grouped(weights, sizes._replace(n_kv_head=pick_count(config, "num_kv_heads")), config)
-    if pick_flag(config, "multi_query", True):
+    if pick(config, "new_decoder_architecture", bool):  # else num_kv_heads means nothing: falcon-7b has 71 there, and 1
+        return grouped(weights, sizes._replace(n_kv_head=pick(config, "num_kv_heads", int)), config)
+    if pick(config, "multi_query", bool, True):
         return blocks(weights, sizes._replace(n_kv_head=1), config)
     return grouped(weights, sizes._replace(n_kv_head=sizes.n_head), config)
 
@@ -106,8 +106,8 @@ def codegen_blocks(config: dict) -> int:
 def grouped_convolution(weights, sizes, config):
     """SqueezeBERT: q and k (C, C / G, 1), each a Conv1d of width 1 in G groups."""
     q, k = weights
-    q = as_linear(q, n_group=pick_count(config, "q_groups", default=4))
-    k = as_linear(k, n_group=pick_count(config, "k_groups", default=4))
+    q = as_linear(q, n_group=pick(config, "q_groups", int, 4))
+    k = as_linear(k, n_group=pick(config, "k_groups", int, 4))
     return separate([q, k], sizes, config)
 
 
@@ -141,10 +141,10 @@ def latent(weights, sizes, config):
     W_k,h = [K_b,h A; R]
     """
     *q_weights, kv_a, kv_b = [weight.float() for weight in weights]
-    nope = pick_count(config, "qk_nope_head_dim", default=0)
-    rope = pick_count(config, "qk_rope_head_dim", default=0)
-    v = pick_count(config, "v_head_dim", default=0)
-    r_kv = pick_count(config, "kv_lora_rank", default=0)
+    nope = pick(config, "qk_nope_head_dim", int, 0)
+    rope = pick(config, "qk_rope_head_dim", int, 0)
+    v = pick(config, "v_head_dim", int, 0)
+    r_kv = pick(config, "kv_lora_rank", int, 0)
 
     q = q_weights[0]  # (H (nope + rope), C); or Q_a (r_q, C)
     if len(q_weights) == 2:

@@ -8,77 +8,10 @@ comment says otherwise. To add a model, add a word to a row, or a row, and its p
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from data.pretrained.layout_config import (pick_count, pick_counts, pick_flag, pick_section, pick_word,
-                                           pick_words, require)
-
-# ---- layers without queries and keys of their own -----------------------------------------------------------------
-# Each function takes the config and the number of layers, and returns the numbers of the layers that do have their own.
-
-
-def first_of_each_group(config: dict, n_layer: int) -> Iterable[int]:
-    """ALBERT: the layers of a group share one set of weights."""
-    return range(pick_count(config, "num_hidden_groups", 1))
-
-
-def all_but_one(config: dict, n_layer: int) -> Iterable[int]:
-    """Mask2Former counts the prediction before its first layer."""
-    return range(n_layer - 1)
-
-
-def without_cross_attention(config: dict, n_layer: int) -> Iterable[int]:
-    crossed = pick_counts(config, "cross_attention_layers", default=range(3, 39, 5))
-    return [i for i in range(n_layer) if i not in crossed]
-
-
-def one_in_a_period(config: dict, n_layer: int) -> Iterable[int]:
-    first = pick_count(config, "attn_layer_offset", 4, least=0)
-    return range(first, n_layer, pick_count(config, "attn_layer_period", 8))
-
-
-def last_of_each_interval(config: dict, n_layer: int) -> Iterable[int]:
-    interval = pick_count(config, "full_attention_interval", 4)
-    return range(interval - 1, n_layer, interval)
-
-
-def those_listed(config: dict, n_layer: int) -> Iterable[int]:
-    return pick_counts(config, "attn_layer_indices")
-
-
-def those_listed_or_all(config: dict, n_layer: int) -> Iterable[int]:
-    return pick_counts(config, "full_attn_idxs") or range(n_layer)
-
-
-def those_of_the_stage(config: dict, n_layer: int) -> Iterable[int]:
-    """SAM 2 counts its layers through all stages."""
-    first = pick_count(config, "first_layer", 0, least=0)
-    return range(first, first + n_layer)
-
-
-def not_linear(config: dict, n_layer: int) -> Iterable[int]:
-    """Kimi Linear counts from 1."""
-    linear_config = pick_section(config, "linear_attn_config", default={})
-    return [i - 1 for i in pick_counts(linear_config, "full_attn_layers", least=1)]
-
-
-def attention_blocks(config: dict, n_layer: int) -> Iterable[int]:
-    """RecurrentGemma repeats its block_types; the first files have them as _block_types."""
-    block_types = pick_words(config, "block_types _block_types") or ["recurrent", "recurrent", "attention"]
-    return [i for i in range(n_layer) if block_types[i % len(block_types)] == "attention"]
-
-
-def shared_blocks(config: dict, n_layer: int) -> Iterable[int]:
-    """Zamba: the hybrid layers share a few blocks, whose weights are in the first of these layers."""
-    require(not pick_flag(config, "use_shared_attention_adapter use_shared_attention_lora"),
-            "zamba2: with use_shared_attention_adapter, each layer adds its own part to the shared queries and keys")
-    hybrid = [i for i, layer_type in enumerate(pick_words(config, "layers_block_type")) if layer_type == "hybrid"]
-    return hybrid[: pick_count(config, "num_mem_blocks", 1)]
-
-
-def stars_of_the_pattern(config: dict, n_layer: int) -> Iterable[int]:
-    """Nemotron-H: "M*-*" is Mamba, attention, MLP, attention."""
-    pattern = pick_word(config, "hybrid_override_pattern", "")
-    return [i for i, letter in enumerate(pattern) if letter == "*"]
-
+from data.pretrained.layout_config import (all_but_one, attention_blocks, first_of_each_group, last_of_each_interval,
+                                           not_linear, one_in_a_period, shared_blocks, stars_of_the_pattern,
+                                           those_listed, those_listed_or_all, those_of_the_stage,
+                                           without_cross_attention)
 
 # ---- the rows -----------------------------------------------------------------------------------------------------
 

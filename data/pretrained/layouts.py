@@ -17,34 +17,27 @@ against transformers in tests/test_layouts.py.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from data.pretrained.layout_config import (LayoutError, expect, pick, pick_count, pick_counts, pick_flag,
-                                           pick_section, pick_word, pick_words, require)
+from data.pretrained.layout_config import LayoutError, pick, require, shared_blocks
 from data.pretrained.layout_forms import FORMS, N_AXES, Sizes
-from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, STAGES, Row, shared_blocks
+from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, STAGES, Row
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
 
-class Layout(NamedTuple):
+class Layer(NamedTuple):
+    """One self-attention layer: its number in the model, the tensors to read, and how they hold q and k."""
+
+    index: int
+    names: tuple[str, ...]
     model_type: str
     form: str  # key of FORMS
     sizes: Sizes
     config: dict
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One self-attention layer: its number in the model, and the tensors to read."""
-
-    index: int
-    names: tuple[str, ...]
-    layout: Layout = field(repr=False, compare=False)
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
@@ -54,31 +47,102 @@ class Layer:
         LayoutError if the shapes do not fit the config, or the dtype is not a float of at least 16 bits.
         """
         weights = [tensors[name] for name in self.names]
-        n_head = self.layout.sizes.n_head
-        n_axes = N_AXES.get(self.layout.form, 2)
+        n_head = self.sizes.n_head
+        n_axes = N_AXES.get(self.form, 2)
         fits = all(weight.is_floating_point() and weight.itemsize > 1 and weight.ndim == n_axes and weight.numel() > 0
                    for weight in weights)
         if fits:
             try:
-                q, k = FORMS[self.layout.form](weights, self.layout.sizes, self.layout.config)
+                q, k = FORMS[self.form](weights, self.sizes, self.config)
                 fits = len(q) == n_head and n_head % len(k) == 0 and q.shape[1:] == k.shape[1:]
             except RuntimeError:
                 fits = False
         if not fits:
             found = ", ".join(f"{name} {tuple(weight.shape)} {weight.dtype}"
                               for name, weight in zip(self.names, weights))
-            raise LayoutError(f"{self.layout.model_type}: {found} do not fit n_head, n_kv_head, head_dim = "
-                              f"{tuple(self.layout.sizes)}")
+            raise LayoutError(f"{self.model_type}: {found} do not fit n_head, n_kv_head, head_dim = "
+                              f"{tuple(self.sizes)}")
         return q.mT, k.mT
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(NamedTuple):
     """Layers on top of each other. name: "" if the model has one stack. causal: None if the mask is not known."""
 
     name: str
     causal: bool | None
     layers: tuple[Layer, ...]
+
+
+class Part(NamedTuple):
+    """A model inside of a model. name: "" if there is only one. names: the names of its tensors."""
+
+    name: str
+    model_type: str
+    config: dict
+    names: set[str]
+
+
+def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
+    """
+    The stacks of self-attention layers in a checkpoint, from its config.json and the shapes of its tensors by name.
+
+    LayoutError: an unknown model_type, missing layers, tensors that look like q or k but have no known place, shapes
+    that do not fit the config, quantised weights, adapters beside the weights, or a config that makes no sense.
+    """
+    try:
+        return stacks_of(config, shapes)
+    except LayoutError:
+        raise
+    except Exception as error:  # a config.json can hold anything: a list where a number belongs, or a period of 0
+        why = f"{type(error).__name__}: {error}"
+        raise LayoutError(f"{config.get('model_type')}: config.json or the shapes make no sense ({why})") from error
+
+
+def stacks_of(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
+    model_type = pick(config, "model_type", str)
+    refuse_changed(config, shapes)
+    candidates = {name for name, shape in shapes.items() if len(shape) > 1 and not UNSCORED.search(name)}
+
+    stacks, accounted_for = [], set()
+    for part in find_parts(model_type, config, candidates):
+        if part.names:
+            refuse_unknown(model_type, part.model_type, config)
+        found = []
+        for row in rows_of(part.model_type):
+            matches = match_layers(row, part)
+            if matches:
+                layers, unscored = find_layers(row, part, matches)
+                found.append((row, layers))
+                accounted_for |= unscored
+        for row, layers in found:
+            for layer in layers:
+                layer.heads({name: torch.empty(shapes[name], device="meta") for name in layer.names})  # or LayoutError
+                accounted_for.update(layer.names)
+            name = stack_name(part, row, alone=len(found) == 1)
+            stacks.append(Stack(name, is_causal(row, part.config), layers))
+
+    refuse_unplaced(model_type, candidates - accounted_for)
+    refuse_companions(model_type, [layer for stack in stacks for layer in stack.layers], shapes)
+    require(stacks, f"{model_type}: no q and k weights")
+    return stacks
+
+
+def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
+    """The stacks that are in config.json and not in the file, such as the decoder of an encoder-decoder."""
+    names = [stack.name for stack in stacks]
+    missing = []
+    for part in find_parts(pick(config, "model_type", str), config, set()):
+        if part.model_type not in KNOWN:  # a backbone, not scored
+            continue
+        if part.name:
+            part_name = shown(part.name)
+            is_there = any(name == part_name or name.startswith(f"{part_name}.") for name in names)
+            if not is_there:
+                missing.append(part_name)
+        else:
+            halves = [row.stack for row in rows_of(part.model_type) if row.stack in ("encoder", "decoder")]
+            missing += [half for half in halves if half not in names]
+    return missing
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -103,16 +167,41 @@ QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj
       r"qkv_linear|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
-ADAPTED = re.compile(rf"({QK}|\.in_proj)(\.|_)(\w+\.)*(base_layer|\w*lora|dora|ia3|oft|boft|hada|lokr|vera|fourierft)")
+ADAPTED = re.compile(QK + r"(_lora|\.(lora|base_layer|ia3|oft))")
 HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # scales of activations
             "weight_integer", "bias_integer", "fc_scaling_factor"}  # of I-BERT, which rounds the weight when it runs
 
 
-def refuse_adapters(model_type: str, names: Iterable[str]):
-    """LayoutError if a query or key has an adapter beside it, such as LoRA, DoRA, IA3 or OFT."""
+def refuse_changed(config: dict, names: Iterable[str]):
+    """LayoutError if names or config say that queries or keys are stored in fewer bits, or have an adapter."""
+    model_type = config.get("model_type")
     for name in names:
+        require(not QUANTISED.search(name), f"{model_type}: quantised weights ({name})")
         require(not ADAPTED.search(name), f"{model_type}: {name} is an adapter (LoRA or the like) beside its weight: "
                 "merge the two, with PEFT by model.merge_and_unload(), and save the model again")
+    how = pick(config, "quantization_config compression_config quantization", dict, {})
+    spared = pick(how, "modules_to_not_convert ignore", list, [])
+    attention_is_spared = any("attn" in pattern for pattern in spared)  # as in gpt-oss
+    # checkpoint.py multiplies FP8 weights by their scales, so they are ordinary weights here.
+    scaled_fp8 = how.get("quant_method") == "fp8" or how.get("format") == "float-quantized"
+    require(not how or attention_is_spared or scaled_fp8,
+            f"{model_type}: quantised weights ({how.get('quant_method', how)!s:.60})")
+
+
+def refuse_unknown(model_type: str, unknown: str | None, config: dict):
+    hint = "data/pretrained/layout_table.py lists those that are"
+    if unknown is None and "architecture" in config:
+        hint = "this is a checkpoint of timm, whose config.json has no number of heads; take that of transformers"
+    elif unknown is None:
+        hint = "config.json names none; write the one that the weights are of into it, such as \"model_type\": \"bert\""
+    of_model = f"{model_type}: " if model_type else ""
+    require(unknown in KNOWN, f"{of_model}model_type {unknown!r} is not known ({hint})")
+
+
+def refuse_unplaced(model_type: str, names: Iterable[str]):
+    """LayoutError if a tensor that belongs to no layer may be a query or a key, by its name."""
+    for name in sorted(names):
+        require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
 
 
 def refuse_companions(model_type: str, layers: Iterable[Layer], names: Iterable[str]):
@@ -126,26 +215,96 @@ def refuse_companions(model_type: str, layers: Iterable[Layer], names: Iterable[
                     f"{model_type}: {name} lies beside a query or key and may change it: merge the two")
 
 
-def refuse_quantised(config: dict, names: Iterable[str]):
-    """LayoutError if names or config say that queries or keys are stored in fewer bits."""
-    for name in names:
-        require(not QUANTISED.search(name), f"{config.get('model_type')}: quantised weights ({name})")
-    how = pick_section(config, "quantization_config compression_config quantization", default={})
-    spared = pick_words(how, "modules_to_not_convert ignore")
-    attention_is_spared = any("attn" in pattern for pattern in spared)  # as in gpt-oss
-    # checkpoint.py multiplies FP8 weights by their scales, so they are ordinary weights here.
-    scaled_fp8 = how.get("quant_method") == "fp8" or how.get("format") == "float-quantized"
-    require(not how or attention_is_spared or scaled_fp8,
-            f"{config.get('model_type')}: quantised weights ({how.get('quant_method', how)!s:.60})")
+# ---- the parts of a model -------------------------------------------------------------------------------------------
 
 
-def refuse_unplaced(model_type: str, names: Iterable[str]):
-    """LayoutError if a tensor that belongs to no layer may be a query or a key, by its name."""
-    for name in sorted(names):
-        require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
+def rows_of(model_type: str) -> list[Row]:
+    return [row for row in ROWS if model_type in row.types.split()]
 
 
-# ---- from names to stacks -------------------------------------------------------------------------------------------
+def find_parts(model_type: str, config: dict, names: set[str]) -> list[Part]:
+    """The parts of a composite model, each with its config and its tensors. Any other model is one part."""
+    if model_type in STAGES:
+        return find_stages(model_type, config, names)
+    if model_type not in COMPOSITES:
+        return [Part("", model_type, config, names)]
+    parts, left = [], names
+    for name, start in PARTS.items():
+        part_config = pick(config, f"{name}_config {name}", dict)
+        if model_type in CONFIG_DICT:
+            part_config = pick(config, f"{name}_config_dict", dict, part_config)
+        if part_config is None and name == "text" and pick(config, N_HEAD.format(""), int):
+            part_config = config  # GIT, and Qwen2-VL's first files
+        if part_config is None:
+            continue
+        inside = {tensor for tensor in left if re.match(start, tensor)}
+        left = left - inside
+        if model_type == "paligemma" and name == "text":  # the image and the prompt see each other
+            part_config = {"use_bidirectional_attention": True, **part_config}
+        for part in find_parts(part_type(model_type, name, part_config), part_config, inside):
+            parts.append(part._replace(name=".".join(filter(None, [name, part.name]))))
+    return parts
+
+
+def part_type(model_type: str, part: str, config: dict) -> str:
+    """The model_type of a part. If its config has none that is in the table (CLIP), it is clip_text or the like."""
+    own = pick(config, "model_type", str, model_type)
+    if own != model_type and own in KNOWN | COMPOSITES:
+        return own
+    guess = f"{model_type}_{part}".replace("-", "_")
+    for known in (guess, f"{guess}_model"):
+        if known in KNOWN | COMPOSITES:
+            return known
+    return guess if own == model_type else own
+
+
+def find_stages(model_type: str, config: dict, names: set[str]) -> list[Part]:
+    """
+    The stages of a model such as Swin, each with its own numbers of layers and of heads. Where the layers are numbered
+    through all stages, those of a stage begin at `first`.
+    """
+    stages = STAGES[model_type]
+    n_layers = pick(config, stages.n_layer, list, stages.default_n_layer)
+    n_heads = config.get(stages.n_head)
+    if isinstance(n_heads, int):
+        n_heads = len(n_layers) * [n_heads]
+    parts = []
+    left = names
+    first = 0
+    for i, (n_layer, n_head) in enumerate(zip(n_layers, n_heads or stages.default_n_head)):
+        layers = range(first, first + n_layer)
+        path = stages.path.replace("{i}", str(i)).replace("{layer}", rf"(?P<layer>{NUMBER})")
+        inside = set()
+        for name in left:
+            found = re.match(rf"(.*\.)?{path}", name)
+            if found and int(found.groupdict().get("layer", first)) in layers:
+                inside.add(name)
+        left = left - inside
+        stage_config = dict(num_hidden_layers=n_layer, num_attention_heads=n_head, first_layer=first)
+        parts.append(Part(f"stage {i}", model_type, stage_config, inside))
+        first += n_layer
+    n_layer = pick(config, "decoder_depth", int)  # of Hiera as it is trained, by masked images
+    if n_layer:
+        decoder_config = dict(num_hidden_layers=n_layer, num_attention_heads=pick(config, "decoder_num_heads", int))
+        parts.append(Part("", model_type, decoder_config, left))
+    return parts
+
+
+def stack_name(part: Part, row: Row, alone: bool) -> str:
+    """For example "vision"; "vision.global" if the part has several stacks; "encoder" if there are no parts."""
+    if part.name and alone:
+        return shown(part.name)
+    return shown(".".join(filter(None, [part.name, row.stack])))
+
+
+def shown(name: str) -> str:
+    """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", Qwen-Omni's thinker is left out."""
+    for word in "text_", "thinker.", "vlm.", "detector.":
+        name = name.removeprefix(word)
+    return name.replace("vision.backbone", "vision")
+
+
+# ---- the layers of a part -------------------------------------------------------------------------------------------
 
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
 # Keys of config.json, which are tried in this order. {0} is the name of the stack.
@@ -159,162 +318,6 @@ SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attentio
            "compressed_sparse_attention", "heavily_compressed_attention"}
 
 
-def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
-    """
-    The stacks of self-attention layers in a checkpoint, from its config.json and the shapes of its tensors by name.
-
-    LayoutError: an unknown model_type, missing layers, tensors that look like q or k but have no known place, shapes
-    that do not fit the config, quantised weights, adapters beside the weights, or a config that makes no sense.
-    """
-    model_type = pick_word(config, "model_type")
-    refuse_adapters(model_type, shapes)
-    refuse_quantised(config, shapes)
-    candidates = {name for name, shape in shapes.items() if len(shape) > 1 and not UNSCORED.search(name)}
-
-    stacks, accounted_for = [], set()
-    for part in find_parts(model_type, config, candidates):
-        if part.names:
-            refuse_unknown(model_type, part.model_type, config)
-        found = []
-        for row in rows_of(part.model_type):
-            matches = match_layers(row, part)
-            if matches:
-                found.append((row, find_layers(row, part, matches)))
-                accounted_for |= unscored_names(row, part)
-        for row, layers in found:
-            for layer in layers:
-                check_shapes(layer, shapes)
-                accounted_for.update(layer.names)
-            name = stack_name(part, row, alone=len(found) == 1)
-            stacks.append(Stack(name, is_causal(row, part.config), layers))
-
-    refuse_unplaced(model_type, candidates - accounted_for)
-    refuse_companions(model_type, [layer for stack in stacks for layer in stack.layers], shapes)
-    require(stacks, f"{model_type}: no q and k weights")
-    return stacks
-
-
-def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
-    """The stacks that are in config.json and not in the file, such as the decoder of an encoder-decoder."""
-    names = [stack.name for stack in stacks]
-    missing = []
-    for part in find_parts(pick_word(config, "model_type"), config, set()):
-        if part.model_type not in KNOWN:  # a backbone, not scored
-            continue
-        if part.name:
-            part_name = shown(part.name)
-            is_there = any(name == part_name or name.startswith(f"{part_name}.") for name in names)
-            if not is_there:
-                missing.append(part_name)
-        else:
-            halves = [row.stack for row in rows_of(part.model_type) if row.stack in ("encoder", "decoder")]
-            missing += [half for half in halves if half not in names]
-    return missing
-
-
-def rows_of(model_type: str) -> list[Row]:
-    return [row for row in ROWS if model_type in row.types.split()]
-
-
-def refuse_unknown(model_type: str, unknown: str | None, config: dict):
-    hint = "data/pretrained/layout_table.py lists those that are"
-    if unknown is None and "architecture" in config:
-        hint = "this is a checkpoint of timm, whose config.json has no number of heads; take that of transformers"
-    elif unknown is None:
-        hint = "config.json names none; write the one that the weights are of into it, such as \"model_type\": \"bert\""
-    of_model = f"{model_type}: " if model_type else ""
-    require(unknown in KNOWN, f"{of_model}model_type {unknown!r} is not known ({hint})")
-
-
-def check_shapes(layer: Layer, shapes: Mapping[str, tuple[int, ...]]):
-    """LayoutError if tensors of these shapes do not hold heads of the sizes in the config."""
-    try:
-        tensors = {name: torch.empty(shapes[name], device="meta") for name in layer.names}
-    except (RuntimeError, TypeError):  # too many numbers, or a size that is none
-        found = ", ".join(f"{name} {shapes[name]}" for name in layer.names)
-        raise LayoutError(f"{layer.layout.model_type}: {found:.200} are no shapes of weights") from None
-    layer.heads(tensors)
-
-
-class Part(NamedTuple):
-    """A model inside of a model. name: "" if there is only one. names: the names of its tensors."""
-
-    name: str
-    model_type: str
-    config: dict
-    names: set[str]
-
-
-def find_parts(model_type: str, config: dict, names: set[str], depth: int = 0) -> list[Part]:
-    """The parts of a composite model, each with its config and its tensors. Any other model is one part."""
-    require(depth < 5, f"{model_type}: config.json has parts inside of parts without end")
-    if model_type in STAGES:
-        return find_stages(model_type, config, names)
-    if model_type not in COMPOSITES:
-        return [Part("", model_type, config, names)]
-    parts, left = [], names
-    for name, start in PARTS.items():
-        part_config = pick_section(config, f"{name}_config {name}")
-        if model_type in CONFIG_DICT:
-            part_config = pick_section(config, f"{name}_config_dict", default=part_config)
-        if part_config is None and name == "text" and pick_count(config, N_HEAD.format("")):
-            part_config = config  # GIT, and Qwen2-VL's first files
-        if part_config is None:
-            continue
-        inside = {tensor for tensor in left if re.match(start, tensor)}
-        left = left - inside
-        if model_type == "paligemma" and name == "text":  # the image and the prompt see each other
-            part_config = {"use_bidirectional_attention": True, **part_config}
-        for part in find_parts(part_type(model_type, name, part_config), part_config, inside, depth + 1):
-            parts.append(part._replace(name=".".join(filter(None, [name, part.name]))))
-    return parts
-
-
-def find_stages(model_type: str, config: dict, names: set[str]) -> list[Part]:
-    """
-    The stages of a model such as Swin, each with its own numbers of layers and of heads. Where the layers are numbered
-    through all stages, those of a stage begin at `first`.
-    """
-    stages = STAGES[model_type]
-    n_layers = pick_counts(config, stages.n_layer, default=stages.default_n_layer)
-    if isinstance(pick(config, stages.n_head), int):
-        n_heads = len(n_layers) * [pick_count(config, stages.n_head)]
-    else:
-        n_heads = pick_counts(config, stages.n_head, default=stages.default_n_head)
-    parts = []
-    left = names
-    first = 0
-    for i, (n_layer, n_head) in enumerate(zip(n_layers, n_heads)):
-        layers = range(first, first + n_layer)
-        path = stages.path.replace("{i}", str(i)).replace("{layer}", rf"(?P<layer>{NUMBER})")
-        inside = set()
-        for name in left:
-            found = re.match(rf"(.*\.)?{path}", name)
-            if found and int(found.groupdict().get("layer", first)) in layers:
-                inside.add(name)
-        left = left - inside
-        stage_config = dict(num_hidden_layers=n_layer, num_attention_heads=n_head, first_layer=first)
-        parts.append(Part(f"stage {i}", model_type, stage_config, inside))
-        first += n_layer
-    n_layer = pick_count(config, "decoder_depth")  # of Hiera as it is trained, by masked images
-    if n_layer:
-        decoder_config = dict(num_hidden_layers=n_layer, num_attention_heads=pick_count(config, "decoder_num_heads"))
-        parts.append(Part("", model_type, decoder_config, left))
-    return parts
-
-
-def part_type(model_type: str, part: str, config: dict) -> str:
-    """The model_type of a part. If its config has none that is in the table (CLIP), it is clip_text or the like."""
-    own = pick_word(config, "model_type", default=model_type)
-    if own != model_type and own in KNOWN | COMPOSITES:
-        return own
-    guess = f"{model_type}_{part}".replace("-", "_")
-    for known in (guess, f"{guess}_model"):
-        if known in KNOWN | COMPOSITES:
-            return known
-    return guess if own == model_type else own
-
-
 def match_layers(row: Row, part: Part) -> list[re.Match]:
     """A match, with groups prefix, i and weight, for every tensor of the part that belongs to a layer of the row."""
     path = row.path.replace(".", r"\.").replace("{i}", rf"(?P<i>{NUMBER})")
@@ -326,7 +329,7 @@ def match_layers(row: Row, part: Part) -> list[re.Match]:
 
 def weights_of(row: Row, config: dict) -> list[str]:
     weights = row.weights.split()
-    if row.form == "latent" and not pick_count(config, "q_lora_rank", least=0):  # no latent for the queries
+    if row.form == "latent" and not pick(config, "q_lora_rank", int):  # no latent for the queries
         return ["q_proj", *weights[2:]]
     return weights
 
@@ -334,66 +337,59 @@ def weights_of(row: Row, config: dict) -> list[str]:
 def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
     """-> the number of layers and the sizes of the heads, from the config or the defaults of the class."""
     config = part.config
-    layer_types = pick_words(config, "layer_types layers_block_type")
-    n_layer = pick_count(config, N_LAYER.format(row.stack), default=row.n_layer or len(layer_types))
-    n_head = pick_count(config, N_HEAD.format(row.stack), default=row.n_head)
+    layer_types = pick(config, "layer_types layers_block_type", list, [])
+    n_layer = pick(config, N_LAYER.format(row.stack), int, row.n_layer or len(layer_types))
+    n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
     require(n_layer and n_head, f"{part.model_type}: config.json has no number of layers or of heads")
-    attn_config = pick_section(config, "attn_config", default={})  # DBRX
-    n_kv_head = pick_count(config, N_KV_HEAD.format(row.stack), default=pick_count(attn_config, "kv_n_heads"))
-    head_dim = pick_count(config, "head_dim d_kv d_head attention_head_size", default=row.head_dim)
+    attn_config = pick(config, "attn_config", dict, {})  # DBRX
+    n_kv_head = pick(config, N_KV_HEAD.format(row.stack), int, pick(attn_config, "kv_n_heads", int))
+    head_dim = pick(config, "head_dim d_kv d_head attention_head_size", int, row.head_dim)
     if part.model_type == "mimo_v2_flash":  # twice as many key heads where there is a window: as many as there are
         n_kv_head = None
     if part.model_type == "d_fine" and row.stack == "encoder":  # head_dim is of the decoder
         head_dim = None
     if part.model_type == "convbert":  # convolutions take the place of the other heads
-        head_dim = pick_count(config, "hidden_size", default=768) // n_head
-        n_head = n_head // pick_count(config, "head_ratio", default=2)
+        head_dim = pick(config, "hidden_size", int, 768) // n_head
+        n_head = n_head // pick(config, "head_ratio", int, 2)
     return n_layer, Sizes(n_head, n_kv_head, head_dim)
 
 
 def sizes_of_layer(sizes: Sizes, config: dict, i: int) -> Sizes:
     """The sizes of layer i. In Gemma 4, layers that attend to everything have heads of other sizes."""
-    layer_types = pick_words(config, "layer_types")
-    of_layers = pick_section(config, "per_layer_config", default={})  # as transformers saves them
-    of_layer = pick_section(of_layers, str(i), default={})
-    head_dim, n_kv_head = pick_count(of_layer, "head_dim"), pick_count(of_layer, "num_key_value_heads")
+    layer_types = pick(config, "layer_types", list, [])
+    of_layers = pick(config, "per_layer_config", dict, {})  # as transformers saves them
+    of_layer = pick(of_layers, str(i), dict, {})
+    head_dim, n_kv_head = pick(of_layer, "head_dim", int), pick(of_layer, "num_key_value_heads", int)
     if not of_layers and i < len(layer_types) and layer_types[i] == "full_attention":
-        head_dim = pick_count(config, "global_head_dim")
-        if pick_flag(config, "attention_k_eq_v"):
-            n_kv_head = pick_count(config, "num_global_key_value_heads")
+        head_dim = pick(config, "global_head_dim", int)
+        if pick(config, "attention_k_eq_v", bool):
+            n_kv_head = pick(config, "num_global_key_value_heads", int)
     return Sizes(sizes.n_head, n_kv_head or sizes.n_kv_head, head_dim or sizes.head_dim)
 
 
-def scored_layers(row: Row, config: dict, n_layer: int) -> list[int]:
-    """The numbers of the layers that have their own queries and keys, and a softmax."""
-    layer_types = pick_words(config, "layer_types layers_block_type")
-    n_own = count_own(row, config, n_layer)
+def scored_layers(row: Row, config: dict, n_layer: int) -> tuple[list[int], range]:
+    """-> the layers with a softmax and queries and keys of their own; and the last ones, whose tensors are not read."""
+    # The last ones use the keys of an earlier layer (Gemma 3n and 4), or predict further tokens (DeepSeek-V3).
+    n_own = max(0, n_layer - pick(config, "num_kv_shared_layers", int, row.n_shared))
+    last = range(n_own, n_layer + pick(config, "num_nextn_predict_layers", int, 0))
+    layer_types = pick(config, "layer_types layers_block_type", list, [])
     if layer_types and row.own is not shared_blocks:
-        return [i for i, layer_type in enumerate(layer_types[:n_own]) if layer_type in SOFTMAX]
+        return [i for i, layer_type in enumerate(layer_types[:n_own]) if layer_type in SOFTMAX], last
     if row.own:
-        return list(row.own(config, n_layer))
-    return list(range(n_own))
+        return list(row.own(config, n_layer)), last
+    return list(range(n_own)), last
 
 
-def count_own(row: Row, config: dict, n_layer: int) -> int:
-    """How many layers have their own keys. Those after them use the keys of an earlier layer (Gemma 3n and 4)."""
-    return max(0, n_layer - pick_count(config, "num_kv_shared_layers", default=row.n_shared, least=0))
-
-
-def left_out(row: Row, config: dict, n_layer: int) -> range:
-    """The layers without their own keys, and those after them that predict further tokens (DeepSeek-V3 and others)."""
-    n_further = pick_count(config, "num_nextn_predict_layers", default=0, least=0)
-    return range(count_own(row, config, n_layer), n_layer + n_further)
-
-
-def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, ...]:
-    """The layers of one stack. LayoutError if they are not exactly the layers of the config."""
+def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[Layer, ...], set[str]]:
+    """
+    -> the layers of one stack, and the names of the tensors in its layers that are not scored. LayoutError if they are
+    not exactly the layers of the config.
+    """
     n_layer, sizes = read_sizes(row, part)
-    scored = scored_layers(row, part.config, n_layer)
-    ignored = left_out(row, part.config, n_layer)
+    scored, last = scored_layers(row, part.config, n_layer)
     names = defaultdict(dict)  # layer -> weight -> name of the tensor
     for match in matches:
-        if int(match["i"]) not in ignored:
+        if int(match["i"]) not in last:
             names[int(match["i"])][match["weight"]] = match[0]
 
     require(scored, f"{part.model_type}: by its config.json no layer has queries and keys of its own")
@@ -407,48 +403,24 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[Layer, .
     prefixes = {match["prefix"] for match in matches}
     require(len(whole) == len(scored) and len(prefixes) == 1,
             f"{told}, {len(whole)} found under {' and '.join(sorted(prefixes))!r}")
+
     layers = []
     for i in scored:
-        layout = Layout(part.model_type, row.form, sizes_of_layer(sizes, part.config, i), part.config)
-        layers.append(Layer(i, tuple(names[i][weight] for weight in weights), layout))
-    return tuple(layers)
-
-
-def unscored_names(row: Row, part: Part) -> set[str]:
-    """The tensors of layers that are not scored."""
-    n_layer, _ = read_sizes(row, part)
-    scored = scored_layers(row, part.config, n_layer)
-    unscored = {*range(n_layer), *left_out(row, part.config, n_layer)} - {*scored}
-    found = set()
-    for name in part.names:
-        layer = re.search(rf"(^|\.)layers\.({NUMBER})\.", name)
-        if layer and int(layer[2]) in unscored:
-            found.add(name)
-    return found
-
-
-def stack_name(part: Part, row: Row, alone: bool) -> str:
-    """For example "vision"; "vision.global" if the part has several stacks; "encoder" if there are no parts."""
-    if part.name and alone:
-        name = part.name
-    else:
-        name = ".".join(filter(None, [part.name, row.stack]))
-    return shown(name)
-
-
-def shown(name: str) -> str:
-    """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", Qwen-Omni's thinker is left out."""
-    for word in "text_", "thinker.", "vlm.", "detector.":
-        name = name.removeprefix(word)
-    return name.replace("vision.backbone", "vision")
+        of_layer = sizes_of_layer(sizes, part.config, i)
+        layers.append(Layer(i, tuple(names[i][weight] for weight in weights), part.model_type, row.form, of_layer,
+                            part.config))
+    unscored = {*range(n_layer), *last} - {*scored}
+    numbers = {name: re.search(rf"(^|\.)layers\.({NUMBER})\.", name) for name in part.names}
+    return tuple(layers), {name for name, number in numbers.items() if number and int(number[2]) in unscored}
 
 
 def is_causal(row: Row, config: dict) -> bool | None:
-    """Whether no token sees a later one. None: it cannot be told, as of a decoder that later learnt to see both sides."""
+    """Whether no token sees a later one. None: it is not known, as in a decoder that later learnt to see both sides."""
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
-        return pick_flag(config, "is_decoder") or pick_flag(config, "causal")
-    both_sides = pick(config, "use_bidirectional_attention", default=False)  # Gemma 4: "all", or "vision", images only
-    expect(both_sides in (True, False, "all", "vision"), "use_bidirectional_attention", both_sides, "true or false")
-    if row.causal and (both_sides in (True, "all") or not pick_flag(config, "is_causal", True)):
+        return pick(config, "is_decoder", bool, False) or pick(config, "causal", bool, False)
+    both_sides = config.get("use_bidirectional_attention")  # Gemma 4: "all", or "vision", which is of images only
+    require(both_sides in (None, True, False, "all", "vision"),
+            f"config.json: use_bidirectional_attention is {both_sides!r:.60}, expected true or false")
+    if row.causal and (both_sides in (True, "all") or not pick(config, "is_causal", bool, True)):
         return None  # it was first trained as a causal model, and then not
     return row.causal
