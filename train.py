@@ -34,12 +34,12 @@ import init
 from config import ConfigError, load
 from config._place import (explain, find_place, leave, matrix_rate, noted_signals, or_without_compiler,
                            require_memory, require_same)
-from data import tokens
+from data import samples, tokens
 from data.batches import count_targets
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
-from data.results import figures_runs, runs, samples
+from data.results import figures_runs, runs
 from data.results.report import describe_start, report_run
 from model import ModelConfig, Transformer, count_flops, load_hf, to_hf
 

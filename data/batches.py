@@ -45,38 +45,30 @@ def count_targets(cfg):
 
 def shuffled(i, n, seed):
     """
-    A random permutation of range(n), evaluated at each i (B,). This could be
+    A random permutation of range(n), evaluated at each i (B,): what default_rng(seed).permutation(n)[i] would be, but
+    without the n numbers of which a step needs B.
 
-        np.random.default_rng(seed).permutation(n)[i]
-
-    but that makes all n numbers in every step, when only B of them are needed. A Feistel network computes each of the
-    B by itself. It is a permutation of range(4 ** half), where 4 ** half is at least n. If it takes i out of range(n),
-    it is applied again until the result is below n. This makes a permutation of range(n).
+    This is a Feistel network. Cut the bits of a number into a left and a right half. In each of four rounds, mix the
+    right half into the left one, and swap them. A round can be undone, because the half that was mixed in is still
+    there, so no two numbers become equal.
     """
-    half = 1  # the number of bits in each half of a number
-    while 4**half < n:
-        half += 1
-    keys = np.random.SeedSequence(seed).generate_state(4, np.uint64) | np.uint64(1)  # odd, so a product with them loses no bits
-    x = feistel(i.astype(np.uint64), half, keys)
-    while (x >= n).any():
-        x = np.where(x >= n, feistel(x, half, keys), x)
+    bits = 1  # of each half; both together count to 4 ** bits, which is at least n
+    while 4**bits < n:
+        bits += 1
+    shift = np.uint64(bits)
+    mask = np.uint64(2**bits - 1)
+    keys = np.random.SeedSequence(seed).generate_state(4, np.uint64)
+    keys |= np.uint64(1)  # a product with an odd number loses no bits
+    x = i.astype(np.uint64)
+    outside = np.full(x.shape, True)  # numbers that are not yet in range(n); they go through the network again
+    while outside.any():
+        left, right = x >> shift, x & mask
+        for key in keys:
+            mixed = (right + key) * key >> np.uint64(32)  # the middle bits of a product depend on all lower bits
+            left, right = right, left ^ (mixed & mask)
+        x = np.where(outside, left << shift | right, x)
+        outside = x >= n
     return x.astype(np.int64)
-
-
-def feistel(x, half, keys):
-    """
-    A permutation of range(4 ** half), evaluated at x (B,) uint64.
-
-    Cut the bits of a number into a left and a right half. In each turn, mix the right half into the left one, and swap
-    them. A turn can be undone, because the half that was mixed in is still there. So no two numbers become equal.
-    """
-    shift = np.uint64(half)
-    mask = np.uint64(2**half - 1)
-    left, right = x >> shift, x & mask
-    for key in keys:
-        mixed = (right + key) * key >> np.uint64(32)  # the middle bits of a product depend on all lower bits
-        left, right = right, left ^ (mixed & mask)
-    return left << shift | right
 
 
 def mask_tokens(idx, draws, K, meta):

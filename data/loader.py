@@ -1,8 +1,6 @@
 """
 What a run reads. open_corpus opens its token files. Loader makes the rows of each batch that belong to this process: in
-another thread, a few steps ahead, and split into micro-batches that fit on the device.
-
-data/batches.py describes the shapes.
+another thread, a few steps ahead, and split into micro-batches that fit on the device. Shapes are in data/batches.py.
 """
 
 from collections import deque
@@ -36,6 +34,7 @@ def open_corpus(cfg, place):
         stdlib.make(folder)  # if it is a folder of data/stdlib and missing: seconds, no network. Others: nothing
     place.wait()  # the other processes wait for the files
     corpus = tokens.load(folder)
+    corpus.check()  # since the last start a file may have been exchanged for another one of the same size
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
         if len(split) <= rows * cfg.block_size:
@@ -75,9 +74,7 @@ class Loader:
 
     def pinned(self, batch):
         """Move a batch to memory from which a GPU can copy while the program goes on."""
-        if self.device.type == "cuda":
-            return [x.pin_memory() for x in batch]
-        return batch
+        return [x.pin_memory() for x in batch] if self.device.type == "cuda" else batch
 
     def micro_batches(self, batch):
         """Split a batch -> a list of (number of its first row, arguments of the model on the device)."""

@@ -13,9 +13,10 @@ meta.json describes the files. It is written last, so a folder that has it is co
 
 import json
 import os
-import resource
+import shlex
 import zlib
 from bisect import bisect_right
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -35,10 +36,7 @@ class DataError(Exception):
     """A problem with token files. The message is one line that says what to do."""
 
 
-class Shard(NamedTuple):
-    path: Path
-    n_tokens: int
-    crc32: int | None  # checksum of its bytes; None in old folders, where a new time counts as a change
+# ---- reading -----------------------------------------------------------------------------------------------------
 
 
 class Corpus(NamedTuple):
@@ -47,84 +45,44 @@ class Corpus(NamedTuple):
     val: "Stream"
 
     def check(self):
-        """DataError if a token file has changed since it was loaded. This is cheap enough for every evaluation."""
+        """
+        DataError if the token files do not hold the bytes that meta.json describes. The first time all of them are
+        read: a GB takes about a second, or as long as the disk needs. Later this is cheap enough for every evaluation.
+        """
         self.train.check()
         self.val.check()
 
 
 def load(folder):
-    """The Corpus in a folder. The sizes of the files are checked against meta.json, but no file is read yet."""
+    """The Corpus in a folder. The sizes of the files are compared with meta.json, but no file is read yet."""
     folder = Path(folder)
     if not (folder / "meta.json").exists():
-        begun = folder / "progress.json"
-        meta = read_meta(begun) if begun.exists() else {}
-        raise DataError(f"{folder} has no finished token files: run {command(folder, meta)}")
+        raise DataError(what_is_missing(folder))
     meta = read_meta(folder / "meta.json")
-    for split in "train", "val":
-        if sum(meta["tokens"][split]) == 0:
-            raise broken(folder, f"has no token in split {split!r}", meta)
     return Corpus(meta, Stream(folder, "train", meta), Stream(folder, "val", meta))
 
 
-def read_meta(path):
-    """meta.json or progress.json as a dict. DataError if it is damaged in any way."""
-    folder = path.parent
-    try:
-        meta = json.loads(path.read_bytes())
-        tokenizer = TOKENIZERS[meta["tokenizer"]]
-        counts = meta["tokens"]["train"] + meta["tokens"]["val"]
-        if not all(type(n) is int and 0 <= n < 2**63 for n in counts):
-            raise ValueError("tokens are not counted in whole numbers")
-        for key in "checksum", "command":
-            if len(meta[key].splitlines()) != 1:
-                raise ValueError(f"{key} is not a line of text")
-        for split in "train", "val":
-            shards(folder, split, meta)  # fails if there are not as many checksums as shards
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise damaged(path) from error
-    for key, value in tokenizer.items():
-        if meta.get(key) != value:
-            raise broken(folder, f"has {key} = {meta.get(key)!r}, but {meta['tokenizer']} has {value!r}", meta)
-    return meta
-
-
-def most_open_files():
-    """How many files the system lets this process open; often 1024."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if soft == resource.RLIM_INFINITY else soft
-
-
 class Stream:
-    """
-    The shards of a split as one sequence of tokens.
-
-    A shard is opened when it is first needed, and stays open. Whether its file has changed is tested by check(), and
-    not at every read, so a batch of 256 rows takes 256 reads and nothing else.
-    """
-
-    KEEP_OPEN = most_open_files() // 4  # for each split; further shards are opened again for every read
+    """The shards of a split as one sequence of tokens."""
 
     def __init__(self, folder, split, meta):
         self.meta = meta
         self.shards = [shard for shard in shards(folder, split, meta) if shard.n_tokens > 0]
-        for shard in self.shards:
-            check_size(shard, size_of(shard.path), meta)
         self.ends = list(accumulate(shard.n_tokens for shard in self.shards))  # where each shard ends in the sequence
-        self.stamps = [stamp(shard.path) for shard in self.shards]  # time and inode of each file, for check()
-        self.files = {}  # number of a shard -> its open file
+        self.stamps = [None] * len(self.shards)  # time and inode that each file had when its bytes were checked
+        self.file = lru_cache(maxsize=256)(self.open_file)  # so many stay open; the system often allows 1024
+        for shard in self.shards:
+            check_size(shard, meta)
 
     def __len__(self):
         return self.ends[-1]
 
     def rows(self, starts, length):
-        """`length` tokens from each of `starts` (B,) on: (B, length) int64. DataError if a file has become shorter."""
+        """`length` tokens from each of `starts` (B,) on: (B, length) int64. DataError if a file has another size."""
         assert (starts >= 0).all() and (starts + length <= len(self)).all()
         rows = np.empty((len(starts), length), self.meta["dtype"])
         for row, start in zip(rows, starts.tolist()):
             self.fill(row, start)
-        if rows.max(initial=0) > self.meta["eot_token"]:
-            folder = self.shards[0].path.parent
-            raise broken(folder, f"has the id {rows.max()}, which {self.meta['tokenizer']} has not", self.meta)
         return rows.astype(np.int64)
 
     def fill(self, row, start):
@@ -136,44 +94,66 @@ class Stream:
             piece = row[:left]
             # Not a memmap: if the file has become shorter, reading beyond its end would kill the process (SIGBUS).
             offset = (shard.n_tokens - left) * row.itemsize
-            file = self.file(i)
-            read = os.pread(file.fileno(), piece.nbytes, offset)
+            read = os.pread(self.file(i).fileno(), piece.nbytes, offset)
             if len(read) < piece.nbytes:
-                check_size(shard, os.fstat(file.fileno()).st_size, self.meta)
+                check_size(shard, self.meta)
             piece[:] = np.frombuffer(read, row.dtype)
             row = row[left:]
             start = self.ends[i]
             i += 1
 
-    def file(self, i):
-        """The open file of shard i."""
-        if i in self.files:
-            return self.files[i]
-        shard = self.shards[i]
-        check_size(shard, size_of(shard.path), self.meta)
-        file = open(shard.path, "rb", buffering=0)
-        if len(self.files) < self.KEEP_OPEN:
-            self.files[i] = file
-        return file
+    def open_file(self, i):
+        """The file of shard i."""
+        check_size(self.shards[i], self.meta)
+        return open(self.shards[i].path, "rb", buffering=0)
 
     def check(self):
         """
-        DataError if a file has changed since it was loaded. Only a file with another time or inode is read again. If
-        its bytes are the same, it was only copied or touched.
+        DataError if a file has changed. A file is read if its time or inode is not that of the last check. If its bytes
+        are the same, it was only copied or touched.
         """
         for i, shard in enumerate(self.shards):
-            check_size(shard, size_of(shard.path), self.meta)
-            now = stamp(shard.path)
-            if now != self.stamps[i]:
+            check_size(shard, self.meta)
+            status = shard.path.stat()
+            stamp = status.st_mtime_ns, status.st_ino
+            if stamp != self.stamps[i]:
                 if crc32(shard.path) != shard.crc32:
-                    raise broken(shard.path.parent, f"has another {shard.path.name} than a moment ago", self.meta)
-                self.stamps[i] = now
+                    raise broken(shard.path.parent, f"has another {shard.path.name} than its meta.json says", self.meta)
+                self.stamps[i] = stamp
 
 
-def stamp(path):
-    """Time and inode. If both are the same as before, the file has not been written or replaced."""
-    status = path.stat()
-    return status.st_mtime_ns, status.st_ino
+# ---- meta.json and the files -------------------------------------------------------------------------------------
+
+
+class Shard(NamedTuple):
+    path: Path
+    n_tokens: int
+    crc32: int  # checksum of its bytes
+
+
+def read_meta(path):
+    """meta.json or progress.json as a dict. DataError if data/writer.py has not written it."""
+    folder = path.parent
+    try:
+        meta = json.loads(path.read_bytes())
+        ids = TOKENIZERS[meta["tokenizer"]]
+        same_ids = all(meta[key] == ids[key] for key in ids)
+        for split in "train", "val":
+            shards(folder, split, meta)
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{path} cannot be understood: move {folder} away and run {command(folder, {})}") from None
+    if not same_ids:
+        raise broken(folder, f"has other ids than {meta['tokenizer']} has now", meta)
+    return meta
+
+
+def shards(folder, split, meta):
+    """The shards of a split, from meta.json."""
+    found = []
+    for i, (n_tokens, crc32) in enumerate(zip(meta["tokens"][split], meta["crc32"][split], strict=True)):
+        name = f"{split}.{i}.bin" if i > 0 else f"{split}.bin"
+        found.append(Shard(folder / name, n_tokens, crc32))
+    return found
 
 
 def crc32(path):
@@ -184,35 +164,33 @@ def crc32(path):
     return found
 
 
-def shards(folder, split, meta):
-    """The shards of a split, from meta.json."""
-    counts = meta["tokens"][split]
-    checksums = meta.get("crc32", {}).get(split, [None] * len(counts))
-    found = []
-    for i, n_tokens in enumerate(counts):
-        name = f"{split}.{i}.bin" if i > 0 else f"{split}.bin"
-        found.append(Shard(folder / name, n_tokens, checksums[i]))
-    return found
-
-
-def size_of(path):
-    """The size of a file in bytes; 0 if there is no such file."""
-    return path.stat().st_size if path.exists() else 0
-
-
-def check_size(shard, size, meta):
+def check_size(shard, meta):
     """DataError if the file of a shard does not have the size that meta.json says."""
     expected = shard.n_tokens * np.dtype(meta["dtype"]).itemsize
+    size = shard.path.stat().st_size if shard.path.exists() else 0
     if size != expected:
         raise broken(shard.path.parent, f"has {size:,} bytes of {shard.path.name}, not {expected:,}", meta)
+
+
+# ---- what to do --------------------------------------------------------------------------------------------------
 
 
 def broken(folder, what, meta):
     return DataError(f"{folder} {what}: delete it and run {command(folder, meta)}")
 
 
-def damaged(path):
-    return broken(path.parent, f"has a {path.name} that cannot be understood", {})
+def what_is_missing(folder):
+    """Why there is nothing to load in a folder without meta.json, and which command makes it."""
+    begun = folder / "progress.json"
+    if begun.exists():
+        return f"{folder} has no finished token files: run {command(folder, read_meta(begun))}"
+    if (folder / "prepare.py").exists():
+        return f"{folder} has no token files: run python {folder}/prepare.py, and pass the folder that it makes"
+    is_text = folder.is_file() or any(path.suffix != ".tmp" for path in folder.glob("*"))
+    if is_text:  # nothing is written among the files of a user
+        return (f"{folder} has no token files: run python data/text/prepare.py {shlex.quote(str(folder))}, and pass the "
+                "folder that it makes (data/text/bytes)")
+    return f"{folder} has no finished token files: run {command(folder, {})}"
 
 
 def command(folder, meta):
@@ -231,6 +209,16 @@ def options(name):
     tokenizer = name.removesuffix("_spaced")
     if tokenizer not in TOKENIZERS:
         return []
-    if name.endswith("_spaced"):
-        return [f"--tokenizer={tokenizer}", "--spaced"]
-    return [f"--tokenizer={tokenizer}"]
+    spaced = ["--spaced"] if name.endswith("_spaced") else []
+    return [f"--tokenizer={tokenizer}", *spaced]
+
+
+def open_gpt2():
+    """tiktoken's gpt2. DataError if it can neither find nor fetch its two files."""
+    import tiktoken
+
+    try:
+        return tiktoken.get_encoding("gpt2")
+    except (OSError, ValueError) as error:
+        raise DataError(f"tiktoken cannot fetch the files of gpt2 ({error}): data/README.md says how to give it these, "
+                        "or use --tokenizer=bytes, which needs none") from None

@@ -27,7 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.split import checksum_of, choose, choose_files, first_8_bytes
-from data.tokens import TOKENIZERS, DataError, check_size, damaged, read_meta, shards, size_of
+from data.tokens import TOKENIZERS, DataError, check_size, open_gpt2, read_meta, shards
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -61,15 +61,11 @@ def check_options(args):
         value = getattr(args, name)
         if value < smallest:
             raise DataError(f"--{name}={value}, expected at least {smallest}")
-    if args.out_dir == "":
-        raise DataError("--out_dir is empty, expected a folder")
-    if not 0 <= args.val_fraction < 1:
-        raise DataError(f"--val_fraction={args.val_fraction}, expected 0 or more, and less than 1")
 
 
 def find_folder(args):
     """The folder of the token files: --out_dir, or data/DATASET/TOKENIZER of this repository."""
-    if args.out_dir is not None:
+    if args.out_dir:
         return Path(args.out_dir)
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     return Path(os.path.relpath(Path(__file__).parent / args.dataset / name))
@@ -92,32 +88,40 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     check_options(args)
     folder = find_folder(args)
     new = new_state(args, source, len(parts), files)
+    order = np.random.default_rng(args.seed).permutation(len(parts))
+    parts = [parts[i] for i in order]
+    val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
+    if whole_files:
+        val_parts = choose_files(files, new)[order]
     with locked(folder):
         state = resume(folder, new)
-        finished = (folder / "meta.json").exists()
-        if not finished:
-            order = np.random.default_rng(args.seed).permutation(len(parts))
-            parts = [parts[i] for i in order]
-            val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
-            if whole_files:
-                val_parts = choose_files(files, new)[order]
-            state = write_shards(folder, state, parts, read, val_parts, args.num_proc, total)
-        for kind, counts in state["notes"].items():
-            print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
-        if not finished:
+        if not (folder / "meta.json").exists():
+            write_shards(folder, state, parts, read, val_parts, args.num_proc, total)
             finish(folder, state)
+    report(folder, state)
+    if whole_files:
+        print(f"validation is of other files than training: {some(itertools.compress(parts, val_parts))}")
+    return folder
+
+
+def report(folder, state):
+    """Print what was written, in a line or a few."""
+    for kind, counts in state["notes"].items():
+        print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
     docs, tokens = state["n_docs"], state["n_tokens"]
     megabytes = tokens * np.dtype(state["dtype"]).itemsize / 1e6
+    share, wanted = sum(state["tokens"]["val"]) / tokens, state["val_fraction"]
     print(f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, "
-          f"{sum(state['tokens']['val']) / tokens:.2%} to validate on, {megabytes:,.1f} MB")
-    return folder
+          f"{share:.2%} to validate on, {megabytes:,.1f} MB")
+    if not wanted / 2 <= share <= 2 * wanted:
+        print(f"that is far from --val_fraction={wanted}: documents are few, or some are much longer than others")
 
 
 def some(names):
     """The first five names, so that a line of output stays short."""
     names = list(names)
     more = ", ..." if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+    return ", ".join(map(str, names[:5])) + more
 
 
 @contextlib.contextmanager
@@ -125,11 +129,8 @@ def locked(folder):
     """Lock a folder, so that one process at a time writes there. The system unlocks it when the process ends."""
     import fcntl  # in here, because Windows does not have it, and can still read what is there
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)  # the folder itself, so that no other file is left in it
-    except OSError as error:
-        raise DataError(f"{folder} cannot be written ({error.strerror}): choose another --out_dir") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)  # the folder itself, so that no other file is left in it
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -144,8 +145,8 @@ def locked(folder):
 
 
 # The keys of a state that must be the same when a script goes on in a folder.
-SAME_KEYS = ("dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size",
-             "source", "parts", "contents")
+SAME_KEYS = ("contents", "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens",
+             "shard_size", "source", "parts")
 
 
 def new_state(args, source, n_parts, files):
@@ -165,16 +166,15 @@ def resume(folder, new):
     """The state that an earlier run with the same options has left in the folder, or the new state if there is none."""
     for path in folder / "meta.json", folder / "progress.json":
         if path.exists():
-            state = read_state(path, new)
-            if state["contents"] != new["contents"]:
-                raise DataError(f"{folder} was begun with other text than {new['source']} holds now: delete it, or "
-                                "choose another --out_dir")
+            state = read_meta(path)
             for key in SAME_KEYS:
-                if state[key] != new[key]:
-                    raise DataError(f"{folder} was begun with {key} = {state[key]!r}, not {new[key]!r}: delete it, or "
-                                    "choose another --out_dir")
+                if state.get(key) != new[key]:
+                    begun = f"{key} = {state.get(key)!r}, not {new[key]!r}"
+                    if key == "contents":
+                        begun = f"other text than {new['source']} holds now"
+                    raise DataError(f"{folder} was begun with {begun}: delete it, or choose another --out_dir")
             for shard in shards(folder, "train", state) + shards(folder, "val", state):
-                check_size(shard, size_of(shard.path), state)
+                check_size(shard, state)
             return state
     # write_shard saves progress.json before the first shard, so without it the shards are from somewhere else.
     for pattern in "train.bin", "train.*.bin", "val.bin", "val.*.bin":
@@ -184,29 +184,8 @@ def resume(folder, new):
     return new
 
 
-def read_state(path, new):
-    """read_meta, and then check what only the writer needs: every key of a new state, and sums that agree."""
-    state = read_meta(path)
-    try:
-        wrong = [key for key in new if type(state[key]) is not type(new[key])]
-        if wrong:
-            raise ValueError(f"{wrong[0]} = {state[wrong[0]]!r}")
-        if sum(state["docs"].values()) != state["n_docs"]:
-            raise ValueError("n_docs is not the sum of docs")
-        if sum(state["tokens"]["train"] + state["tokens"]["val"]) != state["n_tokens"]:
-            raise ValueError("n_tokens is not the sum of tokens")
-        if not 0 <= state["part"] <= state["parts"] or state["row"] < 0:
-            raise ValueError("part or row is out of range")
-        int(state["checksum"], 16)  # fails if it is no hexadecimal number
-        for counts in state["notes"].values():
-            sum(counts.values())  # fails if these are no numbers
-    except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise damaged(path) from error
-    return state
-
-
 def write_shards(folder, state, parts, read, val_parts, n_threads, total):
-    """Write the missing shards -> the state at the end, which is in progress.json as well."""
+    """Write the missing shards. The state, which progress.json holds as well, is brought up to date with each."""
     encode = encoder(state["tokenizer"])
     total = min(total, state["max_docs"] or inf)
     documents = unwritten(parts, read, state)
@@ -214,9 +193,8 @@ def write_shards(folder, state, parts, read, val_parts, n_threads, total):
             tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
         documents = iter(bar)
         while gathered := gather(documents, state):
-            state = write_shard(folder, state, gathered, val_parts, encode, pool)
+            write_shard(folder, state, gathered, val_parts, encode, pool)
             bar.set_postfix_str(f"{state['n_tokens']:,} tokens")
-    return state
 
 
 def finish(folder, state):
@@ -226,14 +204,9 @@ def finish(folder, state):
         for shard in shards(folder, "train", state) + shards(folder, "val", state):
             shard.path.unlink(missing_ok=True)
         (folder / "progress.json").unlink(missing_ok=True)
-        if state["max_docs"] or state["max_tokens"]:
-            advice = "raise --max_docs and --max_tokens"
-        elif n_train == 0 and n_val > 0:
-            advice = "lower --val_fraction"
-        else:
-            advice = f"give more text; python data/{state['dataset']}/prepare.py --help says what a document is"
         raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
-                        f"least one of each: {advice}")
+                        "least one of each: give more text, or raise --max_docs and --max_tokens, or lower "
+                        f"--val_fraction; python data/{state['dataset']}/prepare.py --help says what a document is")
     save_state(folder, state)
     os.replace(folder / "progress.json", folder / "meta.json")
 
@@ -290,62 +263,47 @@ def gather(documents, state):
 
 
 def write_shard(folder, state, documents, val_parts, encode, pool):
-    """Encode, split, shuffle and save the documents of a shard -> the new state, which is saved as well."""
+    """Encode, split, shuffle and save the documents of a shard, and bring the state up to date."""
+    n_shards = len(state["tokens"]["train"])
+    if n_shards == 0:
+        save_state(folder, state)  # before any shard, so that resume knows the shards as its own
     last = documents[-1]  # before some are dropped below: if so, the corpus is complete, and nothing is read again
-    hashes = first_8_bytes(hashlib.sha256(document.text).digest() for document in documents)
-    ids = encode_all(documents, state, encode, pool)
+    hashes = first_8_bytes(hashlib.sha256(document.text).digest() for document in documents)  # (N,)
+    ids = list(pool.map(lambda document: encode_document(document.text, encode, state), documents))  # N arrays
     lengths = np.array([len(tokens) for tokens in ids])  # (N,)
     if state["max_tokens"] > 0:  # drop the documents after the one that reaches it
         n_wanted = 1 + np.searchsorted(lengths.cumsum(), state["max_tokens"] - state["n_tokens"])
         documents, hashes = documents[:n_wanted], hashes[:n_wanted]
         ids, lengths = ids[:n_wanted], lengths[:n_wanted]
-    n_tokens = state["n_tokens"] + int(lengths.sum())
     checksum = int(state["checksum"], 16) + int(hashes.sum())  # a sum does not depend on the order
-    lowest = state["lowest"]
+    state.update(n_docs=state["n_docs"] + len(ids), n_tokens=state["n_tokens"] + int(lengths.sum()),
+                 checksum=f"{checksum % 2**64:x}", part=last.part, row=last.row)
     if val_parts is None:
-        to_val, lowest = choose(hashes, lengths / n_tokens, state)
+        to_val, state["lowest"] = choose(hashes, lengths / state["n_tokens"], state)
     else:
         to_val = val_parts[[document.part for document in documents]]
-    n_shards = len(state["tokens"]["train"])
     order = np.random.default_rng([state["seed"], n_shards]).permutation(len(ids))
-
-    if n_shards == 0:
-        save_state(folder, state)  # before any shard, so that resume knows the shards as its own
-    state = dict(state, n_docs=state["n_docs"] + len(ids), n_tokens=n_tokens, checksum=f"{checksum % 2**64:x}",
-                 part=last.part, row=last.row, lowest=lowest)
-    state = save_shard(folder, "train", state, [ids[i] for i in order if not to_val[i]])
-    state = save_shard(folder, "val", state, [ids[i] for i in order if to_val[i]])
+    save_shard(folder, "train", state, [ids[i] for i in order if not to_val[i]])
+    save_shard(folder, "val", state, [ids[i] for i in order if to_val[i]])
     save_state(folder, state)
-    return state
 
 
 def save_shard(folder, split, state, ids):
-    """Save documents as the next shard of a split -> the new state. ids: a list of arrays, one for each document."""
+    """Save documents as the next shard of a split. ids: a list of arrays, one for each document."""
     crc32 = 0
     for tokens in ids:
         crc32 = zlib.crc32(tokens, crc32)
-    n_tokens = sum(len(tokens) for tokens in ids)
-    state = dict(state, docs=state["docs"] | {split: state["docs"][split] + len(ids)},
-                 tokens=state["tokens"] | {split: state["tokens"][split] + [n_tokens]},
-                 crc32=state["crc32"] | {split: state["crc32"][split] + [crc32]})
+    state["docs"][split] += len(ids)
+    state["tokens"][split].append(sum(len(tokens) for tokens in ids))
+    state["crc32"][split].append(crc32)
     save(shards(folder, split, state)[-1].path, ids)
-    return state
 
 
-def encode_all(documents, state, encode, pool):
-    """The ids of each document, with its end-of-text token: a list of arrays. A thread takes 64 documents at a time."""
-    eot = np.array([state["eot_token"]])
-
-    def encode_batch(batch):
-        found = []
-        for document in batch:
-            text = document.text
-            if state["spaced"]:
-                text = " ".join(text.decode()).encode()
-            found.append(np.concatenate([*encode(text), eot], dtype=state["dtype"], casting="unsafe"))
-        return found
-    batches = [documents[i : i + 64] for i in range(0, len(documents), 64)]
-    return list(itertools.chain.from_iterable(pool.map(encode_batch, batches)))
+def encode_document(text, encode, state):
+    """The ids of a document (UTF-8), with its end-of-text token."""
+    if state["spaced"]:
+        text = " ".join(text.decode()).encode()
+    return np.concatenate([*encode(text), [state["eot_token"]]], dtype=state["dtype"], casting="unsafe")
 
 
 # ---- tokens and files --------------------------------------------------------------------------------------------
@@ -355,13 +313,7 @@ def encoder(tokenizer):
     """A function that turns a document (UTF-8) into its ids: a list of arrays, one after the other."""
     if tokenizer == "bytes":
         return lambda text: [np.frombuffer(text, np.uint8)]
-    import tiktoken
-
-    try:
-        gpt2 = tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:
-        raise DataError(f"tiktoken cannot fetch its files ({error}): save {tiktoken_files()} in a folder and set "
-                        "TIKTOKEN_CACHE_DIR to it, or use --tokenizer=bytes, which needs none") from None
+    gpt2 = open_gpt2()
     # A very long text overflows the stack of tiktoken's regex engine, so it is cut into pieces of 100,000 characters:
     # before a space, where gpt2 begins a new token anyway, or anywhere if there is no space.
     pieces = re.compile(r".{1,100000}(?= |\Z)|.{1,100000}", re.DOTALL)
@@ -372,14 +324,6 @@ def encoder(tokenizer):
     return encode
 
 
-def tiktoken_files():
-    """The URLs of gpt2's two files, and the names under which tiktoken looks for them in its cache."""
-    base = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
-    named = [f"{base}{name} as {hashlib.sha1((base + name).encode()).hexdigest()}"
-             for name in ("vocab.bpe", "encoder.json")]
-    return " and ".join(named)
-
-
 def save_state(folder, state):
     save(folder / "progress.json", [json.dumps(state, indent=1).encode()])
 
@@ -388,7 +332,6 @@ def save(path, chunks):
     """Write under a temporary name, then rename, so that the file is complete or not there at all."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb", buffering=1 << 20) as file:
             file.writelines(chunks)
         os.replace(temporary, path)
@@ -400,15 +343,20 @@ def save(path, chunks):
 # ---- for the scripts ---------------------------------------------------------------------------------------------
 
 
-def read_column(builder, path, column, **options):
-    """Yield one column of a file that `datasets` can read (builder: parquet, json or csv), local or hf://."""
+def read_column(builder, path, column):
+    """Yield one column of a file that `datasets` can read (builder: parquet, json, csv or arrow), local or hf://."""
     from datasets import load_dataset
 
+    # A comment that says "NA" or "null" is a text, and not a missing value.
+    options = dict(keep_default_na=False) if builder == "csv" else {}
     table = load_dataset(builder, data_files=path, split="train", streaming=True, **options)
     for batch in table.iter(1000):
         if column not in batch:
             raise DataError(f"{path} has no column {column}, only {', '.join(batch)}")
-        yield from batch[column]
+        for text in batch[column]:
+            if not isinstance(text, str | None):
+                raise DataError(f"{path}: column {column} holds {text!r:.40}, expected text")
+            yield text
 
 
 def run_script(main):

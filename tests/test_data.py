@@ -139,7 +139,7 @@ def test_too_little_text_is_refused_and_leaves_no_file(texts, tmp_path):
 
 
 def test_a_validation_split_that_takes_all_documents_is_refused_with_what_to_lower(tmp_path):
-    with pytest.raises(tokens.DataError, match="0 documents to train on and 5 .*: lower --val_fraction"):
+    with pytest.raises(tokens.DataError, match="0 documents to train on and 5 .* lower --val_fraction"):
         write(tmp_path / "out", [list("abcde")], "--val_fraction=0.9999")
 
 
@@ -158,10 +158,8 @@ def test_without_its_files_tiktoken_names_them(monkeypatch, tmp_path):
     def no_network(url):
         raise requests.exceptions.ConnectionError("no network")
     monkeypatch.setattr(requests, "get", no_network)
-    with pytest.raises(tokens.DataError, match="TIKTOKEN_CACHE_DIR") as error:
+    with pytest.raises(tokens.DataError, match="data/README.md says how"):
         write(tmp_path / "out", [["a", "b"]], "--tokenizer=gpt2")
-    assert "vocab.bpe as 6d1cbeee0f20b3d9449abfede4726ed8212e3aee" in str(error.value)
-    assert "encoder.json as 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6" in str(error.value)
 
 
 # ---- going on ----------------------------------------------------------------------------------------------------
@@ -317,13 +315,6 @@ def test_files_that_are_no_token_files_stay_as_they_are(tmp_path):
     assert contents(write(folder, [["a", "b"]])) == others | contents(write(tmp_path / "alone", [["a", "b"]]))
 
 
-@pytest.mark.parametrize("name", ["file", "file/below"])
-def test_a_folder_that_cannot_be_made_is_named_in_one_line(name, tmp_path):
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(tokens.DataError, match=f"^{tmp_path / name} cannot be written .*: choose another --out_dir$"):
-        write(tmp_path / name, [["a", "b"]])
-
-
 def test_a_read_that_fails_before_the_first_shard_leaves_no_file(tmp_path):
     def read(part, note):
         raise OSError("the network is gone")
@@ -414,73 +405,13 @@ def test_a_file_of_another_size_is_refused_when_opened_and_while_read(change, co
             use()
 
 
-def test_an_id_outside_the_vocabulary_is_refused(corpus):
-    (corpus / "train.bin").write_bytes(b"\xff" * (corpus / "train.bin").stat().st_size)
-    with pytest.raises(tokens.DataError, match="the id 65535"):
-        tokens.load(corpus).train.rows(np.array([0, 5]), 3)
-
-
 @pytest.mark.parametrize("change", [dict(vocab_size=300), dict(tokenizer="mine"), dict(tokens=None), dict(dtype="<u4"),
                                     dict(tokens=dict(train=[], val=[]))])
 def test_a_meta_json_of_something_else_is_refused(change, corpus):
     meta = json.loads((corpus / "meta.json").read_text())
     (corpus / "meta.json").write_text(json.dumps(meta | change))
-    with pytest.raises(tokens.DataError, match="delete it and run"):
+    with pytest.raises(tokens.DataError, match="(delete it|move .* away) and run"):
         tokens.load(corpus)
-
-
-def one_line(use):
-    """Whether it passes; if not, the DataError has one line."""
-    try:
-        use()
-    except tokens.DataError as error:
-        assert "\n" not in str(error) and len(str(error)) < 1000
-        return False
-    return True
-
-
-def test_however_meta_json_is_damaged_the_reader_says_so_in_one_line_or_reads_the_same(corpus):
-    path = corpus / "meta.json"
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    damaged = [whole[:n] for n in range(0, len(whole), 29)]
-    damaged += [whole[:n] + rng.bytes(5) + whole[n + 5 :] for n in range(0, len(whole), 29)]
-    damaged += [b"\xff" * 99, b"[" * 100_000, b"null", b"[1]", b'"text"', b"1" * 5000]
-    for key in json.loads(whole):
-        for junk in None, True, -1, 10**400, float("inf"), "x", [], ["x"], {}, dict(train=1, val=2), [{}]:
-            damaged.append(json.dumps(json.loads(whole) | {key: junk}).encode())
-    refused = 0
-    for data in damaged:
-        path.write_bytes(data)
-        refused += not one_line(lambda: tokens.load(corpus).check())
-    assert len(damaged) / 3 < refused < len(damaged)
-
-
-@pytest.mark.parametrize("name", ["meta.json", "progress.json"])
-def test_however_a_state_is_damaged_the_writer_says_so_in_one_line(name, tmp_path):
-    texts = [[f"document {i}" for i in range(20)]]
-    folder = write(tmp_path / "out", texts)
-    path = folder / name
-    os.rename(folder / "meta.json", path)
-    whole = path.read_bytes()
-    again = lambda: write(folder, texts)
-    assert one_line(again)
-    if name == "progress.json":
-        os.rename(folder / "meta.json", path)
-    damaged = [whole[:n] for n in range(0, len(whole), 29)] + [b"[" * 100_000, b"null", b"[1]"]
-    for key in json.loads(whole):
-        for junk in None, -1, 10**400, float("inf"), "x", ["x"], dict(train=1, val=2), dict(kind="x"):
-            damaged.append(json.dumps(json.loads(whole) | {key: junk}).encode())
-    passed = []
-    for data in damaged:
-        path.write_bytes(data)
-        if one_line(again):
-            passed.append(data)
-            if name == "progress.json":
-                os.rename(folder / "meta.json", path)
-    # only these may hold another value and still be understood
-    assert all(json.loads(whole).keys() - {"command", "notes", "row", "lowest", "crc32"} <= {
-        key for key, value in json.loads(data).items() if value == json.loads(whole)[key]} for data in passed)
 
 
 def test_a_touched_or_copied_file_has_not_changed_and_one_with_other_bytes_has(corpus):
@@ -494,13 +425,14 @@ def test_a_touched_or_copied_file_has_not_changed_and_one_with_other_bytes_has(c
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with pytest.raises(tokens.DataError, match="another train.1.bin than a moment ago"):
+    with pytest.raises(tokens.DataError, match="another train.1.bin than its meta.json says"):
         opened.check()
 
 
 @pytest.mark.parametrize("change", ["cut", "gone", "replaced"])
 def test_a_file_that_changes_after_it_was_opened_is_noticed(change, corpus):
     opened, path = tokens.load(corpus), corpus / "train.bin"
+    opened.check()
     everything = lambda: opened.train.rows(np.array([0]), len(opened.train))
     before = everything()
     if change == "cut":
@@ -516,27 +448,6 @@ def test_a_file_that_changes_after_it_was_opened_is_noticed(change, corpus):
         assert np.array_equal(everything(), before)
     with pytest.raises(tokens.DataError, match="train.bin"):
         opened.check()
-
-
-@pytest.mark.parametrize("keep", [10**6, 3])
-def test_a_batch_costs_a_read_a_row_and_opens_no_file_twice(keep, corpus, monkeypatch):
-    monkeypatch.setattr(tokens.Stream, "KEEP_OPEN", keep)
-    stream, calls = tokens.load(corpus).train, []
-
-    def counted(name, function):
-        return lambda *args, **kwargs: [calls.append(name), function(*args, **kwargs)][1]
-    monkeypatch.setattr(tokens, "open", counted("open", open), raising=False)
-    monkeypatch.setattr(pathlib.Path, "stat", counted("stat", pathlib.Path.stat))
-    monkeypatch.setattr(tokens.os, "pread", counted("read", os.pread))
-    starts = np.array([shard_end - 8 for shard_end in stream.ends])
-    first = stream.rows(starts, 8)
-    assert len(starts) > 4 and calls.count("open") == calls.count("read") == len(starts)
-    calls.clear()
-    assert np.array_equal(stream.rows(starts, 8), first)
-    assert calls.count("read") == len(starts) and len(stream.files) == min(keep, len(starts))
-    assert calls.count("open") == len(starts) - len(stream.files)
-    if keep > len(starts):
-        assert "stat" not in calls
 
 
 # ---- local text --------------------------------------------------------------------------------------------------
@@ -659,7 +570,7 @@ def test_a_limit_that_leaves_one_document_is_refused_with_the_limit(tmp_path):
 
 def test_one_short_file_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "short.txt").write_text("a few words\n\n" * 100)
-    with pytest.raises(tokens.DataError, match="short.txt.*give more text; .*text/prepare.py --help says what a"):
+    with pytest.raises(tokens.DataError, match="short.txt.*give more text.*text/prepare.py --help says what a"):
         text.main([str(tmp_path / "short.txt"), f"--out_dir={tmp_path / 'out'}"])
     assert not [*tmp_path.glob("out/*")]
 
@@ -693,7 +604,6 @@ def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(fold
 
 @pytest.mark.parametrize("argv, message", [(["nowhere"], "no file"), ([], "required"),
                                            ([__file__, "--seed=-1"], "--seed=-1, expected at least 0"),
-                                           ([__file__, "--out_dir="], "--out_dir is empty"),
                                            ([__file__, "--max_tokens=-5"], "--max_tokens=-5, expected at least 0")])
 def test_a_script_fails_in_one_line(argv, message, tmp_path):
     argv = [sys.executable, ROOT / "data/text/prepare.py", *argv]

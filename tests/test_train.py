@@ -26,9 +26,9 @@ import analyze
 import train
 from config._place import Place
 from config import ConfigError, TrainConfig, _place
-from data import batches, tokens
+from data import batches, samples, tokens
 from data.loader import AHEAD, Loader, split_batch
-from data.results import compare, figures_runs, runs, samples
+from data.results import compare, figures_runs, runs
 from data.text import prepare
 from tests import bench
 from tests.lives import begin, begin_ranks, draw_nothing, end

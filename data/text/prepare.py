@@ -2,11 +2,16 @@
 Your own text: files, and folders with all that is in and below them.
 
     python data/text/prepare.py notes.txt books/
+    python data/text/prepare.py posts.jsonl saved_dataset/ --column=text
 
 A file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or anywhere
-after 16 times as many). So even a single file gives documents to train and to validate on. Of several files, each goes
-to one split as a whole. Text is UTF-8, or what a byte-order mark says; bytes that cannot be decoded become U+FFFD.
-Binary files (one NUL in 500 bytes) are left out, and so is what is hidden in a folder.
+after 16 times as many). So even a single file gives documents to train and to validate on. If there are so many files
+that --val_fraction of them is at least one, each goes to one split as a whole. Text is UTF-8, or what a byte-order mark
+says; bytes that cannot be decoded become U+FFFD. Binary files (one NUL in 500 bytes) are left out, and so is what is
+hidden in a folder.
+
+With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow, which datasets.save_to_disk
+writes. What is no table is left out.
 """
 
 import codecs
@@ -19,17 +24,19 @@ from data.tokens import DataError
 
 SPLIT = 16_384  # characters
 BINARY = 500  # bytes, one of which is 0
+TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}  # -> their reader
+BESIDE_ARROW = "dataset_info.json", "state.json", "dataset_dict.json"  # what save_to_disk writes as well
 
 
 def files_in(path):
     """The file itself, or all files in and below a folder that are not hidden."""
     if path.is_file():
-        return [str(path)]
+        return [path]
     found = []
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if file.is_file() and not hidden:
-            found.append(str(file))
+            found.append(file)
     if not found:
         raise DataError(f"{path} is no file, nor a folder with files in it")
     return found
@@ -65,25 +72,43 @@ def read(path, note):
         yield "".join(lines)
 
 
+def choose(files, column):
+    """The files to read: with a column the tables, else the text. DataError if there are tables and no column."""
+    tables = [file for file in files if file.suffix.lower() in TABLES]
+    if tables and not column:
+        raise DataError(f"tables, not text: {writer.some(tables)}; --column=NAME says which of their columns is the text")
+    if column:
+        chosen = [file for file in tables if file.name not in BESIDE_ARROW]
+        kind = "files that are no tables"
+    else:
+        chosen = [file for file in files if encoding(file) is not None]
+        kind = "binary files"
+    left_out = set(files) - set(chosen)
+    if left_out:
+        print(f"{len(left_out):,} {kind} left out: {writer.some(sorted(left_out))}")
+    return [str(file) for file in chosen if file.stat().st_size > 0]
+
+
 def main(argv=None):
     cli = writer.command_line("text", __doc__, argv, tokenizer="bytes", val_fraction=0.05)
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
+    cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
     out = writer.find_folder(args).resolve()  # it may lie in one of the folders, and holds no text
     found = []
     for path in args.paths:
-        found += [file for file in files_in(path) if not pathlib.Path(file).resolve().is_relative_to(out)]
-    binary, text = [], []
-    for file in dict.fromkeys(found):  # once, of a folder and a file in it
-        if encoding(file) is None:
-            binary.append(file)
-        elif pathlib.Path(file).stat().st_size > 0:
-            text.append(file)
-    if binary:
-        print(f"{len(binary):,} binary files left out: {writer.some(binary)}")
-    files = split.look_at(text)
+        found += [file for file in files_in(path) if not file.resolve().is_relative_to(out)]
+    parts = choose(list(dict.fromkeys(found)), args.column)  # once, of a folder and a file in it
     source = " ".join(map(str, args.paths))
-    return writer.write(args, source, text, read, files=files, whole_files=len(text) > 1)
+    files = split.look_at(parts)
+    if not args.column:
+        # With fewer files, one of them would be far too much to validate on.
+        whole_files = len(parts) * args.val_fraction >= 1
+        return writer.write(args, source, parts, read, files=files, whole_files=whole_files)
+
+    def read_rows(path, note):
+        return writer.read_column(TABLES[pathlib.Path(path).suffix.lower()], path, args.column)
+    return writer.write(args, f"{args.column} of {source}", parts, read_rows, files=files)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ A few lines of validation text, and how a model completes them. It shows what th
 import numpy as np
 import torch
 
+from data.tokens import DataError, open_gpt2
+
 ROWS = 3
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 
@@ -13,13 +15,13 @@ MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 def sample(model, corpus, predicts_next):
     """
     Three rows of validation text, and how the model completes each of them, as one text of several lines. An encoder
-    fills in masked tokens, shown as "_"; a decoder goes on from the first half. Both take the most likely token. The
-    result is "" if the files of the tokenizer cannot be fetched.
+    fills in masked tokens, shown as "_"; a decoder goes on from the first half. Both take the most likely token.
     """
     meta = corpus.meta
-    decode = make_decode(meta)
-    if decode is None:
-        return ""
+    try:
+        decode = make_decode(meta)
+    except DataError as error:  # no reason for a run to fail at its end
+        return f"no sample of text: {error}"
     T = model.cfg.block_size
     starts = np.linspace(0, len(corpus.val) - T, ROWS).astype(np.int64)
     rows = torch.from_numpy(corpus.val.rows(starts, T)).to(model.tok_emb.weight.device)  # (ROWS, T)
@@ -59,14 +61,9 @@ def go_on(model, idx, length, n_vocab):
 
 
 def make_decode(meta):
-    """A function that turns ids into one line of text. None if tiktoken cannot fetch its files."""
+    """A function that turns ids into one line of text. DataError if the files of gpt2 cannot be fetched."""
     if meta["tokenizer"] == "gpt2":
-        import tiktoken
-
-        try:
-            to_bytes = tiktoken.get_encoding("gpt2").decode_single_token_bytes
-        except (OSError, ValueError):
-            return None
+        to_bytes = open_gpt2().decode_single_token_bytes
     else:
         def to_bytes(i):
             return bytes([i])
