@@ -21,29 +21,28 @@ Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a hea
 r is D for one head, and Hkv D for a layer, because queries that share a key head can be added (factors.py).
 """
 
+import contextlib
 import math
 import signal
 import sys
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from config._place import open_streams
 from data.pretrained import suites
-from data.pretrained.factors import at_least_float32, layer_factors, published_factors, side_by_side
+from data.pretrained.factors import layer_factors, published_factors, side_by_side
 from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
-from data.pretrained.sources import known_models, open_checkpoint
+from data.pretrained.sources import find_source, known_models, open_checkpoint
 from data.results import arguments, figures, report, runs, tables
 
 WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
-# How small |W_qk|^2 may be before it has too few correct digits, as has_digits measures it.
-ENOUGH_PRODUCT = 1e-8  # if W_qk itself was made
-ENOUGH_GRAM = 1e-4  # from Gram matrices: their rounding is that of squared norms, and not of the norms themselves
 CORNER = 128  # pictures show this many rows and columns of a W_qk
 
 
@@ -136,54 +135,81 @@ class Scores(NamedTuple):
     directionality_eq17: Tensor
 
 
-def scores(w_q, w_k, gamma=GAMMA):
+@contextlib.contextmanager
+def full_precision():
+    """Multiply float32 matrices in float32. Where TF32 is allowed, as by train.py on a GPU, products have three digits."""
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for backend, precision in zip(backends, before):
+            backend.fp32_precision = precision
+
+
+@full_precision()
+def scores(w_q, w_k, gamma=GAMMA, device=None):
     """
-    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), in float32 at least. nan for a zero matrix. Several W_q
-    (H, C, r) may share one W_k (C, r).
+    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r). nan for a zero matrix. Several W_q (H, C, r) may share
+    one W_k (C, r). For two Linear layers that are not split into heads: scores(q.weight.T, k.weight.T).
 
     If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
     takes 3 to 5 C r^2 multiplications instead of C^2 r.
+
+    device: where to compute. None: where W_q is.
     """
-    w_q, w_k = at_least_float32(w_q), at_least_float32(w_k)
-    C, r = w_q.shape[-2:]
+    q, k = w_q.to(device, torch.float32), w_k.to(device, torch.float32)
+    C, r = q.shape[-2:]
     if 3 * r > C:  # then the plain way is faster, as measured at C = 768 and 4096
-        s, row_norms, column_norms = from_product(w_q, w_k)  # (...), (..., C), (..., C)
-        enough = ENOUGH_PRODUCT
+        s, row_norms, column_norms = from_product(q, k)  # (...), (..., C), (..., C)
     else:
-        s, row_norms, column_norms = from_gram(w_q, w_k)
-        enough = ENOUGH_GRAM
-    square = row_norms.square().sum(-1)  # (...), |W_qk|^2
-    if not has_digits(square, w_q, w_k, enough):
+        s, row_norms, column_norms = from_gram(q, k)
+    if not has_digits(row_norms.square().sum(-1), q, k):
         if w_q.ndim > 2:  # one by one, because most of them are good as they are
-            each = [torch.stack(scores(q, k, gamma)) for q, k in zip(w_q, w_k.expand_as(w_q))]  # (3,) each
+            each = [torch.stack(scores(*pair, gamma, device)) for pair in zip(w_q, w_k.expand_as(w_q))]  # (3,) each
             return Scores(*torch.stack(each, -1))
-        s, row_norms, column_norms = from_product(in_float64(w_q), in_float64(w_k))  # once more
+        s, row_norms, column_norms = from_float64(w_q, w_k)
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     is_zero = s.isnan()  # the symmetry of a zero matrix is 0 / 0
     d, eq17 = d.masked_fill(is_zero, math.nan), eq17.masked_fill(is_zero, math.nan)
-    return Scores(s.to(w_q), d.to(w_q), eq17.to(w_q))  # back from float64 on the CPU, if that was needed
+    return Scores(s.to(q), d.to(q), eq17.to(q))  # back from float64 on the CPU, if that was needed
 
 
+@full_precision()
 def symmetry_from_factors(w_q, w_k):
     """The first of the scores alone: (..., C, r), (..., C, r) -> (...)."""
     # |M|^2 = tr(M M^T) = tr(W_q W_k^T W_k W_q^T) = tr(W_q^T W_q W_k^T W_k), without norms of rows and columns
     square = ((w_q.mT @ w_q) * (w_k.mT @ w_k)).sum((-2, -1))  # (...)
-    if has_digits(square, w_q, w_k, ENOUGH_GRAM):
+    if has_digits(square, w_q, w_k):
         return gram_trace(w_q, w_k) / square
     return scores(w_q, w_k).symmetry
 
 
-def has_digits(square, w_q, w_k, enough):
-    """Whether all |W_qk|^2 (...), as they were computed from W_q and W_k, have enough correct digits."""
-    # W_qk is a sum of r matrices, each of them a column of W_q times a column of W_k. If they nearly cancel, the result
-    # is a small difference of large numbers, and has few correct digits. For random factors, |W_qk|^2 is about 1 / r of
-    # the square of the sum of the r norms.
-    total = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).sum(-1)  # (...), the sum of the norms of the r matrices
-    is_left = square > enough * total.square()
-    # float32 ends at 1e-38 and 1e38, and the products of four weights that the scores are made of must stay within.
+def has_digits(square, w_q, w_k):
+    """Whether all |W_qk|^2 (...), as they were computed from W_q and W_k in float32, have enough correct digits."""
+    # Heads that nearly cancel leave a small difference of large numbers, which has few correct digits. And float32 ends
+    # at 1e-38 and 1e38, where the products of four weights that the scores are made of must stay within.
+    is_left = square > 0.01 * expected_square(w_q, w_k)
     in_range = (square > 1e-20) & (square < 1e20)
     return (is_left & in_range).all()
+
+
+def expected_square(w_q, w_k):
+    """What |W_qk|^2 (...) is if nothing cancels."""
+    # W_qk is a sum of r matrices, each of them a column of W_q times a column of W_k. If these are not related, their
+    # squared norms add up.
+    return (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)
+
+
+def from_float64(w_q, w_k):
+    """As from_product, of W_q and W_k (C, r) that cancel, or whose numbers are very small or large. nan if W_qk is 0."""
+    w_q, w_k = in_float64(w_q), in_float64(w_k)
+    s, row_norms, column_norms = from_product(w_q, w_k)
+    is_rounding = row_norms.square().sum() < 1e-26 * expected_square(w_q, w_k)  # float64 has 16 digits, squares twice
+    return s.masked_fill(is_rounding, math.nan), row_norms, column_norms
 
 
 def in_float64(w):
@@ -233,77 +259,82 @@ def squared_norms(x, y):
 
 
 class ScoredModel(NamedTuple):
-    """What score_model returns. A stack is an encoder or a decoder of the model; most models have one, named ""."""
+    """What score_model returns. Printed, it is a table of its layers."""
 
-    n_params: int
-    causal: dict  # stack -> True, False, or None if it cannot be known
-    modality: dict  # stack -> language, vision or audio
-    rows: list  # of tables.ModelScore
-    corners: list  # the corner (CORNER, CORNER) of the W_qk of every layer, for pictures
+    rows: list  # a tables.ModelScore for each layer, and with per_head for each head
+    facts: dict  # stack -> tables.Facts; a stack is an encoder or a decoder, and "" in a model that has one
+    corner: np.ndarray  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
     note: str  # how much was read
 
+    def __repr__(self):
+        return tables.layer_table(self.rows)
 
-def score_model(target, args):
-    """Score a suites.Target, one layer after the other. Other threads read the next layers meanwhile."""
-    rows, corners = [], []
-    with open_checkpoint(target.source) as checkpoint:
+
+def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=False):
+    """
+    Score every layer of a pretrained model: a name of data/pretrained/models.csv, a Hub id, a folder or a file.
+
+        >>> from analyze import score_model
+        >>> model = score_model("out/tiny", per_head=True)
+        >>> model                                           # a table of layers and heads
+        >>> model.rows[-1].symmetry                         # of the last head of the last layer
+        >>> pandas.DataFrame(model.rows)
+
+    published: the matrix that the authors' code scored. CheckpointError, LayoutError: it cannot be read, in one line.
+    """
+    source = str(source)
+    rows = []
+    with open_checkpoint(find_source(source)) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
         stacks = find_stacks(checkpoint.config, shapes)  # which tensors are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
-        label = printable(target.label())
-        with tqdm(total=len(layers), desc=label, unit="layer", leave=False, disable=None) as bar:
-            for (stack, layer), tensors in zip(layers, stream):
-                tensors = {name: tensor.to(args.device) for name, tensor in tensors.items()}
-                new_rows, corner = score_layer(target, stack.name, layer, tensors, args)
-                rows += new_rows
-                corners.append(corner)
-                bar.set_postfix_str(bytes_read(checkpoint), refresh=False)
-                bar.update()
-        causal = {stack.name: stack.causal for stack in stacks}
-        modality = {stack.name: find_modality(checkpoint.config, stack.name) for stack in stacks}
+        bar = tqdm(zip(layers, stream), printable(source), len(layers), leave=False, unit="layer", disable=None)
+        for (stack, layer), tensors in bar:
+            w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
+            if published:
+                found = [scores(*published_factors(layer, tensors, w_q, w_k), gamma, device)]
+            else:
+                found = score_layer(w_q, w_k, gamma, per_head, device)
+            if not math.isfinite(found[0].symmetry):  # W_q W_k^T can be zero even if W_q and W_k are not
+                raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
+            n_kv, n, D = w_k.shape
+            for i, values in enumerate(found):
+                head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
+                rows.append(tables.ModelScore(source, "", stack.name, layer.index, head, n, r,
+                                              "published" if published else "wqk", gamma, *map(float, values)))
+            bar.set_postfix_str(bytes_read(checkpoint))
+        facts = {}
+        for stack in stacks:
+            modality = find_modality(checkpoint.config, stack.name)
+            facts[stack.name] = tables.Facts(checkpoint.n_params, stack.causal, modality)
+        # The corner of W_qk is the product of the first rows of both factors.
+        corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER]))
         # The note goes to stderr: what was read, and what this checkpoint does not hold.
         notes = [bytes_read(checkpoint), checkpoint.note]
         notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
-        note = ", ".join(part for part in notes if part)
-        return ScoredModel(checkpoint.n_params, causal, modality, rows, corners, note)
+        return ScoredModel(rows, facts, corner.numpy(), ", ".join(filter(None, notes)))
 
 
-def score_layer(target, stack_name, layer, tensors, args):
-    """-> the rows of one layer (and of its heads, with --per_head), and the corner of its W_qk that is drawn."""
-
-    def to_row(head, factor, values):
-        n, r = factor.shape
-        found = Scores(*[float(value) for value in values])
-        return tables.ModelScore(model=target.model, revision=target.revision, stack=stack_name,
-                                 layer=layer.index, head=head, n=n, r=r, matrix=args.matrix, gamma=args.gamma,
-                                 **found._asdict())
-
-    w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
-    if args.matrix == "published":
-        q, k = published_factors(layer, tensors, w_q, w_k)
-    else:
-        q, k = layer_factors(w_q, w_k)  # (C, Hkv D) each
-    whole = scores(q, k, args.gamma)
-    if not math.isfinite(whole.symmetry):  # W_q W_k^T can be zero even if W_q and W_k are not
-        raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
-    rows = [to_row(None, q, whole)]
-    if args.per_head:
-        for head, values in enumerate(head_scores(w_q, w_k, args.gamma)):
-            rows.append(to_row(head, w_q[head], values))
-    # The corner of W_qk is the product of the first rows of both factors.
-    corner = wqk(at_least_float32(q[:CORNER]), at_least_float32(k[:CORNER]))
-    return rows, corner.cpu().numpy()
+def score_layer(w_q, w_k, gamma=GAMMA, per_head=False, device="cpu"):
+    """
+    The heads of a layer, w_q (H, C, D) and w_k (Hkv, C, D) -> a list of Scores: those of the layer, and with per_head
+    those of every query head with its key head. Of a Linear layer the heads are split_heads(q.weight.T, n_head).
+    """
+    found = [scores(*layer_factors(w_q, w_k), gamma, device)]
+    if per_head:
+        found += head_scores(w_q, w_k, gamma, device)
+    return found
 
 
-def head_scores(w_q, w_k, gamma=GAMMA):
-    """w_q (H, C, D), w_k (Hkv, C, D) -> the scores of each query head with its key head, H triples of numbers."""
+def head_scores(w_q, w_k, gamma=GAMMA, device="cpu"):
+    """w_q (H, C, D), w_k (Hkv, C, D) -> the Scores of each query head with its key head."""
     found = []
     group = len(w_q) // len(w_k)  # query heads that share a key head
     for queries, keys in zip(w_q.split(group), w_k):  # (H / Hkv, C, D), (C, D)
-        of_heads = scores(queries, keys, gamma)  # (H / Hkv,) each; the Gram matrix of the keys is made once
-        found += torch.stack(of_heads, -1).tolist()
+        of_heads = scores(queries, keys, gamma, device)  # (H / Hkv,) each; the Gram matrix of the keys is made once
+        found += [Scores(*values) for values in zip(*of_heads)]
     return found
 
 
@@ -380,18 +411,16 @@ def score_all(targets, rows, path, args):
     results = {}
     for target in targets:
         try:
-            result = score_model(target, args)
+            result = score_model(target.source, args.gamma, args.per_head, args.device, args.published)
         except (CheckpointError, LayoutError) as e:
             complain(target.label(), e)
             continue
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
-        rows = tables.replace_rows(rows, target, result.rows)
+        named = [row._replace(model=target.model, revision=target.revision) for row in result.rows]
+        results[target] = result._replace(rows=named)
+        rows = tables.replace_rows(rows, target, named)
         if path:
             tables.write_scores(path, rows)  # after every checkpoint, so that nothing is lost if this is stopped
-        is_drawn = args.matrices or len(targets) == 1
-        if not is_drawn:
-            result = result._replace(corners=[])  # the corners of hundreds of models would fill the memory
-        results[target] = result
     return rows, results
 
 
@@ -425,7 +454,7 @@ def analyze_models(args):
 
     rows, results = score_all(to_score, rows, path, args)
     if args.matrices and results:
-        matrices = [(target.label(), result.rows, result.corners) for target, result in results.items()]
+        matrices = [(target.label(), result.rows, result.corner) for target, result in results.items()]
         figures.plot_matrices(matrices, args.matrices)
     # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:

@@ -166,6 +166,48 @@ def test_heads_that_all_but_cancel_are_scored_to_1e_4(n_head, D):
     assert [x[1] for x in batch] == pytest.approx(defined(w_k.double() @ w_k.double().T), abs=1e-4)
 
 
+@pytest.mark.parametrize("C, D", [(64, 4), (64, 16), (300, 16), (256, 64)])
+def test_heads_that_cancel_to_the_last_digit_have_no_score(C, D):
+    """q = [A; -A], k = [B; B]: W_qk is zero, and what float64 leaves of it is rounding."""
+    A, B = torch.randn(2, C, D)
+    for values in scores(torch.cat([A, -A], 1), torch.cat([B, B], 1)):
+        assert values.isnan()
+    assert analyze.score_layer(torch.stack([A, -A]), torch.stack([B, B]))[0].symmetry.isnan()
+
+
+def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
+    """Four query heads to a key head, float32: of their sum in float32 one digit would be left."""
+    torch.manual_seed(0)
+    w_q, w_k = torch.randn(4, 96, 8), torch.randn(1, 96, 8)
+    w_q = torch.cat([w_q, -w_q * (1 + 1e-6 * torch.randn(4, 96, 8))])
+    whole = sum(q.double() @ w_k[0].double().T for q in w_q)
+    found = analyze.score_layer(w_q, w_k)[0]
+    assert [x.item() for x in found] == pytest.approx(defined(whole), abs=1e-4)
+
+
+@pytest.mark.parametrize("before", ["high", "medium", "highest"])
+def test_products_are_made_in_full_precision_whatever_the_process_has_allowed(monkeypatch, before):
+    inside = []
+
+    def watched(function):
+        def call(*factors):
+            inside.append((torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision))
+            return function(*factors)
+        return call
+
+    for name in "wqk", "gram_trace":
+        monkeypatch.setattr(analyze, name, watched(getattr(analyze, name)))
+    was = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(before)
+        scores(*torch.randn(2, 64, 64))
+        analyze.symmetry_from_factors(*torch.randn(2, 64, 4))
+        assert inside == 2 * [("ieee", "ieee")] and torch.get_float32_matmul_precision() == before
+        assert (torch.backends.cuda.matmul.fp32_precision == "tf32") == (before != "highest")
+    finally:
+        torch.set_float32_matmul_precision(was)
+
+
 def test_queries_that_avoid_the_main_direction_of_the_keys_are_scored_to_1e_4():
     torch.manual_seed(0)
     directions = torch.linalg.qr(torch.randn(16, 16))[0]
@@ -203,6 +245,27 @@ def test_a_head_of_zeros_has_no_score_and_the_others_have_theirs(r):
     found = scores(w_q, w_k)
     for values in found:
         assert values.isnan().tolist() == [False, True, False]
+
+
+# ---- in a notebook -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["folder", "file", Path])
+def test_a_model_of_transformers_in_memory_and_in_a_folder_have_the_scores_of_its_own_projections(tmp_path, path):
+    torch.manual_seed(0)
+    bert = AutoModel.from_config(BERT)
+    bert.save_pretrained(tmp_path)
+    source = {"folder": str(tmp_path), "file": f"{tmp_path}/model.safetensors", Path: tmp_path}[path]
+    scored = analyze.score_model(source)
+    assert len(scored.rows) == 3 and scored.facts[""].causal is False
+    for block, row in zip(bert.encoder.layer, scored.rows):
+        q, k = block.attention.self.query, block.attention.self.key
+        embeddings = torch.eye(32)
+        queries, keys = q(embeddings) - q.bias, k(embeddings) - k.bias  # of basis vectors, without the biases
+        wanted = defined((queries @ keys.T).detach())
+        assert [x.item() for x in scores(q.weight.T, k.weight.T)] == pytest.approx(wanted, abs=1e-5)
+        assert row[-3:] == pytest.approx(wanted, abs=1e-5)
+    assert f"{row.symmetry:.3f}" in repr(scored).splitlines()[-1]
 
 
 # ---- what was published ------------------------------------------------------------------------------------------
@@ -378,10 +441,10 @@ def test_ctrl_c_ends_in_one_line_and_what_is_done_is_kept(tmp_path, monkeypatch,
     first, second = model(BERT, tmp_path / "b"), model(LLAMA, tmp_path / "l")
     score = analyze.score_model
 
-    def stop_at_the_second(target, *rest):
-        if target.model == second:
+    def stop_at_the_second(source, *rest):
+        if source == second:
             raise KeyboardInterrupt
-        return score(target, *rest)
+        return score(source, *rest)
 
     monkeypatch.setattr(analyze, "score_model", stop_at_the_second)
     assert run("--hf", first, second, "--csv", str(tmp_path / "s.csv")) == 130
@@ -524,10 +587,10 @@ def test_rows_of_a_model_that_cannot_be_read_again_are_kept_and_those_of_others_
     make_symmetric(first)
     score = analyze.score_model
 
-    def stop_at_the_second(target, args):
-        if target.model == second:
+    def stop_at_the_second(source, *rest):
+        if source == second:
             raise KeyboardInterrupt
-        return score(target, args)
+        return score(source, *rest)
 
     if what_fails == "weights":
         (tmp_path / "b" / "model.safetensors").write_bytes(b"broken")
@@ -637,9 +700,8 @@ def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, mon
     for line, wanted in (heads, [r for r in rows if r["head"]]), (layers, [r for r in rows if not r["head"]]):
         assert line.get_ydata() == pytest.approx([float(r["symmetry"]) for r in wanted])
         assert list(line.get_xdata()) == [int(r["layer"]) for r in wanted]
-    median = sorted((float(r["symmetry"]), r["layer"]) for r in rows if not r["head"])[1][1]
     weights = load_file(Path(folder) / "model.safetensors")
-    q, k = (weights[f"encoder.layer.{median}.attention.self.{x}.weight"] for x in ("query", "key"))
+    q, k = (weights[f"encoder.layer.2.attention.self.{x}.weight"] for x in ("query", "key"))  # of the last
     m = (q.T @ k).numpy()
     for axis, part in zip(drawn[0].axes[2:5], (m, (m + m.T) / 2, (m - m.T) / 2)):
         np.testing.assert_allclose(axis.images[0].get_array(), part, atol=1e-6)
@@ -647,18 +709,20 @@ def test_the_picture_of_one_model_holds_its_layers_heads_and_a_wqk(tmp_path, mon
     assert drawn[0].axes[3].get_xlabel().startswith(f"{share:.0%} of")
 
 
-def test_matrices_of_several_models_stand_below_each_other_each_with_its_parts(tmp_path, monkeypatch):
+def test_matrices_are_of_the_last_layer_of_each_model_with_its_parts_in_one_colour_scale(tmp_path, monkeypatch):
     from matplotlib import pyplot as plt
 
     drawn = []
     monkeypatch.setattr(plt, "close", drawn.append)
-    one = BertConfig(**{**BERT.to_dict(), "num_hidden_layers": 1})
-    names = [model(one, tmp_path / "a"), model(one, tmp_path / "b")]
+    names = [model(BERT, tmp_path / "a"), model(BERT, tmp_path / "b")]
+    make_symmetric(names[1])
     assert run("--hf", *names, "--matrices", str(tmp_path / "f.png")) == 0
-    pictures = [axis.images[0].get_array() for axis in drawn[0].axes if axis.images]
+    images = [axis.images[0] for axis in drawn[0].axes if axis.images]
+    assert len({image.get_clim() for image in images}) == 1  # one colour scale
+    pictures = [image.get_array() for image in images]
     for name, whole, symmetric, skew in zip(names, pictures[::3], pictures[1::3], pictures[2::3]):
         weights = load_file(Path(name) / "model.safetensors")
-        q, k = (weights[f"encoder.layer.0.attention.self.{x}.weight"] for x in ("query", "key"))
+        q, k = (weights[f"encoder.layer.2.attention.self.{x}.weight"] for x in ("query", "key"))
         np.testing.assert_allclose(whole, q.T @ k, atol=1e-6)
         np.testing.assert_allclose(symmetric, symmetric.T, atol=1e-6)
         np.testing.assert_allclose(symmetric + skew, whole, atol=1e-6)

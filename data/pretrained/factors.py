@@ -31,13 +31,21 @@ def layer_factors(w_q, w_k, tiled=False):
     # has Hkv D columns instead of H D.
     n_kv = len(w_k)
     if tiled:
-        w_q = w_q.unflatten(0, (-1, n_kv))  # (H / Hkv, Hkv, C, D)
+        groups = w_q.unflatten(0, (-1, n_kv)).transpose(0, 1)  # (Hkv, H / Hkv, C, D)
     else:
-        w_q = w_q.unflatten(0, (n_kv, -1)).transpose(0, 1)  # (H / Hkv, Hkv, C, D)
-    total = at_least_float32(w_q[0])  # (Hkv, C, D)
-    for queries in w_q[1:]:
-        total = total + queries  # float32 + bfloat16 is float32, so the queries need not be converted first
-    return side_by_side(total), side_by_side(at_least_float32(w_k))
+        groups = w_q.unflatten(0, (n_kv, -1))  # (Hkv, H / Hkv, C, D)
+    if groups.shape[1] > 1:
+        w_q = torch.stack([sum_exactly(group.mT) for group in groups]).mT  # (Hkv, C, D), views of (D, C)
+    w_q = at_least_float32(w_q)
+    return side_by_side(w_q), side_by_side(w_k.to(w_q.dtype))
+
+
+def sum_exactly(heads):
+    """(H, D, C) -> (D, C), in twice the digits of the weights, so that heads that nearly cancel lose none."""
+    total = heads[0].to(torch.float32 if heads.itemsize == 2 else torch.float64)
+    for head in heads[1:]:
+        total = total + head
+    return total
 
 
 def side_by_side(heads):

@@ -63,7 +63,6 @@ def parse(argv, description, gamma):
     args = parser.parse_args(argv)
     # An option that is given its default changes nothing, so it does not count as given.
     args.given = {name for name, value in vars(args).items() if value != parser.get_default(name)}
-    args.matrix = "published" if args.published else "wqk"
     return args
 
 

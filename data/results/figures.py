@@ -169,8 +169,8 @@ def parameter_text(n):
     return f"{n:g}"
 
 
-def plot_model(name, rows, causal, corners, path):
-    """The scores of the layers of one model (and of its heads), and the W_qk of its layer of median symmetry."""
+def plot_model(name, rows, causal, corner, path):
+    """The scores of the layers of one model (and of its heads), and the W_qk of its last layer."""
     from matplotlib.ticker import MaxNLocator
 
     layers = [row for row in rows if row.head is None]
@@ -185,30 +185,28 @@ def plot_model(name, rows, causal, corners, path):
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, max(row.layer for row in rows) + 0.5))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        i = median_layer(layers)
-        draw_parts(pictures, corners[i], layers[i])
-        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(layers[i])])
+        draw_parts(pictures, corner, layers[-1], limit_of([corner]))
+        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(layers[-1])])
         handles = left.get_legend_handles_labels()[0]
         left.figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=8, ncols=4)
 
 
 def plot_matrices(models, path):
-    """For each model a row: W_qk of its layer of median symmetry, and its parts. models: [(name, rows, corners)]"""
+    """For each model a row: W_qk of its last layer, and its parts, in one colour scale. models: [(name, rows, corner)]"""
+    limit = limit_of([corner for _, _, corner in models])
     with figure(path, [1, 1, 1], rows=len(models), inches=3.4) as axes:
         titles = []
-        for row_of_axes, (name, rows, corners) in zip(axes, models):
-            layers = [row for row in rows if row.head is None]
-            i = median_layer(layers)
-            draw_parts(row_of_axes, corners[i], layers[i])
-            first, *others = titles_of_parts(layers[i])
+        for row_of_axes, (name, rows, corner) in zip(axes, models):
+            last = [row for row in rows if row.head is None][-1]
+            draw_parts(row_of_axes, corner, last, limit)
+            first, *others = titles_of_parts(last)
             titles += [f"{plain(Path(name).name)}: {first}", *others]
         put_titles(axes.flat, titles)
 
 
-def median_layer(layers):
-    """The index of the layer with the median symmetry; the upper one of two."""
-    order = sorted(range(len(layers)), key=lambda i: layers[i].symmetry)
-    return order[len(layers) // 2]
+def limit_of(matrices):
+    """Where the colours of matrices end: few entries are beyond."""
+    return max(np.quantile(np.abs(m), 0.995) for m in matrices)
 
 
 def titles_of_parts(row):
@@ -238,9 +236,8 @@ def stack_colours(causal):
     return colours
 
 
-def draw_parts(axes, m, row):
-    """Draw m, the corner of a W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2, with one colour scale."""
-    limit = np.quantile(np.abs(m), 0.995)
+def draw_parts(axes, m, row, limit):
+    """Draw m, the corner of a W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2, in colours from -limit to limit."""
     for axis, part in zip(axes, [m, (m + m.T) / 2, (m - m.T) / 2]):
         image = axis.imshow(part, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
         axis.set(xticks=[0, len(m) - 1], yticks=[0, len(m) - 1])

@@ -40,8 +40,8 @@ def summarise_models(rows, results):
     known = known_models()
     facts = {}  # (model, stack) -> Facts
     for target, result in results.items():
-        for stack in result.causal:
-            facts[target.model, stack] = tables.Facts(result.n_params, result.causal[stack], result.modality[stack])
+        for stack, known_of_stack in result.facts.items():
+            facts[target.model, stack] = known_of_stack
     for row in known:
         for name in row["name"], row["hub_id"]:
             key = name, row["stack"]
@@ -62,8 +62,9 @@ def report_models(rows, results, with_layers, plot):
     if not plot:
         return
     target, result = next(iter(results.items()))
-    if len(results) == 1 and result.corners:  # corners are kept for one model only, and for --matrices
-        figures.plot_model(target.model, rows, result.causal, result.corners, plot)
+    if len(results) == 1:
+        causal = {stack: facts.causal for stack, facts in result.facts.items()}
+        figures.plot_model(target.model, rows, causal, result.corner, plot)
     else:
         figures.plot_models(summaries, plot)
 

@@ -115,7 +115,7 @@ def rows_so_far(path, takes_long, targets, args):
         asked = {(target.model, target.revision) for target in targets}
         asked |= {(name, args.revision or "") for name in args.hf}  # those that were not found, too
         require_no_others(path, asked)
-    rows = read_scores(path, args.matrix, args.gamma, args.per_head)
+    rows = read_scores(path, "published" if args.published else "wqk", args.gamma, args.per_head)
     loses_heads = not takes_long and not args.per_head and any(row.head is not None for row in rows)
     require(not loses_heads, f"{path} was scored with --per_head: give it as well, or another --csv")
     return rows
