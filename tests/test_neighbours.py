@@ -299,4 +299,4 @@ def test_names_that_are_near_are_told_and_others_are_not():
         find_source("bert-bas")
     with pytest.raises(CheckpointError) as error:
         find_source("nowhere.safetensors")
-    assert "nearest" not in str(error.value) and "no model, file or folder" in str(error.value)
+    assert "nearest" not in str(error.value) and "no model or folder" in str(error.value)

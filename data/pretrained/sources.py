@@ -39,7 +39,7 @@ def find_source(name: str) -> str:
     if model not in ids:
         near = ", ".join(difflib.get_close_matches(model, ids))
         hint = f"; the nearest names are {near}" if near else ""
-        raise CheckpointError(f"no model, file or folder of this name{hint}; a Hub id is org/name")
+        raise CheckpointError(f"no model or folder of this name{hint}; a Hub id is org/name")
     return ids[model] + at + revision
 
 
