@@ -14,9 +14,9 @@ Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs, /api
 of two, and /ID/resolve/REV/FILE, and redirects weight files to a second host, the CDN, where it serves byte ranges.
 Faults, for one file (or "api") at the host that sends its bytes:
   a status (503, 429, 403, ...), with headers if wanted: Retry_After=7;
-  cut, reset, stall, drip: half the body, then the end of the connection, its reset, nothing, or a byte now and then;
-  whole: the file with status 200; odd: the range with status 200; shifted: a Content-Range one byte off; unranged: no
-  Content-Range; short: a lower Content-Length; gzip: that Content-Encoding.
+  cut, reset, stall: half the body, then the end of the connection, its reset, or nothing;
+  whole: the file with status 200; shifted: a Content-Range one byte off; unranged: no Content-Range; short: a byte less.
+hub.forbidden is a file that no token may read.
 """
 
 import hashlib
@@ -161,6 +161,8 @@ class Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.server.host == "hub" and repo.gated and (not token or token != repo.allowed):
             return self.refuse(403 if token else 401, "GatedRepo")
+        if file == self.server.hub.forbidden:
+            return self.answer(403, {"X-Error-Message": "Please enable access to public gated repositories"})
         if file not in repo.files[commit]:
             return self.refuse(404, "EntryNotFound")
         data = repo.files[commit][file]
@@ -190,18 +192,14 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start + 1}-{end}/{size}"
         if kind == "unranged":
             del headers["Content-Range"]
-        if kind == "gzip":
-            headers["Content-Encoding"] = "gzip"
         if kind == "short":
             end -= 1
-        if kind == "odd":
-            status = 200
         self.request_log.status = status
         self.send_response(status)
         for name, value in {**headers, "Content-Length": end - start}.items():
             self.send_header(name, str(value))
         self.end_headers()
-        if kind in ("cut", "reset", "stall", "drip"):
+        if kind in ("cut", "reset", "stall"):
             self.body(data, start, start + (end - start) // 2)
             self.break_off(kind)
         else:
@@ -212,11 +210,6 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if kind == "stall" and not self.server.hub.stopped.wait(20):
             self.request_log.status = -1  # the client should have left
-        if kind == "drip":
-            for _ in range(400):
-                self.server.hub.stopped.wait(0.05)
-                self.send(b"\0")  # fails once the client has left
-            self.request_log.status = -1
         if kind == "reset":
             self.wfile.flush()
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -243,6 +236,7 @@ class Hub:
     repos: dict[str, Repo] = field(default_factory=dict)
     log: list[Request] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)  # seconds that the client would have waited between its tries
+    forbidden: str = ""
 
     def __post_init__(self):
         self.faults, self.lock, self.stopped = [], threading.Lock(), threading.Event()

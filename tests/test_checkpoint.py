@@ -1,7 +1,5 @@
 """The checkpoint reader of data/pretrained, with the real Hub client against the stand-in of tests/hub.py."""
 
-import contextlib
-import copy
 import json
 import os
 import random
@@ -18,10 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 import data.pretrained.hub
-from data.pretrained import checkpoint
-from data.pretrained.files import DTYPES
-from data.pretrained.safetensors_header import HEAD
+from data.pretrained import checkpoint, files
 from data.pretrained.sources import CheckpointError, open_checkpoint
+from data.pretrained.tensors import DTYPES, HEAD
 from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import (CONFIG, FILE, GROUPS, INDEX, N_EMBD, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, cache,
                        folder, make, name, read, refusal)
@@ -58,13 +55,12 @@ def test_shards_are_read_by_their_index(hub):
     assert opened.size == sum(len(SHARDED[file]) for file in SHARDS) and set(opened.tensors) == set(WEIGHTS)
 
 
-@pytest.mark.parametrize("length", [HEAD + d for d in (-9, -8, -7, -1, 0, 1, 5000)])
-def test_headers_around_the_size_of_the_first_read_are_whole(hub, length):
+@pytest.mark.parametrize("length", [HEAD - 9, HEAD - 8, HEAD - 7, HEAD + 5000])
+def test_headers_around_the_size_of_the_first_read_are_whole(tmp_path, length):
     header, data = FILE[8 : header_size(FILE)], FILE[header_size(FILE) :]
     header = b"{" + header[1:].rjust(length - 1)  # spaces inside, so that every byte counts
-    hub.add("org/toy", SINGLE | {"model.safetensors": with_header(header, data)})
     assert len(header) == length
-    read("org/toy")
+    read(folder(tmp_path / "toy", {"model.safetensors": with_header(header, data)}))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -73,7 +69,7 @@ def test_tensors_keep_their_dtype(tmp_path, dtype):
     read(folder(tmp_path / "toy", {"model.safetensors": save(weights)}), weights=weights)
 
 
-def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path):
+def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path, monkeypatch):
     single = folder(tmp_path / "single", {"model.safetensors": FILE})
     opened = read(single)
     assert opened.revision is None and WANTED <= opened.bytes_read <= WANTED + HEAD
@@ -81,12 +77,10 @@ def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path):
     assert "revision" in refusal(single, revision="main")
     read(folder(tmp_path / "sharded", SHARDED))
     read(folder(tmp_path / "named", {"weights_v2.safetensors": FILE, "adapter_model.safetensors": b""}))
-
-
-def test_ranges_are_cut_in_pieces_and_put_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "PIECE", 1000)
-    opened = read(folder(tmp_path / "toy", {"model.safetensors": FILE}))
-    assert opened.bytes_read == WANTED + HEAD
+    monkeypatch.setattr(files, "PIECE", 1000)  # a tensor in many ranges
+    assert read(single).bytes_read == WANTED + HEAD
+    monkeypatch.chdir(single)
+    read("model.safetensors")
 
 
 def test_the_commit_is_pinned_once_and_revisions_are_honoured(hub):
@@ -148,17 +142,16 @@ def test_without_network_or_cache_one_line_says_so(hub, monkeypatch):
 # A connection that fails
 
 
-@pytest.mark.parametrize("fault", [500, 503, 429, 403, "cut", "reset", "stall", "drip"])
-def test_a_fault_of_the_connection_is_survived(hub, monkeypatch, fault):
+@pytest.mark.parametrize("fault", [500, 503, 429, "cut", "reset", "stall"])
+@pytest.mark.parametrize("file, content", [("model.safetensors", FILE), ("pytorch_model.bin", as_bin(WEIGHTS))])
+def test_a_fault_of_the_connection_is_survived(hub, monkeypatch, fault, file, content):
     if fault == "stall":
         monkeypatch.setattr(data.pretrained.hub, "TIMEOUT", 0.4)
-    if fault == "drip":
-        monkeypatch.setattr(data.pretrained.hub, "DEADLINE", 0.4)
-    hub.add("org/toy", SINGLE)
-    hub.fail("model.safetensors", fault, times=2)
+    hub.add("org/toy", {"config.json": CONFIG, file: content})
+    hub.fail(file, fault, times=2)
     opened = read("org/toy")
     assert len(hub.waits) >= 2 and not hub.faults and all(r.status > 0 for r in hub.log)
-    assert opened.bytes_read <= hub.sent("model.safetensors")
+    assert opened.bytes_read <= hub.sent(file)
 
 
 @pytest.mark.parametrize("headers", [{"Retry_After": 7}, {"ratelimit": '"resolvers";r=0;t=7'}])
@@ -168,7 +161,8 @@ def test_the_server_says_how_long_to_wait(hub, headers):
     read("org/toy")
     assert hub.waits == [7]
     hub.fail("model.safetensors", 429, Retry_After=3600)
-    assert "429" in refusal("org/toy") and hub.waits == [7]
+    told = refusal("org/toy")
+    assert "429" in told and "60 min" in told and "network" not in told and hub.waits == [7]
 
 
 def test_the_questions_about_the_repository_are_repeated_too(hub):
@@ -180,7 +174,7 @@ def test_the_questions_about_the_repository_are_repeated_too(hub):
     assert not hub.faults
 
 
-@pytest.mark.parametrize("fault, told", [(503, "503"), (403, "expired"), ("cut", "127.0.0.1")])
+@pytest.mark.parametrize("fault, told", [(503, "503"), ("cut", "127.0.0.1")])
 def test_five_tries_are_enough(hub, fault, told):
     hub.add("org/toy", SINGLE)
     hub.fail("model.safetensors", fault, times=99)
@@ -188,15 +182,27 @@ def test_five_tries_are_enough(hub, fault, told):
     assert hub.waits == list(data.pretrained.hub.BACKOFF)
 
 
-@pytest.mark.parametrize("fault", ["whole", "odd", "shifted", "unranged", "short", "gzip"])
-def test_only_the_very_range_asked_for_is_accepted(hub, tmp_path, fault):
-    (tmp_path / "big").write_bytes(FILE)
-    os.truncate(tmp_path / "big", 1 << 28)
-    hub.add("org/toy", SINGLE | {"model.safetensors": tmp_path / "big"})
-    hub.fail("model.safetensors", fault)
-    assert "does not serve byte ranges" in refusal("org/toy")
+@pytest.mark.parametrize("fault", ["whole", "shifted", "unranged"])
+@pytest.mark.parametrize("file, content", [("model.safetensors", FILE), ("pytorch_model.bin", as_bin(WEIGHTS))])
+def test_only_the_very_range_asked_for_is_accepted(hub, tmp_path, fault, file, content):
+    (tmp_path / "big").write_bytes(content)
+    if fault == "whole":
+        os.truncate(tmp_path / "big", 1 << 28)
+    hub.add("org/toy", {"config.json": CONFIG, file: tmp_path / "big"})
+    for n_before in range(1 if fault == "whole" else 4):  # the fault strikes at the header, the directory, a tensor, ...
+        hub.faults = [(file, ("", {}))] * n_before
+        hub.fail(file, fault)
+        assert "does not serve byte ranges" in refusal("org/toy")
     assert not hub.waits
-    assert hub.sent("model.safetensors") < 1 << 25  # what fits into the socket's buffers, not the file
+    if fault == "whole":
+        assert hub.sent(file) < 1 << 25  # what fits into the socket's buffers, not the file
+
+
+def test_a_range_that_is_shorter_than_announced_is_asked_for_again(hub):
+    hub.add("org/toy", SINGLE)
+    hub.fail("model.safetensors", "short", times=2)
+    read("org/toy")
+    assert len(hub.waits) == 2
 
 
 # What the Hub refuses
@@ -214,8 +220,23 @@ def test_gated_missing_and_private_repositories_are_told_apart(hub, monkeypatch)
     assert "no revision v9" in refusal("org/toy@v9") and "org/toy" in refusal("org/toy", revision="0" * 40)
 
 
-@pytest.mark.parametrize("source", ["./none", "/none/at/all", "~/none", "a/b/c", "org/model.safetensors", "x.bin", "",
-                                    "a b", "org/", "a--b", "a..b", "org/-x"])
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_token_that_may_not_read_gated_repositories_is_told(hub, file):
+    hub.add("org/toy", SINGLE)
+    hub.forbidden = file
+    told = refusal("org/toy")
+    assert "HF_TOKEN" in told and "403" in told and "gated" in told and "network" not in told
+
+
+def test_a_token_with_a_letter_that_no_token_has_is_told(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_sécret")
+    hub.add("org/toy", SINGLE)
+    told = refusal("org/toy")
+    assert "HF_TOKEN" in told and "network" not in told and "cret" not in told
+
+
+@pytest.mark.parametrize("source", ["./none", "~/none", "a/b/c", "org/model.safetensors", "x.bin", "", "a b", "org/",
+                                    "a--b", "a..b"])
 def test_what_is_neither_a_path_nor_an_id_is_refused_without_a_request(hub, source):
     assert "no file or folder" in refusal(source)
     assert not hub.log
@@ -224,24 +245,6 @@ def test_what_is_neither_a_path_nor_an_id_is_refused_without_a_request(hub, sour
 def test_a_server_that_is_no_hub_is_named(hub):
     hub.fail("api", 200)
     assert hub.url in refusal("org/toy") and not hub.faults
-
-
-def test_the_formats_that_were_found_are_named(hub, tmp_path):
-    files = {"config.json": CONFIG, "tf_model.h5": b"", "flax_model.msgpack": b"", "toy.Q4.gguf": b""}
-    hub.add("org/toy", files)
-    local = folder(tmp_path / "toy", files)
-    for source in ("org/toy", local):
-        assert all(file in refusal(source) for file in ("tf_model.h5", "flax_model.msgpack", "toy.Q4.gguf"))
-    hub.add("org/bare", {"model.safetensors": FILE})
-    assert "config.json" in refusal("org/bare") and "config.json" in refusal(folder(tmp_path / "x", {}, config=None))
-    (tmp_path / "notes.txt").write_text("")
-    assert "no file of weights" in refusal(tmp_path / "notes.txt")
-
-
-def test_a_file_under_a_name_of_its_own_comes_after_the_usual_ones(tmp_path):
-    other = save({name: torch.zeros_like(weight) for name, weight in WEIGHTS.items()})
-    read(folder(tmp_path / "bin", {"pytorch_model.bin": as_bin(WEIGHTS), "ema.safetensors": other}))
-    read(folder(tmp_path / "lone", {"toy.safetensors": FILE}))
 
 
 # What there is on the Hub
@@ -284,30 +287,17 @@ def test_what_cannot_be_listed_is_one_line(hub, monkeypatch):
     hub.add("org/toy", SINGLE)
     hub.fail("api", 200)
     assert hub.url in told(list_revisions, "org/toy")
+    monkeypatch.setattr(data.pretrained.hub, "TIMEOUT", 0.1)
+    for call in list_revisions, list_repos, open_checkpoint:
+        hub.faults.clear()
+        hub.waits.clear()
+        hub.fail("api", "stall", times=9)
+        assert "Timeout" in told(call, "org/toy") and hub.waits == list(data.pretrained.hub.BACKOFF)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in told(list_revisions, "org/toy") and "HF_HUB_OFFLINE" in told(list_repos, "org/t*")
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
-def test_an_empty_file_of_the_hub_is_named(hub, file):
-    hub.add("org/toy", {"config.json": CONFIG, file: b""})
-    assert f"{file} is empty" in refusal("org/toy")
-
-
-def test_a_hub_that_does_not_answer_ends_in_one_line(hub, monkeypatch):
-    monkeypatch.setattr(data.pretrained.hub, "TIMEOUT", 0.1)
-    hub.add("org/toy", SINGLE)
-    for call in data.pretrained.hub.list_revisions, data.pretrained.hub.list_repos, open_checkpoint:
-        hub.faults.clear()
-        hub.waits.clear()
-        hub.fail("api", "stall", times=9)
-        with pytest.raises(CheckpointError, match="127.0.0.1.*Timeout.*network") as error:
-            call("org/toy")
-        assert "\n" not in str(error.value)
-        assert hub.waits == list(data.pretrained.hub.BACKOFF)
-
-
-# Files that lie
+# Damaged files
 
 
 def entry(dtype, shape, start, end):
@@ -318,27 +308,16 @@ GOOD = {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 8, 16)}
 LIES = {
     "a hole": (GOOD | {"b": entry("F32", [2], 12, 20)}, 20),
     "an overlap": (GOOD | {"b": entry("F32", [2], 4, 12)}, 12),
-    "the same bytes twice": (GOOD | {"b": entry("F32", [2], 0, 8)}, 8),
     "the end beyond the file": (GOOD, 15),
     "bytes after the end": (GOOD, 17),
-    "offsets past everything": (GOOD | {"b": entry("F32", [2], 1 << 62, (1 << 62) + 8)}, 16),
     "a shape of another size": (GOOD | {"b": entry("F32", [3], 8, 16)}, 16),
     "a dtype of another size": (GOOD | {"b": entry("F16", [2], 8, 16)}, 16),
     "an unknown dtype": (GOOD | {"b": entry("float", [2], 8, 16)}, 16),
     "a negative shape": (GOOD | {"b": entry("F32", [-1, -2], 8, 16)}, 16),
-    "a fraction": (GOOD | {"b": entry("F32", [2.0], 8, 16)}, 16),
-    "a truth value": (GOOD | {"b": entry("F32", [True, 2], 8, 16)}, 16),
-    "a huge shape": (GOOD | {"b": entry("F32", [0] + [1 << 63] * 9, 8, 8)}, 8),
-    "reversed offsets": (GOOD | {"b": entry("F32", [2], 16, 8)}, 16),
-    "three offsets": (GOOD | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [8, 16, 16]}}, 16),
     "a missing key": (GOOD | {"b": {"dtype": "F32", "shape": [2]}}, 16),
     "no table": (GOOD | {"b": 7}, 16),
     "a list": ([GOOD], 16),
-    "a name that comes twice": (json.dumps(GOOD | {"c": GOOD["a"]}).encode().replace(b'"c"', b'"a"'), 16),
     "no JSON": (b"{not json}", 16),
-    "no UTF-8": (json.dumps(GOOD).encode().replace(b"b", b"\xff"), 16),
-    "brackets without end": (b"[" * 20000, 16),
-    "a number without end": (json.dumps(GOOD).encode().replace(b"16", b"9" * 9000), 16),
 }
 
 
@@ -349,11 +328,9 @@ def test_a_header_that_lies_is_refused(tmp_path, lie):
     assert "model.safetensors" in refusal(folder(tmp_path / "toy", {"model.safetensors": file}), [["a"]])
 
 
-@pytest.mark.parametrize("data", [b"", b"1234567", bytes(8), b"\xff" * 64, FILE[:40], struct.pack("<Q", 1 << 40),
-                                  b"version https://git-lfs.github.com/spec/v1\n"])
+@pytest.mark.parametrize("data", [b"", b"1234567", b"\xff" * 64, FILE[:40], b"<html>" + bytes(99)])
 def test_a_file_cut_short_in_its_header_is_refused(hub, tmp_path, data):
-    told = refusal(folder(tmp_path / "toy", {"model.safetensors": data}))
-    assert "model.safetensors" in told
+    assert "model.safetensors" in refusal(folder(tmp_path / "toy", {"model.safetensors": data}))
     hub.add("org/toy", SINGLE | {"model.safetensors": data})
     refusal("org/toy")
 
@@ -370,19 +347,48 @@ def test_a_file_cut_short_in_its_data_is_refused(hub, tmp_path):
 
 def test_an_index_that_lies_is_refused(tmp_path):
     toy, first = folder(tmp_path / "toy", SHARDED), next(iter(SHARDS))
+    index = toy / "model.safetensors.index.json"
     lies = [(INDEX["weight_map"] | {"new": first}, "'new'"), ({"a": "none.safetensors"}, "none.safetensors"),
-            ({"a": "../toy/" + first}, "is not there")]
-    lies += [(no_map, "weight_map") for no_map in ({}, [], {"a": 1})]
+            ({"a": "../toy/" + first}, "is not there"), ({}, "weight_map"), ([], "weight_map")]
     for weight_map, told in lies:
-        (toy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        index.write_text(json.dumps({"weight_map": weight_map}))
         assert told in refusal(toy)
-    for text in ("[]", "3", "{", ""):
-        (toy / "model.safetensors.index.json").write_text(text)
-        assert "model.safetensors.index.json" in refusal(toy)
+    index.write_text("{")
+    assert index.name in refusal(toy)
     folder(toy, SHARDED)
     (toy / first).unlink()
     assert first in refusal(toy)
-    assert "config.json" in refusal(folder(toy, SHARDED, config=b"[1]"))
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", " ", "[" * 100_000])
+def test_a_config_that_is_no_object_is_one_line(tmp_path, text):
+    toy = folder(tmp_path / "toy", {"model.safetensors": FILE}, text.encode())
+    assert "config.json is not a JSON object" in refusal(toy)
+
+
+def test_files_with_a_damaged_header_are_refused_or_read_as_the_library_reads_them(tmp_path):
+    rng, n_refused, n_read = random.Random(0), 0, 0
+    weights = {"a": torch.rand(3, 4), "b": torch.rand(5).bfloat16(), "c": torch.rand(2, 2).half(), "d": torch.rand(())}
+    file, toy = save(weights, {"format": "pt"}), folder(tmp_path / "toy", {})
+    for _ in range(1000):
+        hurt = bytearray(file)
+        for _ in range(rng.randint(1, 3)):
+            hurt[rng.randrange(header_size(file))] = rng.choice(b'0123456789abcdefBF"[]{},: ')
+        (toy / "model.safetensors").write_bytes(hurt)
+        try:
+            right = load(bytes(hurt))
+        except (SafetensorError, KeyError):  # KeyError: a dtype that torch lacks
+            right = {}
+        try:
+            with open_checkpoint(str(toy)) as opened:
+                readable = [n for n, info in opened.tensors.items() if n in right and info.dtype in DTYPES]
+                got = next(opened.stream([readable]))
+                n_read += 1
+        except CheckpointError:
+            n_refused += 1
+            continue
+        assert all(torch.equal(got[n], right[n]) for n in readable), hurt
+    assert n_read > 20 and n_refused > 500
 
 
 # Tensors that cannot be scored
@@ -392,18 +398,15 @@ def test_other_dtypes_are_refused_only_when_asked_for(tmp_path):
     weights = {"q": torch.ones(4, 4), "i": torch.ones(4, dtype=torch.int32), "bool": torch.ones(3, dtype=torch.bool),
                "f8": torch.ones(4).to(torch.float8_e4m3fn), "none": torch.ones(0, 5)}
     toy = folder(tmp_path / "toy", {"model.safetensors": save(weights)})
-    read(toy, [["q", "none"]], weights)
+    assert read(toy, [["q", "none"]], weights).n_params == 20
     for n, dtype in (("i", "I32"), ("f8", "F8_E4M3"), ("bool", "BOOL")):
         told = refusal(toy, [["q"], [n]])
         assert repr(n) in told and dtype in told
-    assert "'no'" in refusal(toy, [["q", "no"]])
-    with open_checkpoint(str(toy)) as opened:
-        assert opened.n_params == 20
 
 
 @pytest.mark.parametrize("value, told", [(float("nan"), "NaN"), (float("inf"), "infinity"), (-float("inf"), "infinity"),
                                          (None, "zeros")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_without_a_score_are_named(tmp_path, value, told, dtype):
     weights = make(dtype, 8)
     bad = weights[name(2, "k")]
@@ -417,114 +420,6 @@ def test_zeros_are_let_through_when_asked_for(tmp_path):
     toy = folder(tmp_path / "toy", {"model.safetensors": save({"bias": torch.zeros(3)})})
     with open_checkpoint(str(toy)) as opened:
         assert not next(opened.stream([["bias"]], zeros=True))["bias"].any()
-
-
-def flip_bytes(rng, file):
-    """Some bytes of the header are others."""
-    hurt = bytearray(file)
-    for _ in range(rng.randint(1, 4)):
-        hurt[rng.randrange(header_size(file))] = rng.choice([rng.randrange(256), *b'0123456789abcdefBF"[]{},: '])
-    return bytes(hurt)
-
-
-def change_length(rng, file):
-    """The header says that it is shorter or longer."""
-    n = header_size(file)
-    length = n - 8 + rng.choice([-1, 1, 8, -8, 1 << 20, 1 << 33, rng.randrange(-n, n)])
-    return struct.pack("<Q", max(0, length)) + file[8:]
-
-
-def cut_or_extend(rng, file):
-    if rng.random() < 0.7:
-        return file[: rng.randrange(len(file))]
-    return file + bytes(rng.randrange(1, 99))
-
-
-def cut_or_repeat_json(rng, file):
-    """A piece of the header is missing, or comes twice."""
-    n = header_size(file)
-    a, b = sorted(rng.randrange(8, n) for _ in range(2))
-    if rng.random() < 0.5:
-        return with_header(file[8:a] + file[b:n], file[n:])
-    return with_header(file[8:b] + file[a:n], file[n:])
-
-
-def shuffle_entries(rng, file):
-    """Another dtype, shapes and names in another order, an empty tensor more: most of these are valid files again."""
-    n = header_size(file)
-    header = json.loads(file[8:n])
-    e = rng.choice(entries_of(header))
-    e["dtype"] = rng.choice(["F32", "F16", "BF16", "I16", "U32", "F8_E4M3", e["dtype"]])
-    rng.shuffle(e["shape"])
-    names = list(header)
-    rng.shuffle(names)
-    return with_header({k: header[k] for k in names} | {"new": entry("F64", [0, 3], 0, 0)}, file[n:])
-
-
-JUNK = [None, -1, 0, 1, 2, 8, 1 << 31, 1 << 64, 0.5, "", "F16", "BF16", "I32", [], [1], [0, 8], {}, True]
-
-
-def put_junk(rng, header):
-    """The values of some entries are others, or missing -> the header."""
-    for _ in range(rng.randint(1, 3)):
-        e = rng.choice(entries_of(header))
-        key = rng.choice(list(e) or ["dtype"])
-        if isinstance(e.get(key), list) and e[key] and rng.random() < 0.7:
-            e[key][rng.randrange(len(e[key]))] = copy.copy(rng.choice(JUNK))
-        elif rng.random() < 0.2:
-            e.pop(key, None)
-        else:
-            e[key] = copy.copy(rng.choice(JUNK))
-    return header
-
-
-def junk_in_entries(rng, file):
-    n = header_size(file)
-    return with_header(put_junk(rng, json.loads(file[8:n])), file[n:])
-
-
-def junk_as_entry(rng, file):
-    """The same, and an entry more that is none."""
-    n = header_size(file)
-    header = put_junk(rng, json.loads(file[8:n]))
-    header[rng.choice(["__metadata__", "a", "new"])] = rng.choice(JUNK + entries_of(header))
-    return with_header(header, file[n:])
-
-
-def entries_of(header):
-    return [entry for name, entry in header.items() if name != "__metadata__"]
-
-
-DAMAGES = [flip_bytes, change_length, cut_or_extend, cut_or_repeat_json, shuffle_entries, junk_in_entries,
-           junk_as_entry]
-
-
-def test_three_thousand_damaged_files_are_refused_or_read_as_the_library_reads_them(tmp_path):
-    rng, n_refused, n_read = random.Random(0), 0, 0
-    weights = {"a": torch.rand(3, 4), "b": torch.rand(5).bfloat16(), "c": torch.rand(2, 2).half(), "d": torch.rand(())}
-    file, toy = save(weights, {"format": "pt"}), folder(tmp_path / "toy", {})
-    hurt_files = [file.replace(b'{"format":"pt"}', b"null".ljust(15))]
-    for _ in range(3000):
-        damage = rng.choice(DAMAGES)
-        hurt_files.append(damage(rng, file))
-    for hurt in hurt_files:
-        (toy / "model.safetensors").write_bytes(hurt)
-        try:
-            right = load(hurt)
-        except (SafetensorError, KeyError):  # KeyError: a dtype that torch lacks
-            right = {}
-        try:
-            with open_checkpoint(str(toy)) as opened:
-                for n in weights.keys() & opened.tensors.keys():
-                    if opened.tensors[n].dtype in DTYPES:
-                        with contextlib.suppress(CheckpointError):  # as other floats its bytes may be NaN
-                            got = next(opened.stream([[n]]))[n]
-                            n_read += 1
-                            assert torch.equal(got, right.get(n, weights[n])) and got.nbytes < len(hurt)
-        except CheckpointError as e:
-            assert not right or "twice" in str(e), hurt  # of equal names the library keeps the last
-            n_refused += 1
-    assert n_read > 500 and n_refused > 1500
 
 
 # Order, memory, threads

@@ -332,6 +332,8 @@ OWN_CODE = [
                  id="nanogpt"),
     pytest.param(dict(model_type="nanochat-checkpoint", num_key_value_heads=4), [
         f"transformer.h.0.attn.c_{w}.weight" for w in "qk"], [32, 16], apart, 4, id="nanochat-checkpoint"),
+    pytest.param(dict(model_type="train.py-checkpoint"), ["blocks.0.attn.q.weight", "blocks.0.attn.k.weight"], [32, 32],
+                 apart, 8, id="train.py-checkpoint"),
     pytest.param(dict(model_type="sam2_hiera_det_model", blocks_per_stage=[1], num_attention_heads_per_stage=[8]),
                  ["vision_encoder.backbone.blocks.0.attn.qkv.weight"], [192], unbound, 1, id="sam2_hiera_det_model"),
     pytest.param(dict(model_type="layoutlmv2"), ["layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight"], [96],

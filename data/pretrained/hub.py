@@ -5,11 +5,12 @@ HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
 import fnmatch
-import os
+import math
+import posixpath
 import re
 import time
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
@@ -18,7 +19,6 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 from data.pretrained.files import CheckpointError, Folder, require
 
 TIMEOUT = 10.0  # seconds without a byte
-DEADLINE = 600.0  # seconds for a range of 16 MiB
 BACKOFF = (0.5, 1.0, 2.0, 4.0)  # seconds between five tries
 MAX_PAUSE = 300  # seconds to wait at most if the Hub asks for it; it counts requests in windows of five minutes
 pause = time.sleep  # a name of its own, so that tests need not wait
@@ -56,6 +56,8 @@ def one_line(repo: str, asked: str | None):
     """Turn whatever the client raises into an error of one line."""
     try:
         yield
+    except (KeyError, TypeError) as e:
+        raise CheckpointError(f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT") from e
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as e:  # RuntimeError: hf_xet's
         raise CheckpointError(explain(e, repo, asked)) from e
 
@@ -63,24 +65,27 @@ def one_line(repo: str, asked: str | None):
 def explain(e: Exception, repo: str, asked: str | None) -> str:
     """What went wrong, and what to do."""
     page = f"{HfApi().endpoint}/{repo}"
-    answer = getattr(e, "response", None)
+    answer = getattr(e, "response", None) or getattr(e.__cause__, "response", None)
+    status = None if answer is None else answer.status_code
     if isinstance(e, errors.GatedRepoError):  # before RepositoryNotFoundError, which it is too
         return f"gated: ask for access at {page}, then set HF_TOKEN to a token of that account"
     if isinstance(e, errors.RevisionNotFoundError):
         return f"there is no revision {asked}: {page}/tree/main lists its branches and tags"
-    unauthorised = answer is not None and answer.status_code == 401
-    if isinstance(e, errors.RepositoryNotFoundError) or unauthorised:
+    if isinstance(e, errors.RepositoryNotFoundError) or status == 401:
         return f"there is no {page}, or it is private and needs a valid HF_TOKEN; nor is there a folder of this name"
+    if status == 403:
+        return f"HF_TOKEN may not read {page} (403): allow it to read gated repositories, in the settings of the token"
+    if status == 429:
+        minutes = math.ceil(asked_to_wait(answer.headers, 60) / 60)
+        return f"too many requests for the Hub (429): try again in {minutes} min; with HF_TOKEN it allows more"
+    if isinstance(e, UnicodeEncodeError):
+        return "HF_TOKEN holds a character that no token has: copy it again"
     if isinstance(e, errors.OfflineModeIsEnabled):
         return "not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
     spoken_to = e.request if isinstance(e, httpx2.RequestError) else answer
     where = page if spoken_to is None else spoken_to.url.host
     reason = " ".join(f"{type(e).__name__} {e}".split())
     return f"cannot read it from {where} ({reason:.150}): check the network or HF_ENDPOINT"
-
-
-def no_hub() -> str:
-    return f"{HfApi().endpoint} does not answer as the Hub does: check HF_ENDPOINT"
 
 
 class HubFolder(Folder):
@@ -90,87 +95,66 @@ class HubFolder(Folder):
     """
 
     def __init__(self, repo: str, asked: str | None, info):
-        self._paths = [file.rfilename for file in info.siblings or ()]
-        super().__init__(None, [path for path in self._paths if "/" not in path], info.sha)
         self.repo, self.asked = repo, asked
-        self._inner = ""  # the folder of the repository in which the model lies, with its "/"
-        self._headers = {**build_hf_headers(), "Accept-Encoding": "identity"}  # other hosts get no token
-        self._closed = False
-
-    def close(self):
-        self._closed = True
-
-    def subfolders(self) -> list[str]:
-        return sorted({path.partition("/")[0] for path in self._paths if "/" in path})
+        self._files = [file.rfilename for file in info.siblings or ()]  # of all folders
+        super().__init__(PurePosixPath(), info.sha)
 
     def enter(self, inner: str):
-        self._inner = f"{inner}/"
-        inside = [path.removeprefix(self._inner) for path in self._paths if path.startswith(self._inner)]
-        self.names = [path for path in inside if "/" not in path]
+        self.path = self.path / inner
+        inside = [PurePosixPath(file).relative_to(self.path) for file in self._files
+                  if PurePosixPath(file).is_relative_to(self.path)]
+        self.names = sorted({path.parts[0] for path in inside})
+
+    def has(self, name: str) -> bool:
+        return self._full_name(name) in self._files
+
+    def _full_name(self, name: str) -> str:
+        return posixpath.normpath(self.path / name)
+
+    def _cached(self, name: str) -> Path | None:
+        path = try_to_load_from_cache(self.repo, self._full_name(name), revision=self.revision)
+        return Path(path) if isinstance(path, str) else None
 
     def fetch(self, name: str) -> Path:
         path = self._cached(name)
-        if path is not None:
-            return path
-        # Ask for the revision and not for the commit, so that the cache knows offline which commit it stood for.
-        def download():
-            return hf_hub_download(self.repo, self._inner + name, revision=self.asked, etag_timeout=TIMEOUT)
-
-        with one_line(self.repo, self.asked):
-            path = Path(retry(download))
-        require(self.revision in path.parts, "it has changed while it was opened: run again")
-        if not name.endswith(".json"):
-            size = path.stat().st_size / 1e9
-            self.notes.append(f"{name} downloaded whole, {size:.2f} GB: it is no zip of uncompressed tensors")
+        if path is None:
+            # The revision and not the commit, so that the cache knows offline which commit it stood for.
+            with one_line(self.repo, self.asked):
+                path = Path(retry(lambda: hf_hub_download(self.repo, self._full_name(name), revision=self.asked)))
+            if not name.endswith(".json"):
+                size = path.stat().st_size / 1e9
+                self.notes.append(f"{name} downloaded whole, {size:.2f} GB: it is no zip of uncompressed tensors")
         return path
 
-    def _cached(self, name: str) -> Path | None:
-        path = try_to_load_from_cache(self.repo, self._inner + name, revision=self.revision)
-        return Path(path) if isinstance(path, str) else None
-
     def read(self, name: str, start: int, view: memoryview) -> int:
-        path = self._cached(name)
-        if path is not None:
-            return self.read_path(path, name, start, view)
+        if self._cached(name):
+            return super().read(name, start, view)
         with one_line(self.repo, self.asked):
             return retry(lambda: self._get(name, start, view))
 
     def _get(self, name: str, start: int, view: memoryview) -> int:
         """One try of `read`. Only an answer 206 with exactly the bytes that were asked for is accepted."""
-        require(not self._closed, "it has been closed")
-        url = httpx2.URL(hf_hub_url(self.repo, self._inner + name, revision=self.revision))
-        headers = {**self._headers, "Range": f"bytes={start}-{start + len(view) - 1}"}
-        deadline = time.monotonic() + DEADLINE
-        with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as r:
-            if r.status_code in (401, 403, 404, 410) and r.url.netloc != url.netloc:
-                raise httpx2.ReadError(f"its signed URL has expired ({r.status_code})", request=r.request)
-            require(r.status_code != 416, f"{name} is empty, or shorter than what lies in it: get it again")
-            hf_raise_for_status(r)
-            size, n_bytes = self._check_range(r, name, start, len(view))
+        url = hf_hub_url(self.repo, self._full_name(name), revision=self.revision)
+        # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
+        asked = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{start + len(view) - 1}"}
+        with get_session().stream("GET", url, headers={**build_hf_headers(), **asked}, timeout=TIMEOUT,
+                                  follow_redirects=True) as answer:
+            hf_raise_for_status(answer)
+            span, _, total = answer.headers.get("Content-Range", "").partition("/")  # bytes 0-63/440473133
+            size = int(total) if total.isdecimal() else 0
+            n_bytes = min(len(view), size - start)  # fewer at the end of the file
+            require(answer.status_code == 206 and span == f"bytes {start}-{start + n_bytes - 1}",
+                    f"{answer.url.host} does not serve byte ranges of {name} (status {answer.status_code}, "
+                    f"{span or 'no range'}): use another HF_ENDPOINT, or first download it all with: "
+                    f"hf download {self.repo}")
             done = 0
-            for chunk in r.iter_raw():
-                end = done + len(chunk)
-                if self._closed or end > n_bytes or time.monotonic() > deadline:
-                    raise httpx2.ReadTimeout("stalled", request=r.request)
-                view[done:end] = chunk
-                done = end
-            if done < n_bytes:
-                raise httpx2.ReadError("cut short", request=r.request)
-            self.count(name, done)
-            return size
-
-    def _check_range(self, r, name: str, start: int, length: int) -> tuple[int, int]:
-        """-> the size of the file, and how many bytes the answer holds: `length`, or fewer at the end of the file."""
-        span, _, total = r.headers.get("Content-Range", "").partition("/")
-        size = int(total) if total.isdecimal() else 0
-        n_bytes = min(length, size - start)
-        served = (r.status_code == 206 and span == f"bytes {start}-{start + n_bytes - 1}"
-                  and r.headers.get("Content-Length", str(n_bytes)) == str(n_bytes)
-                  and r.headers.get("Content-Encoding", "identity") == "identity")
-        require(served, f"{r.url.host} does not serve byte ranges of {name} (status {r.status_code}, "
-                        f"{span or 'no range'}): use another HF_ENDPOINT, or first download it all with: "
-                        f"hf download {self.repo}")
-        return size, n_bytes
+            for chunk in answer.iter_raw():
+                view[done : done + len(chunk)] = chunk
+                done += len(chunk)
+            if done != n_bytes:
+                raise httpx2.ReadError("cut short", request=answer.request)
+        self.count(n_bytes)
+        return size
 
 
 def open_repository(repo: str, asked: str | None) -> Folder:
@@ -179,8 +163,6 @@ def open_repository(repo: str, asked: str | None) -> Folder:
         try:
             info = retry(lambda: HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"]))
             return HubFolder(repo, asked, info)
-        except (KeyError, TypeError) as e:
-            raise CheckpointError(no_hub()) from e
         except (httpx2.HTTPError, errors.OfflineModeIsEnabled) as e:
             cached = try_to_load_from_cache(repo, "config.json", revision=asked)
             answer = getattr(e, "response", None)
@@ -188,7 +170,7 @@ def open_repository(repo: str, asked: str | None) -> Folder:
             if refused or not isinstance(cached, str):
                 raise
             path = Path(cached).parent
-            folder = Folder(path, sorted(os.listdir(path)), path.name)
+            folder = Folder(path, path.name)
             folder.notes.append("read from the local cache, the Hub being out of reach")
             return folder
 
@@ -196,11 +178,25 @@ def open_repository(repo: str, asked: str | None) -> Folder:
 def list_revisions(repo: str) -> list[str]:
     """The names of the branches and tags of a repository, as the Hub orders them."""
     with one_line(repo, None):
-        try:
-            refs = ask(f"{HfApi().endpoint}/api/models/{repo}/refs").json()
-            return [ref["name"] for ref in refs["branches"] + refs["tags"]]
-        except (KeyError, TypeError) as e:
-            raise CheckpointError(no_hub()) from e
+        refs = ask(f"{HfApi().endpoint}/api/models/{repo}/refs").json()
+        return [ref["name"] for ref in refs["branches"] + refs["tags"]]
+
+
+def list_repos(pattern: str) -> list[str]:
+    """The repositories of one organisation that match a pattern, org/name-step_*k, as the Hub orders them."""
+    author, _, name = pattern.partition("/")
+    literal = re.split(r"[*?[]", name)[0]  # the Hub looks for a part of the name, and knows no patterns
+    require(name and not re.search(r"[*?[]", author),
+            f"{pattern} needs an organisation's name before the pattern: org/name-*")
+    with one_line(pattern, None):
+        answer = ask(f"{HfApi().endpoint}/api/models", dict(author=author, search=literal))
+        found = [model["id"] for model in answer.json()]
+        while "next" in answer.links:  # it answers in pages
+            answer = ask(answer.links["next"]["url"])
+            found += [model["id"] for model in answer.json()]
+    matching = fnmatch.filter(found, pattern)
+    require(matching, f"no repository that can be seen from here matches {pattern}")
+    return matching
 
 
 def ask(url: str, params: dict | None = None):
@@ -211,23 +207,3 @@ def ask(url: str, params: dict | None = None):
         return answer
 
     return retry(once)
-
-
-def list_repos(pattern: str) -> list[str]:
-    """The repositories of one organisation that match a pattern, org/name-step_*k, as the Hub orders them."""
-    author, _, name = pattern.partition("/")
-    literal = re.split(r"[*?[]", name)[0]  # the Hub looks for a part of the name, and knows no patterns
-    require(name and not re.search(r"[*?[]", author),
-            f"{pattern} needs an organisation's name before the pattern: org/name-*")
-    with one_line(pattern, None):
-        try:
-            answer = ask(f"{HfApi().endpoint}/api/models", dict(author=author, search=literal))
-            found = [model["id"] for model in answer.json()]
-            while "next" in answer.links:  # it answers in pages
-                answer = ask(answer.links["next"]["url"])
-                found += [model["id"] for model in answer.json()]
-            matching = [repo for repo in found if fnmatch.fnmatchcase(repo, pattern)]
-        except (KeyError, TypeError) as e:
-            raise CheckpointError(no_hub()) from e
-    require(matching, f"no repository that can be seen from here matches {pattern}")
-    return matching

@@ -110,6 +110,7 @@ ROWS = [
     # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
     Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
+    Row("train.py-checkpoint", path="blocks.{i}.attn", weights="q k", form="separate", causal=False),  # ckpt.pt
     Row("semantic coarse_acoustics", path="layers.{i}.attn", weights="att_proj", form="blocks", causal=True),  # bark
     Row("fine_acoustics", path="layers.{i}.attn", weights="att_proj", form="blocks", causal=False),
     Row("codegen", path="h.{i}.attn", weights="qkv_proj", form="codegen", causal=True),

@@ -12,14 +12,21 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from data.pretrained.checkpoint import Checkpoint
-from data.pretrained.contents import SUFFIXES, enter_model
-from data.pretrained.files import CheckpointError, Folder, require
+from data.pretrained.files import CheckpointError, Folder, read_json, require
+
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
+FORMATS = re.compile(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b")  # of all that may hold weights
+# Files that lie beside weights begin like this.
+NO_WEIGHTS = ("adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt")
 
 
 def known_models() -> list[dict[str, str]]:
     """The rows of models.csv."""
     with open(Path(__file__).parent / "models.csv", newline="") as f:
         return list(csv.DictReader(f))
+
+
+# ---- what the user means -----------------------------------------------------------------------------------------
 
 
 def find_source(name: str) -> str:
@@ -30,8 +37,9 @@ def find_source(name: str) -> str:
     ids = {row["name"]: row["hub_id"] for row in known_models()}
     model, at, revision = name.partition("@")
     if model not in ids:
-        near = ", ".join(difflib.get_close_matches(model, ids, n=3, cutoff=0.0))
-        raise CheckpointError(f"no model or folder of this name; the nearest names are {near}, a Hub id is org/name")
+        near = ", ".join(difflib.get_close_matches(model, ids))
+        hint = f"; the nearest names are {near}" if near else ""
+        raise CheckpointError(f"no model or folder of this name{hint}; a Hub id is org/name")
     return ids[model] + at + revision
 
 
@@ -53,43 +61,160 @@ def without_address(source: str) -> str:
     return "/".join(place.strip("/").split("/")[:2])
 
 
-def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
-    """
-    Open a folder, a weight file (safetensors, or written by torch.save), or org/name[@revision] of the Hub.
-
-    A folder may hold what save_pretrained writes, a checkpoint of nanoGPT or nanochat, the checkpoint-N of a Trainer,
-    or the 0_Transformer of sentence-transformers.
-    """
-    source = without_address(source)
-    path = os.path.expanduser(source)
-    if os.path.exists(path):
-        require(not revision, f"this is local, where there is no revision {revision}")
-        return open_local(source, path)
-    repo, _, tail = source.partition("@")
-    require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name or org/name@revision")
-    from data.pretrained.hub import open_repository  # here, so that local files need no Hub client
-    folder = open_repository(repo, revision or tail or None)
-    enter_model(folder)
-    return Checkpoint(source, folder)
-
-
-def open_local(source: str, path: str) -> Checkpoint:
-    if os.path.isdir(path):
-        parent, only = path, ""
-    else:
-        parent, only = os.path.split(path)
-        require(only.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
-    try:
-        folder = Folder(Path(parent), sorted(os.listdir(parent or ".")))
-        if not only:
-            enter_model(folder)
-    except OSError as e:
-        raise CheckpointError(f"cannot read it ({e.strerror or e})") from e
-    return Checkpoint(source, folder, only)
-
-
 def is_hub_id(repo: str) -> bool:
     """Whether it is name or org/name without -- and .., and does not end like a weight file, which is a path."""
     if not re.fullmatch(r"\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", repo, re.ASCII):
         return False
     return not re.search(r"--|\.\.", repo) and not repo.endswith(SUFFIXES)
+
+
+def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
+    """
+    Open a folder, a weight file (safetensors, or written by torch.save), or org/name[@revision] of the Hub.
+
+    A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
+    Trainer, or the 0_Transformer of sentence-transformers.
+    """
+    source = without_address(source)
+    path = os.path.expanduser(source)
+    only = ""  # this one file, and none of the others
+    if os.path.exists(path):
+        require(not revision, f"this is local, where there is no revision {revision}")
+        if not os.path.isdir(path):
+            path, only = os.path.split(path)
+            require(only.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
+        folder = Folder(Path(path))
+    else:
+        repo, _, tail = source.partition("@")
+        require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name or org/name@revision")
+        from data.pretrained.hub import open_repository  # here, so that local files need no Hub client
+        folder = open_repository(repo, revision or tail or None)
+    if only:
+        files, index = [only], None
+    else:
+        enter_model(folder)
+        files, index = weight_files(folder)
+    return Checkpoint(source, folder, files, index, lambda: read_config(folder, files[0]))
+
+
+# ---- what is in a folder -----------------------------------------------------------------------------------------
+
+
+def enter_model(folder: Folder):
+    """If the folder has no weights, go into its 0_Transformer (sentence-transformers) or its newest checkpoint-N."""
+    if choose_weights(folder.names):
+        return
+    found = [re.fullmatch(r"(checkpoint|step|epoch)[-_](\d{1,18})", name) for name in folder.names]
+    steps = {int(match[2]): match[0] for match in found if match}
+    if "0_Transformer" in folder.names:
+        folder.enter("0_Transformer")
+        folder.notes.append("of 0_Transformer in it")
+    elif steps:  # of a Trainer of transformers, or of accelerate
+        newest = steps[max(steps)]
+        folder.enter(newest)
+        folder.notes.append(f"of {newest}, the newest of {len(steps)} in it")
+
+
+def choose_weights(names: list[str]) -> str | None:
+    """The name of the weight file, or of the index of several weight files; None if there is neither."""
+    wanted = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"]
+    others = [name for name in names if not name.startswith(NO_WEIGHTS)]
+    wanted += lone([name for name in others if name.endswith(".safetensors")])
+    wanted += ["pytorch_model_fsdp.bin", "ckpt.pt"]  # accelerate's; nanoGPT's and train.py's
+    of_nanochat = [name for name in names if re.fullmatch(r"model_\d+\.pt", name)]
+    if of_nanochat:
+        wanted.append(max(of_nanochat))  # the last step: all names have the same number of digits
+    wanted += lone([name for name in others if name.endswith((".pt", ".pth", ".ckpt"))])
+    return next((name for name in wanted if name in names), None)
+
+
+def lone(names: list[str]) -> list[str]:
+    """A file under a name of its own is chosen only if there is no other."""
+    return names if len(names) == 1 else []
+
+
+def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
+    """The files of the weights, and the index (tensor -> file) if they are shards of one checkpoint."""
+    if "adapter_config.json" in folder.names:
+        base = read_json(folder, "adapter_config.json").get("base_model_name_or_path")
+        raise CheckpointError(f"an adapter of {base!s:.80}, not a model: merge the two, with PEFT by "
+                              "merge_and_unload(), and save the model with save_pretrained")
+    name = choose_weights(folder.names)
+    if name is None:
+        raise CheckpointError(what_instead(folder))
+    if not name.endswith(".json"):
+        return [name], None
+    index = read_json(folder, name).get("weight_map")
+    require(isinstance(index, dict) and index and all(isinstance(file, str) for file in index.values()),
+            f"{name} has no weight_map, get it again")
+    files = sorted(set(index.values()))
+    missing = [file for file in files if file not in folder.names]
+    require(not missing, f"{', '.join(missing):.100}, which {name} names, is not there: get it again")
+    return files, index
+
+
+# What lies in the folders of others, and what to do with them.
+OTHER_FOLDERS = [
+    (r"snapshots", "a folder of the Hub's cache: give the id, org/name, or one of the folders in snapshots"),
+    (r"latest_checkpointed_iteration\.txt|iter_\d+|mp_rank_\d+|common\.pt", "a checkpoint of Megatron: export it with "
+     "export_ckpt of AutoBridge in Megatron Bridge, or with what else it was trained by"),
+    (r"zero_to_fp32\.py|global_step\d+|(bf16_)?zero_pp_rank_.*", "pieces of DeepSpeed: run python zero_to_fp32.py . merged "
+     "in the folder of this script, and put config.json into merged"),
+    (r"pytorch_model_fsdp_\d+|.*\.distcp", "pieces of FSDP: run python -m torch.distributed.checkpoint.format_utils "
+     "dcp_to_torch FOLDER model.pt with the folder of the .distcp files, and put config.json beside model.pt"),
+]
+
+
+def what_instead(folder: Folder) -> str:
+    """What to do with a folder in which no weights can be read."""
+    where = "".join(f" ({note})" for note in folder.notes)
+    for pattern, advice in OTHER_FOLDERS:
+        if any(re.fullmatch(pattern, name) for name in folder.names):
+            return advice + where
+    others = [name for name in folder.names if FORMATS.search(name)]
+    found = ", ".join(others[:5]) or "no"
+    config = "" if "config.json" in folder.names else "no config.json and "
+    return (f"{config}no model.safetensors or pytorch_model.bin here{where}, found {found} weights: "
+            "convert it with save_pretrained, or give the path of one file")
+
+
+def read_config(folder: Folder, weights: str) -> dict | None:
+    """config.json, or the meta_000650.json that nanochat writes beside model_000650.pt; None if neither is there."""
+    step = re.fullmatch(r"model_(\d+)\.pt", weights)
+    meta = f"meta_{step[1]}.json" if step else ""
+    if meta in folder.names:
+        config = read_json(folder, meta).get("model_config")
+        require(isinstance(config, dict), f"{meta} has no model_config: get it again")
+        kv_heads = config.get("n_kv_head", config.get("n_head"))
+        return {**config, "num_key_value_heads": kv_heads, "model_type": "nanochat-checkpoint"}
+    name = "config.json"
+    if not folder.has(name):
+        require("open_clip_config.json" not in folder.names, "a model of OpenCLIP, whose names and sizes are its own: "
+                "give the repository of this model for transformers, which has a config.json")
+        name = "../config.json"  # of accelerate, which writes step_N/model.safetensors
+        if not folder.has(name):
+            return None
+        folder.notes.append("with the config.json of the folder above")
+    config = read_json(folder, name)
+    if "architecture" in config and "model_type" not in config:
+        return with_sizes_of_timm(config)
+    return config
+
+
+# The plain ViTs of timm, whose heads have 64 dimensions (its vision_transformer.py and deit.py). Others have other
+# sizes: vit_base_patch16_gap_224 has 16 heads.
+TIMM_VIT = re.compile(r"(vit|deit3?)_(?P<size>tiny|small|base|large)(_distilled)?_patch(?P<patch>\d\d?)(_reg4)?"
+                      r"(_clip|_clip_quickgelu|_siglip|_siglip_gap|_dinov2)?(_\d+)?")
+TIMM_SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
+
+
+def with_sizes_of_timm(config: dict) -> dict:
+    """The config of a checkpoint of timm, which names an architecture, and what that name stands for."""
+    name = config["architecture"]
+    found = TIMM_VIT.fullmatch(name) if isinstance(name, str) else None
+    require(found and not config.get("model_args"),
+            f"a timm checkpoint ({name!s:.60}), whose config.json does not tell the number of "
+            "heads: give the version for transformers of this model, which has a model_type there")
+    n_layer, n_head = TIMM_SIZES[found["size"]]
+    return {**config, "model_type": "timm_vit", "num_hidden_layers": n_layer, "num_attention_heads": n_head,
+            "patch_size": int(found["patch"])}

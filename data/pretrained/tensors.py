@@ -1,0 +1,241 @@
+"""
+Where every tensor lies in a file of weights, so that nothing else has to be read.
+
+A file of safetensors (https://huggingface.co/docs/safetensors) is 8 bytes, the length of the header as a little-endian
+number; the header, JSON: name -> dtype, shape, data_offsets; and the data, to which the offsets refer.
+
+A file of torch.save, such as pytorch_model.bin, is a zip of uncompressed records. PREFIX/data.pkl is the pickled dict,
+in which a tensor is its dtype, shape, strides and the key of its storage. PREFIX/data/KEY holds the bytes of a storage.
+Files of before torch 1.6, and zips that are laid out in another way, are loaded whole. In both cases torch's restricted
+unpickler refuses a pickle that would run code.
+"""
+
+import argparse
+import io
+import json
+import math
+import re
+import zipfile
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from data.pretrained.files import CheckpointError, Folder, require
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+          "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}  # for the last two see checkpoint.py
+HEAD = 1 << 15  # bytes of the first read of a safetensors file; most headers are shorter
+MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
+ALIGNMENT = 64  # torch begins every record of a zip at a multiple of this
+STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")  # under which training scripts save it
+
+torch.serialization.add_safe_globals([argparse.Namespace])  # the options of MAE, DeiT and DINO lie beside their weights
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies: in the bytes [start, end) of `file`, or of memory if the whole file has been read."""
+
+    file: str
+    dtype: str  # as safetensors writes it: F32, BF16, ...
+    shape: tuple[int, ...]
+    start: int
+    end: int
+    stride: tuple[int, ...] | None = None  # in elements; None: contiguous
+    loaded: torch.Tensor | None = None  # the tensor itself, if the whole file has been read
+    scale: "TensorInfo | None" = None  # an F8_E4M3 tensor has to be multiplied by it
+
+
+class WeightFile(NamedTuple):
+    """What one file of weights holds."""
+
+    size: int  # bytes of the file
+    tensors: dict[str, TensorInfo]
+    config: dict | None = None  # if it lies in the file itself
+
+
+def read_weight_file(folder: Folder, file: str) -> WeightFile:
+    """CheckpointError if the file is damaged, or would run code."""
+    if file.endswith(".safetensors"):
+        return read_safetensors(folder, file)
+    return read_torch(folder, file)
+
+
+# ---- safetensors -------------------------------------------------------------------------------------------------
+
+
+def read_safetensors(folder: Folder, file: str) -> WeightFile:
+    head, size = folder.read_head(file, HEAD)
+    start = 8 + int.from_bytes(head[:8], "little")  # of the data
+    require(9 < start <= min(size, MAX_HEADER), f"{file} is cut short or no safetensors: get it again")
+    if start > HEAD:
+        head, _ = folder.read_head(file, start)
+    tensors, end = {}, start
+    try:
+        table = json.loads(head[8:start])
+        table.pop("__metadata__", None)
+        for name, entry in sorted(table.items(), key=lambda item: item[1]["data_offsets"]):
+            dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
+                raise ValueError("a size is not a natural number")
+            if start + first != end or 8 * (last - first) != math.prod(shape) * bits_of(dtype):
+                raise ValueError(f"the bytes of {name!r:.60} overlap, leave a hole or do not fit its dtype and shape")
+            end = start + last
+            tensors[name] = TensorInfo(file, dtype, tuple(shape), start + first, end)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+        raise CheckpointError(f"{file} has a damaged header ({str(e):.150}): get it again") from e
+    require(end == size, f"{file} has {size} bytes, its header says {end}: cut short or damaged, get it again")
+    return WeightFile(size, tensors)
+
+
+def bits_of(dtype: str) -> int:
+    """The bits of an element: F32 has 32, F8_E4M3 has 8."""
+    if dtype == "BOOL":
+        return 8
+    return int(re.match(r"[A-Z]+(\d+)", dtype)[1])  # TypeError where there is no match
+
+
+# ---- torch.save --------------------------------------------------------------------------------------------------
+
+
+def read_torch(folder: Folder, file: str) -> WeightFile:
+    head, size = folder.read_head(file, 64)
+    try:
+        pickled = read_pickle(folder, file, size) if head.startswith(b"PK\3\4") else None
+        if pickled:
+            saved, place_at = pickled
+        else:
+            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
+            folder.count(size - len(head))
+        tensors = {}
+        for name, tensor in state_dict(saved, file).items():
+            storage = tensor.untyped_storage()
+            if pickled:
+                begin, end = place_at[storage._checkpoint_offset]
+            else:
+                begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+            tensors[name] = find_in_storage(file, tensor, begin, end)
+        return WeightFile(size, tensors, own_config(saved))
+    except CheckpointError:
+        raise
+    except Exception as e:  # zipfile and torch raise more than a dozen kinds, for damaged files and for forbidden ones
+        code = re.search(r"GLOBAL (\S+)", str(e))
+        why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
+        raise CheckpointError(f"{file} {why}; look for a safetensors version, or save the state_dict() alone") from e
+
+
+def find_in_storage(file: str, tensor: torch.Tensor, begin: int, end: int) -> TensorInfo:
+    """begin, end: of the storage of the tensor, in the file or in memory."""
+    first = last = begin + tensor.itemsize * tensor.storage_offset()
+    if tensor.numel():
+        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
+        last += tensor.itemsize * (1 + sum(steps))
+    if first < begin or last > end:
+        raise ValueError("a tensor reaches beyond its storage")
+    loaded = None if tensor.is_meta else tensor.detach()
+    return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), first, last, tensor.stride(), loaded)
+
+
+class Ranges(io.RawIOBase):
+    """A file of a Folder with seek and read, as zipfile wants it. Each read is a range of bytes."""
+
+    def __init__(self, folder: Folder, file: str, size: int):
+        self.folder, self.file, self.size, self.position = folder, file, size, 0
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
+        self.position = origin + offset
+        return self.position
+
+    def readinto(self, buffer):
+        n_bytes = max(0, min(len(buffer), self.size - self.position))
+        self.folder.read_exactly(self.file, self.position, memoryview(buffer)[:n_bytes])
+        self.position += n_bytes
+        return n_bytes
+
+
+def read_pickle(folder: Folder, file: str, size: int) -> tuple[dict, dict[int, tuple[int, int]]] | None:
+    """
+    -> the saved object, whose tensors are on the meta device and have no values; and {_checkpoint_offset of a storage:
+    where its bytes begin and end}. None if the zip is laid out in another way than torch's.
+
+    torch reads a zip in memory that has the same data.pkl and the same records, but all of them empty. To a storage on
+    the meta device it gives a _checkpoint_offset, the place of its bytes in this zip. This finds the record.
+    """
+    with zipfile.ZipFile(io.BufferedReader(Ranges(folder, file, size), HEAD)) as zipped:
+        records = find_records(zipped)
+        if records is None:
+            return None
+        prefix = zipped.namelist()[0].partition("/")[0]
+        data_pkl = zipped.read(f"{prefix}/data.pkl")  # and compares its checksum
+    small, place_at = io.BytesIO(), {}
+    with zipfile.ZipFile(small, "w") as empty:
+        empty.writestr("archive/data.pkl", data_pkl)
+        empty.writestr("archive/version", "3")
+        for name, place in records.items():
+            if name.startswith("data/"):
+                empty.writestr(f"archive/{name}", b"")
+                place_at[small.tell()] = place  # where the bytes of an empty record would be
+    small.seek(0)
+    return torch.load(small, map_location="meta", weights_only=True), place_at
+
+
+def find_records(zipped: zipfile.ZipFile) -> dict[str, tuple[int, int]] | None:
+    """
+    {name of a record: where its bytes begin and end}; None if the zip is laid out in another way than torch's.
+
+    A record is a local header, its name, padding, the bytes, and a descriptor. The directory does not have the length
+    of the padding, and to read every local header would take as many requests. So we count back from the next record.
+    """
+    infos = sorted(zipped.infolist(), key=lambda info: info.header_offset)
+    next_begins = [info.header_offset for info in infos[1:]] + [zipped.start_dir]
+    records = {}
+    for info, end in zip(infos, next_begins):
+        name = info.filename.partition("/")[2]
+        if info.file_size:
+            end -= 24 if max(info.file_size, info.header_offset) >= 0xFFFFFFFF else 16  # the descriptor
+            begin = end - info.file_size
+            aligned = begin % ALIGNMENT == 0 and begin > info.header_offset
+            stored = info.compress_type == zipfile.ZIP_STORED and info.CRC  # torch can be told to write no checksum
+            little_endian = name != "byteorder" or info.file_size == len("little")
+            if not (aligned and stored and little_endian):
+                return None
+        records[name] = end - info.file_size, end
+    return records
+
+
+def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
+    """The tensors by name, which may be inside of another dict. Sparse ones are left out."""
+    for key in STATE_DICTS:
+        if isinstance(saved.get(key), dict):
+            saved = saved[key]
+    tensors = {}
+    for name, tensor in saved.items():
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+            tensors[name.removeprefix("_orig_mod.")] = tensor  # which torch.compile puts before every name
+    found = ", ".join(map(str, saved)) or "nothing"
+    require(tensors, f"{file} holds {found:.100}, and no weights by their names: save one state_dict() alone")
+    return tensors
+
+
+def own_config(saved: dict) -> dict | None:
+    """What nanoGPT and train.py save beside the weights, in place of a config.json; None if it is of neither."""
+    model_args, config = saved.get("model_args"), saved.get("config")
+    if isinstance(model_args, dict):
+        return {**model_args, "model_type": "nanogpt"}
+    if isinstance(config, dict) and "causal" in config:
+        return {**config, "model_type": "train.py-checkpoint"}
+    return None
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As safetensors writes it: torch.bfloat16 is BF16."""
+    names = {known: name for name, known in DTYPES.items()}
+    return names.get(dtype, str(dtype).removeprefix("torch.").upper())
