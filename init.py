@@ -4,6 +4,10 @@ How W_q and W_k of every attention layer start: the paper's starts (S2.1), and c
     model = Transformer(cfg)
     init.apply_(model, "symmetric")
 
+    for layer in bert.bert.encoder.layer:  # a new BertForMaskedLM of transformers
+        attn = layer.attention.self
+        init.apply_to_layer_(attn.query, attn.key, attn.value, attn.num_attention_heads, "symmetric")
+
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Heads are blocks of D rows of q.weight and k.weight.
 
@@ -117,25 +121,31 @@ STARTS = dict(random=random, symmetric=symmetric, tilted=tilted, mimetic=mimetic
 
 
 @torch.no_grad()
-def apply_(model, init="random", qk_std=BERT_STD, v_std=BERT_STD, seed=0):
+def apply_to_layer_(q, k, v, n_head, init="random", qk_std=BERT_STD, v_std=BERT_STD, generator=None):
     """
-    Change q, k and v of a new Transformer to the start `init`, in place. ValueError: there is no such start.
+    Change the three nn.Linear of a new attention layer to the start `init`, in place. ValueError: there is no such start.
 
-    qk_std and v_std are the standard deviations of the entries of q and k, and of v: the draws of model.py are scaled
-    to them. In the published symmetric runs all three had 1 / sqrt(3 C), PyTorch's default for nn.Linear.
+    qk_std and v_std are the standard deviations of the entries of q and k, and of v: their draws, of BERT_STD in BERT
+    as in model.py, are scaled to them. In the published symmetric runs all three had 1 / sqrt(3 C), PyTorch's default
+    for nn.Linear. generator: of torch, for starts that draw more; None: torch's own.
     """
     if init not in STARTS:
         raise ValueError(f"init={init!r} is none of {', '.join(STARTS)}")
+    # 1. the scale
+    q.weight *= qk_std / BERT_STD
+    k.weight *= qk_std / BERT_STD
+    v.weight *= v_std / BERT_STD
+    # 2. the geometry, head by head
+    w_q = q.weight.unflatten(0, (n_head, -1)).mT  # (H, C, D)
+    w_k = k.weight.unflatten(0, (n_head, -1)).mT  # (H, C, D)
+    w_q, w_k = STARTS[init](w_q.clone(), w_k.clone(), generator)  # clone, because these are views of the weights
+    q.weight.copy_(w_q.mT.flatten(0, 1))  # (C, C)
+    k.weight.copy_(w_k.mT.flatten(0, 1))
+
+
+def apply_(model, init="random", qk_std=BERT_STD, v_std=BERT_STD, seed=0):
+    """Change every layer of a new Transformer to a start, in place; all else as in apply_to_layer_."""
     generator = torch.Generator().manual_seed(seed)  # a generator of its own leaves torch's random state untouched
     for block in model.blocks:
         attn = block.attn
-        # 1. the scale
-        attn.q.weight *= qk_std / BERT_STD
-        attn.k.weight *= qk_std / BERT_STD
-        attn.v.weight *= v_std / BERT_STD
-        # 2. the geometry, head by head
-        w_q = attn.q.weight.unflatten(0, (attn.n_head, -1)).mT  # (H, C, D)
-        w_k = attn.k.weight.unflatten(0, (attn.n_head, -1)).mT  # (H, C, D)
-        w_q, w_k = STARTS[init](w_q.clone(), w_k.clone(), generator)  # clone, because these are views of the weights
-        attn.q.weight.copy_(w_q.mT.flatten(0, 1))  # (C, C)
-        attn.k.weight.copy_(w_k.mT.flatten(0, 1))
+        apply_to_layer_(attn.q, attn.k, attn.v, attn.n_head, init, qk_std, v_std, generator)

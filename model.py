@@ -12,17 +12,17 @@ to predict the next one (or, with --objective=masked of train.py, to fill in mas
     decoder = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64, causal=True))
     loss = decoder(idx, targets)             # the next token of every token: targets (B, T) -> a mean [nats/token]
 
-As in BERT: LayerNorm after each sublayer, learned absolute positions, exact GELU, output weights tied to the token
-embedding. Hidden states and logits equal those of transformers' BertForMaskedLM and BertLMHeadModel
-(tests/test_model.py), and weights can be exchanged with them in both directions.
+As in BERT (Devlin et al. 2019): LayerNorm after each sublayer, learned absolute positions, exact GELU, output weights
+tied to the token embedding. Hidden states and logits equal those of transformers' BertForMaskedLM and BertLMHeadModel
+(tests/test_model.py), and weights can be exchanged with them in both directions. This file imports torch alone, so it
+can be taken by itself.
 
 Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H (the size of a head), V = vocab_size. Q is the number
 of queries in a sequence: all T tokens, or in the last block only the K masked ones.
-References: Devlin et al. 2019 (BERT); transformers/models/bert/modeling_bert.py for the names in `to_hf` and `from_hf`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn as nn
@@ -132,7 +132,12 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP. As in BERT, LayerNorm comes after each sum; in GPT-2 it comes before each sublayer."""
+    """
+    Attention and MLP. As in BERT, LayerNorm comes after each sum; in GPT-2 it comes before each sublayer.
+
+    positions is there for speed alone: what the last block makes of the other rows is not used. A block of your own can
+    do without it, if Transformer.hidden then returns rows_at(x, positions).
+    """
 
     def __init__(self, cfg):
         super().__init__()
@@ -266,165 +271,109 @@ class Transformer(nn.Module):
         return LinearCrossEntropy.apply(x.flatten(0, 1), weight, bias, targets.flatten(), with_gradients)
 
 
-def count_flops(cfg, n_targets):
-    """
-    The operations of a training step in matrix products, on one sequence of block_size tokens, n_targets of which are
-    predicted. A multiplication and an addition are two. Attention counts as if there were no mask, as is usual.
-    """
-    T, K, C, V = cfg.block_size, n_targets, cfg.n_embd, cfg.vocab_size
-    # Multiplications of the forward pass. A token costs the size of every weight; attention costs T C for the logits
-    # of a token, and T C for its mean of values.
-    block = 12 * T * C**2 + 2 * T**2 * C  # q, k, v and proj have 4 C^2 weights, the MLP has 8 C^2
-    last_block = 2 * T * C**2 + 10 * K * C**2 + 2 * K * T * C  # k and v of all tokens, the rest of the predicted ones
-    head = K * C**2 + K * C * V
-    forward = 2 * ((cfg.n_layer - 1) * block + last_block + head)
-    return 3 * forward  # the backward pass makes two products of each: one for the weight, one for the input
-
-
-# ---- our names <-> the names of a Hugging Face BERT --------------------------------------------------------------
+# ---- exchange with the BERT of transformers ----------------------------------------------------------------------
 #
 # Both store a Linear as (out, in), so the names change and the weights do not. BERT has one tensor more: the embeddings
-# of its token types, of which every token here has the type 0. to_hf writes zeros, and from_hf adds type 0 to pos_emb.
+# of its token types, of which every token here has the type 0. to_hf writes zeros, and load_hf adds type 0 to pos_emb.
 
-HF_NAMES = {  # how our name begins -> how theirs begins
-    "tok_emb.": "bert.embeddings.word_embeddings.",
-    "pos_emb.": "bert.embeddings.position_embeddings.",
-    "ln_emb.": "bert.embeddings.LayerNorm.",
-    "head.dense.": "cls.predictions.transform.dense.",
-    "head.ln.": "cls.predictions.transform.LayerNorm.",
+HF_NAMES = {  # our name -> theirs, for every layer i and for the parts weight and bias
+    "tok_emb.weight": "bert.embeddings.word_embeddings.weight",
+    "pos_emb.weight": "bert.embeddings.position_embeddings.weight",
+    "ln_emb.{part}": "bert.embeddings.LayerNorm.{part}",
+    "blocks.{i}.attn.q.{part}": "bert.encoder.layer.{i}.attention.self.query.{part}",
+    "blocks.{i}.attn.k.{part}": "bert.encoder.layer.{i}.attention.self.key.{part}",
+    "blocks.{i}.attn.v.{part}": "bert.encoder.layer.{i}.attention.self.value.{part}",
+    "blocks.{i}.attn.proj.{part}": "bert.encoder.layer.{i}.attention.output.dense.{part}",
+    "blocks.{i}.ln_1.{part}": "bert.encoder.layer.{i}.attention.output.LayerNorm.{part}",
+    "blocks.{i}.mlp.fc.{part}": "bert.encoder.layer.{i}.intermediate.dense.{part}",
+    "blocks.{i}.mlp.proj.{part}": "bert.encoder.layer.{i}.output.dense.{part}",
+    "blocks.{i}.ln_2.{part}": "bert.encoder.layer.{i}.output.LayerNorm.{part}",
+    "head.dense.{part}": "cls.predictions.transform.dense.{part}",
+    "head.ln.{part}": "cls.predictions.transform.LayerNorm.{part}",
     "head.bias": "cls.predictions.bias",
 }
-HF_LAYER_NAMES = {  # within a layer: blocks.0.attn.q.weight is bert.encoder.layer.0.attention.self.query.weight
-    "attn.q.": "attention.self.query.",
-    "attn.k.": "attention.self.key.",
-    "attn.v.": "attention.self.value.",
-    "attn.proj.": "attention.output.dense.",
-    "ln_1.": "attention.output.LayerNorm.",
-    "mlp.fc.": "intermediate.dense.",
-    "mlp.proj.": "output.dense.",
-    "ln_2.": "output.LayerNorm.",
-}
 HF_TOKEN_TYPES = "bert.embeddings.token_type_embeddings.weight"
-# What the shapes of the weights do not show. If a config.json does not have one of these keys, it means this value.
-HF_DEFAULTS = dict(
-    num_attention_heads=12,
-    hidden_act="gelu",
-    layer_norm_eps=1e-12,
-    is_decoder=False,
-    position_embedding_type="absolute",
-    tie_word_embeddings=True,
-)
+# A BERT may have more, which does not change what it predicts. Its decoder is a copy of the token embeddings.
+HF_UNUSED = "bert.pooler.", "cls.seq_relationship.", "cls.predictions.decoder.", "bert.embeddings.position_ids"
+# What the weights do not show. A config.json without one of these keys means this value.
+HF_DEFAULTS = dict(model_type="bert", num_attention_heads=12, is_decoder=False, hidden_act="gelu",
+                   layer_norm_eps=1e-12, position_embedding_type="absolute", tie_word_embeddings=True)
+HF_PROBE_LOSS = {False: 4.0079038, True: 3.8684846}  # causal -> the `probe_loss` of their BERT
 
 
-def hf_prefixes(n_layer):
-    """{how our name begins: how theirs begins} for all weights of a model with n_layer blocks."""
-    prefixes = dict(HF_NAMES)
+@torch.no_grad()
+def probe_loss(model):
+    """
+    The loss of a small model of the same class and switches, with weights that a formula gives. It shows whether blocks
+    compute what BERT computes. Names and shapes do not: a LayerNorm may be used in another place.
+    """
+    with torch.random.fork_rng(devices=[]):  # leave torch's random state as it is
+        probe = type(model)(replace(model.cfg, vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=8))
+    for i, (_, weight) in enumerate(sorted(probe.double().state_dict().items())):
+        n = torch.arange(weight.numel()).double()
+        weight.copy_(torch.sin(i + n**2).view_as(weight))  # any fixed numbers
+    idx = torch.arange(6)[None]  # (1, T)
+    return probe.eval()(idx, targets=idx).item()
+
+
+def hf_names(n_layer):
+    """{our name: theirs} of all tensors of a model with n_layer blocks."""
+    names = {}
     for i in range(n_layer):
-        for ours, theirs in HF_LAYER_NAMES.items():
-            prefixes[f"blocks.{i}.{ours}"] = f"bert.encoder.layer.{i}.{theirs}"
-    return prefixes
-
-
-def renamed(state, prefixes):
-    """The tensors whose names begin with one of the old prefixes, under their new names. prefixes: {old: new}."""
-    found = {}
-    for name, tensor in state.items():
-        for old, new in prefixes.items():
-            if name.startswith(old):
-                found[new + name.removeprefix(old)] = tensor
-    return found
+        for part in "weight", "bias":
+            for ours, theirs in HF_NAMES.items():
+                names[ours.format(i=i, part=part)] = theirs.format(i=i, part=part)
+    return names
 
 
 def to_hf(model):
     """
     The same model as a BertForMaskedLM or BertLMHeadModel of transformers -> (config.json as a dict, state dict).
-
-    ValueError: the model has something that their BERT does not have.
+    ValueError: theirs would not have all of its weights, or would compute something else, and nobody would notice.
     """
     cfg, ours = model.cfg, model.state_dict()
-    prefixes = hf_prefixes(cfg.n_layer)
-    # If a weight were left out, their model would compute something else, and nobody would notice. So refuse.
-    nameless = [name for name in ours if not name.startswith(tuple(prefixes))]
-    if nameless:
-        raise ValueError(f"a Hugging Face BERT has no name for {nameless[0]}: add it to HF_NAMES of model.py")
-    missing = [prefix for prefix in prefixes if not any(name.startswith(prefix) for name in ours)]
-    if missing:
-        raise ValueError(f"a Hugging Face BERT has {prefixes[missing[0]]}*, and this model has no {missing[0]}*")
-    for key, value in dict(qk_norm=cfg.qk_norm, diagonal=cfg.diagonal).items():
-        if value:
-            raise ValueError(f"a Hugging Face BERT has no {key} = {value}")
-    state = renamed(ours, prefixes)
-    state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # BERT adds this to every token; ours does not
-    config = dict(
-        model_type="bert",
+    names = hf_names(cfg.n_layer)
+    for name in sorted(ours.keys() ^ names.keys()):  # not in both
+        raise ValueError(f"{'this model' if name in ours else 'a Hugging Face BERT'} alone has a weight {name}")
+    if abs(probe_loss(model) - HF_PROBE_LOSS[cfg.causal]) > 1e-6:
+        raise ValueError("a Hugging Face BERT with these weights computes something else: it has no qk_norm, no diagonal "
+                         "and no other kind of block")
+    state = {names[name]: tensor for name, tensor in ours.items()}
+    state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # (1, C)
+    config = HF_DEFAULTS | dict(
         architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],
         is_decoder=cfg.causal,  # this gives their BERT a causal mask
-        use_cache=False,
         vocab_size=cfg.vocab_size,
         max_position_embeddings=cfg.block_size,
         num_hidden_layers=cfg.n_layer,
         num_attention_heads=cfg.n_head,
         hidden_size=cfg.n_embd,
         intermediate_size=4 * cfg.n_embd,
-        hidden_act="gelu",
         hidden_dropout_prob=cfg.dropout,
         attention_probs_dropout_prob=cfg.attn_dropout,
-        layer_norm_eps=LN_EPS,
-        initializer_range=BERT_STD,
         type_vocab_size=1,
-        position_embedding_type="absolute",
-        tie_word_embeddings=True,
         pad_token_id=None,
     )
     return config, state
 
 
-def from_hf(state):
-    """
-    The state dict of a Hugging Face BERT (with either head) -> a state dict of our model. ValueError: what is missing
-    in one of them. A pooler and a head for the next sentence have no part in what the model predicts: left out.
-    """
-    theirs = {}
-    for name, tensor in state.items():
-        name = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # old checkpoints name LayerNorm's so
-        theirs[name] = tensor
-    layers = [int(name.split(".")[3]) for name in theirs if name.startswith("bert.encoder.layer.")]
-    n_layer = max(layers, default=-1) + 1
-    prefixes = {their_prefix: our_prefix for our_prefix, their_prefix in hf_prefixes(n_layer).items()}
-    for prefix in prefixes:
-        if not any(name.startswith(prefix) for name in theirs):
-            raise ValueError(f"it has no tensor {prefix}*")
-    for name in theirs:
-        if name.startswith("bert.encoder.") and not name.startswith(tuple(prefixes)):
-            raise ValueError(f"it has {name}, for which this model has no place")
-    ours = renamed(theirs, prefixes)
-    if HF_TOKEN_TYPES in theirs:  # (types, C); BERT adds type 0 to every token, so it can be part of the positions
-        types, positions = theirs[HF_TOKEN_TYPES], ours["pos_emb.weight"]
-        if types.shape[1:] != positions.shape[1:]:
-            raise ValueError(f"{HF_TOKEN_TYPES} is {tuple(types.shape)} there, and positions {tuple(positions.shape)}")
-        ours["pos_emb.weight"] = positions + types[0]
-    return ours
-
-
 def load_hf(model, config, state):
-    """
-    Load a Hugging Face BERT into our model. config: its config.json as a dict; state: its state dict.
-
-    ValueError: what does not fit.
-    """
-    our_config, _ = to_hf(model)
-    kind = config.get("model_type", "bert")
-    if kind != "bert":
-        raise ValueError(f"it is a model of type {kind}")
+    """Load a Hugging Face BERT: its config.json as a dict, its state dict. ValueError: what does not fit our model."""
+    our_config, ours = to_hf(model)  # what that BERT must have
     for key, default in HF_DEFAULTS.items():
         there, here = config.get(key, default), our_config[key]
         if there != here:
             raise ValueError(f"{key} is {there} there and {here} here")
-    ours = model.state_dict()
-    theirs = from_hf(state)  # under our names
+    theirs = {}
+    for name, tensor in state.items():
+        name = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # old checkpoints name LayerNorm's so
+        if not name.startswith(HF_UNUSED):
+            theirs[name] = tensor[:1] if name == HF_TOKEN_TYPES else tensor
     for name in sorted(ours.keys() | theirs.keys()):
         there = tuple(theirs[name].shape) if name in theirs else "missing"
         here = tuple(ours[name].shape) if name in ours else "missing"
         if there != here:
             raise ValueError(f"{name} is {there} there and {here} here")
-    model.load_state_dict(theirs)
+    weights = {our_name: theirs[name] for our_name, name in hf_names(model.cfg.n_layer).items()}
+    weights["pos_emb.weight"] = weights["pos_emb.weight"] + theirs[HF_TOKEN_TYPES][0]  # BERT adds both to every token
+    model.load_state_dict(weights)

@@ -6,11 +6,9 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume            # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
-The run is written into out_dir: run.json at the start, log.csv and scores.csv during training, and at every evaluation
-ckpt.pt and the model as a Hugging Face BERT (model.safetensors, config.json). run.png is drawn at the end, and at
-evaluations unless the last picture is too recent (DRAW_EVERY). data/results/runs.py describes them. Ctrl-C, SIGTERM and
-SIGHUP save a checkpoint first; the exit status is then 130, 143 or 129 (1 with torchrun). How to train on several nodes
-is in config/_place.py.
+data/results/runs.py describes the files that are written into out_dir: scores and losses, a checkpoint, the model as a
+Hugging Face BERT, a picture. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or 129
+(1 with torchrun). How to train on several nodes is in config/_place.py.
 """
 
 import contextlib
@@ -32,26 +30,21 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config._place import (explain, find_place, leave, matrix_rate, noted_signals, or_without_compiler,
-                           require_memory, require_same)
+from config._place import (explain, find_place, leave, noted_signals, or_without_compiler, require_memory,
+                           require_same)
 from data import samples, tokens
-from data.batches import count_targets
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
 from data.results import figures_runs, runs
-from data.results.report import describe_start, report_run
-from model import ModelConfig, Transformer, count_flops, load_hf, to_hf
+from data.results.report import report_run
+from model import HF_UNUSED, ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between two looks at the loss, because each look makes the program wait for the GPU
 DRAW_EVERY = 10  # seconds at least from one picture of the run to the next, because a picture costs many small steps
 
 
-class TrainError(Exception):
-    """Why a run had to stop, in one line."""
-
-
-# ---- the model and its start -------------------------------------------------------------------------------------
+# ---- the model, its start, and the optimiser ---------------------------------------------------------------------
 
 
 def build_model(cfg, meta):
@@ -82,17 +75,11 @@ def load_pretrained(model, folder):
         raise ConfigError(f"init_from = {folder!r}, expected scratch, resume, or a folder with a model")
     try:
         with open_checkpoint(folder) as checkpoint:
-            # Older versions of transformers also saved 0, 1, 2, ... under the name position_ids.
-            names = [name for name in checkpoint.tensors if not name.endswith("position_ids")]
+            names = [name for name in checkpoint.tensors if not name.startswith(HF_UNUSED)]
             (state,) = checkpoint.stream([names], zeros=True)  # one group of tensors; a bias may be all zeros
         load_hf(model, checkpoint.config, state)
-    except CheckpointError as e:
-        raise ConfigError(f"init_from = {folder}: {e}")
-    except ValueError as e:
+    except (CheckpointError, ValueError) as e:
         raise ConfigError(f"init_from = {folder} is not the BERT that this configuration describes: {e}")
-
-
-# ---- the optimiser -----------------------------------------------------------------------------------------------
 
 
 def make_optimizer(cfg, model):
@@ -154,7 +141,6 @@ class Trainer:
         # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
         # 0, and divides the gradients by the same factor before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
-        self.matrix_rate = matrix_rate(place.device, cfg.dtype)  # [operations/s]; None except on cuda
         self.step = 0  # the number of batches so far; an update each, but those that float16 skips
         self.scored_qk = None  # W_q and W_k when scores.csv was last written
         self.unread = []  # the losses of the last updates, still on the device
@@ -208,19 +194,17 @@ class Trainer:
     def read_losses(self):
         """Copy the losses of the last updates to the host. The run ends here if training has diverged."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits until the device has done all steps
-        first = self.step - len(losses) + 1
-        for step, loss in enumerate(losses, first):
-            if not math.isfinite(loss):
-                self.fail(step, f"the loss is {loss}")
+        if not all(map(math.isfinite, losses)):
+            self.fail(f"the loss is {losses[-1]}")
         if self.scaler.get_scale() < 1:  # gradients too large for float16 even so, or nan: no scale would help
-            self.fail(self.step, "float16 gradients overflow at every scale of the loss down to 1")
+            self.fail("float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
 
-    def fail(self, step, what):
-        """TrainError: training has diverged at this step."""
-        raise TrainError(f"step {step}: {what}; lower learning_rate or use another dtype (what {self.out}/ckpt.pt "
-                         "holds, if there is one, is good)")
+    def fail(self, what):
+        """FloatingPointError: training has diverged."""
+        raise FloatingPointError(f"step {self.step}: {what}; lower learning_rate or use another dtype (what "
+                                 f"{self.out}/ckpt.pt holds, if there is one, is good)")
 
     @torch.no_grad()
     def evaluate(self):
@@ -234,7 +218,7 @@ class Trainer:
         self.model.train()
         loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has evaluated its own rows
         if not math.isfinite(loss):  # before a row or a checkpoint of it is written
-            self.fail(self.step, f"the validation loss is {loss}")
+            self.fail(f"the validation loss is {loss}")
         return loss
 
     # -- before the first step --
@@ -251,8 +235,6 @@ class Trainer:
         require_same(self.place, runs.describe(self.cfg, self.corpus.meta), self.step)
         if self.place.rank == 0:  # only one process writes files
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
-            if state is not None:
-                self.export()  # the run may have stopped between its checkpoint and the model of this step
 
     def load(self, state):
         """Go on from a checkpoint. state: the dict that `save` has written."""
@@ -262,11 +244,9 @@ class Trainer:
         self.step = state["step"]
         self.scored_qk = state["scored_qk"]
         self.losses = state["losses"]  # the run may have stopped between two rows of log.csv
-        self.seconds = state.get("seconds", 0.0)  # older checkpoints do not have it
-        before = state["config"]["max_iters"]
-        if before < self.cfg.max_iters:
-            self.place.say(f"max_iters was {before:,} so far: from here on the learning rate is that of a run of "
-                           f"{self.cfg.max_iters:,} updates")
+        self.seconds = state["seconds"]
+        if state["config"]["max_iters"] < self.cfg.max_iters:
+            self.place.say(f"max_iters has grown: the learning rate is now that of {self.cfg.max_iters:,} updates")
 
     def prepare_net(self):
         """Prepare the network for several processes, and compile it."""
@@ -274,57 +254,38 @@ class Trainer:
             # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
             # the others now, and takes the mean of their gradients in every step.
             self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)  # one copy of the gradients
-        on_gpu = self.place.device.type == "cuda"
-        if self.cfg.compile == "on" or (self.cfg.compile == "auto" and on_gpu):
+        if self.cfg.compile == "on" or (self.cfg.compile == "auto" and self.place.device.type == "cuda"):
             self.compile()
 
     def compile(self):
-        """
-        Compile the model, and use it once: torch compiles when a model is first used, and that can take a minute.
-
-        The model is compiled inside of DDP, not around it. Then DDP can send the first gradients to the other processes
-        while the backward pass computes the next ones.
-        """
+        """Compile the model inside of DDP, which can then send the first gradients while the next ones are computed."""
+        self.place.say("compiling, about a minute")
         self.model.compile(dynamic=False)  # shapes never change: every row has K masked tokens
         if self.place.world > 1:
             self.net.require_backward_grad_sync = False  # this is no training step, so there is nothing to send
         _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
         with or_without_compiler(self.place), self.autocast():
-            self.net(*micro_batch).backward()
+            self.net(*micro_batch).backward()  # torch compiles a model when it is first used
         self.optimizer.zero_grad()
 
     # -- files --
 
-    def tokens_per_s(self):
-        return len(self.losses) * self.cfg.batch_size * self.cfg.block_size / self.seconds
-
     def write_log(self, val_loss):
         """Append a row to log.csv, print it, and begin the next one. At step 0 there is no training loss yet."""
-        n_tokens = self.step * self.cfg.batch_size * self.cfg.block_size
-        row = runs.LogRow(self.step, n_tokens, val_loss=f"{val_loss:.6f}")
-        if self.losses:
+        cfg, n = self.cfg, len(self.losses)
+        tokens_per_step = cfg.batch_size * cfg.block_size
+        row = runs.LogRow(self.step, self.step * tokens_per_step, val_loss=f"{val_loss:.6f}")
+        if n > 0:
             row = row._replace(
-                train_loss=f"{sum(self.losses) / len(self.losses):.6f}",
-                learning_rate=f"{learning_rate(self.cfg, self.step - 1):.6g}",
-                tokens_per_s=f"{self.tokens_per_s():.0f}",
+                train_loss=f"{sum(self.losses) / n:.6f}",
+                learning_rate=f"{learning_rate(cfg, self.step - 1):.6g}",
+                tokens_per_s=f"{n * tokens_per_step / self.seconds:.0f}",
             )
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
             runs.append(self.out / "log.csv", runs.LOG_COLUMNS, [row])
-        self.place.say(runs.describe_row(row) + self.describe_speed())
+        self.place.say(runs.describe_row(row))
         self.losses = []  # a new row begins
         self.seconds = 0.0
-
-    def describe_speed(self):
-        """The time that is left, and on a GPU the share of its matrix rate that training has used (MFU)."""
-        if not self.losses:
-            return ""
-        seconds_left = (self.cfg.max_iters - self.step) * self.seconds / len(self.losses)  # without evaluations
-        text = f", {tqdm.format_interval(seconds_left)} left"
-        if self.matrix_rate is not None:
-            flops_per_token = count_flops(self.model.cfg, count_targets(self.cfg)) / self.cfg.block_size
-            share = self.tokens_per_s() * flops_per_token / (self.matrix_rate * self.place.world)
-            text += f", {share:.0%} of the GPU's matrix rate"
-        return text
 
     @torch.no_grad()
     def write_scores(self):
@@ -336,9 +297,9 @@ class Trainer:
             self.scored_qk = now
 
     def save(self):
-        """Write ckpt.pt, from which a run can resume, and the model as a Hugging Face BERT."""
+        """Write the model as a Hugging Face BERT, ckpt.pt, from which a run can resume, and now and then run.png."""
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the loss would show it one step later
-            self.fail(self.step, "weights are no longer finite")
+            self.fail("weights are no longer finite")
         self.corpus.check()  # if the token files have changed, the last updates were made on some other text
         if self.place.rank == 0:
             state = dict(
@@ -350,8 +311,11 @@ class Trainer:
                 losses=self.losses,
                 seconds=self.seconds,
             )
+            self.export()  # before ckpt.pt: a run that is killed in between comes here again
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
-            self.export()
+            if time.monotonic() - self.drawn_at > DRAW_EVERY:
+                figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
+                self.drawn_at = time.monotonic()
 
     def export(self):
         """Write the model as a Hugging Face BERT, which analyze.py and transformers can open."""
@@ -362,12 +326,6 @@ class Trainer:
                 self.place.say(f"this run writes no model.safetensors: {e}")
             return
         runs.save_hf(self.out, config, state)
-
-    def draw(self):
-        """Draw run.png, unless the last picture is too recent."""
-        if self.place.rank == 0 and time.monotonic() - self.drawn_at > DRAW_EVERY:
-            figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
-            self.drawn_at = time.monotonic()
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -389,7 +347,6 @@ def loop(trainer, signals):
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
             trainer.save()
-            trainer.draw()
         began = time.perf_counter()
         for batch in batches:
             trainer.train_step(batch)  # on a GPU this only queues the work, and the loop runs ahead
@@ -406,26 +363,45 @@ def loop(trainer, signals):
             trainer.read_losses()  # waits for the device, so that the next line measures finished steps
             trainer.seconds += time.perf_counter() - began
             told_to_stop = place.any(len(signals) > 0)  # in any process
-            bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}, {trainer.tokens_per_s():,.0f} tokens/s", refresh=False)
+            bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
             if time_to_score:
                 trainer.write_scores()
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
             if time_to_evaluate or told_to_stop:
                 trainer.save()  # after the rows, so that no row before this checkpoint can be missing
-                trainer.draw()
             if told_to_stop and not is_end:
                 return True
             began = time.perf_counter()
     return False
 
 
+def describe_start(trainer):
+    """Say what begins, in a few lines."""
+    cfg, place = trainer.cfg, trainer.place
+    kind = "decoder" if cfg.causal else "encoder"
+    n_params = sum(p.numel() for p in trainer.model.parameters())
+    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
+              f"({cfg.dtype})")
+    place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {place.world} processes; "
+              f"{len(trainer.corpus.train):,} training tokens")
+    if cfg.init_from not in ("scratch", "resume"):
+        place.say(f"the weights are those of {cfg.init_from}: init, qk_std and v_std do not apply")
+    if cfg.warmup_iters > cfg.max_iters:
+        place.say(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
+    if trainer.step == cfg.max_iters:
+        place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
+    elif trainer.step > 0:
+        place.say(f"going on from step {trainer.step:,} of {cfg.max_iters:,}")
+
+
 def train(cfg, place):
     """A run from its corpus to its last line of output. It exits with 128 + the signal if it was told to stop."""
     trainer = Trainer(cfg, place, open_corpus(cfg, place))
-    trainer.begin()  # first, because it may refuse out_dir, and compiling takes long
-    trainer.prepare_net()
-    place.say(describe_start(trainer))
+    trainer.begin()  # first, because it may refuse out_dir
+    describe_start(trainer)
+    if trainer.step < cfg.max_iters:
+        trainer.prepare_net()
     with noted_signals() as signals:
         interrupted = loop(trainer, signals)
     if interrupted:
@@ -439,8 +415,7 @@ def train(cfg, place):
 
 
 def main(argv):
-    has_file = any(not word.startswith("-") for word in argv)
-    if not has_file:  # a plain `python train.py` should show a result within minutes
+    if all(word.startswith("-") for word in argv):  # no file: `python train.py` should show a result within minutes
         argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
     try:
         cfg = load(argv)
@@ -449,7 +424,7 @@ def main(argv):
         lock = runs.locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
         with lock:
             train(cfg, place)
-    except (ConfigError, TrainError, tokens.DataError, runs.RunError, OSError) as e:
+    except (ConfigError, tokens.DataError, runs.RunError, FloatingPointError, OSError) as e:
         sys.exit(f"train.py: {e}")
     except (RuntimeError, MemoryError) as e:
         message = explain(e, cfg)  # out of memory, or another process is lost

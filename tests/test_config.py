@@ -206,6 +206,7 @@ MORE = dict(
     tuning_wide={"learning_rate"},
     tuned_wide={"learning_rate"},
     tuning_512={"learning_rate"},
+    tuning_768={"learning_rate"},
     tuning_deep={"learning_rate"},
     tuning_deep_starts={"learning_rate"},
     deep_parts={"learning_rate", "qk_norm", "dtype"},  # those with QK-norm are compared with each other alone

@@ -258,19 +258,6 @@ def test_profile_writes_a_trace_of_a_few_updates(short):
     assert any(name.startswith("Optimizer.step") for name in names)
 
 
-@pytest.mark.parametrize("steps", [11, 15])
-def test_profile_of_a_run_that_ends_early_is_written_too(short, steps, capsys):
-    train.main(argv(short, max_iters=steps, eval_interval=20, profile=True))
-    assert "no trace.json" not in capsys.readouterr().out
-    assert json.loads(Path(short.out_dir, "trace.json").read_text())["traceEvents"]
-
-
-def test_profile_of_a_run_that_ends_before_it_begins_says_so(short, capsys):
-    train.main(argv(short, max_iters=9, profile=True))
-    assert "no trace.json will be written: a trace begins after 10 updates" in capsys.readouterr().out
-    assert not Path(short.out_dir, "trace.json").exists()
-
-
 # ---- what a step may cost ----------------------------------------------------------------------------------------
 
 

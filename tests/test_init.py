@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from transformers import BertConfig, BertForMaskedLM
 
 import init
 from analyze import symmetry, wqk
-from model import ModelConfig, Transformer
+from model import ModelConfig, Transformer, load_hf
 
 L, C, H = 3, 64, 4
 D = C // H
@@ -178,6 +179,24 @@ def test_two_heads_of_a_layer_and_two_layers_draw_apart():
 def test_an_unknown_start_is_refused():
     with pytest.raises(ValueError, match="symetric"):
         start("symetric")
+
+
+@pytest.mark.parametrize("kind, std", [("symmetric", 0.02), ("tilted", 0.02), ("random", (3 * C) ** -0.5)])
+def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_gets(kind, std):
+    config = BertConfig(vocab_size=50, max_position_embeddings=8, num_hidden_layers=L, num_attention_heads=H,
+                        hidden_size=C, intermediate_size=4 * C)
+    bert = BertForMaskedLM(config)
+    ours = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
+    load_hf(ours, config.to_dict(), bert.state_dict())
+    init.apply_(ours, kind, std, std, seed=3)
+    generator = torch.Generator().manual_seed(3)
+    for layer in bert.bert.encoder.layer:
+        attn = layer.attention.self
+        init.apply_to_layer_(attn.query, attn.key, attn.value, attn.num_attention_heads, kind, std, std, generator)
+        assert attn.query.weight.std().item() == pytest.approx(std, rel=0.06)
+    theirs = Transformer(ours.cfg)
+    load_hf(theirs, config.to_dict(), bert.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters()))
 
 
 @pytest.mark.parametrize("n_embd, n_head, std", [(64, 2, 0.02), (256, 4, 0.02), (256, 4, (3 * 256) ** -0.5)])

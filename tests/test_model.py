@@ -3,13 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from safetensors.torch import save_file
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 import model
-from model import LinearCrossEntropy, ModelConfig, Transformer, count_flops, from_hf, to_hf
+from model import Block, LinearCrossEntropy, ModelConfig, Transformer, load_hf, probe_loss, to_hf
 
 CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
 
@@ -29,6 +28,13 @@ def theirs(causal, **kwargs):
     return noisy((BertLMHeadModel if causal else BertForMaskedLM)(config))
 
 
+def loaded(hf):
+    """Our model with the weights of theirs."""
+    ours = Transformer(ModelConfig(**CFG, causal=hf.config.is_decoder)).eval()
+    load_hf(ours, hf.config.to_dict(), hf.state_dict())
+    return ours
+
+
 def assert_same_function(ours, hf, idx):
     with torch.no_grad():
         out = hf(idx, output_hidden_states=True)
@@ -39,9 +45,7 @@ def assert_same_function(ours, hf, idx):
 @pytest.mark.parametrize("causal", [False, True])
 def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal):
     hf = theirs(causal)
-    ours = Transformer(ModelConfig(**CFG, causal=causal)).eval()
-    ours.load_state_dict(from_hf(hf.state_dict()))
-    assert_same_function(ours, hf, torch.randint(61, (3, 16)))
+    assert_same_function(loaded(hf), hf, torch.randint(61, (3, 16)))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -56,43 +60,33 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, tmp_path):
 
 
 def test_import_of_an_export_is_the_same_model_bit_for_bit(tmp_path):
-    ours = noisy(Transformer(ModelConfig(**CFG)))
-    save_file({name: x.contiguous() for name, x in to_hf(ours)[1].items()}, tmp_path / "m.safetensors")
-    back = from_hf(load_file(tmp_path / "m.safetensors"))
-    assert back.keys() == ours.state_dict().keys()
-    assert all(torch.equal(back[name], x) for name, x in ours.state_dict().items())
+    ours, back = noisy(Transformer(ModelConfig(**CFG))), Transformer(ModelConfig(**CFG))
+    load_hf(back, *to_hf(ours))
+    assert all(torch.equal(back.state_dict()[name], x) for name, x in ours.state_dict().items())
 
 
 def test_old_checkpoints_with_gamma_and_beta_are_read():
-    state = theirs(False).state_dict()
-    old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
-           for n, x in state.items()}
-    assert any(n.endswith("gamma") for n in old)
-    assert all(torch.equal(x, from_hf(old)[n]) for n, x in from_hf(state).items())
-
-
-def test_a_checkpoint_without_the_head_is_refused_by_name():
-    state = {n: x for n, x in theirs(False).state_dict().items() if not n.startswith("cls.")}
-    with pytest.raises(ValueError, match="cls.predictions"):
-        from_hf(state)
+    hf = theirs(False)
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
+           for name, x in hf.state_dict().items()}
+    assert any(name.endswith("gamma") for name in old)
+    ours = Transformer(ModelConfig(**CFG)).eval()
+    load_hf(ours, hf.config.to_dict(), old)
+    assert_same_function(ours, hf, torch.randint(61, (3, 16)))
 
 
 def test_loss_at_gathered_positions_is_the_loss_transformers_computes_with_labels():
     hf = theirs(False)
-    ours = Transformer(ModelConfig(**CFG)).eval()
-    ours.load_state_dict(from_hf(hf.state_dict()))
     idx, positions = torch.randint(61, (3, 16)), torch.stack([torch.randperm(16)[:5] for _ in range(3)])
     targets, labels = torch.randint(61, (3, 5)), torch.full((3, 16), -100)
     labels.scatter_(1, positions, targets)
-    torch.testing.assert_close(ours(idx, targets, positions), hf(idx, labels=labels).loss)
+    torch.testing.assert_close(loaded(hf)(idx, targets, positions), hf(idx, labels=labels).loss)
 
 
 def test_loss_of_the_decoder_is_that_of_the_next_token():
-    hf = theirs(True)
-    ours = Transformer(ModelConfig(**CFG, causal=True)).eval()
-    ours.load_state_dict(from_hf(hf.state_dict()))
-    idx = torch.randint(61, (3, 16))
-    torch.testing.assert_close(ours(idx[:, :-1], idx[:, 1:]), hf(idx, labels=idx).loss)  # it shifts the labels itself
+    hf, idx = theirs(True), torch.randint(61, (3, 16))
+    loss = loaded(hf)(idx[:, :-1], idx[:, 1:])
+    torch.testing.assert_close(loss, hf(idx, labels=idx).loss)  # it shifts the labels itself
 
 
 @pytest.mark.parametrize("chunk", [3, 4, 8])  # of 8 rows: a rest, equal parts, one part
@@ -126,17 +120,6 @@ def test_an_evaluation_computes_no_gradients():
             decoder(*batch)
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] > 0
-
-
-@pytest.mark.parametrize("causal, K", [(False, 3), (True, 16), (True, 3)])
-def test_the_count_of_operations_is_that_of_torchs_counter(causal, K):
-    """Of the products of one training step, with attention in plain products, which is what the counter sees."""
-    cfg = ModelConfig(**CFG, causal=causal)
-    idx, targets, positions = torch.randint(61, (1, 16)), torch.randint(61, (1, K)), torch.arange(K)[None]
-    batch = (idx, targets) if K == 16 else (idx, targets, positions)
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        Transformer(cfg)(*batch).backward()
-    assert count_flops(cfg, K) == counter.get_total_flops()
 
 
 def test_the_gradient_of_the_head_in_bfloat16_is_as_exact_as_that_of_autocast():
@@ -233,17 +216,70 @@ def test_queries_and_keys_of_another_size_make_no_difference_under_qk_norm():
     torch.testing.assert_close(model(idx), before, atol=1e-4, rtol=1e-4)
 
 
+# ---- what is not exported ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_loss_that_tells_berts_block_from_another_is_that_of_transformers(causal, monkeypatch):
+    probes, forward = [], Transformer.forward
+    monkeypatch.setattr(Transformer, "forward", lambda self, *a, **k: probes.append(self) or forward(self, *a, **k))
+    loss = probe_loss(Transformer(ModelConfig(**CFG, causal=causal)))
+    config, state = to_hf(probes[0])
+    hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config)).double().eval()
+    hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
+    idx = torch.arange(6)
+    assert loss == pytest.approx(F.cross_entropy(hf(idx[None]).logits[0], idx).item(), abs=1e-9)
+    assert loss == pytest.approx(model.HF_PROBE_LOSS[causal], abs=1e-6)
+
+
+def pre_norm(block, x, positions=None):
+    x = x + block.attn(block.ln_1(x), block.ln_1(x))
+    x = x + block.mlp(block.ln_2(x))
+    return x if positions is None else model.rows_at(x, positions)
+
+
+def rms_norms(cfg):
+    block = Block(cfg)
+    block.ln_1, block.ln_2 = torch.nn.RMSNorm(cfg.n_embd), torch.nn.RMSNorm(cfg.n_embd)
+    return block
+
+
+FORKS = [  # what a fork puts in the place of a name, and what to_hf says of it
+    ("model.Block.forward", pre_norm, "computes something else"),
+    ("model.F.gelu", F.relu, "computes something else"),
+    ("model.LN_EPS", 1e-5, "computes something else"),
+    ("model.Block", rms_norms, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
+    ("model.Head", lambda cfg: torch.nn.Linear(32, 32), "BERT alone has a weight head.dense.bias"),
+]
+
+
+@pytest.mark.parametrize("name, change, words", FORKS)
+def test_a_model_that_computes_something_else_is_not_exported_as_a_bert(name, change, words, monkeypatch):
+    monkeypatch.setattr(name, change)
+    with pytest.raises(ValueError, match=words):
+        to_hf(Transformer(ModelConfig(**CFG)))
+
+
+@pytest.mark.parametrize("switches", [dict(qk_norm=True), dict(diagonal=0.01), dict(causal=True, qk_norm=True)])
+def test_attention_that_bert_does_not_know_is_not_exported(switches):
+    with pytest.raises(ValueError, match="computes something else: it has no qk_norm, no diagonal"):
+        to_hf(Transformer(ModelConfig(**CFG, **switches)))
+
+
 def test_a_weight_that_bert_has_no_name_for_is_not_exported():
-    model = Transformer(ModelConfig(**CFG))
-    model.ln_f = torch.nn.LayerNorm(32)
-    with pytest.raises(ValueError, match="ln_f.weight"):
-        to_hf(model)
+    ours = Transformer(ModelConfig(**CFG))
+    ours.ln_f = torch.nn.LayerNorm(32)
+    with pytest.raises(ValueError, match="this model alone has a weight ln_f.bias"):
+        to_hf(ours)
 
 
-@pytest.mark.parametrize("key, value", [("qk_norm", True), ("diagonal", 0.5)])
-def test_attention_that_bert_does_not_know_is_not_exported(key, value):
-    with pytest.raises(ValueError, match=f"a Hugging Face BERT has no {key} = {value}$"):
-        to_hf(Transformer(ModelConfig(**CFG, **{key: value})))
+def test_an_export_leaves_the_random_state_alone():
+    ours = Transformer(ModelConfig(**CFG))
+    torch.manual_seed(1)
+    to_hf(ours)
+    after = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(after, torch.rand(1))
 
 
 def test_one_batch_can_be_learnt_by_heart():

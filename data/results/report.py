@@ -7,13 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-from config._place import slowdown
 from data.pretrained import audit
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
 from data.results import (compare, figures, figures_published, figures_runs, figures_suites, figures_tuning,
                           published, records, tables, tables_suites, tuning)
-from data.results.runs import TRACE_AFTER, RunError, read_run, require
+from data.results.runs import RunError, read_run, require
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 #
@@ -101,35 +100,6 @@ def report_paper(rows, results, plot):
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------
-
-
-def describe_start(trainer):
-    """A few lines about the run that is about to begin. trainer: the Trainer of train.py."""
-    cfg, place = trainer.cfg, trainer.place
-    kind = "decoder" if cfg.causal else "encoder"
-    n_params = sum(p.numel() for p in trainer.model.parameters())
-    precision = cfg.dtype
-    if cfg.dtype == "float32" and place.device.type == "cuda":
-        precision = "float32, products in TF32"
-    micro_batch_size = trainer.loader.micro_batch_size
-    n_micro_batches = len(trainer.loader.rows) // micro_batch_size
-    lines = [
-        f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
-        f"({precision})",
-        f"batch of {cfg.batch_size} = {place.world} processes x {n_micro_batches} micro-batches x {micro_batch_size} "
-        f"sequences of {cfg.block_size} tokens; {len(trainer.corpus.train):,} training tokens",
-    ]
-    times = slowdown(place.device, cfg.dtype)
-    if times > 2:  # less can be chance, and is not worth a line
-        lines.append(f"matrix products take {times:.0f} times as long in {cfg.dtype} as in float32 on this device: "
-                     f"--dtype=float32 is faster")
-    if cfg.init_from not in ("scratch", "resume"):
-        lines.append(f"the weights are those of {cfg.init_from}: init, qk_std and v_std do not apply")
-    if cfg.profile and cfg.max_iters - trainer.step <= TRACE_AFTER:
-        lines.append(f"no trace.json will be written: a trace begins after {TRACE_AFTER} updates")
-    if cfg.warmup_iters > cfg.max_iters:
-        lines.append(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
-    return "\n".join(lines)
 
 
 def report_run(folder):
