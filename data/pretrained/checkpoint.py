@@ -106,7 +106,6 @@ class Checkpoint(AbstractContextManager):
                 f"{', '.join(PLAIN_DTYPES)}, or F8_E4M3 with a scale")
         tensor = self._read_stored(info)
         if info.scale:
-            require(info.scale.dtype in DTYPES, f"the scale of {name!r} is {info.scale.dtype}, not of real numbers")
             how = self.config.get("quantization_config") or {}
             block = how.get("weight_block_size") or BLOCK
             tensor = dequantise(tensor, self._read_stored(info.scale), block, name)

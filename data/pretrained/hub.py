@@ -21,6 +21,7 @@ from data.pretrained.files import CheckpointError, Folder, require
 TIMEOUT = 10.0  # seconds without a byte
 BACKOFF = (0.5, 1.0, 2.0, 4.0)  # seconds between five tries
 MAX_PAUSE = 300  # seconds to wait at most if the Hub asks for it; it counts requests in windows of five minutes
+PASSING = (408, 429, 500, 502, 503, 504)  # the statuses after which another try may succeed
 pause = time.sleep  # a name of its own, so that tests need not wait
 
 
@@ -32,23 +33,20 @@ def retry(call):
         except httpx2.TransportError:
             pause(wait)
         except errors.HfHubHTTPError as e:
-            if e.response.status_code not in (408, 429, 500, 502, 503, 504):
-                raise
-            wait = asked_to_wait(e.response.headers, wait)
-            if wait > MAX_PAUSE:
+            wait = asked_to_wait(e.response.headers) or wait
+            if e.response.status_code not in PASSING or wait > MAX_PAUSE:
                 raise
             pause(wait)
     return call()
 
 
-def asked_to_wait(headers, default: float) -> float:
-    """Seconds until the next try, by the headers of an answer."""
-    if headers.get("Retry-After", "").isdecimal():
-        return int(headers["Retry-After"])
+def asked_to_wait(headers) -> int:
+    """Seconds until the next try, by the headers of an answer; 0 if they do not say."""
     limit = parse_ratelimit_headers(headers)
     if limit and not limit.remaining:
         return limit.reset_in_seconds
-    return default
+    after = headers.get("Retry-After", "")
+    return int(after) if after.isdecimal() else 0
 
 
 @contextmanager
@@ -76,7 +74,7 @@ def explain(e: Exception, repo: str, asked: str | None) -> str:
     if status == 403:
         return f"HF_TOKEN may not read {page} (403): allow it to read gated repositories, in the settings of the token"
     if status == 429:
-        minutes = math.ceil(asked_to_wait(answer.headers, 60) / 60)
+        minutes = math.ceil(asked_to_wait(answer.headers) / 60) or 5
         return f"too many requests for the Hub (429): try again in {minutes} min; with HF_TOKEN it allows more"
     if isinstance(e, UnicodeEncodeError):
         return "HF_TOKEN holds a character that no token has: copy it again"

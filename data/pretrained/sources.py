@@ -86,7 +86,7 @@ def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
         folder = Folder(Path(path))
     else:
         repo, _, tail = source.partition("@")
-        require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name or org/name@revision")
+        require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name[@revision]")
         from data.pretrained.hub import open_repository  # here, so that local files need no Hub client
         folder = open_repository(repo, revision or tail or None)
     if only:
@@ -104,12 +104,14 @@ def enter_model(folder: Folder):
     """If the folder has no weights, go into its 0_Transformer (sentence-transformers) or its newest checkpoint-N."""
     if choose_weights(folder.names):
         return
-    found = [re.fullmatch(r"(checkpoint|step|epoch)[-_](\d{1,18})", name) for name in folder.names]
-    steps = {int(match[2]): match[0] for match in found if match}
     if "0_Transformer" in folder.names:
         folder.enter("0_Transformer")
         folder.notes.append("of 0_Transformer in it")
-    elif steps:  # of a Trainer of transformers, or of accelerate
+        return
+    # A Trainer of transformers writes checkpoint-N; accelerate writes step_N or epoch_N.
+    matches = [re.fullmatch(r"(checkpoint|step|epoch)[-_](\d+)", name) for name in folder.names]
+    steps = {int(match[2]): match[0] for match in matches if match}
+    if steps:
         newest = steps[max(steps)]
         folder.enter(newest)
         folder.notes.append(f"of {newest}, the newest of {len(steps)} in it")
@@ -140,13 +142,11 @@ def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
         raise CheckpointError(f"an adapter of {base!s:.80}, not a model: merge the two, with PEFT by "
                               "merge_and_unload(), and save the model with save_pretrained")
     name = choose_weights(folder.names)
-    if name is None:
-        raise CheckpointError(what_instead(folder))
+    require(name, what_instead(folder))
     if not name.endswith(".json"):
         return [name], None
     index = read_json(folder, name).get("weight_map")
-    require(isinstance(index, dict) and index and all(isinstance(file, str) for file in index.values()),
-            f"{name} has no weight_map, get it again")
+    require(isinstance(index, dict) and index, f"{name} has no weight_map, get it again")
     files = sorted(set(index.values()))
     missing = [file for file in files if file not in folder.names]
     require(not missing, f"{', '.join(missing):.100}, which {name} names, is not there: get it again")
@@ -155,13 +155,15 @@ def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
 
 # What lies in the folders of others, and what to do with them.
 OTHER_FOLDERS = [
-    (r"snapshots", "a folder of the Hub's cache: give the id, org/name, or one of the folders in snapshots"),
-    (r"latest_checkpointed_iteration\.txt|iter_\d+|mp_rank_\d+|common\.pt", "a checkpoint of Megatron: export it with "
-     "export_ckpt of AutoBridge in Megatron Bridge, or with what else it was trained by"),
-    (r"zero_to_fp32\.py|global_step\d+|(bf16_)?zero_pp_rank_.*", "pieces of DeepSpeed: run python zero_to_fp32.py . merged "
-     "in the folder of this script, and put config.json into merged"),
-    (r"pytorch_model_fsdp_\d+|.*\.distcp", "pieces of FSDP: run python -m torch.distributed.checkpoint.format_utils "
-     "dcp_to_torch FOLDER model.pt with the folder of the .distcp files, and put config.json beside model.pt"),
+    (r"snapshots",
+     "a folder of the Hub's cache: give the id, org/name, or one of the folders in snapshots"),
+    (r"latest_checkpointed_iteration\.txt|iter_\d+|mp_rank_\d+|common\.pt",
+     "a checkpoint of Megatron: export it with export_ckpt of Megatron Bridge's AutoBridge, or with what trained it"),
+    (r"zero_to_fp32\.py|global_step\d+|(bf16_)?zero_pp_rank_.*",
+     "pieces of DeepSpeed: where zero_to_fp32.py is, run python zero_to_fp32.py . merged; put config.json into merged"),
+    (r"pytorch_model_fsdp_\d+|.*\.distcp",
+     "pieces of FSDP: run python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt, where FOLDER "
+     "has the .distcp files; put config.json beside model.pt"),
 ]
 
 

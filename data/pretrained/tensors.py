@@ -25,6 +25,7 @@ from data.pretrained.files import CheckpointError, Folder, require
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}  # for the last two see checkpoint.py
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HEAD = 1 << 15  # bytes of the first read of a safetensors file; most headers are shorter
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
 ALIGNMENT = 64  # torch begins every record of a zip at a multiple of this
@@ -79,7 +80,8 @@ def read_safetensors(folder: Folder, file: str) -> WeightFile:
             dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
             if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
                 raise ValueError("a size is not a natural number")
-            if start + first != end or 8 * (last - first) != math.prod(shape) * bits_of(dtype):
+            bits = 8 if dtype == "BOOL" else int(re.search(r"\d+", dtype)[0])  # F32 has 32, F8_E4M3 has 8
+            if start + first != end or 8 * (last - first) != math.prod(shape) * bits:
                 raise ValueError(f"the bytes of {name!r:.60} overlap, leave a hole or do not fit its dtype and shape")
             end = start + last
             tensors[name] = TensorInfo(file, dtype, tuple(shape), start + first, end)
@@ -87,13 +89,6 @@ def read_safetensors(folder: Folder, file: str) -> WeightFile:
         raise CheckpointError(f"{file} has a damaged header ({str(e):.150}): get it again") from e
     require(end == size, f"{file} has {size} bytes, its header says {end}: cut short or damaged, get it again")
     return WeightFile(size, tensors)
-
-
-def bits_of(dtype: str) -> int:
-    """The bits of an element: F32 has 32, F8_E4M3 has 8."""
-    if dtype == "BOOL":
-        return 8
-    return int(re.match(r"[A-Z]+(\d+)", dtype)[1])  # TypeError where there is no match
 
 
 # ---- torch.save --------------------------------------------------------------------------------------------------
@@ -133,8 +128,9 @@ def find_in_storage(file: str, tensor: torch.Tensor, begin: int, end: int) -> Te
         last += tensor.itemsize * (1 + sum(steps))
     if first < begin or last > end:
         raise ValueError("a tensor reaches beyond its storage")
+    dtype = NAMES.get(tensor.dtype, str(tensor.dtype))
     loaded = None if tensor.is_meta else tensor.detach()
-    return TensorInfo(file, dtype_name(tensor.dtype), tuple(tensor.shape), first, last, tensor.stride(), loaded)
+    return TensorInfo(file, dtype, tuple(tensor.shape), first, last, tensor.stride(), loaded)
 
 
 class Ranges(io.RawIOBase):
@@ -204,8 +200,7 @@ def find_records(zipped: zipfile.ZipFile) -> dict[str, tuple[int, int]] | None:
             begin = end - info.file_size
             aligned = begin % ALIGNMENT == 0 and begin > info.header_offset
             stored = info.compress_type == zipfile.ZIP_STORED and info.CRC  # torch can be told to write no checksum
-            little_endian = name != "byteorder" or info.file_size == len("little")
-            if not (aligned and stored and little_endian):
+            if not (aligned and stored):
                 return None
         records[name] = end - info.file_size, end
     return records
@@ -233,9 +228,3 @@ def own_config(saved: dict) -> dict | None:
     if isinstance(config, dict) and "causal" in config:
         return {**config, "model_type": "train.py-checkpoint"}
     return None
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """As safetensors writes it: torch.bfloat16 is BF16."""
-    names = {known: name for name, known in DTYPES.items()}
-    return names.get(dtype, str(dtype).removeprefix("torch.").upper())
