@@ -240,6 +240,7 @@ OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, 
     "bert": (r"^bert\.", ""), "roberta": (r"^", "wrapped."), "bart": (r"^model\.", ""), "whisper": (r"^model\.", ""),
     "vit_mae": (r"decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."), "hubert": (r"^hubert\.", ""),
     "llava": (r"(vision_tower)\.", r"\1.vision_model."), "gemma3": (r"(vision_tower)\.", r"\1.vision_model."),
+    "video_llava": (r"(image|video)_tower\.", r"\1_tower.vision_model."),
     "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
 }
 

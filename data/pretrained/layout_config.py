@@ -69,7 +69,8 @@ OWN = {
 
 # How the names of stacks, or of their parts, begin.
 IMAGES = ("vision", "image", "video", "backbone", "high_res_vision")
-SOUND = ("audio", "speech", "adapter", "t2u", "semantic", "coarse_acoustics", "fine_acoustics")
+SOUND = ("audio", "speech", "adapter", "projector", "depth_decoder", "t2u", "semantic", "coarse_acoustics",
+         "fine_acoustics")
 
 
 def find_modality(config: dict, stack: str) -> str:

@@ -168,7 +168,7 @@ UNSCORED = re.compile("|".join((
 QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|kv|qkv)|"
       r"qkv_linear|wqkv|W_pack|(query|key)_net|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|"
       r"kv_a_proj_with_mqa|kv_b_proj)")
-LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
+LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$|attn\.in_proj\.weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
 ADAPTED = re.compile(QK + r"(_lora|\.(lora|base_layer|ia3|oft))")
 HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # scales of activations
@@ -231,6 +231,9 @@ def find_parts(model_type: str, config: dict, names: set[str]) -> list[Part]:
         return find_stages(model_type, config, names)
     if model_type not in COMPOSITES:
         return [Part("", model_type, config, names)]
+    if model_type == "video_llava":  # two towers of one kind
+        tower = pick(config, "vision_config", dict)
+        config = config | dict(vision_config=None, image_config=tower, video_config=tower)
     parts, left = [], names
     for name, start in PARTS.items():
         part_config = pick(config, f"{name}_config {name}", dict)
@@ -238,8 +241,6 @@ def find_parts(model_type: str, config: dict, names: set[str]) -> list[Part]:
             part_config = pick(config, f"{name}_config_dict", dict, part_config)
         if part_config is None and name == "text" and pick(config, N_HEAD.format(""), int):
             part_config = config  # GIT, and Qwen2-VL's first files
-        if model_type == "video_llava" and name in ("image", "video"):  # two towers of one kind
-            part_config = pick(config, "vision_config", dict)
         if model_type == "molmo2" and name == "vision" and "vit_config" in config:  # and without its last layers
             n = config["vit_config"]["num_hidden_layers"]
             deepest = max(layer % n for layer in config["adapter_config"]["vit_layers"])
