@@ -24,8 +24,8 @@ class Row(NamedTuple):
     types: str
     path: str
     weights: str
-    form: str
     causal: bool | None
+    form: str = "separate"
     stack: str = ""
     n_layer: int | None = None
     n_head: int | None = None
@@ -34,20 +34,17 @@ class Row(NamedTuple):
 
 
 # What several rows share. In the decoders since LLaMA:
-LLAMA = dict(path="layers.{i}.self_attn", weights="q_proj k_proj", form="separate", causal=True)
+LLAMA = dict(path="layers.{i}.self_attn", weights="q_proj k_proj", causal=True)
 # Attention to both sides: in BERT and ViT; in CLIP, wav2vec2 and DINOv3; one Linear for all three in SAM and Qwen2-VL.
-BERT = dict(path="layer.{i}.attention.(self|attention)", weights="query key", form="separate", causal=False)
-CLIP = dict(path="layers?.{i}.(self_attn|attention)", weights="q_proj k_proj", form="separate", causal=False)
+BERT = dict(path="layer.{i}.attention.(self|attention)", weights="query key", causal=False)
+CLIP = dict(path="layers?.{i}.(self_attn|attention)", weights="q_proj k_proj", causal=False)
 VISION_QKV = dict(path="(blocks|layers).{i}.(self_)?attn", weights="qkv", form="blocks", causal=False)
 # Encoders and decoders of one model.
 BART_ENCODER = dict(path="encoder.(wrapped_encoder.)?layers.{i}.(self_attn|attention)", weights="q_proj k_proj",
-                    form="separate", causal=False, stack="encoder")
-BART_DECODER = dict(path="decoder.(wrapped_decoder.)?layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
-                    stack="decoder")
-T5_ENCODER = dict(path="encoder.block.{i}.layer.0.SelfAttention", weights="q k", form="separate", causal=False,
-                  stack="encoder")
-T5_DECODER = dict(path="decoder.block.{i}.layer.0.SelfAttention", weights="q k", form="separate", causal=True,
-                  stack="decoder")
+                    causal=False, stack="encoder")
+BART_DECODER = dict(path="decoder.(wrapped_decoder.)?layers.{i}.self_attn", weights="q_proj k_proj", stack="decoder")
+T5_ENCODER = dict(path="encoder.block.{i}.layer.0.SelfAttention", weights="q k", causal=False, stack="encoder")
+T5_DECODER = dict(path="decoder.block.{i}.layer.0.SelfAttention", weights="q k", causal=True, stack="decoder")
 
 ROWS = [
     # Decoders with separate Linears.
@@ -61,7 +58,7 @@ ROWS = [
         falcon_h1 lfm2_moe granitemoehybrid minimax olmo_hybrid aria_text granitemoe_swa granite_docling_text
         higgs_audio_v2 cosmos3_edge_text beam flint kolibri1 muse_glimmer_text muse_spark_text idefics_text
         mimo_v2_flash chameleon lfm3 step3p5 exaone4_5_text hunyuan_vl_text granite4_vision_text csm_text
-        csm_depth_decoder_model kyutai_speech_to_text timesfm minicpm
+        csm_depth_decoder_model kyutai_speech_to_text timesfm minicpm jamba bamba lfm2 t5gemma_decoder
         mobilellm""",  # not in transformers: facebook/MobileLLM-125M prints its attention as LlamaSdpaAttention
         **LLAMA),
     Row("llama mistral qwen2 voxtral_realtime_text", **LLAMA, n_layer=32, n_head=32),
@@ -85,18 +82,13 @@ ROWS = [
     Row("kosmos_2_5_text_model", **LLAMA, n_layer=24, n_head=16),  # kosmos2_5
     Row("mllama_text_model", **LLAMA, n_layer=40, n_head=32),  # mllama
     Row("recurrent_gemma", **(LLAMA | dict(path="layers.{i}.temporal_block"))),
-    Row("jamba", **LLAMA),
-    Row("bamba", **LLAMA),
-    Row("lfm2", **LLAMA),
     # The depth decoder has weights of its own for each codebook: no single W_qk.
     Row("moshi", **(LLAMA | dict(path="decoder.model.layers.{i}.self_attn"))),
-    Row("cohere_asr_text", path="layers.{i}.first_sub_layer", weights="query_net key_net", form="separate",
-        causal=True),  # cohere_asr
+    Row("cohere_asr_text", path="layers.{i}.first_sub_layer", weights="query_net key_net", causal=True),  # cohere_asr
     Row("gptj gpt_neo modernbert-decoder exaone", path="(h|layers).{i}.(attn|attn.attention)", weights="q_proj k_proj",
-        form="separate", causal=True),
-    Row("nemotron_h", path="layers.{i}.mixer", weights="q_proj k_proj", form="separate", causal=True),
-    Row("qwen3_next", **(LLAMA | dict(form="gated"))),
-    Row("qwen3_5_text qwen3_5_moe_text", **(LLAMA | dict(form="gated"))),
+        causal=True),
+    Row("nemotron_h", path="layers.{i}.mixer", weights="q_proj k_proj", causal=True),
+    Row("qwen3_next qwen3_5_text qwen3_5_moe_text", **LLAMA, form="gated"),
 
     # Decoders with q, k and v in one tensor, or in a product of two.
     Row("gpt2 openai-gpt imagegpt decision_transformer", path="h.{i}.attn", weights="c_attn", form="conv1d",
@@ -104,7 +96,7 @@ ROWS = [
     Row("gpt_bigcode", path="h.{i}.attn", weights="c_attn", form="multi_query", causal=True),  # GPT-2's name: a Linear
     # ckpt.pt of nanoGPT (its model.py) and model_N.pt of nanochat (its gpt.py); the reader gives them these types.
     Row("nanogpt qwen", path="h.{i}.attn", weights="c_attn", form="blocks", causal=True),
-    Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", form="separate", causal=True),
+    Row("nanochat-checkpoint", path="h.{i}.attn", weights="c_q c_k", causal=True),
     Row("semantic coarse_acoustics", path="layers.{i}.attn", weights="att_proj", form="blocks", causal=True),  # bark
     Row("fine_acoustics", path="layers.{i}.attn", weights="att_proj", form="blocks", causal=False),
     Row("codegen", path="h.{i}.attn", weights="qkv_proj", form="codegen", causal=True),
@@ -113,6 +105,8 @@ ROWS = [
     Row("gpt_neox gpt_neox_japanese persimmon bloom", path="(h|layers).{i}.(self_attn|self_attention|attention)",
         weights="query_key_value", form="grouped", causal=True),
     Row("phi3 phi4_multimodal_text", path="layers.{i}.self_attn", weights="qkv_proj", form="blocks", causal=True),
+    # Not in transformers, read off copies of the code that comes with the weights: modeling_openelm.py, _baichuan.py,
+    # _bailing_moe.py (Ling), _olmo.py, _internlm2.py; as above modeling_qwen.py, _chatglm.py, _exaone.py, _minicpm.py.
     Row("openelm", path="layers.{i}.attn", weights="qkv_proj", form="blocks", causal=True),
     Row("baichuan", path="layers.{i}.self_attn", weights="W_pack", form="blocks", causal=True),
     Row("bailing_moe", path="layers.{i}.attention", weights="query_key_value", form="blocks", causal=True),
@@ -120,11 +114,9 @@ ROWS = [
     Row("internlm2", path="layers.{i}.attention", weights="wqkv", form="grouped", causal=True),
     Row("mpt dbrx", path="blocks.{i}.(norm_attn_norm.)?attn", weights="Wqkv", form="blocks", causal=True),
     Row("""deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu mistral4 axk1
-        bailing_hybrid kimi_k2""",  # which kimi_k25 reads as deepseek_v3
+        bailing_hybrid kimi_linear kimi_k2""",  # which kimi_k25 reads as deepseek_v3
         path="(layers|blocks).{i}.(self_attn|attention)", form="latent", causal=True,
         weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj"),
-    Row("kimi_linear", path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj",
-        form="latent", causal=True),
     Row("longcat_flash", path="layers.{i}.self_attn.0", form="scaled_latent", causal=True, stack="first",
         weights="q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj"),  # two attentions a layer
     Row("longcat_flash", path="layers.{i}.self_attn.1", form="scaled_latent", causal=True, stack="second",
@@ -133,9 +125,8 @@ ROWS = [
     Row("deepseek_v4", path="layers.{i}.attn", weights="wq_a wq_b wkv", form="low_rank_queries", causal=True),
     Row("deepseek_v4", path="layers.{i}.self_attn", weights="q_a_proj q_b_proj kv_proj", form="low_rank_queries",
         causal=True),  # the same in a state_dict of transformers
-    Row("zamba zamba2", path="layers.{i}.shared_transf(ormer)?.self_attn", weights="q_proj k_proj", form="separate",
-        causal=True),
-    Row("ctrl", path="h.{i}.multi_head_attention", weights="Wq Wk", form="separate", causal=True),
+    Row("zamba zamba2", path="layers.{i}.shared_transf(ormer)?.self_attn", weights="q_proj k_proj", causal=True),
+    Row("ctrl", path="h.{i}.multi_head_attention", weights="Wq Wk", causal=True),
 
     # Encoders of text.
     Row("""bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert xmod electra ernie megatron-bert
@@ -144,16 +135,14 @@ ROWS = [
         ibert lilt luke visual_bert bros vilt canine""",
         **BERT),  # of LiLT the text, not its boxes; of LUKE the words; of CANINE the middle
     Row("layoutlmv2", path="layer.{i}.attention.self", weights="qkv_linear", form="blocks", causal=False),  # fast_qkv
-    Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", form="separate",
-        causal=False),
+    Row("deberta-v2 sew-d", path="layer.{i}.attention.self", weights="query_proj key_proj", causal=False),
     Row("deberta", path="layer.{i}.attention.self", weights="in_proj", form="grouped", causal=False),
-    Row("distilbert", path="layer.{i}.attention", weights="q_lin k_lin", form="separate", causal=False),
-    Row("mpnet", path="layer.{i}.attention.attn", weights="q k", form="separate", causal=False),
+    Row("distilbert", path="layer.{i}.attention", weights="q_lin k_lin", causal=False),
+    Row("mpnet", path="layer.{i}.attention.attn", weights="q k", causal=False),
     Row("xlnet", path="layer.{i}.rel_attn", weights="q k", form="xlnet", causal=None),  # in a random order of positions
     Row("squeezebert", path="layers.{i}.attention", weights="query key", form="grouped_convolution", causal=False),
-    Row("xlm flaubert", path="attentions.{i}", weights="q_lin k_lin", form="separate", causal=False),
-    Row("albert", path="albert_layer_groups.{i}.albert_layers.0.attention", weights="query key", form="separate",
-        causal=False),
+    Row("xlm flaubert", path="attentions.{i}", weights="q_lin k_lin", causal=False),
+    Row("albert", path="albert_layer_groups.{i}.albert_layers.0.attention", weights="query key", causal=False),
     Row("modernbert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False, n_layer=22, n_head=12),
     Row("nomic_bert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False),
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
@@ -166,7 +155,7 @@ ROWS = [
     # huggingface.co/Dream-org/Dream-v0-Base-7B, modeling_dream.py: Qwen2 without a mask.
     Row("Dream", **CLIP),
     # huggingface.co/GSAI-ML/LLaDA-8B-Base, modeling_llada.py, LLaDALlamaBlock.
-    Row("llada", path="blocks.{i}", weights="q_proj k_proj", form="separate", causal=False),
+    Row("llada", path="blocks.{i}", weights="q_proj k_proj", causal=False),
     # huggingface.co/BabyLM-community, modeling_gpt_bert.py: in_proj_qk(x).chunk(2, -1). Both masks in training.
     Row("gpt_bert", path="layers.{i}.attention", weights="in_proj_qk", form="query_key", causal=None),
     # huggingface.co/chandar-lab/NeoBERT, model.py: qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1).
@@ -196,8 +185,7 @@ ROWS = [
         **CLIP, n_layer=12, n_head=12),
     Row("pixio", **CLIP, n_layer=32, n_head=16),
     # Swin 2 multiplies queries and keys of length 1: as with other norms of queries and keys, W_qk is of those before.
-    Row("swin swinv2 donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key",
-        form="separate", causal=False),
+    Row("swin swinv2 donut-swin clap_audio_model", path="blocks.{i}.attention.self", weights="query key", causal=False),
     # Every other layer is attention of channels to channels, which has no W_qk. The original files have davit and
     # florence2_language for vision and text (huggingface.co/microsoft/Florence-2-base), and a "fn" in names.
     Row("florence_vision davit", path="blocks.\\d+.{i}.spatial_block.window_attn(.fn)?", weights="qkv", form="blocks",
@@ -206,37 +194,33 @@ ROWS = [
     Row("hiera", path="stages.\\d+.layers.{i}.attn", weights="qkv", form="widening", causal=False),
     Row("hiera", path="decoder_block.layers.{i}.attn", weights="qkv", form="widening", causal=False, stack="decoder"),
     Row("sam2_hiera_det_model", path="backbone.blocks.{i}.attn", weights="qkv", form="widening", causal=False),  # sam2
-    Row("groupvit_vision_model", path="stages.\\d+.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
-        causal=False),  # groupvit
-    Row("segformer glpn pvt", path="block.\\d+.{i}.attention.self", weights="query key", form="separate", causal=False),
-    Row("vjepa2", path="encoder.layer.{i}.attention", weights="query key", form="separate", causal=False,
-        stack="encoder"),
-    Row("vjepa2", path="predictor.layer.{i}.attention", weights="query key", form="separate", causal=False,
-        stack="pred"),
+    Row("groupvit_vision_model", path="stages.\\d+.layers.{i}.self_attn", weights="q_proj k_proj", causal=False),
+    Row("segformer glpn pvt", path="block.\\d+.{i}.attention.self", weights="query key", causal=False),
+    Row("vjepa2", path="encoder.layer.{i}.attention", weights="query key", causal=False, stack="encoder"),
+    Row("vjepa2", path="predictor.layer.{i}.attention", weights="query key", causal=False, stack="pred"),
     Row("vitdet", path="layer.{i}.attention", weights="qkv", form="blocks", causal=False, n_layer=12, n_head=12),
     Row("timesformer", path="layer.{i}.attention.attention", weights="qkv", form="blocks", causal=False, stack="space"),
     Row("timesformer", path="layer.{i}.temporal_attention.attention", weights="qkv", form="blocks", causal=False,
         stack="time"),
     Row("""dinov3_vit mlcd_vision_model granite_docling_vision llama4_vision_model wav2vec2 hubert wavlm
-        unispeech unispeech-sat data2vec-audio sew""", **CLIP),
+        unispeech unispeech-sat data2vec-audio sew patchtst""", **CLIP),
     Row("""clip_vision_model chinese_clip_vision_model altclip_vision_model metaclip_2_vision_model
         owlvit_vision_model owlv2_vision_model clipseg_vision_model siglip_vision_model siglip2_vision_model
         git_vision_model idefics2_vision minicpmv4_6_vision video_llama_3_vision""", **CLIP,
         n_layer=12, n_head=12),  # clip, siglip, ...; and so those below
-    Row("xclip_vision_model", path="layers.{i}.self_attn", weights="q_proj k_proj", form="separate", causal=False,
+    Row("xclip_vision_model", path="layers.{i}.self_attn", weights="q_proj k_proj", causal=False,
         stack="space", n_layer=12, n_head=12),  # x_clip
-    Row("xclip_vision_model", path="layers.{i}.message_attn", weights="q_proj k_proj", form="separate", causal=False,
+    Row("xclip_vision_model", path="layers.{i}.message_attn", weights="q_proj k_proj", causal=False,
         stack="time", n_layer=12, n_head=12),
     Row("idefics3_vision smolvlm_vision", **CLIP, n_layer=12, n_head=16),
     Row("paddleocr_vl_vision hunyuan_vl_vision phi4_multimodal_vision", **CLIP, n_layer=27, n_head=16),
-    Row("molmo2_vision", path="resblocks.{i}.attention", weights="wq wk", form="separate", causal=False),
+    Row("molmo2_vision", path="resblocks.{i}.attention", weights="wq wk", causal=False),
     Row("got_ocr2_vision", **VISION_QKV, n_layer=12, n_head=12),  # got_ocr2
     Row("voxtral_realtime_encoder", **(CLIP | dict(causal=True)), n_layer=32, n_head=32, head_dim=64),
     Row("parakeet_encoder ovis2_vision aimv2_vision_model", **CLIP, n_layer=24, n_head=8),
     Row("parakeet_encoder", **(CLIP | dict(weights="linear_q linear_k")), n_layer=24, n_head=8),  # cohere_asr
     Row("granite_speech_encoder", path="layers.{i}.attn", weights="to_q to_kv", form="query_key_value", causal=False),
     Row("dia_encoder", **(CLIP | dict(path="layers.{i}.self_attention")), n_layer=12, n_head=16, head_dim=128),
-    Row("patchtst", **CLIP),
     Row("mgp-str seggpt", path="(blocks|layers).{i}.(attn|attention)", weights="qkv", form="blocks", causal=False),
     Row("sam3_vit_model idefics_vision", **CLIP, n_layer=32, n_head=16),  # sam3
     Row("phi4_multimodal_audio", **(CLIP | dict(path="encoders.{i}.self_attn")), n_layer=24, n_head=16),
@@ -244,17 +228,16 @@ ROWS = [
     Row("pix2struct_vision_model", **(BERT | dict(path="layer.{i}.attention")), n_layer=12, n_head=12, head_dim=64),
     Row("gemma4_vision", **CLIP, n_layer=16, n_head=12, head_dim=64),
     Row("gemma4_audio", **CLIP, n_layer=12, n_head=8),
-    Row("gemma3n_audio", path="conformer.{i}.attention.attn", weights="q_proj k_proj", form="separate", causal=False),
+    Row("gemma3n_audio", path="conformer.{i}.attention.attn", weights="q_proj k_proj", causal=False),
     Row("pixtral internvl_vision janus_vision_model qwen3_asr_encoder kosmos_2_vision_model", **CLIP,
         n_layer=24, n_head=16),
     Row("""qwen2_audio_encoder voxtral_encoder qwen2_5_omni_audio_encoder qwen3_omni_moe_audio_encoder glmasr_encoder
         audioflamingo3_encoder""", **CLIP, n_layer=32, n_head=20),
-    Row("qwen2_5_omni_vision_encoder", path="blocks.{i}.attn", weights="q k", form="separate", causal=False,
-        n_layer=32, n_head=16),
+    Row("qwen2_5_omni_vision_encoder", path="blocks.{i}.attn", weights="q k", causal=False, n_layer=32, n_head=16),
     Row("wav2vec2-bert wav2vec2-conformer", path="encoder.layers.{i}.self_attn", weights="linear_q linear_k",
-        form="separate", causal=False),
-    Row("wav2vec2-bert", path="adapter.layers.{i}.self_attn", weights="linear_q linear_k", form="separate",
-        causal=False, stack="adapter"),
+        causal=False),
+    Row("wav2vec2-bert", path="adapter.layers.{i}.self_attn", weights="linear_q linear_k", causal=False,
+        stack="adapter"),
     Row("""glm4v_vision glm4v_moe_vision radio tipsv2_vision_model glm_ocr_vision glm5_next_vision
         cohere_compass_vision""", **VISION_QKV),
     Row("timm_vit", **VISION_QKV, head_dim=64),  # timm's vision_transformer.py; the reader gives them this type
@@ -268,10 +251,10 @@ ROWS = [
     Row("kimi_k25_vision moonvit", path="blocks.{i}", weights="wqkv", form="blocks", causal=False),  # kimi_k25
     Row("bridgetower_vision_model", path="resblocks.{i}.attn", weights="in_proj_weight", form="blocks", causal=False,
         head_dim=64),
-    Row("mllama_vision_model", path="transformer.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
-        causal=False, n_layer=32, n_head=16),  # mllama
+    Row("mllama_vision_model", path="transformer.layers.{i}.self_attn", weights="q_proj k_proj", causal=False,
+        n_layer=32, n_head=16),  # mllama
     Row("mllama_vision_model", path="global_transformer.layers.{i}.self_attn", weights="q_proj k_proj",
-        form="separate", causal=False, stack="global", n_layer=32, n_head=16),
+        causal=False, stack="global", n_layer=32, n_head=16),
 
     # Two stacks.
     Row("bart", **BART_ENCODER, n_layer=12, n_head=16),
@@ -282,51 +265,49 @@ ROWS = [
     Row("rt_detr rt_detr_v2 d_fine", **(BART_ENCODER | dict(path="encoder.(encoder|aifi).0.layers.{i}.self_attn"))),
     Row("t5gemma_encoder", **(LLAMA | dict(causal=False))),  # t5gemma
     Row("t5gemma2_text", **(LLAMA | dict(causal=False)), n_layer=26, n_head=8, head_dim=256),  # t5gemma2
-    Row("bigbird_pegasus", path="encoder.layers.{i}.self_attn.self", weights="query key", form="separate",
-        causal=False, stack="encoder"),
-    Row("led", path="encoder.layers.{i}.self_attn.longformer_self_attn", weights="query key", form="separate",
-        causal=False, stack="encoder"),
+    Row("bigbird_pegasus", path="encoder.layers.{i}.self_attn.self", weights="query key", causal=False,
+        stack="encoder"),
+    Row("led", path="encoder.layers.{i}.self_attn.longformer_self_attn", weights="query key", causal=False,
+        stack="encoder"),
     Row("""mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe whisper speech_to_text
         speecht5 mvp fsmt moonshine led trocr florence2_language pegasus_x
         bigbird_pegasus time_series_transformer""", **BART_DECODER, causal=True),
     Row("pix2struct_text_model", **(BERT | dict(path="layer.{i}.self_attention.attention", causal=True)), n_layer=12,
         n_head=12, head_dim=64),  # pix2struct
-    Row("t5gemma_decoder", **LLAMA),
     Row("t5gemma2_decoder", **LLAMA, n_layer=26, n_head=8, head_dim=256),  # it has cross-attention in the same tensors
     # Text, speech, and the units of speech that are made of them.
     Row("seamless_m4t seamless_m4t_v2", **(BART_ENCODER | dict(path="text_encoder.layers.{i}.self_attn"))),
     Row("seamless_m4t seamless_m4t_v2", **(BART_DECODER | dict(path="text_decoder.layers.{i}.self_attn")), causal=True),
     Row("seamless_m4t seamless_m4t_v2", path="speech_encoder.encoder.layers.{i}.self_attn", weights="linear_q linear_k",
-        form="separate", causal=False, stack="speech_encoder"),
+        causal=False, stack="speech_encoder"),
     Row("seamless_m4t seamless_m4t_v2", path="speech_encoder.adapter.layers.{i}.self_attn", weights="linear_q linear_k",
-        form="separate", causal=False, stack="adapter"),
+        causal=False, stack="adapter"),
     Row("seamless_m4t seamless_m4t_v2", path="t2u_model.model.encoder.layers.{i}.self_attn", weights="q_proj k_proj",
-        form="separate", causal=False, stack="t2u_encoder"),
-    Row("seamless_m4t", path="t2u_model.model.decoder.layers.{i}.self_attn", weights="q_proj k_proj", form="separate",
-        causal=True, stack="t2u_decoder"),
+        causal=False, stack="t2u_encoder"),
+    Row("seamless_m4t", path="t2u_model.model.decoder.layers.{i}.self_attn", weights="q_proj k_proj", causal=True,
+        stack="t2u_decoder"),
     Row("seamless_m4t_v2", path="t2u_model.model.decoder.layers.{i}.self_attn", weights="q_proj k_proj",
-        form="separate", causal=False, stack="t2u_decoder"),  # all units at once
+        causal=False, stack="t2u_decoder"),  # all units at once
     Row("prophetnet", **(BART_ENCODER | dict(weights="query_proj key_proj"))),
     Row("prophetnet", **(BART_DECODER | dict(weights="query_proj key_proj")), causal=True),
     Row("longt5", **(T5_ENCODER | dict(path="encoder.block.{i}.layer.0.(Local|TransientGlobal)SelfAttention"))),
     Row("longt5", **T5_DECODER),
     # Detectors: every query sees all queries. Deformable attention to the image has no queries and keys. In Conditional
     # DETR and DAB-DETR, positions have weights of their own.
-    Row("detr table-transformer deformable_detr rt_detr rt_detr_v2 d_fine", **BART_DECODER, causal=False),
-    Row("conditional_detr", path="decoder.layers.{i}", weights="sa_qcontent_proj sa_kcontent_proj", form="separate",
-        causal=False, stack="decoder"),
-    Row("dab-detr", path="decoder.layers.{i}.self_attn", form="separate", causal=False, stack="decoder",
+    Row("detr table-transformer deformable_detr rt_detr rt_detr_v2 d_fine mask2former", **BART_DECODER, causal=False),
+    Row("conditional_detr", path="decoder.layers.{i}", weights="sa_qcontent_proj sa_kcontent_proj", causal=False,
+        stack="decoder"),
+    Row("dab-detr", path="decoder.layers.{i}.self_attn", causal=False, stack="decoder",
         weights="self_attn_query_content_proj self_attn_key_content_proj"),
     Row("grounding-dino mm-grounding-dino", **(BART_DECODER | dict(weights="query key")), causal=False),
-    Row("mask2former", **BART_DECODER, causal=False),
     Row("t5", **T5_ENCODER, n_layer=6, n_head=8, head_dim=64),
     Row("t5", **T5_DECODER, n_layer=6, n_head=8, head_dim=64),
     Row("mt5 umt5 switch_transformers pop2piano udop", **T5_ENCODER),
     Row("mt5 umt5 switch_transformers pop2piano udop", **T5_DECODER),
-    Row("vit_mae videomae", path="encoder.layer.{i}.attention.attention", weights="query key", form="separate",
-        causal=False, stack="encoder"),
+    Row("vit_mae videomae", path="encoder.layer.{i}.attention.attention", weights="query key", causal=False,
+        stack="encoder"),
     Row("vit_mae videomae", path="decoder.decoder_(layers|encoder.layer).{i}.attention.attention", weights="query key",
-        form="separate", causal=False, stack="decoder"),
+        causal=False, stack="decoder"),
 ]
 KNOWN = {model_type for row in ROWS for model_type in row.types.split()}
 
