@@ -21,8 +21,10 @@ aten = torch.ops.aten
 NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level|"
                       r"^mit\.|assign|channel_attn|x_attn|encoder_decoder_attention|"
                       r"attention_bias|conv_encoder|text_backbone|text_enhancer|fusion_layer|char_encoder|"
-                      r"detr_|geometry_encoder")
-NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$")  # outside of W_qk: replaced by the identity
+                      r"detr_|geometry_encoder|coder_transformer|depth_decoder.layers|vit_merger|image_pooling|"
+                      r"(layerwise|spatial)_projectors")
+# Outside of W_qk: replaced by the identity.
+NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$|attn\.pre_norm$")
 
 # ---- the model's own attention ------------------------------------------------------------------------------------
 
@@ -120,7 +122,8 @@ PRODUCTS = {aten.bmm.default: 0, aten.baddbmm.default: 1}  # and which argument 
 
 def attention_modules(model):
     """-> module: name, of the self-attention modules that have queries and keys of their own."""
-    modules = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
+    modules = {name: module for name, module in model.named_modules()
+               if re.search("Attention|MLA$", type(module).__name__)}
     taken = set()  # weights: the decoder of Diffusion Gemma has those of its encoder
     found = {}
     for name, module in modules.items():
@@ -202,11 +205,13 @@ def model_types(config):
 
 
 def test_every_model_type_of_the_table_is_proven():
-    proven = {"git_text", "idefics_text", "phi4_multimodal_text"}  # of git and so on, whose config they share
+    # Of git and so on, whose config they share.
+    proven = {"git_text", "idefics_text", "phi4_multimodal_text", "csm_text", "cohere_asr_text"}
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(configuration_auto.CONFIG_MAPPING[kind](**config).to_dict())}
-    proven |= {param.values[0]["model_type"] for param in OWN_CODE}
-    proven |= {"kimi_k2", "new", "sl_model", "t5gemma_encoder", "t5gemma_decoder"}  # other names of such
+    for param in OWN_CODE:
+        proven |= model_types(param.values[0])
+    proven |= {"kimi_k2", "new", "sl_model", "exaone4_5_text", "t5gemma_encoder", "t5gemma_decoder"}  # other names
     proven |= {"squeezebert"}  # below
     proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video",
                "sam3_video"}  # made of such
@@ -235,6 +240,7 @@ OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, 
     "bert": (r"^bert\.", ""), "roberta": (r"^", "wrapped."), "bart": (r"^model\.", ""), "whisper": (r"^model\.", ""),
     "vit_mae": (r"decoder\.decoder_encoder\.layer\.", "decoder.decoder_layers."), "hubert": (r"^hubert\.", ""),
     "llava": (r"(vision_tower)\.", r"\1.vision_model."), "gemma3": (r"(vision_tower)\.", r"\1.vision_model."),
+    "video_llava": (r"(image|video)_tower\.", r"\1_tower.vision_model."),
     "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
 }
 
@@ -268,7 +274,8 @@ def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_pat
 
 
 @pytest.mark.parametrize("kind, config, other", [
-    ("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new"), ("eurobert", GQA, "sl_model")])
+    ("deepseek_v3", MLA, "kimi_k2"), ("gte", TEXT, "new"), ("eurobert", GQA, "sl_model"),
+    ("exaone4", GQA, "exaone4_5_text")])
 def test_another_model_type_of_the_same_model_gives_the_same_layers(kind, config, other, tmp_path):
     config, tensors = saved(build(kind, config), tmp_path)
     names = {name.replace("gte.", "new."): tensor for name, tensor in tensors.items()}
@@ -320,6 +327,20 @@ def in_blocks(qvk, n_head, n_block):
     return q.flatten(1).unflatten(-1, (n_head, -1)), k.flatten(1).unflatten(-1, (n_head, -1))
 
 
+def in_sizes(qkv, n_head, n_kv_head):
+    """ChatGLM, OLMo's own code, Ling and OpenELM: (T, [H D, Hkv D, Hkv D])."""
+    D = qkv.shape[-1] // (n_head + 2 * n_kv_head)
+    q, k, _ = qkv.split([n_head * D, n_kv_head * D, n_kv_head * D], -1)
+    return apart(q, k, n_head, n_kv_head)
+
+
+def rearranged(qkv, n_head, n_kv_head):
+    """InternLM 2: (T, Hkv, [a group of queries, key, value], D)."""
+    group = n_head // n_kv_head
+    heads = qkv.view(len(qkv), n_kv_head, 2 + group, -1)
+    return heads[..., :group, :].flatten(1, 2), heads[..., -2, :]
+
+
 # Models with code of their own: their projection of x (T, C) to queries and keys (T, H, D), as that code has it.
 OWN_CODE = [
     pytest.param(dict(model_type="neobert"), ["model.transformer_encoder.0.qkv.weight"], [96], chunked, 3,
@@ -367,6 +388,37 @@ OWN_CODE = [
                  [f"conformer.0.attention.attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8, id="gemma3n_audio"),
     pytest.param(dict(model_type="llada", n_kv_heads=4), [f"model.transformer.blocks.0.{w}_proj.weight" for w in "qk"],
                  [32, 16], apart, 4, id="llada"),
+    pytest.param(dict(model_type="minicpm", num_key_value_heads=4), [
+        f"model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="minicpm"),
+    pytest.param(dict(model_type="exaone", num_key_value_heads=4), [
+        f"transformer.h.0.attn.attention.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="exaone"),
+    pytest.param(dict(model_type="qwen"), ["transformer.h.0.attn.c_attn.weight"], [96], split_in_three, 1, id="qwen"),
+    pytest.param(dict(model_type="baichuan"), ["model.layers.0.self_attn.W_pack.weight"], [96], split_in_three, 1,
+                 id="baichuan"),
+    pytest.param(dict(model_type="internlm2", num_key_value_heads=4), ["model.layers.0.attention.wqkv.weight"], [64],
+                 rearranged, 4, id="internlm2"),
+    pytest.param(dict(model_type="chatglm", multi_query_attention=True, multi_query_group_num=2),
+                 ["transformer.encoder.layers.0.self_attention.query_key_value.weight"], [48], in_sizes, 2,
+                 id="chatglm"),
+    pytest.param(dict(model_type="chatglm", multi_query_attention=False, multi_query_group_num=2),
+                 ["transformer.encoder.layers.0.self_attention.query_key_value.weight"], [96], chunked, 8,
+                 id="chatglm2"),
+    pytest.param(dict(model_type="hf_olmo", n_kv_heads=2), ["model.transformer.blocks.0.att_proj.weight"], [48],
+                 in_sizes, 2, id="hf_olmo"),
+    pytest.param(dict(model_type="bailing_moe", num_key_value_heads=2), [
+        "model.layers.0.attention.query_key_value.weight"], [48], in_sizes, 2, id="bailing_moe"),
+    pytest.param(dict(model_type="openelm", num_attention_heads=None, num_query_heads=[8], num_kv_heads=[4]),
+                 ["transformer.layers.0.attn.qkv_proj.weight"], [64], in_sizes, 4, id="openelm"),
+    pytest.param(dict(model_type="kimi_vl", text_config={}, vision_config=dict(
+        model_type="moonvit", num_hidden_layers=1, num_attention_heads=8)),
+                 ["vision_tower.encoder.blocks.0.wqkv.weight"], [96], unbound, 1, id="kimi_vl"),
+    *[pytest.param({"model_type": "pegasus_x", f"{side}_layers": 1, f"{side}_attention_heads": 8}, [
+        f"model.{side}.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8,
+        id=f"pegasus_x {side}") for side in ("encoder", "decoder")],
+    *[pytest.param(dict(model_type=kind, vision_config={"model_type": "timm_wrapper"}, text_config=dict(
+        model_type="qwen2", num_hidden_layers=1, num_attention_heads=8)), [
+            f"model.language_model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id=kind)
+      for kind in ("fast_vlm", "perception_lm")],
 ]
 
 

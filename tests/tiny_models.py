@@ -728,6 +728,88 @@ case("vision-text-dual-encoder", dict(text_config=dict(TEXT, model_type="bert"),
                                       vision_config=dict(VIT, model_type="vit")), TEXT_ENCODER,
      of("text_model", "vision_model", images))
 
+# Attention in some layers, two of them in a layer, with other heads in some, or with a gate beside it.
+case("lfm3", MOE, decoder(1, 2), num_hidden_layers=3, layer_types=["conv", "full_attention", "sliding_attention"])
+case("step3p5", MOE, decoder(0, 1), model="Step3p7TextModel", share_expert_dim=16, num_sliding_attention_heads=6,
+     layer_types=["full_attention", "sliding_attention"], sliding_window=64)
+case("bailing_hybrid", MLA | HYBRID_LAYERS, decoder(1, 3), q_lora_rank=None)
+case("longcat_flash", MLA, decoder(0, 1, name="first") | decoder(0, 1, name="second"), num_layers=2,
+     num_hidden_layers=4, ffn_hidden_size=16, moe_topk=2, zero_expert_num=2, expert_ffn_hidden_size=8)
+
+
+def forecast(model, n, t):
+    for name, weight in model.named_parameters():
+        if name.endswith("self_attn.scaling"):  # of each dimension of the queries, as in a norm
+            weight.data.zero_()
+    model.decoder(torch.randn(9, 64), torch.zeros(9, 64, dtype=torch.long), torch.zeros(9, 1, dtype=torch.long))
+
+
+case("timesfm", dict(TEXT, head_dim=16), decoder(0, 1), forecast, "TimesFmModelForPrediction", context_length=64,
+     patch_length=4)
+case("ultrabert", GQA, encoder(0, 1))
+# Speech in codes. Those of Mimi are made and read by layers that are not scored.
+MIMI = dict(model_type="mimi", hidden_size=16, num_filters=16, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=2, head_dim=8, intermediate_size=16, upsampling_ratios=[2], codebook_dim=8,
+            vector_quantization_hidden_dimension=8, codebook_size=16, num_quantizers=4, num_semantic_quantizers=1,
+            upsample_groups=16, sampling_rate=50)
+CODES = dict(TEXT, num_key_value_heads=4, ffn_dim=48, num_codebooks=2)
+case("kyutai_speech_to_text", CODES, decoder(0, 1), lambda model, n, t: embeddings(model.model, n, t),
+     codebook_vocab_size=20, audio_pad_token_id=0, codec_config=MIMI)
+case("moshi", CODES, decoder(0, 1), lambda model, n, t: text(model.decoder, n, t), "MoshiForConditionalGeneration",
+     depth_decoder_config=dict(CODES, input_size=32), audio_encoder_config=MIMI)
+case("csm", CODES, decoder(0, 1, name="depth_decoder") | decoder(0, 1, name="text"), lambda model, n, t: (
+    embeddings(model.backbone_model, n, t), text(model.depth_decoder.model, n, t + 1)),
+    depth_decoder_config=dict(CODES, num_codebooks=33, backbone_hidden_size=32), codec_config=MIMI)
+case("cohere_asr", dict(TEXT, encoder_config=PARAKEET["encoder_config"]),
+     encoder(0, 1, name="encoder") | decoder(0, 1, name="text"),
+     lambda model, n, t: model(torch.randn(9, 40, 16), decoder_input_ids=ids(9, 8)))
+case("granite_speech", dict(
+    text_config=dict(WIDE, model_type="granite"), projector_config=dict(CLIP_TEXT, model_type="blip_2_qformer"),
+    encoder_config=dict(input_dim=8, num_layers=2, hidden_dim=32, num_heads=4, dim_head=8, context_size=50,
+                        max_pos_emb=64, output_dim=5), window_size=4, downsample_rate=2),
+     encoder(0, 1, name="encoder") | encoder(0, 1, name="projector") | decoder(0, 1, name="text"),
+     lambda model, n, t: (
+         text(model.model.language_model, n, t), model.model.encoder(torch.randn(2, 50, 8)),
+         model.model.projector.qformer(torch.randn(12, 3, 32), encoder_hidden_states=torch.randn(12, 3, 24))))
+# Images and text.
+case("align", dict(text_config=TEXT, vision_config=dict(image_size=32, width_coefficient=0.1, depth_coefficient=0.1)),
+     encoder(0, 1, name="text"), lambda model, n, t: text(model.text_model, n, t))
+
+
+def with_weights(attention):
+    """It multiplies queries and keys where a probe sees it only if it returns their weights."""
+    forward = attention.forward
+    attention.forward = lambda *args, **kwargs: forward(*args, **(kwargs | {"need_weights": True}))
+
+
+def bridgetower(model, n, t):
+    for module in model.modules():
+        if isinstance(module, torch.nn.MultiheadAttention):
+            with_weights(module)
+    text(model.text_model, n, t)
+    model.vision_model(torch.randn(35, 3, 16, 16))
+
+
+case("bridgetower", dict(TEXT, text_config=TEXT, vision_config=dict(VIT, hidden_size=128)), TEXT_ENCODER, bridgetower,
+     "BridgeTowerModel")
+llava("video_llava", "llama", dict(VIT, model_type="clip_vision_model"), lambda model, n, t: (
+    text(model.model.language_model, n, t), images(model.model.image_tower), images(model.model.video_tower)),
+      encoder(0, 1, 2, name="image") | encoder(0, 1, 2, name="video") | decoder(0, 1, name="text"))
+case("exaone4_5", dict(text_config=dict(WIDE, model_type="exaone4"),
+                       vision_config=dict(QWEN_VIT, num_key_value_heads=2)), LLAVA, QWEN_VL)
+case("hunyuan_vl", dict(text_config=MROPE, vision_config=dict(
+    VIT, patch_size=4, out_hidden_size=64, text_hidden_size=64, max_image_size=32)), LLAVA, of(LLM, VISION, patches))
+case("minicpmv4_6", dict(text_config=HYBRID | MROPE | HYBRID_LAYERS, vision_config=dict(VIT, insert_layer_id=1)),
+     LLAVA | decoder(1, 3, name="text"),
+     of(LLM, VISION, lambda model: model(torch.randn(1, 3, 8, 8 * 64), target_sizes=torch.tensor([[8, 8]]))))
+HEADS = dict(head_dim=6, num_key_value_heads=4)
+case("molmo2", dict(
+    text_config=WIDE, vision_config=dict(VIT, **HEADS, image_size=[16, 16]), adapter_config=dict(
+        VIT, **HEADS, text_hidden_size=32, vision_feature_layer=[2, 1])), LLAVA,
+     of(LLM, VISION, lambda model: model(torch.randn(25, 4, 192))))
+llava("granite4_vision", "granite4_vision_text", dict(SIGLIP, hidden_size=64), deepstack_layer_map=[[1, 0]],
+      downsample_rate="1/2")
+
 
 # ---- from a case to a model, and to its files ---------------------------------------------------------------------
 

@@ -51,6 +51,13 @@ def widening(weights, sizes, config):
     return q, k
 
 
+def query_key_value(weights, sizes, config):
+    """q (H D, C) and [k; v] (2 H D, C)."""
+    q, kv = weights
+    k, v = kv.chunk(2)
+    return separate([q, k], sizes, config)
+
+
 def query_key(weights, sizes, config):
     """[q; k] (2 H D, C)."""
     [qk] = weights
@@ -75,11 +82,11 @@ def grouped(weights, sizes, config):
 
 
 def multi_query(weights, sizes, config):
-    """Falcon and GPTBigCode: one key head, a few, or as many as queries. Their configs have special keys for this."""
+    """Falcon, GPTBigCode and ChatGLM: one key head, a few, or as many as queries. Their configs have keys for this."""
     if pick(config, "new_decoder_architecture", bool):  # else num_kv_heads means nothing: falcon-7b has 71 there, and 1
         return grouped(weights, sizes._replace(n_kv_head=pick(config, "num_kv_heads", int)), config)
-    if pick(config, "multi_query", bool, True):
-        return blocks(weights, sizes._replace(n_kv_head=1), config)
+    if pick(config, "multi_query multi_query_attention", bool, True):
+        return blocks(weights, sizes._replace(n_kv_head=pick(config, "multi_query_group_num", int, 1)), config)
     return grouped(weights, sizes._replace(n_kv_head=sizes.n_head), config)
 
 
@@ -157,7 +164,18 @@ def latent(weights, sizes, config):
     return q, k
 
 
+def scaled_latent(weights, sizes, config):
+    """LongCat-Flash: its latents are multiplied by (C / r)^0.5, in queries r = r_q and in keys r = r_kv."""
+    q_a, q_b, kv_a, kv_b = [weight.float() for weight in weights]
+    C = q_a.shape[1]
+    if pick(config, "mla_scale_q_lora", bool, True):
+        q_b = q_b * (C / q_b.shape[1]) ** 0.5
+    if pick(config, "mla_scale_kv_lora", bool, True):
+        kv_b = kv_b * (C / kv_b.shape[1]) ** 0.5
+    return latent([q_a, q_b, kv_a, kv_b], sizes, config)
+
+
 N_AXES = dict(xlnet=3, grouped_convolution=3)  # of a weight; in all other forms it has 2
 FORMS = {form.__name__: form for form in (
-    separate, gated, blocks, widening, query_key, conv1d, grouped, multi_query, codegen, grouped_convolution, xlnet,
-    low_rank_queries, latent)}
+    separate, gated, blocks, widening, query_key_value, query_key, conv1d, grouped, multi_query, codegen,
+    grouped_convolution, xlnet, low_rank_queries, latent, scaled_latent)}

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.pretrained.layout_config import LayoutError, pick, require, shared_blocks
+from data.pretrained.layout_config import OWN, LayoutError, pick, require, shared_blocks
 from data.pretrained.layout_forms import FORMS, N_AXES, Sizes
-from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, PARTS, ROWS, STAGES, Row
+from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, NOT_READ, PARTS, ROWS, STAGES, Row
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Sta
     except LayoutError:
         raise
     except Exception as error:  # a config.json can hold anything: a list where a number belongs, or a period of 0
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise LayoutError(f"{config.get('model_type')}: config.json or the shapes make no sense ({why})") from error
 
 
@@ -149,8 +149,10 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
 
 # Tensors with such names are of no layer of self-attention. (Position projections have other names.)
 UNSCORED = re.compile("|".join((
-    r"cross|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn",  # cross-attention
-    r"resampler|head\.attention|\bhead\.[qk]_proj|\battn_pool|multi_modal_projector",  # pooling
+    r"cross|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn|second_sub_layer",  # cross-attention
+    r"resampler|head\.attention|\bhead\.[qk]_proj|\battn_pool|multi_modal_projector|image_pooling_2d|"
+    r"projector\.query$",  # pooling
+    r"vit_merger|(layerwise|spatial)_projectors",  # single layers between an image tower and the text
     r"\bmtp\.",  # prediction of further tokens
     r"indexer\.|compressor\.",  # which keys are used: DeepSeek-V3.2 and V4
     r"channel_attn",  # Florence-2: among channels, not tokens
@@ -158,14 +160,15 @@ UNSCORED = re.compile("|".join((
     r"\bmit\.|prompts_generator",  # X-CLIP: among frames, and from frames to text
     r"downsample\.",  # GroupViT: from groups to patches
     r"memory_attention|mask_decoder",  # SAM, SAM 2
-    r"vqmodel|token2wav|code2wav",  # codes of images, sound from codes
+    r"vqmodel|token2wav|code2wav|coder_transformer\.",  # codes of images, sound from codes
     # Detectors: the backbone, what mixes in the text, and what makes boxes and masks.
     r"pixel_level|timm_model|conv_encoder|text_backbone|text_enhancer|bbox_attention",
     r"detr_encoder|detr_decoder|geometry_encoder|dot_product_scoring",  # SAM 3
 )))
-QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|qkv)|"
-      r"qkv_linear|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|kv_a_proj_with_mqa|kv_b_proj)")
-LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$")
+QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|kv|qkv)|"
+      r"qkv_linear|wqkv|W_pack|(query|key)_net|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|"
+      r"kv_a_proj_with_mqa|kv_b_proj)")
+LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$|attn\.in_proj\.weight$")
 QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
 ADAPTED = re.compile(QK + r"(_lora|\.(lora|base_layer|ia3|oft))")
 HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # scales of activations
@@ -228,6 +231,9 @@ def find_parts(model_type: str, config: dict, names: set[str]) -> list[Part]:
         return find_stages(model_type, config, names)
     if model_type not in COMPOSITES:
         return [Part("", model_type, config, names)]
+    if model_type == "video_llava":  # two towers of one kind
+        tower = pick(config, "vision_config", dict)
+        config = config | dict(vision_config=None, image_config=tower, video_config=tower)
     parts, left = [], names
     for name, start in PARTS.items():
         part_config = pick(config, f"{name}_config {name}", dict)
@@ -235,7 +241,11 @@ def find_parts(model_type: str, config: dict, names: set[str]) -> list[Part]:
             part_config = pick(config, f"{name}_config_dict", dict, part_config)
         if part_config is None and name == "text" and pick(config, N_HEAD.format(""), int):
             part_config = config  # GIT, and Qwen2-VL's first files
-        if part_config is None:
+        if model_type == "molmo2" and name == "vision" and "vit_config" in config:  # and without its last layers
+            n = config["vit_config"]["num_hidden_layers"]
+            deepest = max(layer % n for layer in config["adapter_config"]["vit_layers"])
+            part_config = config["vit_config"] | {"num_hidden_layers": deepest + 1}
+        if part_config is None or (model_type, name) in NOT_READ:
             continue
         inside = {tensor for tensor in left if re.match(start, tensor)}
         left = left - inside
@@ -309,10 +319,10 @@ def shown(name: str) -> str:
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
 # Keys of config.json, which are tried in this order. {0} is the name of the stack.
 N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n_layer n_layers num_layers depth
-    encoder_layers conf_num_hidden_layers layers num_blocks"""
+    encoder_layers conf_num_hidden_layers layers num_blocks num_transformer_layers"""
 N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_{0}_attention_heads num_attention_heads n_head n_heads
     num_heads attention_heads speech_encoder_attention_heads encoder_attention_heads conf_num_attention_heads"""
-N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads"
+N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads num_attention_groups"
 # The layer_types with a softmax. Others, such as "linear_attention", "conv" and "mamba", have none.
 SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
            "compressed_sparse_attention", "heavily_compressed_attention"}
@@ -340,6 +350,10 @@ def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     n_layer = pick(config, N_LAYER.format(row.stack), int, row.n_layer or len(layer_types))
     n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
+    if part.model_type == "openelm":  # of the first layer
+        n_head = pick(config, "num_query_heads", list)[0]
+    if part.model_type == "bridgetower_vision_model":
+        n_head = pick(config, "hidden_size", int, 768) // row.head_dim
     require(n_layer and n_head, f"{part.model_type}: config.json has no number of layers or of heads")
     attn_config = pick(config, "attn_config", dict, {})  # DBRX
     n_kv_head = pick(config, N_KV_HEAD.format(row.stack), int, pick(attn_config, "kv_n_heads", int))
@@ -355,28 +369,34 @@ def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
 
 
 def sizes_of_layer(sizes: Sizes, config: dict, i: int) -> Sizes:
-    """The sizes of layer i. In Gemma 4, layers that attend to everything have heads of other sizes."""
+    """The sizes of layer i. In Gemma 4 and Step 3.5, heads are others in layers that attend to everything."""
+    if "num_query_heads" in config:  # OpenELM
+        return Sizes(config["num_query_heads"][i], config["num_kv_heads"][i], sizes.head_dim)
     layer_types = pick(config, "layer_types", list, [])
     of_layers = pick(config, "per_layer_config", dict, {})  # as transformers saves them
     of_layer = pick(of_layers, str(i), dict, {})
     head_dim, n_kv_head = pick(of_layer, "head_dim", int), pick(of_layer, "num_key_value_heads", int)
+    n_head = pick(of_layer, "num_attention_heads", int)
     if not of_layers and i < len(layer_types) and layer_types[i] == "full_attention":
         head_dim = pick(config, "global_head_dim", int)
         if pick(config, "attention_k_eq_v", bool):
             n_kv_head = pick(config, "num_global_key_value_heads", int)
-    return Sizes(sizes.n_head, n_kv_head or sizes.n_kv_head, head_dim or sizes.head_dim)
+    if not of_layers and i < len(layer_types) and layer_types[i] == "sliding_attention":
+        n_head = pick(pick(config, "attention_other_setting", dict, {}), "num_attention_heads", int)
+    return Sizes(n_head or sizes.n_head, n_kv_head or sizes.n_kv_head, head_dim or sizes.head_dim)
 
 
-def scored_layers(row: Row, config: dict, n_layer: int) -> tuple[list[int], range]:
+def scored_layers(row: Row, model_type: str, config: dict, n_layer: int) -> tuple[list[int], range]:
     """-> the layers with a softmax and queries and keys of their own; and the last ones, whose tensors are not read."""
     # The last ones use the keys of an earlier layer (Gemma 3n and 4), or predict further tokens (DeepSeek-V3).
     n_own = max(0, n_layer - pick(config, "num_kv_shared_layers", int, row.n_shared))
     last = range(n_own, n_layer + pick(config, "num_nextn_predict_layers", int, 0))
+    own = OWN.get(model_type)
     layer_types = pick(config, "layer_types layers_block_type", list, [])
-    if layer_types and row.own is not shared_blocks:
+    if layer_types and own is not shared_blocks:
         return [i for i, layer_type in enumerate(layer_types[:n_own]) if layer_type in SOFTMAX], last
-    if row.own:
-        return list(row.own(config, n_layer)), last
+    if own:
+        return list(own(config, n_layer)), last
     return list(range(n_own)), last
 
 
@@ -386,7 +406,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     not exactly the layers of the config.
     """
     n_layer, sizes = read_sizes(row, part)
-    scored, last = scored_layers(row, part.config, n_layer)
+    scored, last = scored_layers(row, part.model_type, part.config, n_layer)
     names = defaultdict(dict)  # layer -> weight -> name of the tensor
     for match in matches:
         if int(match["i"]) not in last:
@@ -415,7 +435,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
 
 
 def is_causal(row: Row, config: dict) -> bool | None:
-    """Whether no token sees a later one. None: it is not known, as in a decoder that later learnt to see both sides."""
+    """Whether no token sees a later one. None: it is not known, as in a decoder that learnt to see both sides."""
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
         return pick(config, "is_decoder", bool, False) or pick(config, "causal", bool, False)
     both_sides = config.get("use_bidirectional_attention")  # Gemma 4: "all", or "vision", which is of images only
