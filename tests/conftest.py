@@ -1,4 +1,7 @@
-"""One thread for every test and what it starts: tensors are tiny, and a second thread only waits for its core."""
+"""
+What several test files share. One thread for every test and what it starts: tensors are tiny, and a second thread only
+waits for its core.
+"""
 
 import os
 import signal
@@ -25,3 +28,47 @@ def drawn(monkeypatch):
     monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **_: Path(path).touch())
     yield found
     close("all")
+
+
+# ---- runs of train.py: tests/lives.py, which is imported here because it takes seconds --------------------------
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """A few files of the interpreter's own library as bytes: real text, and quickly prepared."""
+    from data.text import prepare
+
+    folder = tmp_path_factory.mktemp("data")
+    files = [str(Path(os.__file__).parent / name) for name in ("os.py", "ast.py", "typing.py", "random.py", "heapq.py")]
+    prepare.main([*files, "--tokenizer=bytes", "--val_fraction=0.2", f"--out_dir={folder}"])
+    return str(folder)
+
+
+@pytest.fixture
+def cfg(data_dir, tmp_path):
+    """A run of twelve steps."""
+    from config import TrainConfig
+    from tests.lives import SMALL
+
+    return TrainConfig(**SMALL, data_dir=data_dir, out_dir=str(tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def finished(data_dir, tmp_path_factory):
+    """The same run, uninterrupted, made in this process. It is not changed: tests copy it."""
+    import train
+    from config import TrainConfig
+    from tests.lives import SMALL, argv
+
+    cfg = TrainConfig(**SMALL, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
+    train.main(argv(cfg))
+    return cfg
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """A picture takes longer than all steps of these runs. The run of `finished` draws one."""
+    from data.results import figures_runs
+    from tests.lives import draw_nothing
+
+    monkeypatch.setattr(figures_runs, "plot_run", draw_nothing)

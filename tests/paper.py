@@ -5,17 +5,15 @@ B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, 
 x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
 """
 
-import copy
 import os
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from data.batches import mask_tokens
 from model import ModelConfig, Transformer
-from tests.theorem import WatchedAttention
+from tests.theorem import watch  # noqa: F401
 
 MASK = 257
 LIBRARY = Path(os.__file__).parent
@@ -47,11 +45,11 @@ def fresh(T, C, H, causal=False, n_layer=1):
 
 
 def batch_of(causal, B, T):
-    """Real text, as train.py gives it to the model: idx (B, T), targets (B, T or K), positions None or (B, K)."""
+    """Real text, as train.py gives it to the model: idx (B, T), targets (B, T or K), and of an encoder positions (B, K)."""
     begin = torch.randint(len(TEXT) - T, (B, 1))
     idx = TEXT[begin + torch.arange(T + 1)]  # (B, T + 1)
     if causal:
-        return idx[:, :-1], idx[:, 1:], None
+        return idx[:, :-1], idx[:, 1:]
     K = round(0.15 * T)
     return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256})
 
@@ -61,23 +59,3 @@ def head_factors(attn):
     w_q = attn.q.weight.T.unflatten(1, (attn.n_head, -1)).transpose(0, 1)
     w_k = attn.k.weight.T.unflatten(1, (attn.n_head, -1)).transpose(0, 1)
     return w_q, w_k
-
-
-def watch(model, batch):
-    """
-    The backward pass of the model's own loss -> the attention layers of a copy of it, with their scores in sight: x_i
-    is attn.x (B, T, C), beta_ij is attn.scores.grad (B, H, T, T).
-    """
-    expected = model(*batch)
-    model = copy.deepcopy(model)
-    for block in model.blocks:
-        block.attn.__class__ = WatchedAttention  # the same weights, another forward
-    idx, targets, positions = batch
-    x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
-    if positions is not None:
-        x = x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[-1]))  # (B, K, C)
-    logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)  # (B, T or K, V)
-    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-    torch.testing.assert_close(loss, expected)  # and the same function
-    loss.backward()
-    return [block.attn for block in model.blocks]

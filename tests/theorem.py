@@ -16,6 +16,7 @@ to data/results/theorem.csv, and draws data/results/theorem.png from it. With no
 """
 
 import argparse
+import copy
 import csv
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ import config
 import train
 from analyze import symmetry
 from data.results import figures
-from model import SelfAttention
+from model import SelfAttention, rows_at
 
 RESULTS = Path(train.__file__).parent / "data" / "results"
 QUANTITIES = {"w": "W_qk", "beta": "beta", "g": "gradient of W_qk", "update": "AdamW step of W_qk"}
@@ -74,25 +75,21 @@ def head_matrices(attn):
     return w_q @ w_k.mT
 
 
-def beta_and_gradient(model, batch):
-    """-> for every layer, beta (B, H, T, T) and G (H, C, C) of the model's own loss on a batch."""
+def watch(model, batch):
+    """
+    The backward pass of the model's own loss -> the attention layers of a copy of it, with their comparisons in sight:
+    x_i is attn.x (B, T, C), beta_ij is attn.scores.grad (B, H, T, T).
+    """
     idx, targets, *positions = batch
+    model = copy.deepcopy(model)
     for block in model.blocks:
         block.attn.__class__ = WatchedAttention  # the same weights, another forward
-    x = model.drop(model.ln_emb(model.tok_emb(idx) + model.pos_emb.weight[: idx.shape[1]]))  # (B, T, C)
-    for block in model.blocks:
-        x = block(x)
+    x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
     if positions:
-        x = x.gather(1, positions[0].unsqueeze(-1).expand(-1, -1, x.shape[-1]))  # (B, K, C)
-    logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)
+        x = rows_at(x, positions[0])  # (B, K, C)
+    logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)  # (B, T or K, V)
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
-    found = []
-    for block in model.blocks:
-        beta, x = block.attn.scores.grad, block.attn.x
-        found.append((beta, torch.einsum("bhij,bic,bjd->hcd", beta, x, x)))
-        block.attn.__class__ = SelfAttention
-    model.zero_grad()
-    return found
+    return [block.attn for block in model.blocks]
 
 
 def beta_symmetry(beta):
@@ -113,10 +110,12 @@ def measure(path, seed, every):
         if trainer.step % every:
             trainer.train_step(batch)
             continue
-        step, found = trainer.step, beta_and_gradient(trainer.model, probe)
+        step, layers = trainer.step, watch(trainer.model, probe)
         before = [head_matrices(block.attn) for block in trainer.model.blocks]
         trainer.train_step(batch)
-        for layer, (beta, g) in enumerate(found):
+        for layer, attn in enumerate(layers):
+            beta = attn.scores.grad  # (B, H, T, T)
+            g = torch.einsum("bhij,bic,bjd->hcd", beta, attn.x, attn.x)  # (H, C, C)
             update = head_matrices(trainer.model.blocks[layer].attn) - before[layer]
             values = symmetry(before[layer]), beta_symmetry(beta), symmetry(g), symmetry(update)  # (H,) each
             rows.append(Row(Path(path).stem, seed, step, layer, *(f"{x.mean():.4f}" for x in values)))
