@@ -3,7 +3,6 @@ The prepare scripts that read from the network, against a stand-in for huggingfa
 real scripts and the real `datasets`, in a process of their own, since the address of the Hub is read at import.
 """
 
-import csv
 import gzip
 import http.server
 import io
@@ -17,6 +16,7 @@ import urllib.parse
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -90,7 +90,7 @@ def prepare(host, tmp_path):
     return prepare
 
 
-def parquet(**columns):
+def parquet(columns):
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file)
     return file.getvalue()
@@ -109,32 +109,25 @@ def documents(folder):
 def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, host, prepare, tmp_path):
     texts = [[f"article {i} of file {file}\n\nIts text." for i in range(5)] for file in range(41)]
     host.files[repo] = {f"{folder}/train-{file:05d}-of-00041.parquet": parquet(
-        id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part) for file, part in enumerate(texts)}
+        dict(id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part)) for file, part in enumerate(texts)}
     run = prepare("wikipedia", "--val_fraction=0.1", *argv)
     assert run.returncode == 0, run.stderr
     found, expected = documents(tmp_path / "out"), sorted(sum(texts, []))
     assert len(found) == 12 and set(found) < set(expected) if argv else found == expected
 
 
-def test_jigsaw_is_read_from_the_copy(host, prepare, tmp_path):
-    texts = ["first", None, "", "NA", "a\r\nb", "é"]
-    host.files[JIGSAW] = {"data/train-00000-of-00001.parquet": parquet(comment_text=texts, toxic=[0] * 6)}
-    run = prepare("jigsaw")
-    assert run.returncode == 0, run.stderr
-    assert documents(tmp_path / "out") == sorted(filter(None, texts))
-
-
-def test_jigsaw_is_read_from_the_csv_of_kaggle(prepare, tmp_path):
+@pytest.mark.parametrize("argv", [[], ["--csv=train.csv"]])
+def test_jigsaw_is_read_from_the_copy_and_from_the_csv_of_kaggle(argv, host, prepare, tmp_path):
     texts = ['a "quote", and a comma', "two\nlines", "NA", "null", "", "crlf\r\ninside", "é 😀", "0001"]
-    with open(tmp_path / "train.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-        writer.writerows([["id", "comment_text", "toxic"]] + [[f"{i:016x}", text, 0] for i, text in enumerate(texts)])
-    run = prepare("jigsaw", "--csv=train.csv")
+    table = pa.table(dict(id=[f"{i:016x}" for i in range(8)], comment_text=texts, toxic=[0] * 8))
+    pyarrow.csv.write_csv(table, tmp_path / "train.csv")
+    host.files[JIGSAW] = {"data/train-00000-of-00001.parquet": b"" if argv else parquet(table)}
+    run = prepare("jigsaw", *argv)
     assert run.returncode == 0, run.stderr
     assert documents(tmp_path / "out") == sorted(filter(None, texts))
 
 
-@pytest.mark.parametrize("data, message", [(parquet(id=["1"], comment=["c"]), "comment_text, only id, comment"),
+@pytest.mark.parametrize("data, message", [(parquet(dict(id=["1"], comment=["c"])), "comment_text, only id, comment"),
                                            (b"PAR1 and then nothing of the sort", "cannot be read"),
                                            (None, "cannot be read")])
 def test_a_file_without_the_column_or_broken_or_missing_ends_in_one_line(data, message, host, prepare, tmp_path):
