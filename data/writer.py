@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.split import checksum_of, choose, first_8_bytes, look_at
+from data.split import choose, first_8_bytes, look_at
 from data.tokens import TOKENIZERS, DataError, check_size, open_gpt2, read_meta, shards
 
 # ---- the command line --------------------------------------------------------------------------------------------
@@ -87,12 +87,13 @@ def write(args, source, parts, read, total=inf, files=(), whole_files=False):
     """
     check_options(args)
     folder = find_folder(args)
-    sizes, digests = look_at(files)
+    digests = look_at(files)
     new = new_state(args, source, len(parts), digests)
     order = np.random.default_rng(args.seed).permutation(len(parts))
     parts = [parts[i] for i in order]
     val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
     if whole_files:
+        sizes = np.array([os.path.getsize(path) for path in files])
         val_parts = choose(digests, sizes, sizes.sum(), new)[0][order]
     with locked(folder):
         state = resume(folder, new)
@@ -114,8 +115,8 @@ def summary(folder, state):
     docs, tokens = state["n_docs"], state["n_tokens"]
     megabytes = tokens * np.dtype(state["dtype"]).itemsize / 1e6
     share = sum(state["tokens"]["val"]) / tokens
-    text = (f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, {share:.2%} to validate "
-            f"on, {megabytes:,.1f} MB")
+    text = (f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, "
+            f"{share:.2%} to validate on, {megabytes:,.1f} MB")
     wanted = state["val_fraction"]
     if share < wanted / 2 or share > wanted * 2:
         text += f"\n{share:.2%} is far from --val_fraction={wanted}: documents are few, or some are very long"
@@ -156,9 +157,10 @@ OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", 
 
 def new_state(args, source, n_parts, digests):
     """The state of a corpus before its first shard. progress.json holds the state, and in the end meta.json does."""
+    contents = hashlib.sha256(b"".join(digests)).hexdigest() if digests else ""  # changes if a file is edited
     return dict(
         **{option: getattr(args, option) for option in OPTIONS},
-        source=source, parts=n_parts, contents=checksum_of(digests), command=args.command, **TOKENIZERS[args.tokenizer],
+        source=source, parts=n_parts, contents=contents, command=args.command, **TOKENIZERS[args.tokenizer],
         docs=dict(train=0, val=0), tokens=dict(train=[], val=[]), crc32=dict(train=[], val=[]), n_docs=0, n_tokens=0,
         checksum="0",  # of all documents; it does not depend on their order
         part=0, row=0,  # up to which document the parts have been read

@@ -125,7 +125,7 @@ def test_too_little_text_is_refused_with_what_to_do_and_leaves_no_file(texts, op
     assert not [*tmp_path.glob("out/*")]
 
 
-def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_ends_with_a_line_in_place_of_a_sample(monkeypatch, tmp_path):
+def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_says_so_in_place_of_a_sample(monkeypatch, tmp_path):
     import requests
     import tiktoken
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
@@ -254,13 +254,6 @@ def test_token_files_of_another_program_are_neither_overwritten_nor_deleted(name
     assert contents(tmp_path) == {name: b"from elsewhere"}
 
 
-def test_files_that_are_no_token_files_stay_as_they_are(tmp_path):
-    others = {name: b"from elsewhere" for name in ("notes.txt", "model.bin", "training.bin", "meta.pkl")}
-    for name, data in others.items():
-        (tmp_path / name).write_bytes(data)
-    assert others.items() < contents(write(tmp_path, [["a", "b"]])).items()
-
-
 MAKE = """
 import pathlib, sys
 from data.stdlib import prepare
@@ -320,20 +313,11 @@ def test_rows_are_the_shards_end_to_end(corpus):
         assert (stream.rows(np.array([0]), len(ids)) == ids).all()
 
 
-@pytest.mark.skipif(not pathlib.Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
-def test_of_very_many_files_few_stay_open(tmp_path):
-    stream = tokens.load(write(tmp_path / "out", [[f"{i:04}" for i in range(300)]], "--shard_size=4")).train
-    before = len(os.listdir("/proc/self/fd"))
-    assert len(stream.shards) > 256 and stream.rows(np.array([0]), len(stream)).shape == (1, 5 * len(stream.shards))
-    assert len(os.listdir("/proc/self/fd")) - before <= 256
-
-
-@pytest.mark.parametrize("change", [dict(vocab_size=300), dict(tokenizer="mine"), dict(tokens=None), dict(dtype="<u4"),
-                                    dict(tokens=dict(train=[], val=[])), None])
+@pytest.mark.parametrize("change", [dict(tokenizer="mine"), dict(tokens=None), dict(crc32=dict(train=[])), None])
 def test_a_meta_json_of_something_else_is_refused(change, corpus):
     meta = json.loads((corpus / "meta.json").read_text())
     (corpus / "meta.json").write_text(json.dumps(meta | change) if change else "no json")
-    with pytest.raises(tokens.DataError, match="(delete it|move .* away) and run python data/"):
+    with pytest.raises(tokens.DataError, match="cannot be understood: move .* away and run python data/"):
         tokens.load(corpus)
 
 
@@ -421,7 +405,8 @@ def test_train_makes_the_folders_of_the_standard_library_and_no_others(tmp_path,
 
 def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     source = tmp_path / "source"
-    marked = {f"{name}.txt": f"\ufeff{name} 漢字 😀\r\n".encode(name) for name in ("utf-16-le", "utf-16-be", "utf-32-le")}
+    encodings = ["utf-16-le", "utf-16-be", "utf-32-le"]  # Python writes no mark in these
+    marked = {f"{name}.txt": f"\ufeff{name} 漢字 😀\r\n".encode(name) for name in encodings}
     files = {"a.txt": b"crlf\r\nnul \0 kept", "deep/b.md": b"latin \xe9\xff1", "deep/f": "é".encode() * 9,
              "empty": b"", ".git/c": b"hidden", "d.bin": bytes(range(256)) * 40, "e": b"text\0" * 900,
              "m.txt": "\ufeffmark".encode()} | marked
@@ -431,7 +416,8 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     os.mkfifo(source / "pipe")
     folder = text.main([str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}"])
     found = sum(documents(folder).values(), [])
-    expected = ["crlf\r\nnul \0 kept", "latin \ufffd\ufffd1", "é" * 9, "mark", *(f"{name[:-4]} 漢字 😀\r\n" for name in marked)]
+    expected = ["crlf\r\nnul \0 kept", "latin \ufffd\ufffd1", "é" * 9, "mark"]
+    expected += [f"{name} 漢字 😀\r\n" for name in encodings]
     assert sorted(found) == sorted(text.encode() for text in expected)
     printed = capsys.readouterr().out
     assert "2 binary files left out" in printed and "2 U+FFFD" in printed and "b.md" in printed

@@ -745,7 +745,7 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run_before_it_is_written
     (dict(n_layers=3), "unknown key n_layers = 3; the nearest one is n_layer"),
     (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
     (dict(data_dir="data/stdlib/foo"), "data/stdlib/foo has no finished token files"),
-    (dict(data_dir="/"), "/ has no finished token files"),
+    (dict(data_dir="/"), "/ has no token files"),
     (dict(device="tpu9"), "device = 'tpu9' cannot be used"),
     (dict(device="meta"), "device = 'meta' cannot be used"),
     (dict(device="hpu"), "device = 'hpu' cannot be used"),

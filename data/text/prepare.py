@@ -76,7 +76,7 @@ def choose(files, column):
     """The files to read: with a column the tables, else the text. DataError if there are tables and no column."""
     tables = [file for file in files if file.suffix.lower() in TABLES]
     if tables and not column:
-        raise DataError(f"tables, not text: {writer.some(tables)}; --column=NAME says which of their columns is the text")
+        raise DataError(f"tables, not text: {writer.some(tables)}; --column=NAME says which column is the text")
     if column:
         chosen = [file for file in tables if file.name not in BESIDE_ARROW]
         kind = "files that are no tables"
