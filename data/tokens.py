@@ -117,7 +117,7 @@ class Stream:
             status = shard.path.stat()
             stamp = status.st_mtime_ns, status.st_ino
             if stamp != self.stamps[i]:
-                if crc32(shard.path) != shard.crc32:
+                if zlib.crc32(shard.path.read_bytes()) != shard.crc32:
                     raise broken(shard.path.parent, f"has another {shard.path.name} than its meta.json says", self.meta)
                 self.stamps[i] = stamp
 
@@ -137,14 +137,11 @@ def read_meta(path):
     try:
         meta = json.loads(path.read_bytes())
         ids = TOKENIZERS[meta["tokenizer"]]
-        same_ids = all(meta[key] == ids[key] for key in ids)
         for split in "train", "val":
             shards(folder, split, meta)
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{path} cannot be understood: move {folder} away and run {command(folder, {})}") from None
-    if not same_ids:
-        raise broken(folder, f"has other ids than {meta['tokenizer']} has now", meta)
-    return meta
+    return meta | ids
 
 
 def shards(folder, split, meta):
@@ -156,23 +153,12 @@ def shards(folder, split, meta):
     return found
 
 
-def crc32(path):
-    found = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            found = zlib.crc32(chunk, found)
-    return found
-
-
 def check_size(shard, meta):
     """DataError if the file of a shard does not have the size that meta.json says."""
     expected = shard.n_tokens * np.dtype(meta["dtype"]).itemsize
     size = shard.path.stat().st_size if shard.path.exists() else 0
     if size != expected:
         raise broken(shard.path.parent, f"has {size:,} bytes of {shard.path.name}, not {expected:,}", meta)
-
-
-# ---- what to do --------------------------------------------------------------------------------------------------
 
 
 def broken(folder, what, meta):
@@ -186,10 +172,10 @@ def what_is_missing(folder):
         return f"{folder} has no finished token files: run {command(folder, read_meta(begun))}"
     if (folder / "prepare.py").exists():
         return f"{folder} has no token files: run python {folder}/prepare.py, and pass the folder that it makes"
-    is_text = folder.is_file() or any(path.suffix != ".tmp" for path in folder.glob("*"))
-    if is_text:  # nothing is written among the files of a user
-        return (f"{folder} has no token files: run python data/text/prepare.py {shlex.quote(str(folder))}, and pass the "
-                "folder that it makes (data/text/bytes)")
+    holds_text = folder.is_file() or any(path.suffix != ".tmp" for path in folder.glob("*"))
+    if holds_text:  # then nothing should be written there
+        return (f"{folder} has no token files: run python data/text/prepare.py {shlex.quote(str(folder))}, and pass "
+                "the folder that it makes (data/text/bytes)")
     return f"{folder} has no finished token files: run {command(folder, {})}"
 
 

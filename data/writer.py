@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.split import checksum_of, choose, choose_files, first_8_bytes
+from data.split import choose, first_8_bytes, look_at
 from data.tokens import TOKENIZERS, DataError, check_size, open_gpt2, read_meta, shards
 
 # ---- the command line --------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def find_folder(args):
 # ---- a whole corpus ----------------------------------------------------------------------------------------------
 
 
-def write(args, source, parts, read, total=inf, files=None, whole_files=False):
+def write(args, source, parts, read, total=inf, files=(), whole_files=False):
     """
     Tokenise a corpus into args.out_dir, going on where an interrupted run stopped, and return the folder. If another
     process is writing there, wait for it first.
@@ -82,46 +82,52 @@ def write(args, source, parts, read, total=inf, files=None, whole_files=False):
     read(part, note): yields the documents (str) of a part, the same ones at every call. Empty ones are left out.
         Inside of it, note(kind, n) reports a count, such as how many characters could not be decoded.
     total: the number of documents, if it is known, for the progress bar.
-    files: a LocalFile for each part, if the parts are files of this machine. It shows whether one was edited.
+    files: the paths of the parts, if these are files of this machine. Then a later run sees whether one was edited.
     whole_files: put all documents of a file into the same split.
     """
     check_options(args)
     folder = find_folder(args)
-    new = new_state(args, source, len(parts), files)
+    digests = look_at(files)
+    new = new_state(args, source, len(parts), digests)
     order = np.random.default_rng(args.seed).permutation(len(parts))
     parts = [parts[i] for i in order]
     val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
     if whole_files:
-        val_parts = choose_files(files, new)[order]
+        sizes = np.array([os.path.getsize(path) for path in files])
+        val_parts = choose(digests, sizes, sizes.sum(), new)[0][order]
     with locked(folder):
         state = resume(folder, new)
-        if not (folder / "meta.json").exists():
+        finished = (folder / "meta.json").exists()
+        if not finished:
             write_shards(folder, state, parts, read, val_parts, args.num_proc, total)
+        for kind, counts in state["notes"].items():
+            print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
+        if not finished:
             finish(folder, state)
-    report(folder, state)
+    print(summary(folder, state))
     if whole_files:
         print(f"validation is of other files than training: {some(itertools.compress(parts, val_parts))}")
     return folder
 
 
-def report(folder, state):
-    """Print what was written, in a line or a few."""
-    for kind, counts in state["notes"].items():
-        print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
+def summary(folder, state):
+    """What is in a finished folder, in a line, and in another one if the splits are not as they were asked for."""
     docs, tokens = state["n_docs"], state["n_tokens"]
     megabytes = tokens * np.dtype(state["dtype"]).itemsize / 1e6
-    share, wanted = sum(state["tokens"]["val"]) / tokens, state["val_fraction"]
-    print(f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, "
-          f"{share:.2%} to validate on, {megabytes:,.1f} MB")
-    if not wanted / 2 <= share <= 2 * wanted:
-        print(f"that is far from --val_fraction={wanted}: documents are few, or some are much longer than others")
+    share = sum(state["tokens"]["val"]) / tokens
+    text = (f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, "
+            f"{share:.2%} to validate on, {megabytes:,.1f} MB")
+    wanted = state["val_fraction"]
+    if share < wanted / 2 or share > wanted * 2:
+        text += f"\n{share:.2%} is far from --val_fraction={wanted}: documents are few, or some are very long"
+    return text
 
 
 def some(names):
     """The first five names, so that a line of output stays short."""
-    names = list(names)
+    names = [str(name) for name in names]
     more = ", ..." if len(names) > 5 else ""
-    return ", ".join(map(str, names[:5])) + more
+    return ", ".join(names[:5]) + more
 
 
 @contextlib.contextmanager
@@ -144,17 +150,17 @@ def locked(folder):
         os.close(lock)
 
 
-# The keys of a state that must be the same when a script goes on in a folder.
-SAME_KEYS = ("contents", "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens",
-             "shard_size", "source", "parts")
+# ---- the state ---------------------------------------------------------------------------------------------------
+
+OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size"
 
 
-def new_state(args, source, n_parts, files):
+def new_state(args, source, n_parts, digests):
     """The state of a corpus before its first shard. progress.json holds the state, and in the end meta.json does."""
+    contents = hashlib.sha256(b"".join(digests)).hexdigest() if digests else ""  # changes if a file is edited
     return dict(
-        dataset=args.dataset, tokenizer=args.tokenizer, spaced=args.spaced, seed=args.seed,
-        val_fraction=args.val_fraction, max_docs=args.max_docs, max_tokens=args.max_tokens, shard_size=args.shard_size,
-        source=source, parts=n_parts, contents=checksum_of(files), command=args.command, **TOKENIZERS[args.tokenizer],
+        **{option: getattr(args, option) for option in OPTIONS},
+        source=source, parts=n_parts, contents=contents, command=args.command, **TOKENIZERS[args.tokenizer],
         docs=dict(train=0, val=0), tokens=dict(train=[], val=[]), crc32=dict(train=[], val=[]), n_docs=0, n_tokens=0,
         checksum="0",  # of all documents; it does not depend on their order
         part=0, row=0,  # up to which document the parts have been read
@@ -167,7 +173,7 @@ def resume(folder, new):
     for path in folder / "meta.json", folder / "progress.json":
         if path.exists():
             state = read_meta(path)
-            for key in SAME_KEYS:
+            for key in "contents", *OPTIONS, "source", "parts":
                 if state.get(key) != new[key]:
                     begun = f"{key} = {state.get(key)!r}, not {new[key]!r}"
                     if key == "contents":
@@ -176,25 +182,12 @@ def resume(folder, new):
             for shard in shards(folder, "train", state) + shards(folder, "val", state):
                 check_size(shard, state)
             return state
-    # write_shard saves progress.json before the first shard, so without it the shards are from somewhere else.
+    # save_shard saves progress.json before the first shard, so without it the shards are from somewhere else.
     for pattern in "train.bin", "train.*.bin", "val.bin", "val.*.bin":
         if any(folder.glob(pattern)):
             raise DataError(f"{folder} holds token files that data/{new['dataset']}/prepare.py has not written "
                             f"({pattern}): move them away, or choose another --out_dir")
     return new
-
-
-def write_shards(folder, state, parts, read, val_parts, n_threads, total):
-    """Write the missing shards. The state, which progress.json holds as well, is brought up to date with each."""
-    encode = encoder(state["tokenizer"])
-    total = min(total, state["max_docs"] or inf)
-    documents = unwritten(parts, read, state)
-    with ThreadPoolExecutor(n_threads) as pool, \
-            tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
-        documents = iter(bar)
-        while gathered := gather(documents, state):
-            write_shard(folder, state, gathered, val_parts, encode, pool)
-            bar.set_postfix_str(f"{state['n_tokens']:,} tokens")
 
 
 def finish(folder, state):
@@ -211,7 +204,7 @@ def finish(folder, state):
     os.replace(folder / "progress.json", folder / "meta.json")
 
 
-# ---- what is read ------------------------------------------------------------------------------------------------
+# ---- documents ---------------------------------------------------------------------------------------------------
 
 
 class Document(NamedTuple):
@@ -241,74 +234,6 @@ def unwritten(parts, read, state):
             raise DataError(f"{part} cannot be read ({error!r}); the same command will go on from there") from None
 
 
-def gather(documents, state):
-    """The documents of the next shard. None are left at the end of the corpus, or at --max_docs or --max_tokens."""
-    room = state["shard_size"]  # [bytes]
-    if state["max_tokens"] > 0:  # 8 bytes a token are nearly always enough; if not, there is another shard
-        room = min(room, 8 * (state["max_tokens"] - state["n_tokens"]))
-    wanted = inf
-    if state["max_docs"] > 0:
-        wanted = state["max_docs"] - state["n_docs"]
-    gathered = []
-    while room > 0 and len(gathered) < wanted:
-        document = next(documents, None)
-        if document is None:
-            break
-        gathered.append(document)
-        room -= len(document.text)
-    return gathered
-
-
-# ---- a shard -----------------------------------------------------------------------------------------------------
-
-
-def write_shard(folder, state, documents, val_parts, encode, pool):
-    """Encode, split, shuffle and save the documents of a shard, and bring the state up to date."""
-    n_shards = len(state["tokens"]["train"])
-    if n_shards == 0:
-        save_state(folder, state)  # before any shard, so that resume knows the shards as its own
-    last = documents[-1]  # before some are dropped below: if so, the corpus is complete, and nothing is read again
-    hashes = first_8_bytes(hashlib.sha256(document.text).digest() for document in documents)  # (N,)
-    ids = list(pool.map(lambda document: encode_document(document.text, encode, state), documents))  # N arrays
-    lengths = np.array([len(tokens) for tokens in ids])  # (N,)
-    if state["max_tokens"] > 0:  # drop the documents after the one that reaches it
-        n_wanted = 1 + np.searchsorted(lengths.cumsum(), state["max_tokens"] - state["n_tokens"])
-        documents, hashes = documents[:n_wanted], hashes[:n_wanted]
-        ids, lengths = ids[:n_wanted], lengths[:n_wanted]
-    checksum = int(state["checksum"], 16) + int(hashes.sum())  # a sum does not depend on the order
-    state.update(n_docs=state["n_docs"] + len(ids), n_tokens=state["n_tokens"] + int(lengths.sum()),
-                 checksum=f"{checksum % 2**64:x}", part=last.part, row=last.row)
-    if val_parts is None:
-        to_val, state["lowest"] = choose(hashes, lengths / state["n_tokens"], state)
-    else:
-        to_val = val_parts[[document.part for document in documents]]
-    order = np.random.default_rng([state["seed"], n_shards]).permutation(len(ids))
-    save_shard(folder, "train", state, [ids[i] for i in order if not to_val[i]])
-    save_shard(folder, "val", state, [ids[i] for i in order if to_val[i]])
-    save_state(folder, state)
-
-
-def save_shard(folder, split, state, ids):
-    """Save documents as the next shard of a split. ids: a list of arrays, one for each document."""
-    crc32 = 0
-    for tokens in ids:
-        crc32 = zlib.crc32(tokens, crc32)
-    state["docs"][split] += len(ids)
-    state["tokens"][split].append(sum(len(tokens) for tokens in ids))
-    state["crc32"][split].append(crc32)
-    save(shards(folder, split, state)[-1].path, ids)
-
-
-def encode_document(text, encode, state):
-    """The ids of a document (UTF-8), with its end-of-text token."""
-    if state["spaced"]:
-        text = " ".join(text.decode()).encode()
-    return np.concatenate([*encode(text), [state["eot_token"]]], dtype=state["dtype"], casting="unsafe")
-
-
-# ---- tokens and files --------------------------------------------------------------------------------------------
-
-
 def encoder(tokenizer):
     """A function that turns a document (UTF-8) into its ids: a list of arrays, one after the other."""
     if tokenizer == "bytes":
@@ -322,6 +247,84 @@ def encoder(tokenizer):
         # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
         return [gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces.findall(text.decode())]
     return encode
+
+
+def encoded(documents, state, pool):
+    """Each document and its ids, with the end-of-text token."""
+    encode = encoder(state["tokenizer"])
+    eot = np.array([state["eot_token"]])
+
+    def ids_of(document):
+        text = document.text
+        if state["spaced"]:
+            text = " ".join(text.decode()).encode()
+        return np.concatenate([*encode(text), eot], dtype=state["dtype"], casting="unsafe")
+    while batch := list(itertools.islice(documents, 256)):  # not all of them, because pool.map reads its whole input
+        yield from zip(batch, pool.map(ids_of, batch))
+
+
+# ---- shards ------------------------------------------------------------------------------------------------------
+
+
+def write_shards(folder, state, parts, read, val_parts, n_threads, total):
+    """Write the missing shards. The state, which progress.json holds as well, is brought up to date with each."""
+    documents = unwritten(parts, read, state)
+    if state["max_docs"] > 0:
+        total = min(total, state["max_docs"])
+        documents = itertools.islice(documents, state["max_docs"] - state["n_docs"])
+    with ThreadPoolExecutor(n_threads) as pool, \
+            tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
+        pairs = encoded(iter(bar), state, pool)
+        while shard := gather(pairs, state):
+            save_shard(folder, state, shard, val_parts)
+            bar.set_postfix_str(f"{state['n_tokens']:,} tokens")
+
+
+def gather(pairs, state):
+    """The next shard: a list of (document, its ids). It is empty at the end of the corpus, or at --max_tokens."""
+    found = []
+    size = 0  # [bytes]
+    n_tokens = state["n_tokens"]
+    while size < state["shard_size"] and n_tokens < (state["max_tokens"] or inf):
+        document, ids = next(pairs, (None, None))
+        if document is None:
+            break
+        found.append((document, ids))
+        size += len(document.text)
+        n_tokens += len(ids)
+    return found
+
+
+def save_shard(folder, state, shard, val_parts):
+    """Split, shuffle and save a list of (document, its ids), and bring the state up to date."""
+    n_shards = len(state["tokens"]["train"])
+    if n_shards == 0:
+        save_state(folder, state)  # before any shard, so that resume knows the shards as its own
+    documents, ids = zip(*shard)
+    digests = [hashlib.sha256(document.text).digest() for document in documents]
+    lengths = np.array([len(tokens) for tokens in ids])  # (N,)
+    checksum = int(state["checksum"], 16) + int(first_8_bytes(digests).sum())  # a sum does not depend on the order
+    state.update(n_docs=state["n_docs"] + len(ids), n_tokens=state["n_tokens"] + int(lengths.sum()),
+                 checksum=f"{checksum % 2**64:x}", part=documents[-1].part, row=documents[-1].row)
+    if val_parts is None:
+        to_val, state["lowest"] = choose(digests, lengths, state["n_tokens"], state)
+    else:
+        to_val = val_parts[[document.part for document in documents]]  # (N,) bool
+    order = np.random.default_rng([state["seed"], n_shards]).permutation(len(ids))
+    save_split(folder, "train", state, [ids[i] for i in order if not to_val[i]])
+    save_split(folder, "val", state, [ids[i] for i in order if to_val[i]])
+    save_state(folder, state)
+
+
+def save_split(folder, split, state, ids):
+    """Save the next file of a split. ids: a list of arrays, one for each document."""
+    crc32 = 0
+    for tokens in ids:
+        crc32 = zlib.crc32(tokens, crc32)
+    state["docs"][split] += len(ids)
+    state["tokens"][split].append(sum(len(tokens) for tokens in ids))
+    state["crc32"][split].append(crc32)
+    save(shards(folder, split, state)[-1].path, ids)
 
 
 def save_state(folder, state):

@@ -3,7 +3,6 @@ The prepare scripts that read from the network, against a stand-in for huggingfa
 real scripts and the real `datasets`, in a process of their own, since the address of the Hub is read at import.
 """
 
-import csv
 import gzip
 import http.server
 import io
@@ -15,10 +14,12 @@ import sys
 import threading
 import urllib.parse
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+
+from tests.test_data import documents
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAPER = "legacy-datasets/wikipedia@97a0b052c326b45fb68593a14972d9eed884cd17"
@@ -90,16 +91,14 @@ def prepare(host, tmp_path):
     return prepare
 
 
-def parquet(**columns):
+def parquet(columns):
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file)
     return file.getvalue()
 
 
-def documents(folder):
-    ids = np.concatenate([np.fromfile(path, "<u2") for path in folder.glob("*.bin")])
-    ends = np.flatnonzero(ids == 256)
-    return sorted(bytes(ids[start:end].tolist()).decode() for start, end in zip([0, *ends + 1], ends))
+def texts_in(folder):
+    return sorted(document.decode() for split in documents(folder).values() for document in split)
 
 
 @pytest.mark.parametrize("repo, folder, argv", [
@@ -109,32 +108,25 @@ def documents(folder):
 def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, host, prepare, tmp_path):
     texts = [[f"article {i} of file {file}\n\nIts text." for i in range(5)] for file in range(41)]
     host.files[repo] = {f"{folder}/train-{file:05d}-of-00041.parquet": parquet(
-        id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part) for file, part in enumerate(texts)}
+        dict(id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part)) for file, part in enumerate(texts)}
     run = prepare("wikipedia", "--val_fraction=0.1", *argv)
     assert run.returncode == 0, run.stderr
-    found, expected = documents(tmp_path / "out"), sorted(sum(texts, []))
+    found, expected = texts_in(tmp_path / "out"), sorted(sum(texts, []))
     assert len(found) == 12 and set(found) < set(expected) if argv else found == expected
 
 
-def test_jigsaw_is_read_from_the_copy(host, prepare, tmp_path):
-    texts = ["first", None, "", "NA", "a\r\nb", "é"]
-    host.files[JIGSAW] = {"data/train-00000-of-00001.parquet": parquet(comment_text=texts, toxic=[0] * 6)}
-    run = prepare("jigsaw")
-    assert run.returncode == 0, run.stderr
-    assert documents(tmp_path / "out") == sorted(filter(None, texts))
-
-
-def test_jigsaw_is_read_from_the_csv_of_kaggle(prepare, tmp_path):
+@pytest.mark.parametrize("argv", [[], ["--csv=train.csv"]])
+def test_jigsaw_is_read_from_the_copy_and_from_the_csv_of_kaggle(argv, host, prepare, tmp_path):
     texts = ['a "quote", and a comma', "two\nlines", "NA", "null", "", "crlf\r\ninside", "é 😀", "0001"]
-    with open(tmp_path / "train.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-        writer.writerows([["id", "comment_text", "toxic"]] + [[f"{i:016x}", text, 0] for i, text in enumerate(texts)])
-    run = prepare("jigsaw", "--csv=train.csv")
+    table = pa.table(dict(id=[f"{i:016x}" for i in range(8)], comment_text=texts, toxic=[0] * 8))
+    pyarrow.csv.write_csv(table, tmp_path / "train.csv")
+    host.files[JIGSAW] = {"data/train-00000-of-00001.parquet": b"" if argv else parquet(table)}
+    run = prepare("jigsaw", *argv)
     assert run.returncode == 0, run.stderr
-    assert documents(tmp_path / "out") == sorted(filter(None, texts))
+    assert texts_in(tmp_path / "out") == sorted(filter(None, texts))
 
 
-@pytest.mark.parametrize("data, message", [(parquet(id=["1"], comment=["c"]), "comment_text, only id, comment"),
+@pytest.mark.parametrize("data, message", [(parquet(dict(id=["1"], comment=["c"])), "comment_text, only id, comment"),
                                            (b"PAR1 and then nothing of the sort", "cannot be read"),
                                            (None, "cannot be read")])
 def test_a_file_without_the_column_or_broken_or_missing_ends_in_one_line(data, message, host, prepare, tmp_path):
@@ -158,7 +150,7 @@ def test_redpajama_skips_and_names_what_the_host_lacks(host, prepare, tmp_path):
     host.files[""] = files | {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"}
     run = prepare("redpajama", f"--base_url={host.url}", "--shard_size=5000", "--val_fraction=0.05")
     assert run.returncode == 0, run.stderr
-    found, whole = documents(tmp_path / "out"), [*texts[names[0]], *texts[names[6]], *texts[names[7]]]
+    found, whole = texts_in(tmp_path / "out"), [*texts[names[0]], *texts[names[6]], *texts[names[7]]]
     assert set(whole) < set(found) and set(found) - set(whole) < set(texts[names[3]])
     assert "2 shards missing: " in run.stdout and "2 shards broken: " in run.stdout
     assert all(name in run.stdout for name in (gone, forbidden, cut, other))
@@ -169,7 +161,7 @@ def test_redpajama_sample_is_read_from_the_hub(host, prepare, tmp_path):
     host.files[SAMPLE] = {f"sample/documents/{name}.json.gz": shard(part) for name, part in texts.items()}
     run = prepare("redpajama", "--sample")
     assert run.returncode == 0, run.stderr
-    assert documents(tmp_path / "out") == sorted(sum(texts.values(), []))
+    assert texts_in(tmp_path / "out") == sorted(sum(texts.values(), []))
 
 
 @pytest.mark.parametrize("argv, row, message", [
@@ -180,12 +172,3 @@ def test_redpajama_says_what_is_wrong(argv, row, message, host, prepare):
                           for i in range(10) for part in ("head", "middle")}
     run = prepare("redpajama", *(arg.format(url=host.url) for arg in argv))
     assert run.returncode == 1 and message in run.stderr.splitlines()[-1] and "Traceback" not in run.stderr
-
-
-def test_a_host_that_fails_at_times_is_asked_again(host, prepare, tmp_path):
-    host.files[SAMPLE] = {f"sample/documents/2023-06/{i:04d}/en_{part}.json.gz": shard([f"{i} {part}"])
-                          for i in range(10) for part in ("head", "middle")}
-    answer = host.answer
-    host.answer = lambda request: 503 if len(host.asked) == 3 and not host.asked.append("") else answer(request)
-    run = prepare("redpajama", "--sample")
-    assert run.returncode == 0 and "20 documents" in run.stdout, run.stderr

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 
+import datasets
 import numpy as np
 import pytest
 
-from data import tokens, writer
-from data.jigsaw import prepare as jigsaw
+from data import samples, tokens, writer
 from data.stdlib import prepare as stdlib
 from data.text import prepare as text
 
@@ -44,13 +44,10 @@ def documents(folder, decode=bytes):
     meta, splits = json.loads((folder / "meta.json").read_text()), {}
     for split, counts in meta["tokens"].items():
         names = [f"{split}.bin"] + [f"{split}.{i}.bin" for i in range(1, len(counts))]
-        ids = np.concatenate([np.fromfile(folder / name, "<u2") for name in names]).tolist()
-        splits[split], start = [], 0
-        while start < len(ids):
-            end = ids.index(meta["eot_token"], start)
-            splits[split].append(decode(ids[start:end]))
-            start = end + 1
-        assert meta["docs"][split] == len(splits[split])
+        ids = np.concatenate([np.fromfile(folder / name, "<u2") for name in names])
+        ends = np.flatnonzero(ids == meta["eot_token"])
+        splits[split] = [decode(piece[:-1].tolist()) for piece in np.split(ids, ends + 1)[:-1]]
+        assert meta["docs"][split] == len(splits[split]) and ends[-1:] == len(ids) - 1
     return splits
 
 
@@ -65,6 +62,7 @@ def contents(folder):
 
 # ---- what is written ---------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("tokenizer", ["bytes", "gpt2"])
 def test_documents_come_back_exactly_and_are_in_one_split_only(tokenizer, tmp_path, request):
     decode = request.getfixturevalue("gpt2").decode_bytes if tokenizer == "gpt2" else bytes
@@ -76,29 +74,19 @@ def test_documents_come_back_exactly_and_are_in_one_split_only(tokenizer, tmp_pa
     assert 0.1 < len(splits["val"]) / (len(many) + 50) < 0.3
 
 
-def test_the_ids_are_those_of_tiktoken(gpt2, tmp_path):
+def test_the_ids_are_those_of_tiktoken_and_fit_their_type(gpt2, tmp_path):
     texts = [f"Some {i} words, as {'usual' * i}.\n\n  Don't <|endoftext|>!" for i in range(40)]
     write(tmp_path / "out", [texts], "--tokenizer=gpt2")
-    ids = np.concatenate([np.fromfile(tmp_path / "out" / f"{split}.bin", "<u2") for split in ("train", "val")])
-    expected = [gpt2.encode_ordinary(text) + [50256] for text in texts]
-    ends = np.flatnonzero(ids == 50256) + 1
-    assert sorted(map(list, np.split(ids, ends)[:-1])) == sorted(expected)
+    found = sum(documents(tmp_path / "out", tuple).values(), [])
+    assert sorted(found) == sorted(tuple(gpt2.encode_ordinary(text)) for text in texts)
+    for ids in tokens.TOKENIZERS.values():
+        assert ids["n_vocab"] <= ids["eot_token"] < ids["mask_token"] < ids["vocab_size"] <= 2**16
 
 
-def test_a_document_of_50_mb_passes(tmp_path):
-    large = "0123456789 abcde\n" * 3_000_000
-    assert sorted(lengths(write(tmp_path / "out", [[large, "small"]]))) == [6, len(large) + 1]
-
-
-def test_spaced_puts_a_space_between_all_characters(tmp_path):
-    write(tmp_path / "out", [["ab c", "é\nx", "third"]], "--spaced")
-    splits = documents(tmp_path / "out")
-    assert sorted(splits["train"] + splits["val"]) == sorted(t.encode() for t in ("a b   c", "é \n x", "t h i r d"))
-
-
-def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
-    write(tmp_path / "out", [["a\ud800b", "other"]])
-    assert b"a?b" in sum(documents(tmp_path / "out").values(), [])
+def test_spaced_puts_a_space_between_all_characters_and_half_a_character_becomes_a_question_mark(tmp_path):
+    write(tmp_path / "out", [["ab c", "é\nx", "third", "a\ud800b"]], "--spaced")
+    found = sum(documents(tmp_path / "out").values(), [])
+    assert sorted(found) == sorted(text.encode() for text in ("a b   c", "é \n x", "t h i r d", "a ? b"))
 
 
 @pytest.mark.parametrize("parts", [[[f"{i:03}" for i in range(300)]], [[f"{i:03}"] for i in range(120)]])
@@ -119,37 +107,25 @@ def test_the_number_of_threads_changes_nothing(gpt2, tmp_path):
     assert contents(one) == contents(three) and len(contents(one)) > 10
 
 
+@pytest.mark.parametrize("limit, n_docs", [("--max_tokens=2000", 96), ("--max_docs=37", 37)])
 @pytest.mark.parametrize("shard_size", [100, 10**8])
-def test_max_tokens_stops_with_the_document_that_reaches_it(shard_size, tmp_path):
-    texts = [[f"document number {i:4}" for i in range(500)]]
-    folder = write(tmp_path / "out", texts, "--max_tokens=2000", f"--shard_size={shard_size}")
-    assert sum(lengths(folder)) == 2016 == 96 * 21
+def test_a_limit_stops_with_the_document_that_reaches_it(limit, n_docs, shard_size, tmp_path):
+    texts = [[f"document number {i:4}" for i in range(500)]]  # 21 tokens each
+    folder = write(tmp_path / "out", texts, limit, f"--shard_size={shard_size}")
+    assert sum(lengths(folder)) == n_docs * 21
 
 
-def test_max_docs_stops_there(tmp_path):
-    folder = write(tmp_path / "out", [[f"{i}" for i in range(500)]], "--max_docs=37", "--shard_size=10")
-    assert sum(map(len, documents(folder).values())) == 37
-
-
-@pytest.mark.parametrize("texts", [[["alone"]], [["twice", "twice"]], [[], [""]]])
-def test_too_little_text_is_refused_and_leaves_no_file(texts, tmp_path):
-    with pytest.raises(tokens.DataError, match="expected at least one of each"):
-        write(tmp_path / "out", texts)
+@pytest.mark.parametrize("texts, option", [(["alone"], "--seed=0"), (["twice", "twice"], "--seed=0"),
+                                           ([""], "--seed=0"), (list("abcde"), "--val_fraction=0.9999"),
+                                           (["one", "two"], "--max_docs=1")])
+def test_too_little_text_is_refused_with_what_to_do_and_leaves_no_file(texts, option, tmp_path):
+    words = "expected at least one of each: give more text, or raise --max_docs .* lower --val_fraction; .* --help says"
+    with pytest.raises(tokens.DataError, match=words):
+        write(tmp_path / "out", [texts], option)
     assert not [*tmp_path.glob("out/*")]
 
 
-def test_a_validation_split_that_takes_all_documents_is_refused_with_what_to_lower(tmp_path):
-    with pytest.raises(tokens.DataError, match="0 documents to train on and 5 .* lower --val_fraction"):
-        write(tmp_path / "out", [list("abcde")], "--val_fraction=0.9999")
-
-
-def test_ids_fit_their_type():
-    for ids in tokens.TOKENIZERS.values():
-        assert ids["n_vocab"] <= ids["eot_token"] < ids["mask_token"] < ids["vocab_size"]
-        assert ids["vocab_size"] - 1 == np.array(ids["vocab_size"] - 1, ids["dtype"])
-
-
-def test_without_its_files_tiktoken_names_them(monkeypatch, tmp_path):
+def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_says_so_in_place_of_a_sample(monkeypatch, tmp_path):
     import requests
     import tiktoken
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
@@ -158,8 +134,11 @@ def test_without_its_files_tiktoken_names_them(monkeypatch, tmp_path):
     def no_network(url):
         raise requests.exceptions.ConnectionError("no network")
     monkeypatch.setattr(requests, "get", no_network)
-    with pytest.raises(tokens.DataError, match="data/README.md says how"):
+    with pytest.raises(tokens.DataError, match="no network.*data/README.md says how"):
         write(tmp_path / "out", [["a", "b"]], "--tokenizer=gpt2")
+    corpus = tokens.Corpus(tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2"), None, None)
+    line = samples.sample(None, corpus, True)
+    assert line.startswith("no sample of text: tiktoken cannot fetch") and "\n" not in line
 
 
 # ---- going on ----------------------------------------------------------------------------------------------------
@@ -208,36 +187,32 @@ def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(folder_of_text,
 
 
 def test_going_on_neither_tokenises_nor_reads_again_what_is_done(tmp_path, monkeypatch):
-    texts, seen, encoded = [[f"{part} {i}" for i in range(50)] for part in range(8)], [], []
+    texts, seen, encoded = [[f"{part} {i}" for i in range(500)] for part in range(8)], [], []
 
     def read(part, note):
         seen.append(part)
         if len(seen) == 6:
             raise OSError("the network is gone")
         yield from texts[part]
-    argv = tmp_path / "out", texts, "--shard_size=100"
+    argv = tmp_path / "out", texts, "--shard_size=1000"
     with pytest.raises(tokens.DataError, match="network is gone.*will go on"):
         write(*argv, read=read)
     encoder = writer.encoder("bytes")
     monkeypatch.setattr(writer, "encoder", lambda name: lambda text: [encoded.append(text), encoder(text)][1])
     done = json.loads((tmp_path / "out" / "progress.json").read_text())["n_docs"]
     write(*argv, read=read)
-    assert done > 200 and len(encoded) == 400 - done and len(seen) <= 6 + 4
-    assert contents(tmp_path / "out") == contents(write(tmp_path / "whole", texts, "--shard_size=100"))
+    assert done > 1900 and len(encoded) == 4000 - done and len(seen) <= 6 + 5
+    assert contents(tmp_path / "out") == contents(write(tmp_path / "whole", texts, "--shard_size=1000"))
 
 
-def test_other_options_are_refused_by_name(tmp_path):
-    write(tmp_path / "out", [["a", "b"]])
-    for option in "--seed=1", "--val_fraction=0.5", "--spaced", "--max_docs=1":
-        with pytest.raises(tokens.DataError, match=option[2:].split("=")[0]):
-            write(tmp_path / "out", [["a", "b"]], option)
-
-
-def test_a_finished_folder_is_left_as_it_is(tmp_path, capsys):
+def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path, capsys):
     write(tmp_path / "out", [["a", "b"]])
     before = (tmp_path / "out" / "train.bin").stat()
     write(tmp_path / "out", [["a", "b"]], read=lambda part, note: pytest.fail("read again"))
     assert (tmp_path / "out" / "train.bin").stat() == before and "2 documents, 4 tokens" in capsys.readouterr().out
+    for option in "--seed=1", "--val_fraction=0.5", "--spaced", "--max_docs=1":
+        with pytest.raises(tokens.DataError, match=option[2:].split("=")[0]):
+            write(tmp_path / "out", [["a", "b"]], option)
 
 
 def test_an_edited_input_is_refused_and_a_touched_one_is_not(folder_of_text, tmp_path, capsys):
@@ -257,28 +232,6 @@ def test_an_edited_input_is_refused_and_a_touched_one_is_not(folder_of_text, tmp
     assert contents(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize("change", ["edited", "added"])
-def test_between_a_kill_and_going_on_an_edited_input_is_not_mixed_with_the_old_one(change, folder_of_text, tmp_path):
-    argv = [str(folder_of_text), "--shard_size=100000", f"--out_dir={tmp_path / 'out'}"]
-    subprocess.run([sys.executable, "-c", KILLED, "4", "after", *argv], cwd=ROOT, capture_output=True)
-    before = contents(tmp_path / "out")
-    assert "progress.json" in before
-    (folder_of_text / "0" / ("0.txt" if change == "edited" else "new.txt")).write_text("another text")
-    with pytest.raises(tokens.DataError, match="was begun with other text"):
-        text.main(argv)
-    assert contents(tmp_path / "out") == before
-
-
-def test_an_edited_csv_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "read_column", lambda *args, **options: ["one", "two"])
-    (tmp_path / "train.csv").write_text('id,comment_text\n1,one\n2,two\n')
-    argv = [f"--csv={tmp_path / 'train.csv'}", "--tokenizer=bytes", f"--out_dir={tmp_path / 'out'}"]
-    jigsaw.main(argv)
-    (tmp_path / "train.csv").write_text('id,comment_text\n1,one\n2,six\n')
-    with pytest.raises(tokens.DataError, match="was begun with other text"):
-        jigsaw.main(argv)
-
-
 def test_a_full_disk_ends_in_one_line_and_a_later_run_goes_on(folder_of_text, tmp_path):
     (folder_of_text / "large.txt").write_text("one line of very many characters " * 7000)
     argv = [sys.executable, ROOT / "data/text/prepare.py", folder_of_text, "--shard_size=50000"]
@@ -292,35 +245,13 @@ def test_a_full_disk_ends_in_one_line_and_a_later_run_goes_on(folder_of_text, tm
     assert contents(tmp_path / "full") == contents(tmp_path / "whole")
 
 
-# ---- what is already in the folder -------------------------------------------------------------------------------
-
-@pytest.mark.parametrize("texts", [[["a", "b"]], [["too short"]]])
-@pytest.mark.parametrize("names", [["train.bin", "val.bin", "meta.pkl"], ["val.bin"], ["train.7.bin"], ["val.1.bin"]])
-def test_token_files_of_another_program_are_neither_overwritten_nor_deleted(names, texts, tmp_path):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    for name in names:
-        (folder / name).write_bytes(b"from elsewhere")
-    with pytest.raises(tokens.DataError, match="out holds token files that data/test/prepare.py has not .*--out_dir$"):
-        write(folder, texts)
-    assert contents(folder) == {name: b"from elsewhere" for name in names}
-
-
-def test_files_that_are_no_token_files_stay_as_they_are(tmp_path):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    others = {name: b"from elsewhere" for name in ("notes.txt", "model.bin", "training.bin", "meta.pkl")}
-    for name, data in others.items():
-        (folder / name).write_bytes(data)
-    assert contents(write(folder, [["a", "b"]])) == others | contents(write(tmp_path / "alone", [["a", "b"]]))
-
-
-def test_a_read_that_fails_before_the_first_shard_leaves_no_file(tmp_path):
-    def read(part, note):
-        raise OSError("the network is gone")
-    with pytest.raises(tokens.DataError, match="network is gone"):
-        write(tmp_path / "out", [["a", "b"]], read=read)
-    assert not [*tmp_path.glob("out/*")]
+@pytest.mark.parametrize("name", ["train.bin", "val.bin", "train.7.bin", "val.1.bin"])
+@pytest.mark.parametrize("texts", [["a", "b"], ["too short"]])
+def test_token_files_of_another_program_are_neither_overwritten_nor_deleted(name, texts, tmp_path):
+    (tmp_path / name).write_bytes(b"from elsewhere")
+    with pytest.raises(tokens.DataError, match="holds token files that data/test/prepare.py has not .*--out_dir$"):
+        write(tmp_path, [texts])
+    assert contents(tmp_path) == {name: b"from elsewhere"}
 
 
 MAKE = """
@@ -337,8 +268,8 @@ prepare.make(sys.argv[2])
 """
 
 
-@pytest.mark.parametrize("first_ends", ["finished", "killed"])
-def test_a_process_waits_for_another_one_that_makes_the_same_folder(first_ends, tmp_path):
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_process_waits_for_another_one_that_makes_the_same_folder(kill, tmp_path):
     library, folder = tmp_path / "library", tmp_path / "stdlib" / "bytes"
     library.mkdir()
     for name in "one.py", "two.py":
@@ -348,22 +279,20 @@ def test_a_process_waits_for_another_one_that_makes_the_same_folder(first_ends, 
     with start() as first:
         assert first.stdout.readline() == "reads\n"  # and stays there until it gets a line
         with start() as second:
-            said = second.stdout.readline()
-            if first_ends == "killed":
+            waits = f"{folder}: another process is writing token files there; this one waits for it\n"
+            assert second.stdout.readline() == waits
+            if kill:
                 first.kill()
-            first_said, _ = first.communicate("\n\n", timeout=30)
-            second_said, _ = second.communicate("\n\n", timeout=30)
-    assert said == f"{folder}: another process is writing token files there; this one waits for it\n"
-    assert second.returncode == 0 and f"{folder}: 2 documents, 18 tokens" in second_said
-    if first_ends == "killed":
-        assert second_said.count("reads\n") == 2  # all documents, since the first process had none
-    else:
-        assert first.returncode == 0 and first_said == "reads\n" + second_said  # the second process has read none
+            first.communicate("\n\n", timeout=30)
+            said, _ = second.communicate("\n\n", timeout=30)
+    assert second.returncode == 0 and f"{folder}: 2 documents, 18 tokens" in said
+    assert said.count("reads\n") == (2 if kill else 0)  # all documents, or none, since the first process has read them
     assert sorted(sum(documents(folder).values(), [])) == [b"# one.py", b"# two.py"]
     assert contents(folder).keys() == {"train.bin", "val.bin", "meta.json"}
 
 
 # ---- the reader --------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def corpus(tmp_path):
@@ -384,33 +313,11 @@ def test_rows_are_the_shards_end_to_end(corpus):
         assert (stream.rows(np.array([0]), len(ids)) == ids).all()
 
 
-def test_100_gb_open_like_one(corpus):
-    meta = json.loads((corpus / "meta.json").read_text())
-    meta["tokens"]["train"] = [5 * 10**10]
-    meta["crc32"]["train"] = [0]
-    (corpus / "meta.json").write_text(json.dumps(meta))
-    os.truncate(corpus / "train.bin", 10**11)  # a hole: reading it would take minutes
-    assert (tokens.load(corpus).train.rows(np.array([5 * 10**10 - 8]), 8) == 0).all()
-
-
-@pytest.mark.parametrize("change", ["cut", "gone", "grown"])
-def test_a_file_of_another_size_is_refused_when_opened_and_while_read(change, corpus):
-    opened, path = tokens.load(corpus), corpus / "train.1.bin"
-    if change == "gone":
-        path.unlink()
-    else:
-        os.truncate(path, path.stat().st_size + (2 if change == "grown" else -2))
-    for use in lambda: tokens.load(corpus), lambda: opened.train.rows(np.array([0]), len(opened.train)):
-        with pytest.raises(tokens.DataError, match=r"train.1.bin.*python data/test/prepare.py --shard_size=3000"):
-            use()
-
-
-@pytest.mark.parametrize("change", [dict(vocab_size=300), dict(tokenizer="mine"), dict(tokens=None), dict(dtype="<u4"),
-                                    dict(tokens=dict(train=[], val=[]))])
+@pytest.mark.parametrize("change", [dict(tokenizer="mine"), dict(tokens=None), dict(crc32=dict(train=[])), None])
 def test_a_meta_json_of_something_else_is_refused(change, corpus):
     meta = json.loads((corpus / "meta.json").read_text())
-    (corpus / "meta.json").write_text(json.dumps(meta | change))
-    with pytest.raises(tokens.DataError, match="(delete it|move .* away) and run"):
+    (corpus / "meta.json").write_text(json.dumps(meta | change) if change else "no json")
+    with pytest.raises(tokens.DataError, match="cannot be understood: move .* away and run python data/"):
         tokens.load(corpus)
 
 
@@ -425,171 +332,26 @@ def test_a_touched_or_copied_file_has_not_changed_and_one_with_other_bytes_has(c
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with pytest.raises(tokens.DataError, match="another train.1.bin than its meta.json says"):
-        opened.check()
+    os.utime(path, (1, 1))
+    for check in opened.check, tokens.load(corpus).check:  # during a run, and at the start of the next one
+        with pytest.raises(tokens.DataError, match="another train.1.bin than its meta.json says: delete it and run"):
+            check()
 
 
-@pytest.mark.parametrize("change", ["cut", "gone", "replaced"])
-def test_a_file_that_changes_after_it_was_opened_is_noticed(change, corpus):
-    opened, path = tokens.load(corpus), corpus / "train.bin"
-    opened.check()
-    everything = lambda: opened.train.rows(np.array([0]), len(opened.train))
-    before = everything()
-    if change == "cut":
-        os.truncate(path, path.stat().st_size - 2)
-        with pytest.raises(tokens.DataError, match="bytes of train.bin"):
-            everything()
-    elif change == "gone":
+@pytest.mark.parametrize("change", ["cut", "gone", "grown"])
+def test_a_file_of_another_size_is_refused_when_loaded_while_read_and_when_checked(change, corpus):
+    opened, half_read, path = tokens.load(corpus), tokens.load(corpus), corpus / "train.1.bin"
+    everything = lambda stream: stream.rows(np.array([0]), len(stream))
+    before = everything(half_read.train)
+    if change == "gone":
         path.unlink()
     else:
-        (corpus / "other").write_bytes(bytes(path.stat().st_size))
-        os.replace(corpus / "other", path)
+        os.truncate(path, path.stat().st_size + (2 if change == "grown" else -2))
+    for use in lambda: tokens.load(corpus), lambda: everything(opened.train), opened.check, half_read.check:
+        with pytest.raises(tokens.DataError, match=r"train.1.bin.*python data/test/prepare.py --shard_size=3000"):
+            use()
     if change != "cut":  # the file that was opened is still there to read
-        assert np.array_equal(everything(), before)
-    with pytest.raises(tokens.DataError, match="train.bin"):
-        opened.check()
-
-
-# ---- local text --------------------------------------------------------------------------------------------------
-
-def test_the_standard_library_is_whole_large_enough_and_always_in_the_same_order(tmp_path, monkeypatch):
-    folder = stdlib.main([f"--out_dir={tmp_path}"])
-    assert len(tokens.load(folder).val) >= 100_000
-    written = b"".join(np.fromfile(path, "<u2").astype(np.uint8).tobytes() for path in folder.glob("*.bin"))
-    assert b"\0" + pathlib.Path(json.__file__).read_bytes() + b"\0" in written  # end of text, 256, is now 0
-    names, rglob = stdlib.names(), pathlib.Path.rglob
-    monkeypatch.setattr(pathlib.Path, "rglob", lambda *args: reversed([*rglob(*args)]))
-    assert stdlib.names() == names and len(names) > 500
-
-
-def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
-    source = tmp_path / "source"
-    files = {"a.txt": b"crlf\r\nnul \0 kept", "deep/b.md": b"latin \xe9\xff1", "deep/f": "é".encode() * 9,
-             "empty": b"", ".git/c": b"hidden", "d.bin": bytes(range(256)) * 40, "e": b"text\0" * 900}
-    for name, data in files.items():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes(data)
-    os.mkfifo(source / "pipe")
-    folder = text.main([str(source), f"--out_dir={tmp_path / 'out'}"])
-    found = sum(documents(folder).values(), [])
-    assert sorted(found) == sorted([b"crlf\r\nnul \0 kept", "latin \ufffd\ufffd1".encode(), "é".encode() * 9])
-    printed = capsys.readouterr().out
-    assert "2 binary files left out" in printed and "2 U+FFFD" in printed and "b.md" in printed
-
-
-def test_token_files_that_lie_among_the_text_are_no_text(tmp_path):
-    for i in range(9):
-        (tmp_path / f"{i}.txt").write_text(f"{i} of nine")
-    command = [str(tmp_path), f"--out_dir={tmp_path / 'tokens'}"]
-    found = documents(text.main(command))
-    assert len(sum(found.values(), [])) == 9
-    assert documents(text.main(command)) == found  # a second time nothing has changed
-
-
-def test_one_file_gives_both_splits_and_nothing_is_lost(tmp_path):
-    paragraphs = [f"{i} " + "word " * (i % 300) + "\r\n\r\n" for i in range(1000)]
-    (tmp_path / "one.txt").write_text("".join(paragraphs), newline="")
-    folder = text.main([str(tmp_path / "one.txt"), f"--out_dir={tmp_path / 'out'}"])
-    splits = documents(folder)
-    found = sorted(splits["train"] + splits["val"], key=lambda document: int(document.split()[0]))
-    assert b"".join(found) == "".join(paragraphs).encode() and splits["val"]
-    assert all(16_384 <= len(document) < 20_000 for document in found[:-1])
-
-
-def many_paragraphs(name, n):
-    return "".join(f"{name} {i} " + "word " * 100 + "\n\n" for i in range(n))
-
-
-def test_all_pieces_of_a_file_are_in_the_same_split(tmp_path):
-    for i in range(30):
-        (tmp_path / f"{i}.txt").write_text(many_paragraphs(f"f{i}", 50 + i * 10))  # up to 11 pieces
-    (tmp_path / "copy.txt").write_text((tmp_path / "7.txt").read_text())
-    files = sorted(map(str, tmp_path.glob("*.txt")))
-    validated = set()
-    for seed in range(4):
-        folder = text.main([*files, f"--seed={seed}", "--val_fraction=0.2", "--shard_size=50000",
-                            f"--out_dir={tmp_path / f'{seed}'}"])
-        splits = documents(folder)
-        train, val = ({piece.split()[0] for piece in pieces} for pieces in splits.values())
-        assert len(splits["train"]) > 3 * len(train) and not train & val and len(train | val) == 30
-        validated.add(frozenset(val))
-    assert len(validated) == 4
-
-
-@pytest.mark.parametrize("sizes", [(1, 4000), (4000, 1), (1, 1, 4000), (1, 2000, 2000)])
-def test_the_larger_part_of_few_files_is_never_validated_on(sizes, tmp_path):
-    files = [tmp_path / f"{i}.txt" for i in range(len(sizes))]
-    for i, size in enumerate(sizes):
-        files[i].write_text(many_paragraphs(f"f{i}", size))
-    for seed in range(8):
-        folder = text.main([*map(str, files), f"--seed={seed}", f"--out_dir={tmp_path / f'{seed}'}"])
-        train, val = lengths(folder)
-        assert 0 < val <= train
-
-
-def test_the_larger_of_two_documents_is_never_validated_on(tmp_path):
-    for seed in range(8):
-        train, val = lengths(write(tmp_path / f"{seed}", [["short", "long " * 1000]], f"--seed={seed}"))
-        assert (train, val) == (5001, 6)
-
-
-def test_documents_that_are_the_same_are_not_validated_on_if_together_they_are_the_larger_part(tmp_path):
-    (tmp_path / "a.txt").write_text("the same line again\n\n" * 4000)  # in five pieces, four of them alike
-    for seed in range(8):
-        folder = text.main([str(tmp_path / "a.txt"), f"--seed={seed}", f"--out_dir={tmp_path / f'{seed}'}"])
-        train, val = lengths(folder)
-        assert 0 < val <= train
-
-
-def test_an_empty_file_and_one_that_is_named_twice_change_nothing(tmp_path):
-    one = tmp_path / "one.txt"
-    one.write_text(many_paragraphs("one", 200))
-    (tmp_path / "empty.txt").write_text("")
-    alone = text.main([str(one), f"--out_dir={tmp_path / 'alone'}"])
-    folder = text.main([str(tmp_path / "empty.txt"), str(one), str(one), f"--out_dir={tmp_path / 'out'}"])
-    assert documents(folder) == documents(alone)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_text_with_a_byte_order_mark_is_read_without_it(encoding, tmp_path):
-    """Python's utf-16-le and utf-16-be write no mark."""
-    written = "Grüße, 漢字 😀\r\nand more\n"
-    mark = "\ufeff" if encoding in ("utf-16-le", "utf-16-be") else ""
-    (tmp_path / "a.txt").write_bytes((mark + written).encode(encoding))
-    (tmp_path / "b.txt").write_text("something else")
-    folder = text.main([str(tmp_path), f"--out_dir={tmp_path / 'out'}"])
-    assert written.encode() in sum(documents(folder).values(), [])
-
-
-def test_a_limit_that_leaves_one_document_is_refused_with_the_limit(tmp_path):
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text(f"a few words of {name}\n" * 100)
-    with pytest.raises(tokens.DataError, match="raise --max_docs and --max_tokens"):
-        text.main([str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), "--max_docs=1", f"--out_dir={tmp_path / 'out'}"])
-
-
-def test_one_short_file_is_refused_with_what_to_do(tmp_path):
-    (tmp_path / "short.txt").write_text("a few words\n\n" * 100)
-    with pytest.raises(tokens.DataError, match="short.txt.*give more text.*text/prepare.py --help says what a"):
-        text.main([str(tmp_path / "short.txt"), f"--out_dir={tmp_path / 'out'}"])
-    assert not [*tmp_path.glob("out/*")]
-
-
-def test_train_makes_the_folders_of_the_standard_library_and_no_others(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(stdlib, "main", made.append)
-    monkeypatch.chdir(tmp_path)
-    stdlib.make("data/text/bytes")
-    (tmp_path / "data" / "stdlib" / "gpt2").mkdir(parents=True)
-    (tmp_path / "data" / "stdlib" / "gpt2" / "meta.json").touch()
-    stdlib.make("data/stdlib/gpt2")
-    assert made == []
-    stdlib.make("data/stdlib/foo")
-    assert made == []
-    stdlib.make("data/stdlib/bytes/")
-    stdlib.make("data/stdlib/gpt2_spaced")
-    assert made == [["--tokenizer=bytes", "--out_dir=data/stdlib/bytes"],
-                    ["--tokenizer=gpt2", "--spaced", "--out_dir=data/stdlib/gpt2_spaced"]]
+        assert np.array_equal(everything(half_read.train), before)
 
 
 @pytest.mark.parametrize("folder, command", [
@@ -602,9 +364,145 @@ def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(fold
         tokens.load(folder)
 
 
+def test_for_a_folder_of_texts_the_advice_writes_nothing_into_it(tmp_path):
+    books = tmp_path / "two books"
+    books.mkdir()
+    (books / "a.txt").write_text("a few words")
+    for path in books, books / "a.txt":
+        with pytest.raises(tokens.DataError) as error:
+            tokens.load(path)
+        advice = f"run python data/text/prepare.py '{path}', and pass the folder that it makes (data/text/bytes)"
+        assert str(error.value) == f"{path} has no token files: {advice}"
+    with pytest.raises(tokens.DataError, match="run python .*data/text/prepare.py, and pass the folder that it makes"):
+        tokens.load(ROOT / "data" / "text")
+
+
+# ---- local text --------------------------------------------------------------------------------------------------
+
+
+def test_the_standard_library_is_whole_large_enough_and_always_in_the_same_order(tmp_path, monkeypatch):
+    folder = stdlib.main([f"--out_dir={tmp_path}"])
+    assert len(tokens.load(folder).val) >= 100_000
+    written = b"".join(np.fromfile(path, "<u2").astype(np.uint8).tobytes() for path in folder.glob("*.bin"))
+    assert b"\0" + pathlib.Path(json.__file__).read_bytes() + b"\0" in written  # end of text, 256, is now 0
+    names, rglob = stdlib.names(), pathlib.Path.rglob
+    monkeypatch.setattr(pathlib.Path, "rglob", lambda *args: reversed([*rglob(*args)]))
+    assert stdlib.names() == names and len(names) > 500
+
+
+def test_train_makes_the_folders_of_the_standard_library_and_no_others(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(stdlib, "main", made.append)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "stdlib" / "gpt2").mkdir(parents=True)
+    (tmp_path / "data" / "stdlib" / "gpt2" / "meta.json").touch()
+    for folder in "data/text/bytes", "data/stdlib/gpt2", "data/stdlib/foo", "data/stdlib/bytes/":
+        stdlib.make(folder)
+    stdlib.make("data/stdlib/gpt2_spaced")
+    assert made == [["--tokenizer=bytes", "--out_dir=data/stdlib/bytes"],
+                    ["--tokenizer=gpt2", "--spaced", "--out_dir=data/stdlib/gpt2_spaced"]]
+
+
+def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
+    source = tmp_path / "source"
+    encodings = ["utf-16-le", "utf-16-be", "utf-32-le"]  # Python writes no mark in these
+    marked = {f"{name}.txt": f"\ufeff{name} 漢字 😀\r\n".encode(name) for name in encodings}
+    files = {"a.txt": b"crlf\r\nnul \0 kept", "deep/b.md": b"latin \xe9\xff1", "deep/f": "é".encode() * 9,
+             "empty": b"", ".git/c": b"hidden", "d.bin": bytes(range(256)) * 40, "e": b"text\0" * 900,
+             "m.txt": "\ufeffmark".encode()} | marked
+    for name, data in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(data)
+    os.mkfifo(source / "pipe")
+    folder = text.main([str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}"])
+    found = sum(documents(folder).values(), [])
+    expected = ["crlf\r\nnul \0 kept", "latin \ufffd\ufffd1", "é" * 9, "mark"]
+    expected += [f"{name} 漢字 😀\r\n" for name in encodings]
+    assert sorted(found) == sorted(text.encode() for text in expected)
+    printed = capsys.readouterr().out
+    assert "2 binary files left out" in printed and "2 U+FFFD" in printed and "b.md" in printed
+    before = contents(folder)
+    text.main([str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}"])  # its token files are no text
+    assert contents(folder) == before
+
+
+def test_one_file_gives_both_splits_and_nothing_is_lost(tmp_path):
+    paragraphs = [f"{i} " + "word " * (i % 300) + "\r\n\r\n" for i in range(1000)]
+    (tmp_path / "one.txt").write_text("".join(paragraphs), newline="")
+    splits = documents(text.main([str(tmp_path / "one.txt"), f"--out_dir={tmp_path / 'out'}"]))
+    found = sorted(splits["train"] + splits["val"], key=lambda document: int(document.split()[0]))
+    assert b"".join(found) == "".join(paragraphs).encode() and splits["val"]
+    assert all(16_384 <= len(document) < 20_000 for document in found[:-1])
+
+
+def many_paragraphs(name, n):
+    return "".join(f"{name} {i} " + "word " * 100 + "\n\n" for i in range(n))
+
+
+def split_by_name(folder):
+    """The names (first words) of the documents of each split."""
+    return [{document.split()[0].decode() for document in split} for split in documents(folder).values()]
+
+
+def test_all_pieces_of_one_of_many_files_are_in_the_same_split_and_the_files_to_validate_on_are_named(tmp_path, capsys):
+    for i in range(30):
+        (tmp_path / f"{i}.txt").write_text(many_paragraphs(f"{i}", 50 + i * 10))  # up to 11 pieces
+    (tmp_path / "copy.txt").write_text((tmp_path / "7.txt").read_text())
+    files = sorted(map(str, tmp_path.glob("*.txt")))
+    validated = set()
+    for seed in range(4):
+        folder = text.main([*files, f"--seed={seed}", "--val_fraction=0.2", "--shard_size=50000",
+                            f"--out_dir={tmp_path / f'{seed}'}"])
+        train, val = split_by_name(folder)
+        assert len(documents(folder)["train"]) > 3 * len(train) and not train & val and len(train | val) == 30
+        said, names = capsys.readouterr().out.splitlines()[-1].split(": ")
+        named = {pathlib.Path(name).stem for name in names.removesuffix(", ...").split(", ")}
+        assert said == "validation is of other files than training" and named <= val | {"copy"} and len(named) > 2
+        validated.add(frozenset(val))
+    assert len(validated) == 4
+
+
+def test_each_of_two_files_is_split_so_that_validation_has_its_share_of_both(tmp_path, capsys):
+    for name, n in ("large", 4000), ("small", 2000):
+        (tmp_path / name).write_text(many_paragraphs(name, n))  # 120 pieces and 60
+    folder = text.main([str(tmp_path / "large"), str(tmp_path / "small"), f"--out_dir={tmp_path / 'out'}"])
+    train, val = split_by_name(folder)
+    assert train == val == {"large", "small"} and 0.025 < lengths(folder)[1] / sum(lengths(folder)) < 0.1
+    assert len(capsys.readouterr().out.splitlines()) == 1  # nothing to warn of
+
+
+@pytest.mark.parametrize("texts", [["short", "long " * 1000], ["alike " * 300] * 4 + ["other " * 300]])
+def test_what_is_more_than_half_of_the_text_with_its_copies_is_never_validated_on(texts, tmp_path, capsys):
+    for seed in range(8):
+        train, val = lengths(write(tmp_path / f"{seed}", [texts], f"--seed={seed}"))
+        assert 0 < val < train and "is far from --val_fraction=0.005" in capsys.readouterr().out
+
+
+TABLES = {"jsonl": datasets.Dataset.to_json, "csv": datasets.Dataset.to_csv, "parquet": datasets.Dataset.to_parquet,
+          "json": lambda table, path: table.to_json(path, lines=False, orient="records"),
+          "saved": lambda table, path: datasets.DatasetDict(one=table).save_to_disk(path, num_shards=dict(one=2))}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_of_a_table_the_column_with_the_text_is_read_and_without_its_name_it_is_refused(kind, tmp_path):
+    texts = ["NA", "null", "001", "a,b", "two\nlines", 'a "quote"', "é 😀", "crlf\r\ninside", "twice", "twice"]
+    path = tmp_path / "source" / f"table.{kind}"
+    path.parent.mkdir()
+    TABLES[kind](datasets.Dataset.from_dict(dict(id=list(range(10)), story=texts)), str(path))
+    (tmp_path / "source" / "README.md").write_text("not a row")
+    argv = [str(path.parent), f"--out_dir={tmp_path / 'out'}"]
+    for column, words in ([], r"tables, not text: .*table\..*; --column=NAME says"), \
+                         (["--column=text"], "has no column text, only id, story"), \
+                         (["--column=id"], "column id holds 0, expected text"):
+        with pytest.raises(tokens.DataError, match=words):
+            text.main(argv + column)
+    found = sum(documents(text.main([*argv, "--column=story"])).values(), [])
+    assert sorted(found) == sorted(text.encode() for text in texts)
+
+
 @pytest.mark.parametrize("argv, message", [(["nowhere"], "no file"), ([], "required"),
                                            ([__file__, "--seed=-1"], "--seed=-1, expected at least 0"),
-                                           ([__file__, "--max_tokens=-5"], "--max_tokens=-5, expected at least 0")])
+                                           ([__file__, f"--out_dir={__file__}/below"], "Not a directory")])
 def test_a_script_fails_in_one_line(argv, message, tmp_path):
     argv = [sys.executable, ROOT / "data/text/prepare.py", *argv]
     run = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)

@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import split, writer
+from data import writer
 
 COPY = ("hf://datasets/monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e/"
         "data/train-00000-of-00001.parquet")
@@ -22,11 +22,10 @@ def main(argv=None):
     cli.add_argument("--csv", help="train.csv of the Kaggle competition, instead of the copy")
     args = cli.parse_args(argv)
     path = args.csv or COPY
-    files = split.look_at([args.csv]) if args.csv else None
 
     def read(part, note):
         return writer.read_column("csv" if args.csv else "parquet", part, "comment_text")
-    return writer.write(args, path, [path], read, total=159_571, files=files)
+    return writer.write(args, path, [path], read, total=159_571, files=[args.csv] if args.csv else [])
 
 
 if __name__ == "__main__":

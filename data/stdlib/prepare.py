@@ -13,7 +13,7 @@ import sys
 import sysconfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import split, tokens, writer
+from data import tokens, writer
 
 ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
@@ -36,7 +36,7 @@ def read(name, note):
 def main(argv=None):
     args = writer.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02).parse_args(argv)
     parts = names()
-    files = split.look_at([ROOT / name for name in parts])
+    files = [ROOT / name for name in parts]
     return writer.write(args, f"Python {platform.python_version()}", parts, read, total=len(parts), files=files)
 
 
@@ -46,11 +46,9 @@ def make(folder):
     script does not give are left alone. If two processes come here at once, the second waits until the first is done.
     """
     folder = pathlib.Path(folder)
-    name = folder.absolute().name
-    dataset = folder.absolute().parent.name
-    missing = not (folder / "meta.json").exists()
-    if dataset == "stdlib" and missing and tokens.options(name):
-        main([*tokens.options(name), f"--out_dir={folder}"])
+    options = tokens.options(folder.absolute().name)
+    if folder.absolute().parent.name == "stdlib" and options and not (folder / "meta.json").exists():
+        main([*options, f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":

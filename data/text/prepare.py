@@ -19,7 +19,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import split, writer
+from data import writer
 from data.tokens import DataError
 
 SPLIT = 16_384  # characters
@@ -76,7 +76,7 @@ def choose(files, column):
     """The files to read: with a column the tables, else the text. DataError if there are tables and no column."""
     tables = [file for file in files if file.suffix.lower() in TABLES]
     if tables and not column:
-        raise DataError(f"tables, not text: {writer.some(tables)}; --column=NAME says which of their columns is the text")
+        raise DataError(f"tables, not text: {writer.some(tables)}; --column=NAME says which column is the text")
     if column:
         chosen = [file for file in tables if file.name not in BESIDE_ARROW]
         kind = "files that are no tables"
@@ -100,15 +100,16 @@ def main(argv=None):
         found += [file for file in files_in(path) if not file.resolve().is_relative_to(out)]
     parts = choose(list(dict.fromkeys(found)), args.column)  # once, of a folder and a file in it
     source = " ".join(map(str, args.paths))
-    files = split.look_at(parts)
-    if not args.column:
-        # With fewer files, one of them would be far too much to validate on.
-        whole_files = len(parts) * args.val_fraction >= 1
-        return writer.write(args, source, parts, read, files=files, whole_files=whole_files)
+    # With fewer files, one of them would be far too much to validate on. The rows of a table are not of one piece.
+    whole_files = len(parts) * args.val_fraction >= 1 and not args.column
+    if args.column:
+        source = f"{args.column} of {source}"
 
-    def read_rows(path, note):
-        return writer.read_column(TABLES[pathlib.Path(path).suffix.lower()], path, args.column)
-    return writer.write(args, f"{args.column} of {source}", parts, read_rows, files=files)
+    def read_part(path, note):
+        if args.column:
+            return writer.read_column(TABLES[pathlib.Path(path).suffix.lower()], path, args.column)
+        return read(path, note)
+    return writer.write(args, source, parts, read_part, files=parts, whole_files=whole_files)
 
 
 if __name__ == "__main__":
