@@ -4,11 +4,12 @@ Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in run
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
+    python analyze.py --hf out/tiny out/tiny_decoder --revisions 'ckpt-*' --matrices wqk.gif    # W_qk over training
     python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
-    python analyze.py --paper --plot paper.png                # every model of the paper, beside its published scores
-    python analyze.py --paper --offline --plot paper.png      # the published scores only, corrected; needs no network
+    python analyze.py --paper --offline --plot paper.png      # the published scores, corrected; needs no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
-    python analyze.py --runs data/results/published/*.csv out/tiny --plot trajectories.png  # beside the authors' runs
+
+In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two Linear layers in memory.
 
 The file begins with the two scores, as formulas of the matrix W_qk. Then come the same scores computed from W_q and W_k
 alone, which is faster; then pretrained models, runs of train.py, and the command line.
@@ -39,7 +40,7 @@ from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import arguments, figures, report, runs, tables
+from data.results import figures, report, runs, tables
 
 WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
@@ -178,16 +179,6 @@ def scores(w_q, w_k, gamma=GAMMA, device=None):
     return Scores(s.to(q), d.to(q), eq17.to(q))  # back from float64 on the CPU, if that was needed
 
 
-@full_precision()
-def symmetry_from_factors(w_q, w_k):
-    """The first of the scores alone: (..., C, r), (..., C, r) -> (...)."""
-    # |M|^2 = tr(M M^T) = tr(W_q W_k^T W_k W_q^T) = tr(W_q^T W_q W_k^T W_k), without norms of rows and columns
-    square = ((w_q.mT @ w_q) * (w_k.mT @ w_k)).sum((-2, -1))  # (...)
-    if has_digits(square, w_q, w_k):
-        return gram_trace(w_q, w_k) / square
-    return scores(w_q, w_k).symmetry
-
-
 def has_digits(square, w_q, w_k):
     """Whether all |W_qk|^2 (...), as they were computed from W_q and W_k in float32, have enough correct digits."""
     # Heads that nearly cancel leave a small difference of large numbers, which has few correct digits. And float32 ends
@@ -290,8 +281,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = checkpoint.stream([layer.names for _, layer in layers])
-        bar = tqdm(zip(layers, stream), printable(source), len(layers), leave=False, unit="layer", disable=None)
-        for (stack, layer), tensors in bar:
+        stream = tqdm(stream, printable(source), len(layers), leave=False, unit="layer", disable=None)
+        for (stack, layer), tensors in zip(layers, stream):
             w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
             if published:
                 found = [scores(*published_factors(layer, tensors, w_q, w_k), gamma, device)]
@@ -304,11 +295,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
                 head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
                 rows.append(tables.ModelScore(source, "", stack.name, layer.index, head, n, r,
                                               "published" if published else "wqk", gamma, *map(float, values)))
-            bar.set_postfix_str(bytes_read(checkpoint))
-        facts = {}
-        for stack in stacks:
-            modality = find_modality(checkpoint.config, stack.name)
-            facts[stack.name] = tables.Facts(checkpoint.n_params, stack.causal, modality)
+        facts = {stack.name: tables.Facts(checkpoint.n_params, stack.causal, find_modality(checkpoint.config, stack.name))
+                 for stack in stacks}
         # The corner of W_qk is the product of the first rows of both factors.
         corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER]))
         # The note goes to stderr: what was read, and what this checkpoint does not hold.
@@ -366,18 +354,13 @@ def score_rows(step, n_head, new, previous):
         p_q = split_heads(previous_q[layer], n_head)
         p_k = split_heads(previous_k[layer], n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
-        heads = [*scores(w_q, w_k), symmetry_from_factors(left, right)]  # (H,) each
-        # For the whole layer the factors are wide, and the plain way of `scores` is the faster one.
+        heads = [*scores(w_q, w_k), scores(left, right).symmetry]  # (H,) each
         left, right = side_by_side(left), side_by_side(right)  # (C, 2 C)
         whole = [*scores(new_q[layer], new_k[layer]), scores(left, right).symmetry]  # () each
-        rows.append(runs.RunScore(step, layer, "", *as_texts(whole)))  # an empty cell for the head: the whole layer
-        for head, values in enumerate(zip(*heads)):
-            rows.append(runs.RunScore(step, layer, head, *as_texts(values)))
+        for head, values in [("", whole), *enumerate(zip(*heads))]:  # an empty cell for the head: the whole layer
+            texts = [f"{value:.6f}" for value in values]
+            rows.append(runs.RunScore(step, layer, head, *texts))
     return rows
-
-
-def as_texts(values):
-    return [f"{value:.6f}" for value in values]
 
 
 def split_heads(w, n_head):
@@ -441,40 +424,34 @@ def analyze_models(args):
     takes_long = args.paper or args.suite or suites.are_trainings(targets)
     rows = tables.rows_so_far(path, takes_long, targets, args)
     done = suites.scored_before(targets, rows, path) if takes_long else set()
-    to_score = []
-    if not args.offline:
-        to_score = [target for target in targets if target not in done]
+    to_score = [target for target in targets if target not in done and not args.offline]
     if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
         raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
 
-    # Say how many bytes each training will take before reading them.
-    surveys = suites.survey(targets, to_score)
-    for seen in surveys:
-        print(printable(seen.line()), file=sys.stderr)
-
+    causal = suites.survey(targets, to_score)
     rows, results = score_all(to_score, rows, path, args)
     if args.matrices and results:
-        matrices = [(target.label(), result.rows, result.corner) for target, result in results.items()]
-        figures.plot_matrices(matrices, args.matrices)
+        if args.matrices.endswith(".gif"):
+            figures.plot_movie(results, args.matrices)
+        else:
+            figures.plot_matrices(results.values(), args.matrices)
     # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:
-        report.report_paper([row for row in rows if not row.revision], results, args.plot)  # none of a training
+        report.report_paper(rows, results, args.plot)
     elif args.suite and rows:
-        report.report_suite(members, rows, targets, surveys, args.plot)
-    elif surveys and rows:
-        report.report_trainings(rows, targets, surveys, args.plot)
+        report.report_suite(members, rows, targets, causal, args.plot)
+    elif takes_long and rows:
+        report.report_trainings(rows, targets, causal, args.plot)
     elif results:
-        rows = [row for result in results.values() for row in result.rows]  # those that were scored now
-        with_layers = len(targets) == 1 or (args.per_head and not args.csv)
-        report.report_models(rows, results, with_layers, args.plot)
+        report.report_models(results, len(targets) == 1 or (args.per_head and not args.csv), args.plot)
     return 1 if errors or len(results) < len(to_score) else 0
 
 
 def main(argv):
     open_streams()
-    args = arguments.parse(argv, __doc__, GAMMA)
+    args = report.parse(argv, __doc__, GAMMA)
     try:
-        arguments.check(args)  # refuse what would fail only after hours
+        report.check(args)
         if args.runs:
             report.report_runs(args)
         else:

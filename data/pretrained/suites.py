@@ -3,14 +3,13 @@ Finds what to score if a name stands for several checkpoints: the checkpoints of
 
     find_targets("EleutherAI/pythia-160m", "step*")        # branches and tags that match, in the order of training
     find_targets("google/multiberts-seed_0-step_*k")       # repositories that match
-    find_targets("out/run", "checkpoint-*")                # folders that match; or find_targets("out/run/checkpoint-*")
+    find_targets("out/run", "checkpoint-*")                # folders or files that match; or "out/run/checkpoint-*"
     find_all(find_suite("ettin"))                          # models that differ in the objective and in little else
 
 For each member, suites.csv says where it is, what it was trained for, and how we know that it exists.
 """
 
 import csv
-import difflib
 import glob
 import os
 import re
@@ -23,12 +22,15 @@ from tqdm import tqdm
 
 from data.pretrained.files import CheckpointError, printable, require
 from data.pretrained.layouts import LayoutError, find_stacks
-from data.pretrained.sources import find_source, is_hub_id, open_checkpoint, without_address
+from data.pretrained.sources import SUFFIXES, find_source, is_hub_id, open_checkpoint, without_address
 
 SUITES = Path(__file__).parent / "suites.csv"
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
 UNITS = {None: 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 LATER_PHASES = ["ext", "decay"]  # of Ettin, in the order of its training; both count their steps anew
+# The name of a checkpoint among others of its training, which a shell may have found. Not every name with a number is
+# one: llama-7b and llama-13b are two models.
+CHECKPOINT = re.compile(r"(step|checkpoint|ckpt|iter|epoch)[-_]?\d|model_\d+\.pt$")
 
 
 class Target(NamedTuple):
@@ -63,16 +65,14 @@ def read_step(name: str) -> tuple[str, float] | None:
 
 def in_order(names: list[str]) -> list[tuple[str, float]]:
     """
-    (name, step) in the order of training. Names without a number are left out.
+    (name, step) in the order of training, of names that tell a step.
 
     If a later phase counts its steps from 0 again, the last step of the phase before is added to them.
     """
     phases = {}  # phase -> (step, name)
     for name in names:
-        found = read_step(name)
-        if found:
-            phase, step = found
-            phases.setdefault(phase, []).append((step, name))
+        phase, step = read_step(name)
+        phases.setdefault(phase, []).append((step, name))
     ordered, end = [], 0.0
     for phase in sorted(phases, key=phase_order):
         checkpoints = sorted(phases[phase])
@@ -107,42 +107,43 @@ def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit
     """
     The checkpoints that a name stands for.
 
-    revisions: a glob for the branches and tags of a repository, or for the folders in a folder. The name may be a glob
-    itself, for folders or repositories. stride and limit apply to every training by itself.
+    revisions: a glob for the branches and tags of a repository, or for the folders and files in a folder. The name may
+    be a glob itself. stride and limit apply to every training by itself.
     """
     name = without_address(name)
-    if is_pattern(name):
-        require(not revisions, f"{name} is a pattern itself: give it or --revisions")
-        matches = find_matches(name)
-        trainings = {}  # the name of a training, with a * for the step -> its names
-        for match in matches:
-            found = read_step(match)
-            if found:
-                phase, _ = found
-                trainings.setdefault(f"{phase}*", []).append(match)
-        sources = {match: match for match in matches}
-    elif revisions:
+    if revisions:
         sources = find_revisions(name, revisions)
-        trainings = {name: list(sources)}
-    else:
-        return [Target(name, "", find_source(name))]
-    targets = []
-    for model, names in trainings.items():
-        training = [Target(model, found, sources[found], step) for found, step in in_order(names)]
-        targets += thin_out(training, stride, limit)
-    asked = f"{name} {revisions}" if revisions else name
-    require(targets, f"nothing that matches {asked} has a step in its name")
-    say_what_is_left_out(asked, list(sources))
-    return targets
+        return order(sources, f"{name} {revisions}", stride, limit, model=name)
+    if is_pattern(name):
+        return order({match: match for match in find_matches(name)}, name, stride, limit)
+    return [Target(name, "", find_source(name))]
 
 
-def say_what_is_left_out(asked: str, matches: list[str]):
-    """A line on stderr, if some of the names have no step, such as the branch main."""
-    without_step = sorted(match for match in matches if not read_step(match))
+def order(sources: dict[str, str], asked: str, stride: int, limit: int | None, model: str = "") -> list[Target]:
+    """
+    The checkpoints of one training or of several, each in the order of its steps. sources: {name: what open_checkpoint
+    takes}. asked: what the user wrote. model: the model of all; "": a training is of the names that differ in the step
+    alone, and called by these with a * for the step.
+    """
+    trainings = {}  # model -> the names of its checkpoints
+    without_step = []  # as the branch main
+    for name in sorted(sources):
+        found = read_step(name)
+        if found:
+            phase, _ = found
+            trainings.setdefault(model or f"{phase}*", []).append(name)
+        else:
+            without_step.append(name)
+    require(trainings, f"nothing that matches {asked} has a step in its name")
     if without_step:
         shown = ", ".join(without_step[:3]) + (", ..." if len(without_step) > 3 else "")
-        print(printable(f"{asked}: {len(without_step)} of the {len(matches)} that match have no step in their names, "
+        print(printable(f"{asked}: {len(without_step)} of the {len(sources)} that match have no step in their names, "
                         f"and are left out: {shown}"), file=sys.stderr)
+    targets = []
+    for of_model, names in trainings.items():
+        training = [Target(of_model, name, sources[name], step) for name, step in in_order(names)]
+        targets += thin_out(training, stride, limit)
+    return targets
 
 
 def is_glob(name: str) -> bool:
@@ -154,24 +155,29 @@ def is_pattern(name: str) -> bool:
     return is_glob(name) and not os.path.exists(os.path.expanduser(name))
 
 
+def find_files(pattern: str) -> list[str]:
+    """The folders and the files of weights that match a glob."""
+    paths = glob.glob(os.path.expanduser(pattern))
+    return [path for path in paths if os.path.isdir(path) or path.endswith(SUFFIXES)]
+
+
 def find_matches(pattern: str) -> list[str]:
-    """The folders that match a glob; if there are none, the repositories of the Hub that match it."""
-    folders = [path for path in glob.glob(os.path.expanduser(pattern)) if os.path.isdir(path)]
-    if folders:
-        return folders
-    require(re.fullmatch(r"[^/.~]+/[^/]+", pattern), f"no folder matches {pattern}")
+    """The folders and files that match a glob; if there are none, the repositories of the Hub that match it."""
+    paths = find_files(pattern)
+    if paths:
+        return paths
+    require(re.fullmatch(r"[^/.~]+/[^/]+", pattern), f"no folder or file matches {pattern}")
     from data.pretrained.hub import list_repos  # here, so that local files need no Hub client
 
     return list_repos(pattern)
 
 
 def find_revisions(name: str, pattern: str) -> dict[str, str]:
-    """{revision: what open_checkpoint takes}: branches and tags of a repository, or folders in a folder."""
-    folder = Path(os.path.expanduser(name))
-    if folder.is_dir():
-        found = {path.name: str(path) for path in folder.glob(pattern) if path.is_dir()}
-        require(found, f"no folder in {name} matches {pattern}")
-        return found
+    """{revision: what open_checkpoint takes}: branches and tags of a repository, or what matches in a folder."""
+    if os.path.isdir(os.path.expanduser(name)):
+        paths = find_files(f"{glob.escape(name)}/{pattern}")
+        require(paths, f"no folder or file in {name} matches {pattern}")
+        return {os.path.basename(path): path for path in paths}
     from data.pretrained.hub import list_revisions
 
     repo = find_source(name)
@@ -187,7 +193,6 @@ def at_revision(target: Target, revision: str) -> Target:
     """The same model at one branch, tag or commit."""
     require(not os.path.exists(os.path.expanduser(target.source)),
             f"{target.source} is local, where there is no revision {revision}")
-    require("@" not in target.source, f"{target.source} names a revision itself: give it or --revision={revision}")
     return target._replace(revision=revision, source=f"{target.source}@{revision}")
 
 
@@ -218,43 +223,34 @@ CAUSAL = {"0": False, "1": True, "": None}
 
 
 def read_suites(path=SUITES) -> list[Member]:
-    members = []
+    members = {}  # (suite, name, revision) -> Member; a CSV of scores tells members apart by name and revision
     try:
         with open(path, newline="", encoding="utf-8-sig") as f:  # -sig: a spreadsheet puts a mark before the text
-            reader = csv.DictReader(f)
-            require(reader.fieldnames == list(Member._fields), f"{path} is no list of a suite: its columns are not "
-                                                               f"{','.join(Member._fields)}")
-            named = set()  # (suite, name, revision); a CSV of scores tells members apart by name and revision
-            for row in reader:
-                line = f"{path}, line {reader.line_num}"
-                member = read_member(row, line)
+            for number, row in enumerate(csv.DictReader(f), 2):
+                member = read_member(row, f"{path}, line {number}")
                 key = member.suite, member.name, member.revision
-                require(key not in named, f"{line}: suite {member.suite} has a member {member.name} above, of the same "
-                                          "revision: give it another name")
-                named.add(key)
-                members.append(member)
+                require(key not in members, f"{path}, line {number}: suite {member.suite} has a member {member.name} "
+                                            "above, of the same revision: give it another name")
+                members[key] = member
     except (UnicodeDecodeError, csv.Error) as e:
         raise CheckpointError(f"{path} is no list of a suite ({e})") from e
     require(members, f"{path} lists no model")
-    return members
+    return list(members.values())
 
 
 def read_member(row: dict, line: str) -> Member:
     """A Member from the text of its cells. line: where it stands, for the message of an error."""
-    whole = None not in row and None not in row.values()  # as csv marks cells that are too many, or missing
-    require(whole, f"{line} has not {len(Member._fields)} cells")
-    require(row["kind"] in KINDS, f"{line}: kind is {row['kind']!r}, expected one of {', '.join(KINDS)}")
-    require(row["causal"] in CAUSAL, f"{line}: causal is {row['causal']!r}, expected 0, 1 or nothing")
-    is_dose = re.fullmatch(r"(\d+(\.\d+)?)?", row["dose"])
-    require(is_dose, f"{line}: dose is {row['dose']!r}, expected a number or nothing")
-    require(row["dose"] or row["kind"] != "dose", f"{line}: kind is dose, and its dose is empty")
-    dose = float(row["dose"]) if row["dose"] else None
-    member = Member(**(row | dict(causal=CAUSAL[row["causal"]], dose=dose)))
-    if member.kind == "training":
-        require(is_training(member), f"{line}: kind is 'training', and neither hub_id nor revision is a pattern")
-    else:
-        require(not is_training(member), f"{line}: kind is {member.kind!r}, and its hub_id or revision is a pattern: "
-                                         "only a training has several checkpoints")
+    try:
+        causal = CAUSAL[row["causal"]]
+        dose = float(row["dose"]) if row["dose"] else None
+        member = Member(**(row | dict(causal=causal, dose=dose)))
+    except (KeyError, ValueError, TypeError) as e:  # TypeError: too many cells, or too few
+        raise CheckpointError(f"{line} is no row of {','.join(Member._fields)}, where causal is 0, 1 or nothing, and "
+                              "dose a number or nothing") from e
+    require(member.kind in KINDS, f"{line}: kind is {member.kind!r}, expected one of {', '.join(KINDS)}")
+    require((dose is None) == (member.kind != "dose"), f"{line}: a dose goes with kind 'dose', and only with that")
+    require(is_training(member) == (member.kind == "training"),
+            f"{line}: hub_id or revision is a pattern where kind is 'training', and only there")
     return member
 
 
@@ -265,10 +261,7 @@ def find_suite(name: str) -> list[Member]:
         return read_suites(name)
     members = read_suites()
     names = list(dict.fromkeys(member.suite for member in members))
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    require(name in names,
-            f"no suite {name}{hint}: there are {', '.join(names)}, or a CSV of the form of {SUITES.name}")
+    require(name in names, f"no suite {name}: there are {', '.join(names)}, or a CSV of the form of {SUITES.name}")
     return [member for member in members if member.suite == name]
 
 
@@ -283,11 +276,8 @@ def suite_targets(member: Member, stride: int = 1, limit: int | None = None) -> 
     return [target]
 
 
-def is_training(entry) -> bool:
-    """Whether a member of a suite, or a name, stands for the checkpoints of a training."""
-    if isinstance(entry, Member):
-        return is_glob(entry.revision) or is_pattern(entry.hub_id)
-    return is_pattern(without_address(entry))
+def is_training(member: Member) -> bool:
+    return is_glob(member.revision) or is_pattern(member.hub_id)
 
 
 # ---- all that is asked for ---------------------------------------------------------------------------------------
@@ -296,9 +286,8 @@ def is_training(entry) -> bool:
 def find_all(entries, revision: str | None = None, revisions: str | None = None, stride: int = 1,
              limit: int | None = None) -> tuple[list[Target], dict[str, CheckpointError]]:
     """The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found."""
-    if stride > 1 or limit is not None:
-        require(revisions or any(is_training(entry) for entry in entries),
-                "--stride and --limit take some of the checkpoints of a training, which is not asked for: give none")
+    if are_of_a_shell(entries) and not revisions:
+        return order({path: path for path in entries}, os.path.dirname(entries[0]), stride, limit), {}
     targets, errors = [], {}
     for entry in entries:
         is_member = isinstance(entry, Member)
@@ -315,6 +304,14 @@ def find_all(entries, revision: str | None = None, revisions: str | None = None,
     return list(dict.fromkeys(targets)), errors
 
 
+def are_of_a_shell(entries) -> bool:
+    """Whether a shell has made these names of out/run/checkpoint-*: several in one folder, with steps in their names."""
+    if not all(isinstance(entry, str) and os.path.exists(entry) for entry in entries):
+        return False
+    folders_of_trainings = {os.path.dirname(path) for path in entries if CHECKPOINT.search(os.path.basename(path))}
+    return len(entries) > 1 and all(os.path.dirname(path) in folders_of_trainings for path in entries)
+
+
 def are_trainings(targets: list[Target]) -> bool:
     """Whether targets are checkpoints of trainings. CheckpointError if only some are, because their tables differ."""
     alone = [target.label() for target in targets if target.step is None]
@@ -324,62 +321,41 @@ def are_trainings(targets: list[Target]) -> bool:
 
 
 def scored_before(targets: list[Target], rows: list, path: str) -> set[Target]:
-    """The targets that have rows in the CSV file at path, and of which no local file is newer than this CSV."""
+    """The targets that have rows in the CSV file at path, and that have not changed since it was written."""
     named = {(row.model, row.revision) for row in rows}
     return {target for target in targets
             if (target.model, target.revision) in named and not is_newer(target.source, path)}
 
 
 def is_newer(source: str, path: str) -> bool:
-    """Whether a local checkpoint has a file that was changed after the file at path. Of the Hub it cannot be told."""
-    folder = Path(os.path.expanduser(source))
-    files = [folder, *folder.rglob("*")]  # source may also be a file; inside of a file there is nothing
-    changed = [file.stat().st_mtime for file in files if file.is_file()]
+    """Whether a local checkpoint has a file that changed after the file at path. Of the Hub it cannot be told."""
+    checkpoint = Path(os.path.expanduser(source))
+    files = [file.stat() for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
+    # A copy may keep the time of its original (cp -p, rsync -a). When it came here, ctime tells.
+    changed = [max(file.st_mtime, file.st_ctime) for file in files]
     return max(changed, default=0.0) > os.path.getmtime(path)
 
 
-class Survey(NamedTuple):
-    """What the first checkpoint of a training tells about all of them."""
-
-    model: str
-    n_checkpoints: int
-    n_left: int
-    n_bytes: int | None  # size of the queries and keys of one checkpoint
-    causal: dict[str, bool | None]  # stack -> causal
-
-    def line(self) -> str:
-        found = f"{self.model}: {self.n_checkpoints} checkpoints"
-        if self.n_left == 0:
-            return f"{found}, all of which were read before"
-        if self.n_bytes is None:
-            return f"{found}, {self.n_left} to read"
-        size = tqdm.format_sizeof(self.n_bytes * self.n_left, "B")
-        return f"{found}, {self.n_left} to read: {size} of queries and keys"
-
-
-def survey(targets: list[Target], left: list[Target]) -> list[Survey]:
+def survey(targets: list[Target], left: list[Target]) -> dict[tuple[str, str], bool | None]:
     """
-    One Survey for each training in targets, from the header of its first checkpoint. left: the targets that are still
-    to be read. If the first checkpoint cannot be opened, n_bytes is None, and the error comes when it is scored.
+    {(model, stack): causal} of all trainings in targets, and on stderr a line for each: how many bytes there are to
+    read. Both are from the header of its first checkpoint. left: the targets that are still to be read.
     """
-    surveys = []
+    causal = {}
     for model in dict.fromkeys(target.model for target in targets if target.step is not None):
         checkpoints = [target for target in targets if target.model == model]
-        mine = [target for target in left if target.model == model]
-        first = mine[0] if mine else checkpoints[0]
+        to_read = [target for target in left if target.model == model]
+        line = f"{model}: {len(checkpoints)} checkpoints, {len(to_read)} to read"
         try:
-            n_bytes, causal = read_headers(first.source)
-        except (CheckpointError, LayoutError):
-            n_bytes, causal = None, {}
-        surveys.append(Survey(model, len(checkpoints), len(mine), n_bytes, causal))
-    return surveys
-
-
-def read_headers(source: str) -> tuple[int, dict[str, bool | None]]:
-    """-> the size of the queries and keys of a checkpoint in bytes, and {stack: causal}."""
-    with open_checkpoint(source) as checkpoint:
-        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-        stacks = find_stacks(checkpoint.config, shapes)
-        names = {name for stack in stacks for layer in stack.layers for name in layer.names}
-        n_bytes = sum(checkpoint.tensors[name].end - checkpoint.tensors[name].start for name in names)
-        return n_bytes, {stack.name: stack.causal for stack in stacks}
+            with open_checkpoint((to_read or checkpoints)[0].source) as checkpoint:
+                shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+                stacks = find_stacks(checkpoint.config, shapes)
+                names = {name for stack in stacks for layer in stack.layers for name in layer.names}
+                n_bytes = len(to_read) * sum(checkpoint.tensors[name].n_bytes for name in names)
+        except (CheckpointError, LayoutError):  # said when it is scored
+            stacks, n_bytes = [], 0
+        if n_bytes:
+            line += f": {tqdm.format_sizeof(n_bytes, 'B')} of queries and keys"
+        print(printable(line), file=sys.stderr)
+        causal |= {(model, stack.name): stack.causal for stack in stacks}
+    return causal

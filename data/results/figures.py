@@ -10,13 +10,17 @@ from string import ascii_lowercase
 
 import numpy as np
 
-from data.results import null
-from data.results.runs import replacing
+from data.results.runs import replacing, require
+from data.results.tables import GAMMA, SCORES, band, quartiles
 
 ENCODER, DECODER, UNKNOWN = "#2166ac", "#8e3b9e", "0.5"
+SHADES = {False: "Blues", True: "Purples", None: "Greys"}  # by causal
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 LETTERS = [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)]  # a, ..., aa
+
+
+# ---- colours and panels ------------------------------------------------------------------------------------------
 
 
 def kind_of(causal):
@@ -32,6 +36,25 @@ def colour_of(causal):
     return DECODER if causal else ENCODER
 
 
+def shades(causal):
+    """A colour for each item of a list of True (decoder), False (encoder) and None; each kind from light to dark."""
+    from matplotlib import colormaps
+
+    colours = []
+    for i, is_causal in enumerate(causal):
+        n = causal.count(is_causal)
+        nth = causal[:i].count(is_causal)  # how many of its kind come before it
+        alone = n == 1
+        colours.append(colour_of(is_causal) if alone else colormaps[SHADES[is_causal]](0.45 + 0.5 * nth / (n - 1)))
+    return colours
+
+
+def layer_colour(layer, n_layer):
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](0.9 * layer / n_layer)
+
+
 def formats():
     """The formats that a picture can have: png, pdf, svg, ..."""
     from matplotlib.backend_bases import FigureCanvasBase
@@ -39,28 +62,42 @@ def formats():
     return sorted(FigureCanvasBase.get_supported_filetypes())
 
 
-@contextlib.contextmanager
-def figure(path, widths, rows=1, inches=2.4):
-    """Axes (rows, len(widths)) to draw on. At the end they are saved, in the format that the name of the file says."""
+def make_axes(widths, rows, size):
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    fig, axes = plt.subplots(rows, len(widths), figsize=(max(11, inches * len(widths)), 3.4 * rows),
-                             layout="constrained", width_ratios=widths, squeeze=False)
+    return plt.subplots(rows, len(widths), figsize=size, layout="constrained", width_ratios=widths, squeeze=False)
+
+
+@contextlib.contextmanager
+def figure(path, widths, rows=1, inches=2.4):
+    """Axes (rows, len(widths)) to draw on. At the end they are saved, in the format that the name of the file says."""
+    fig, axes = make_axes(widths, rows, (max(11, inches * len(widths)), 3.4 * rows))
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
     with replacing(path) as temporary, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a letter that the font does not have: a box stands for it
         fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:] or "png")
+    close(fig)
+
+
+def close(fig):
+    from matplotlib import pyplot as plt
+
     plt.close(fig)
 
 
 def plain(name):
     """The name of a model or an arm as a text of a picture, where a $ would begin a formula."""
     return str(name).replace("$", r"\$")
+
+
+def short(name):
+    """The end of a long name, so that it fits above a panel."""
+    return plain(name if len(name) <= 24 else f"...{name[-21:]}")
 
 
 def put_titles(axes, titles):
@@ -88,20 +125,32 @@ def put_legend(axis, handles=None, ncols=1):
     axis.figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, ncols=ncols)
 
 
-def put_null(axis, score, n, r, gamma=null.GAMMA):
+def put_null(axis, score, n, r, gamma=GAMMA):
     """Draw a grey band, if it is known: the range of 95 of 100 random matrices."""
-    band = null.band(score, n, r, gamma)
-    if band:
-        axis.axhspan(*band, color="0.93", lw=0, zorder=-1)
+    limits = band(score, n, r, gamma)
+    if limits:
+        axis.axhspan(*limits, color="0.93", lw=0, zorder=-1)
 
 
-def layer_colour(layer, n_layer):
-    from matplotlib import colormaps
+def name_null(axis):
+    """Explain the grey band in the legend."""
+    axis.plot([], [], color="0.9", lw=5, label="95 of 100\nrandom matrices")
 
-    return colormaps["viridis"](0.9 * layer / n_layer)
+
+def draw_quartiles(axis, steps, values, **style):
+    """values (S, L): a line for the median over layers, a band from quartile to quartile."""
+    q1, median, q3 = quartiles(values)  # (S,) each
+    axis.plot(steps, median, **style)
+    axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
 
 
-# ---- pretrained models -------------------------------------------------------------------------------------------
+def draw_bar(axis, x, found, **style):
+    """A dot at the median, a bar from quartile to quartile. found: (q1, median, q3)"""
+    q1, median, q3 = found
+    axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)
+
+
+# ---- many models -------------------------------------------------------------------------------------------------
 
 
 def plot_models(summaries, path):
@@ -109,112 +158,77 @@ def plot_models(summaries, path):
     Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
     matrices. The numbers at the dots refer to the legend.
     """
-    with figure(path, [1, 1]) as ((symmetry, directionality),):
-        for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
+    with figure(path, [1, 1]) as (panels,):
+        for axis, score in zip(panels, SCORES):
             for number, summary in enumerate(summaries, 1):
                 draw_summary(axis, number, summary, score)
             put_zero(axis)
-            axis.set(xscale="log", xlabel="parameters", ylabel=f"{score} of $W_{{qk}}$")
-            put_parameter_ticks(axis)
-        put_titles((symmetry, directionality), ["median and quartiles over layers", "the same of directionality"])
-        put_legend_of_models(symmetry, summaries)
+            axis.set_ylabel(f"{score} of $W_{{qk}}$")
+            put_parameters(axis)
+        put_titles(panels, ["median and quartiles over layers", "the same of directionality"])
+        first = panels[0]
+        for causal in dict.fromkeys(summary.facts.causal for summary in summaries):  # each once, in their order
+            first.plot([], [], "o", color=colour_of(causal), label=kind_of(causal))
+        for modality in dict.fromkeys(summary.facts.modality for summary in summaries):
+            first.plot([], [], MARKERS[modality], color="0.6", label=modality)
+        name_null(first)
+        for number, summary in enumerate(summaries, 1):
+            first.plot([], [], " ", label=f"{number} {plain(summary.name())}")
+        handles, _ = first.get_legend_handles_labels()
+        put_legend(first, handles, ncols=1 + len(handles) // 17)  # so many are as high as the figure
 
 
 def draw_summary(axis, number, summary, score):
     """One stack in the panel of a score."""
-    x = summary.n_params
-    q1, median, q3 = getattr(summary, score)
-    band = null.band(score, summary.n, summary.r, summary.gamma)
-    if band:
-        axis.plot([x, x], band, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
-    axis.errorbar(x, median, [[median - q1], [q3 - median]], ms=5, lw=1, alpha=0.8, mec="white", mew=0.5,
-                  fmt=MARKERS[summary.modality], color=colour_of(summary.causal))
-    axis.annotate(str(number), (x, median), (4, 2), textcoords="offset points", fontsize=7)
+    x, layer = summary.facts.n_params, summary.layers[0]
+    limits = band(score, layer.n, layer.r, layer.gamma)
+    if limits:
+        axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
+    found = summary.quartiles(score)
+    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker=MARKERS[summary.facts.modality],
+             color=colour_of(summary.facts.causal))
+    axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
 
 
-def put_legend_of_models(axis, summaries):
-    """What colours, marks and numbers stand for."""
-    for causal in dict.fromkeys(summary.causal for summary in summaries):  # each once, in their order
-        axis.plot([], [], "o", color=colour_of(causal), label=kind_of(causal))
-    for modality in dict.fromkeys(summary.modality for summary in summaries):
-        axis.plot([], [], MARKERS[modality], color="0.6", label=modality)
-    axis.plot([], [], color="0.88", lw=5, label="95 of 100\nrandom matrices")
-    for number, summary in enumerate(summaries, 1):
-        axis.plot([], [], " ", label=f"{number} {plain(Path(summary.model).name)} {summary.stack}".strip())
-    handles, _ = axis.get_legend_handles_labels()
-    put_legend(axis, handles, ncols=1 + len(handles) // 17)  # so many are as high as the figure
+def put_parameters(axis):
+    """A logarithmic axis of parameters, with ticks such as 100M and 2B."""
+    from matplotlib.ticker import LogLocator, NullLocator
 
-
-def put_parameter_ticks(axis):
-    """At most five ticks: 100M, 200M, 500M, 1B, ... Powers of ten alone may be none if all models have one size."""
-    from matplotlib.ticker import FixedLocator, NullLocator
-
+    axis.set(xscale="log", xlabel="parameters")
     low, high = axis.get_xlim()
-    if high < 4 * low:  # one model, or models of one size
-        low, high = low / 2, 2 * high
-    axis.set_xlim(low, high)  # fix the limits, because the new ticks would change them
-    candidates = [digit * 10.0**power for power in range(3, 13) for digit in (1, 2, 5)]
-    ticks = [tick for tick in candidates if low <= tick <= high]
-    ticks = ticks[:: 1 + (len(ticks) - 1) // 5]
-    axis.xaxis.set_major_locator(FixedLocator(ticks))
+    if high < 4 * low:  # one model, or models of one size, where no tick could be
+        axis.set_xlim(low / 2, 2 * high)
+    axis.xaxis.set_major_locator(LogLocator(subs=[1, 2, 5] if high < 100 * low else [1]))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticklabels([parameter_text(tick) for tick in ticks])
+    axis.xaxis.set_major_formatter(lambda n, _: f"{n / 1e9:g}B" if n >= 1e9 else f"{n / 1e6:g}M")
 
 
-def parameter_text(n):
-    """200e6 -> 200M"""
-    for size, unit in (1e9, "B"), (1e6, "M"), (1e3, "k"):
-        if n >= size:
-            return f"{n / size:g}{unit}"
-    return f"{n:g}"
+# ---- one model ---------------------------------------------------------------------------------------------------
 
 
-def plot_model(name, rows, causal, corner, path):
-    """The scores of the layers of one model (and of its heads), and the W_qk of its last layer."""
+def plot_model(result, path):
+    """The scores of the layers of one model (and of its heads), and the W_qk of its last layer. result: a ScoredModel"""
     from matplotlib.ticker import MaxNLocator
 
+    rows = result.rows
     layers = [row for row in rows if row.head is None]
-    colours = stack_colours(causal)
+    colours = shades([facts.causal for facts in result.facts.values()])
     with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
         for axis, score in (left, "symmetry"), (right, "directionality"):
             put_null(axis, score, layers[0].n, layers[0].r, layers[0].gamma)
-            for stack in causal:
-                label = f"{stack or plain(Path(name).name)} ({kind_of(causal[stack])})"
-                mine = [row for row in rows if row.stack == stack]
-                draw_stack(axis, mine, score, colours[stack], label)
+            for (stack, facts), colour in zip(result.facts.items(), colours):
+                label = f"{stack or plain(Path(rows[0].model).name)} ({kind_of(facts.causal)})"
+                draw_layers(axis, [row for row in rows if row.stack == stack], score, colour, label)
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, max(row.layer for row in rows) + 0.5))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        draw_parts(pictures, corner, layers[-1], limit_of([corner]))
+        draw_parts(pictures, result.corner, layers[-1], find_limit([result]))
         put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(layers[-1])])
         handles = left.get_legend_handles_labels()[0]
         left.figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=8, ncols=4)
 
 
-def plot_matrices(models, path):
-    """For each model a row: W_qk of its last layer, and its parts, in one colour scale. models: [(name, rows, corner)]"""
-    limit = limit_of([corner for _, _, corner in models])
-    with figure(path, [1, 1, 1], rows=len(models), inches=3.4) as axes:
-        titles = []
-        for row_of_axes, (name, rows, corner) in zip(axes, models):
-            last = [row for row in rows if row.head is None][-1]
-            draw_parts(row_of_axes, corner, last, limit)
-            first, *others = titles_of_parts(last)
-            titles += [f"{plain(Path(name).name)}: {first}", *others]
-        put_titles(axes.flat, titles)
-
-
-def limit_of(matrices):
-    """Where the colours of matrices end: few entries are beyond."""
-    return max(np.quantile(np.abs(m), 0.995) for m in matrices)
-
-
-def titles_of_parts(row):
-    where = f"{row.stack} layer {row.layer}".strip()
-    return [f"$W_{{qk}}$ of {where}, symmetry {row.symmetry:.2f}", "its symmetric part", "its skew part"]
-
-
-def draw_stack(axis, rows, score, colour, label):
+def draw_layers(axis, rows, score, colour, label):
     heads = [row for row in rows if row.head is not None]
     layers = [row for row in rows if row.head is None]
     if heads:
@@ -224,26 +238,80 @@ def draw_stack(axis, rows, score, colour, label):
               label=label)
 
 
-def stack_colours(causal):
-    """{stack: colour}. The colour tells encoder or decoder; further stacks of the same kind are lighter."""
-    from matplotlib.colors import to_rgb
-
-    colours, seen = {}, []
-    for stack, value in causal.items():
-        white = 0.45 * min(2, seen.count(value))
-        colours[stack] = (1 - white) * np.array(to_rgb(colour_of(value))) + white
-        seen.append(value)
-    return colours
+# ---- W_qk itself -------------------------------------------------------------------------------------------------
 
 
-def draw_parts(axes, m, row, limit):
-    """Draw m, the corner of a W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2, in colours from -limit to limit."""
+def plot_matrices(results, path):
+    """For each model a row: W_qk of its last layer, and its parts, in one colour scale. results: ScoredModels"""
+    with figure(path, [1, 1, 1], rows=len(results), inches=3.4) as axes:
+        titles = []
+        for row_of_axes, result in zip(axes, results):
+            layer = last_layer(result)
+            draw_parts(row_of_axes, result.corner, layer, find_limit(results))
+            first, *others = titles_of_parts(layer)
+            titles += [f"{plain(Path(layer.model).name)}: {first}", *others]
+        put_titles(axes.flat, titles)
+
+
+def draw_parts(axes, m, layer, limit):
+    """Draw m, the corner of a W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2. layer: its row"""
     for axis, part in zip(axes, [m, (m + m.T) / 2, (m - m.T) / 2]):
-        image = axis.imshow(part, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        image = draw_matrix(axis, part, limit)
         axis.set(xticks=[0, len(m) - 1], yticks=[0, len(m) - 1])
-        axis.spines[["top", "right"]].set_visible(True)
-    axes[0].set(xlabel=f"key side, {len(m)} of {row.n} columns", ylabel="query side")
-    share = (1 + row.symmetry) / 2  # |M_s|^2 / |M|^2, as s = (|M_s|^2 - |M_n|^2) / |M|^2
+    axes[0].set(xlabel=f"key side, {len(m)} of {layer.n} columns", ylabel="query side")
+    share = (1 + layer.symmetry) / 2  # |M_s|^2 / |M|^2, as s = (|M_s|^2 - |M_n|^2) / |M|^2
     axes[1].set_xlabel(f"{share:.0%} of $|W_{{qk}}|^2$")
     axes[2].set_xlabel(f"{1 - share:.0%} of $|W_{{qk}}|^2$")
     axes[-1].figure.colorbar(image, ax=axes, shrink=0.6, pad=0.01)
+
+
+def draw_matrix(axis, m, limit):
+    axis.spines[["top", "right"]].set_visible(True)
+    return axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+
+
+def titles_of_parts(layer):
+    where = f"{layer.stack} layer {layer.layer}".strip()
+    return [f"$W_{{qk}}$ of {where}, symmetry {layer.symmetry:.2f}", "its symmetric part", "its skew part"]
+
+
+def last_layer(result):
+    return [row for row in result.rows if row.head is None][-1]
+
+
+def find_limit(results):
+    """Where the colours end: beyond are few entries of the matrices."""
+    return max(np.quantile(np.abs(result.corner), 0.995) for result in results)
+
+
+def plot_movie(results, path):
+    """
+    W_qk of the last layer of each training, side by side, as a moving picture (GIF) over its checkpoints, in one colour
+    scale. results: {target of a training: its ScoredModel}
+    """
+    from PIL import Image
+
+    trainings = {}  # model -> [(step, its ScoredModel)]
+    for target, result in results.items():
+        require(target.step is not None, f"{path}: a moving picture is of the checkpoints of a training: --revisions")
+        trainings.setdefault(target.model, []).append((target.step, result))
+    limit = find_limit(results.values())
+    fig, (axes,) = make_axes([1] * len(trainings), 1, (3.2 * len(trainings), 3.7))
+    frames = []
+    for step in sorted({target.step for target in results}):
+        for axis, (name, checkpoints) in zip(axes, trainings.items()):
+            so_far = [result for at, result in checkpoints if at <= step] or [checkpoints[0][1]]
+            layer = last_layer(so_far[-1])
+            axis.clear()
+            draw_matrix(axis, so_far[-1].corner, limit)
+            axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
+            axis.set_title(f"{short(name)}, layer {layer.layer}\nsymmetry {layer.symmetry:.2f}, directionality "
+                           f"{layer.directionality:.2f}", fontsize=9)
+        fig.suptitle(f"step {step:g}", fontsize=10)
+        fig.canvas.draw()
+        frame = Image.fromarray(np.asarray(fig.canvas.buffer_rgba())).convert("RGB")
+        frames.append(frame.quantize(64))  # so many colours are enough, and the file is smaller
+    close(fig)
+    times = [200] * (len(frames) - 1) + [2000]  # [ms]
+    with replacing(path) as temporary:
+        frames[0].save(temporary, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0)

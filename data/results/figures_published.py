@@ -1,17 +1,15 @@
 """
-The pictures of what the authors published: the scores of pretrained models, corrected, and their training runs.
+The pictures of the authors' training runs, beside ours.
 """
 
 import numpy as np
 
-from data.pretrained import audit
 from data.results import compare
-from data.results.figures import DECODER, ENCODER, MARKERS, colour_of, figure, layer_colour, put_zero, share_limits
+from data.results.figures import DECODER, ENCODER, colour_of, figure, layer_colour, put_zero, share_limits
 from data.results.figures_runs import stack_scores, styles
 from data.results.published import Trajectory
 from data.results.tables import SCORES
 
-FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
 N_LAYERS = [12, 4]  # the paper draws the runs with 12
 CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
 
@@ -19,100 +17,6 @@ CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajam
 def put_title(axis, row, column, text):
     """(a1) text: a letter for the row of panels, a number for the column."""
     axis.set_title(f"({'abcd'[row]}{column + 1}) {text}", fontsize=8, loc="left")
-
-
-# ---- pretrained models -------------------------------------------------------------------------------------------
-
-
-def plot_pretrained(models, ours, path):
-    """
-    Figures 2, S1 and S2: scores against parameters, blue for encoders and purple for decoders.
-
-    Dot: median over layers; bar: quartiles. A dot that is crossed out is not a score of W_qk. A number refers to a
-    remark in the list beside the figure. Repeated models are not drawn.
-
-    models: from audit.read_models. ours: {(name, stack): tables.Summary}. If a model is in ours, our score is the full
-    dot, and the published one is a hollow dot that is joined to it.
-    """
-    with figure(path, [1, 1, 0.55], rows=len(FIGURES)) as axes:
-        for row, name in enumerate(FIGURES):
-            drawn = [model for model in models if model.figure == name and not model.repeats]
-            drawn.sort(key=lambda model: (model.params, model.name))
-            numbered = [model for model in drawn if audit.remark(model)]
-            for column, score in enumerate(SCORES):
-                axis = axes[row, column]
-                for model in drawn:
-                    draw_model(axis, model, ours.get((model.name, model.stack)), score)
-                put_zero(axis)
-                axis.set(xscale="log", xlabel="parameters of the model", ylabel=score)
-                put_title(axis, row, column, f"Figure {name}, {FIGURES[name]}: {score}")
-                write_numbers(axis, drawn, numbered, score)
-            list_numbered(axes[row, 2], numbered)
-        write_key(axes[-1, 2], ours)
-
-
-def draw_model(axis, model, summary, score):
-    """One stack in the panel of a score. summary: of our scores; None if we have none."""
-    published = getattr(model, score)
-    _, median, _ = published
-    style = dict(color=colour_of(model.causal), marker=MARKERS[model.modality])
-    if summary is None:
-        draw_quartiles(axis, model.params, published, style)
-    else:
-        ours = getattr(summary, score)
-        _, our_median, _ = ours
-        draw_quartiles(axis, model.params, ours, style)
-        axis.plot([model.params, model.params], [median, our_median], color="0.6", lw=0.5, zorder=1)
-        axis.plot(model.params, median, ms=5, mfc="white", mew=0.8, ls="", **style)
-    if audit.is_miscoloured(model):
-        axis.plot(model.params, median, "o", ms=9, mfc="none", mec=colour_of(not model.causal))
-    if not audit.is_of_wqk(model):
-        axis.plot(model.params, median, "x", color="black", ms=7, mew=0.8, zorder=4)
-
-
-def draw_quartiles(axis, x, quartiles, style):
-    """quartiles: (q1, median, q3)"""
-    q1, median, q3 = quartiles
-    axis.errorbar(x, median, [[median - q1], [q3 - median]], ms=5, lw=0.8, ls="", alpha=0.9, zorder=2, **style)
-
-
-def write_numbers(axis, drawn, numbered, score):
-    """
-    Write the numbers 1, 2, ... above the dots of the models in numbered, as low as possible without covering a dot of
-    drawn or another number.
-    """
-    to_axes = axis.transScale + axis.transLimits  # data -> fractions of the panel
-    places = {}
-    for model in drawn:
-        _, median, _ = getattr(model, score)
-        places[model] = to_axes.transform((model.params, median))
-    taken = list(places.values())
-    for i, model in enumerate(numbered):
-        x, y = places[model]
-        y += 0.03
-        while any(abs(x - other_x) < 0.025 and abs(y - other_y) < 0.027 for other_x, other_y in taken):
-            y += 0.005
-        taken.append((x, y))
-        axis.text(x, y, i + 1, fontsize=6, ha="center", va="center", transform=axis.transAxes, zorder=5)
-
-
-def list_numbered(axis, numbered):
-    axis.axis("off")
-    for i, model in enumerate(numbered):
-        line = f"{i + 1} {model.name} {model.stack}".rstrip() + f": {audit.remark(model)}"
-        axis.text(0, 1 - 0.038 * i, line, fontsize=6, va="top", transform=axis.transAxes)
-
-
-def write_key(axis, ours):
-    for causal, text in (False, "encoder: every token sees all"), (True, "decoder: a token sees those before it"):
-        axis.plot([], [], "o", color=colour_of(causal), label=text)
-    for modality, marker in MARKERS.items():
-        axis.plot([], [], marker, color="0.6", label=modality)
-    if ours:
-        axis.plot([], [], "o", color="0.4", mfc="white", label="published, joined to ours")
-    axis.plot([], [], "x", color="black", label="published, but not of $W_{qk}$")
-    axis.plot([], [], "o", ms=9, mfc="none", mec=DECODER, label="encoder that the paper draws in purple")
-    axis.legend(frameon=False, fontsize=7, loc="center left", borderaxespad=0)
 
 
 # ---- training runs -----------------------------------------------------------------------------------------------

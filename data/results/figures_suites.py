@@ -1,53 +1,31 @@
 """
-Pictures of scores over the training of pretrained models, and of suites. Blue is an encoder and purple a decoder; if
-there are several, they go from light to dark.
+Pictures of scores over the training of pretrained models, of suites, and of what was published. Blue is an encoder and
+purple a decoder; if there are several, they go from light to dark.
 """
 
 import numpy as np
 
-from data.results.figures import (colour_of, figure, kind_of, layer_colour, plain, put_legend, put_null, put_titles,
-                                  put_zero, share_limits)
+from data.results.figures import (DECODER, MARKERS, colour_of, draw_bar, draw_quartiles, figure, kind_of, layer_colour,
+                                  name_null, put_legend, put_null, put_parameters, put_titles, put_zero, shades,
+                                  share_limits, short)
 from data.results.runs import require
-from data.results.tables import SCORES
-from data.results.tables_suites import GRID, difference, find_pairs, quartiles
+from data.results.tables import GRID, SCORES, difference, find_pairs, is_miscoloured, quartiles
 
-SHADES = {"decoder": "Purples", "encoder": "Blues", "causal unknown": "Greys"}
 MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
 
 
-def shades(causal):
-    """A colour for each item of a list of True (decoder), False (encoder) and None; each kind from light to dark."""
-    from matplotlib import colormaps
-
-    colours = []
-    for i, is_causal in enumerate(causal):
-        colour = colour_of(is_causal)
-        n = causal.count(is_causal)
-        nth = causal[:i].count(is_causal)  # how many of its kind come before it
-        if n > 1:
-            colour = colormaps[SHADES[kind_of(is_causal)]](0.45 + 0.5 * nth / (n - 1))
-        colours.append(colour)
-    return colours
-
-
-def step_axis(axis, trainings):
+def put_steps(axis, trainings):
     """Make the axis logarithmic if the last step is at least 30 times the first. A step 0 then stands to its left."""
     axis.set_xlabel("step")
     steps = np.concatenate([training.steps for training in trainings])
     positive = steps[steps > 0]
-    if not len(positive) or positive.max() < 30 * positive.min():
-        return
-    first, last = np.log10([positive.min(), positive.max()])
-    decades = np.arange(np.ceil(first), np.floor(last) + 1)
-    ticks = 10.0 ** decades[:: 1 + len(decades) // 4]  # at most four, so that their labels do not overlap
-    if len(positive) == len(steps):
-        axis.set_xscale("log")
-    else:
-        axis.set_xscale("symlog", linthresh=positive.min(), linscale=0.6)
-        axis.set_xlim(left=-0.2 * positive.min())
-        ticks = [0, *ticks]
-    axis.set_xticks(ticks)
-    axis.minorticks_off()
+    if len(positive) and positive.max() >= 30 * positive.min():
+        if len(positive) == len(steps):
+            axis.set_xscale("log")
+        else:
+            axis.set_xscale("symlog", linthresh=positive.min())
+            axis.set_xlim(left=-0.2 * positive.min())
+        axis.minorticks_off()
 
 
 def share_scale(axes):
@@ -55,16 +33,6 @@ def share_scale(axes):
     share_limits(axes)
     for axis in axes[1:]:
         axis.tick_params(labelleft=False)
-
-
-def name_null(axis):
-    """Explain the grey band in the legend."""
-    axis.plot([], [], color="0.9", lw=5, label="95 of 100\nrandom matrices")
-
-
-def short(name):
-    """The end of a long name, so that it fits above a panel."""
-    return plain(name if len(name) <= 24 else f"...{name[-21:]}")
 
 
 # ---- over training -----------------------------------------------------------------------------------------------
@@ -77,7 +45,7 @@ def plot_training(trainings, path):
         for row, score in zip(axes, SCORES):
             draw_medians(row[0], trainings, score)
             for axis, training in zip(row[1:], shown):
-                draw_layers(axis, training, score)
+                draw_lines(axis, training, score)
             row[0].set_ylabel(f"{score} of $W_{{qk}}$")
             share_scale(row)
         titles = ["median and quartiles over layers"]
@@ -91,21 +59,20 @@ def plot_training(trainings, path):
 def draw_medians(axis, trainings, score):
     colours = shades([training.causal for training in trainings])
     for training, colour in zip(trainings, colours):
-        q1, median, q3 = quartiles(getattr(training, score))  # (P,) each
-        axis.plot(training.steps, median, ".-", color=colour, label=short(training.name))
-        axis.fill_between(training.steps, q1, q3, color=colour, alpha=0.15, lw=0)
+        draw_quartiles(axis, training.steps, getattr(training, score), marker=".", color=colour,
+                       label=short(training.name))
     put_zero(axis)
-    step_axis(axis, trainings)
+    put_steps(axis, trainings)
 
 
-def draw_layers(axis, training, score):
+def draw_lines(axis, training, score):
     put_null(axis, score, training.n, training.r, training.gamma)
     values = getattr(training, score)  # (P, L)
     n_layer = values.shape[1]
     for layer in range(n_layer):
         axis.plot(training.steps, values[:, layer], color=layer_colour(layer, n_layer), lw=1)
     put_zero(axis)
-    step_axis(axis, [training])
+    put_steps(axis, [training])
 
 
 # ---- suites ------------------------------------------------------------------------------------------------------
@@ -124,11 +91,8 @@ def find_doses(scored):
 def find_switched(scored):
     """A pair (before, now) for every member whose objective was switched and whose partner was scored."""
     by_name = {one.member.name: one for one in scored}
-    found = []
-    for one in scored:
-        if one.member.kind == "switch" and one.member.partner in by_name:
-            found.append((by_name[one.member.partner], one))
-    return found
+    return [(by_name[one.member.partner], one) for one in scored
+            if one.member.kind == "switch" and one.member.partner in by_name]
 
 
 def plot_suite(scored, trainings, path):
@@ -138,50 +102,36 @@ def plot_suite(scored, trainings, path):
     """
     pairs = find_pairs(scored)
     switched = find_switched(scored)
-    doses = find_doses(scored)
-    titles = [f"size {pair.size}" for pair in pairs]
+    columns = [(f"size {size}", draw_pair, pair) for size, *pair in pairs]  # (title, what draws it, what it takes)
     if pairs:
-        titles.append("encoder less decoder")
+        columns.append(("encoder less decoder", draw_difference, pairs))
     if switched:
-        titles.append("objective switched")
-    titles += ["dose"] * len(doses)
+        columns.append(("objective switched", draw_switched, switched))
+    columns += [("dose", draw_dose, dose) for dose in find_doses(scored).items()]
     if trainings:
-        titles.append("over training")
-    require(titles, f"{path}: there is nothing to draw, no pair of an encoder and a decoder that was scored, no "
-                    "switched model with its partner, no dose and no training")
-    with figure(path, [1] * len(titles), rows=2) as axes:
+        columns.append(("over training", draw_medians, trainings))
+    require(columns, f"{path}: there is nothing to draw, no pair of an encoder and a decoder that was scored, no "
+                     "switched model with its partner, no dose and no training")
+    with figure(path, [1] * len(columns), rows=2) as axes:
         for row, score in zip(axes, SCORES):
             row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            columns = iter(row)  # what follows takes one panel after the other, in the order of the titles
-            for pair in pairs:
-                draw_pair(next(columns), pair, score)
-            if pairs:
-                share_scale(row[: len(pairs)])
-                draw_difference(next(columns), pairs, score)
-            if switched:
-                draw_switched(next(columns), switched, score)
-            for counted, sizes in doses.items():
-                draw_dose(next(columns), counted, sizes, score)
-            if trainings:
-                draw_medians(next(columns), trainings, score)
-        put_titles(axes[0], titles)
+            for axis, (_, draw, shown) in zip(row, columns):
+                draw(axis, shown, score)
+            share_scale(row[: max(1, len(pairs))])
+        put_titles(axes[0], [title for title, _, _ in columns])
         if pairs:
             name_null(axes[0, 0])
-        put_legend(axes[0, 0], handles_of(axes[0]))
-
-
-def handles_of(axes):
-    """The handles for the legend, each label once."""
-    by_label = {}
-    for axis in axes:
-        for handle, label in zip(*axis.get_legend_handles_labels()):
-            by_label.setdefault(label, handle)
-    return list(by_label.values())
+        handles = {}  # label -> handle, each once
+        for axis in axes[0]:
+            for handle, label in zip(*axis.get_legend_handles_labels()):
+                handles.setdefault(label, handle)
+        put_legend(axes[0, 0], list(handles.values()))
 
 
 def draw_pair(axis, pair, score):
-    put_null(axis, score, pair.encoder.n, pair.encoder.r, pair.encoder.gamma)
-    for one in pair.encoder, pair.decoder:
+    encoder, _ = pair
+    put_null(axis, score, encoder.n, encoder.r, encoder.gamma)
+    for one in pair:
         causal = one.member.causal
         axis.plot(one.depth(), getattr(one, score), ".-", color=colour_of(causal), label=kind_of(causal))
     put_zero(axis)
@@ -190,17 +140,16 @@ def draw_pair(axis, pair, score):
 
 def draw_difference(axis, pairs, score):
     """A thin line for each size, their mean, and a band of one standard deviation over sizes."""
-    differences = np.stack([difference(pair, score) for pair in pairs])  # (sizes, depths)
+    differences = np.stack([difference(encoder, decoder, score) for _, encoder, decoder in pairs])  # (sizes, depths)
     for values in differences:
         axis.plot(GRID, values, color="0.75", lw=0.8)
     mean = differences.mean(0)
     label = "encoder less decoder"
     if len(pairs) > 1:
         label += f":\nmean of {len(pairs)} sizes,\nand standard deviation"
-    axis.plot(GRID, mean, color="black", label=label)
-    if len(pairs) > 1:
         spread = differences.std(0, ddof=1)
         axis.fill_between(GRID, mean - spread, mean + spread, color="black", alpha=0.12, lw=0)
+    axis.plot(GRID, mean, color="black", label=label)
     put_zero(axis)
     axis.set_xlabel("relative depth")
 
@@ -222,17 +171,73 @@ def draw_switched(axis, switched, score):
     axis.tick_params(axis="x", rotation=45 if len(sizes) > 3 else 0)
 
 
-def draw_dose(axis, counted, sizes, score):
-    """A line for each size: medians and quartiles over layers against the dose."""
+def draw_dose(axis, dose, score):
+    """A line for each size: medians and quartiles over layers against the dose. dose: an item of find_doses"""
+    counted, sizes = dose
     colours = shades([None] * len(sizes))
     for (size, members), line_colour in zip(sizes.items(), colours):
         members = sorted(members, key=lambda one: one.member.dose)
         doses = [one.member.dose for one in members]
         bars = [quartiles(getattr(one, score)) for one in members]
-        medians = [median for _, median, _ in bars]
-        axis.plot(doses, medians, "-", color=line_colour, label=f"dose, size {size}", zorder=1)
-        for one, dose, (q1, median, q3) in zip(members, doses, bars):
-            axis.errorbar(dose, median, [[median - q1], [q3 - median]], fmt="o", ms=4, lw=1,
-                          color=colour_of(one.member.causal))
+        axis.plot(doses, [median for _, median, _ in bars], color=line_colour, label=f"dose, size {size}", zorder=1)
+        for one, bar in zip(members, bars):
+            draw_bar(axis, one.member.dose, bar, marker="o", ms=4, lw=1, color=colour_of(one.member.causal))
     put_zero(axis)
     axis.set_xlabel(counted)
+
+
+# ---- what was published ------------------------------------------------------------------------------------------
+
+FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
+CROSSES = {"tiled_kv": "x", "head_space": "+", "cross_attention": "1", "random_init": "2"}  # of what is not W_qk
+
+
+def plot_pretrained(models, ours, path):
+    """
+    Figures 2, S1 and S2: scores against parameters, blue for encoders and purple for decoders. Dot: median over layers;
+    bar: quartiles. A dot that is crossed out is not a score of W_qk. Repeated models are not drawn.
+
+    models: the rows of models.csv. ours: {(name, stack): tables.Summary}. If a model is in ours, our score is the full
+    dot, and the published one is a hollow dot that is joined to it.
+    """
+    with figure(path, [1, 1], rows=len(FIGURES)) as axes:
+        for row, (name, kind) in zip(axes, FIGURES.items()):
+            for axis, score in zip(row, SCORES):
+                for model in models:
+                    if model["figure"] == name and not model["repeats"]:
+                        draw_model(axis, model, ours.get((model["name"], model["stack"])), score)
+                put_zero(axis)
+                axis.set_ylabel(score)
+                put_parameters(axis)
+        put_titles(axes.flat, [f"Figure {name}, {kind}: {score}" for name, kind in FIGURES.items() for score in SCORES])
+        put_key(axes[0, 0], ours)
+
+
+def draw_model(axis, model, summary, score):
+    """One stack in the panel of a score. summary: of our scores; None if we have none."""
+    x, median, causal = int(model["params"]), float(model[score]), model["causal"] == "1"
+    style = dict(color=colour_of(causal), marker=MARKERS[model["modality"]], ms=5)
+    if summary is None:
+        found = [float(model[name]) for name in (f"{score}_q1", score, f"{score}_q3")]
+    else:
+        found = summary.quartiles(score)
+        axis.plot([x, x], [median, found[1]], color="0.6", lw=0.5, zorder=1)
+        axis.plot(x, median, mfc="white", mew=0.8, ls="", **style)
+    draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, **style)
+    if is_miscoloured(model):
+        axis.plot(x, median, "o", ms=9, mfc="none", mec=colour_of(not causal))
+    if model["matrix"] in CROSSES:
+        axis.plot(x, median, CROSSES[model["matrix"]], color="black", ms=8, mew=0.9, zorder=4)
+
+
+def put_key(axis, ours):
+    for causal, text in (False, "encoder: every token sees all"), (True, "decoder: a token sees\nthose before it"):
+        axis.plot([], [], "o", color=colour_of(causal), label=text)
+    for modality, marker in MARKERS.items():
+        axis.plot([], [], marker, ls="", color="0.6", label=modality)
+    if ours:
+        axis.plot([], [], "o", color="0.4", mfc="white", label="published, joined to ours")
+    for matrix, marker in CROSSES.items():
+        axis.plot([], [], marker, color="black", ls="", label=f"not of $W_{{qk}}$, {matrix}")
+    axis.plot([], [], "o", ms=9, mfc="none", mec=DECODER, label="encoder that the paper\ndraws in purple")
+    put_legend(axis)

@@ -1,18 +1,111 @@
 """
-What analyze.py prints and draws once it has the scores of models, and what train.py and analyze.py print about runs.
+The command line of analyze.py, and what it prints and draws once it has the scores.
 """
 
-import math
+import argparse
 import os
 import sys
 from pathlib import Path
 
-from data.pretrained import audit
+import torch
+
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
-from data.results import (compare, figures, figures_published, figures_runs, figures_suites, figures_tuning,
-                          published, records, tables, tables_suites, tuning)
-from data.results.runs import RunError, read_run, require
+from data.results import (compare, figures, figures_published, figures_runs, figures_suites, figures_tuning, published,
+                          records, tables, tuning)
+from data.results.runs import RunError, read_run, require, writing
+
+# ---- the command line --------------------------------------------------------------------------------------------
+
+
+def parse(argv, description, gamma):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--hf", nargs="+", metavar="NAME",
+                      help="names of data/pretrained/models.csv, Hub ids, or local folders and files")
+    what.add_argument("--paper", action="store_true",
+                      help="every model of data/pretrained/models.csv; goes on where --csv stands")
+    what.add_argument("--suite", metavar="NAME",
+                      help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
+    what.add_argument("--runs", nargs="+", metavar="DIR",
+                      help="folders of runs, comparisons that --csv wrote, and the files in data/results/published")
+    parser.add_argument("--csv", metavar="FILE",
+                        help="write every score in full precision; with --runs, the comparison itself")
+    parser.add_argument("--plot", metavar="FILE",
+                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
+                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both; "
+                        "a tuning: loss and first step over the scale of q and k")
+
+    models = parser.add_argument_group("models (--hf, --paper, --suite)")
+    what_of_it = models.add_mutually_exclusive_group()
+    what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
+    what_of_it.add_argument("--published", action="store_true",
+                            help="score what the authors' code scored, to audit tables")
+    models.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's last layer, its symmetric and its "
+                        "skew part; of trainings, in a .gif, W_qk over the steps")
+    models.add_argument("--gamma", type=float, default=gamma,
+                        help="threshold of directionality, in standard deviations (%(default)s)")
+    models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+                        help="where to compute (%(default)s)")
+    which = models.add_mutually_exclusive_group()
+    which.add_argument("--revision", help="with --hf: branch, tag or commit on the Hub")
+    which.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
+                       "folders and files in it, that match, in the order of their steps; goes on where --csv stands")
+    models.add_argument("--stride", type=positive, default=1, metavar="N", help="of a training, score every N-th")
+    models.add_argument("--limit", type=positive, metavar="N", help="of a training, score at most N, evenly spread")
+    models.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv. "
+                        "(For models in the local cache set HF_HUB_OFFLINE=1)")
+
+    of_runs = parser.add_argument_group("runs of train.py (--runs)")
+    of_runs.add_argument("--level", type=float, default=2.5,
+                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
+    of_runs.add_argument("--baseline", metavar="ARM",
+                         help="what other runs are measured against (the plain random start, or the first arm); "
+                         "of a tuning, test every arm against it")
+    of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
+    return parser.parse_args(argv)
+
+
+def positive(text):
+    n = int(text)
+    if n < 1:
+        raise argparse.ArgumentTypeError("expected 1 or more")
+    return n
+
+
+def check(args):
+    """Refuse now what would otherwise fail after the work is done, or lose a file."""
+    try:
+        torch.zeros(1, device=args.device).item()
+    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+        raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
+    flags = {}  # a path -> the option that names it
+    for flag in "csv", "plot", "matrices":
+        path = getattr(args, flag)
+        if path is None:
+            continue
+        require_writable(flag, path)
+        other = flags.setdefault(Path(path).resolve(), flag)
+        require(other == flag, f"--{flag}={path} is the file of --{other} as well: give another name")
+        formats = figures.formats() + ["gif"] * (flag == "matrices")
+        ending = Path(path).suffix[1:] or "png"
+        require(flag == "csv" or ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
+    if args.csv and Path(args.csv).exists() and Path(args.csv).stat().st_size:
+        mine = records.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
+        require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
+
+
+def require_writable(flag, path):
+    """RunError if no file can be made there."""
+    require(path, f"--{flag} is empty: give the name of a file")
+    path = Path(path)
+    require(not path.is_dir(), f"--{flag}={path} is a folder: give the name of a file")
+    trial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 #
@@ -31,72 +124,56 @@ def show(table):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def summarise_models(rows, results):
-    """
-    The tables.Summary of every model and stack in rows. What else is known of them is in results, and for models that
-    were scored earlier in data/pretrained/models.csv.
-    """
-    known = known_models()
+def summarise(rows, results):
     facts = {}  # (model, stack) -> Facts
     for target, result in results.items():
-        for stack, known_of_stack in result.facts.items():
-            facts[target.model, stack] = known_of_stack
-    for row in known:
-        for name in row["name"], row["hub_id"]:
-            key = name, row["stack"]
-            if key not in facts:
-                facts[key] = tables.Facts(float(row["params"]), row["causal"] == "1")
-            facts[key] = facts[key]._replace(modality=row["modality"])  # which a config.json does not always tell
-    for row in rows:  # scored earlier, and not in models.csv: another model, or a stack that the paper left out
-        facts.setdefault((row.model, row.stack), tables.Facts(math.nan, None))
-    return tables.summarise(rows, facts, known)
+        facts |= {(target.model, stack): known for stack, known in result.facts.items()}
+    return tables.summarise(rows, facts)
 
 
-def report_models(rows, results, with_layers, plot):
+def report_models(results, with_layers, plot):
     """with_layers: print a table of all layers first."""
+    rows = [row for result in results.values() for row in result.rows]
     if with_layers:
         show(tables.layer_table(rows))
-    summaries = summarise_models(rows, results)
+    summaries = summarise(rows, results)
     show(tables.summary_table(summaries))
-    if not plot:
-        return
-    target, result = next(iter(results.items()))
-    if len(results) == 1:
-        causal = {stack: facts.causal for stack, facts in result.facts.items()}
-        figures.plot_model(target.model, rows, causal, result.corner, plot)
-    else:
+    if plot and len(results) == 1:
+        figures.plot_model(*results.values(), plot)
+    elif plot:
         figures.plot_models(summaries, plot)
 
 
-def report_trainings(rows, targets, surveys, plot):
-    trainings = tables_suites.find_trainings(targets, rows, surveys)
-    show(tables_suites.training_table(trainings))
+def report_trainings(rows, targets, causal, plot):
+    """causal: (model, stack) -> whether it is, as suites.survey found it."""
+    trainings = tables.find_trainings(targets, rows, causal)
+    show(tables.training_table(trainings))
     if plot and trainings:
         figures_suites.plot_training(trainings, plot)
 
 
-def report_suite(members, rows, targets, surveys, plot):
-    for member in tables_suites.without_their_stack(members, rows):
+def report_suite(members, rows, targets, causal, plot):
+    scored, without_stack = tables.find_scored(members, rows)
+    for member in without_stack:
         told = f"analyze.py: {member.name}: it has no stack {member.stack}, and is left out"
         print(printable(told), file=sys.stderr)
-    scored = tables_suites.find_scored(members, rows)
-    trainings = tables_suites.find_trainings(targets, rows, surveys)
-    show(tables_suites.suite_table(scored, trainings))
+    trainings = tables.find_trainings(targets, rows, causal)
+    show(tables.suite_table(scored, trainings))
     if plot and (scored or trainings):
         figures_suites.plot_suite(scored, trainings, plot)
 
 
 def report_paper(rows, results, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
-    summaries = summarise_models(rows, results)
+    summaries = summarise([row for row in rows if not row.revision], results)  # none of a training
     if summaries:
         show(tables.summary_table(summaries))
-    ours = {(summary.model, summary.stack): summary for summary in summaries}
-    printed_rows = audit.read_printed_tables()
-    show(audit.printed_table(printed_rows, ours))
-    show(audit.tally(printed_rows))
+    ours = {(summary.layers[0].model, summary.layers[0].stack): summary for summary in summaries}
+    printed_rows = tables.read_printed_tables()
+    show(tables.printed_table(printed_rows, ours))
+    show(tables.tally(printed_rows))
     if plot:
-        figures_published.plot_pretrained(audit.read_models(), ours, plot)
+        figures_suites.plot_pretrained(known_models(), ours, plot)
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------

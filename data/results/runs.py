@@ -104,7 +104,7 @@ def writing(path):
 def replacing(path):
     """A temporary path for the block to write. At its end the file is renamed to `path`: complete or not at all."""
     path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # of this process alone
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)  # a killed run may have left one, and nothing may be appended to it
@@ -313,6 +313,8 @@ def require_rows(folder, state):
 def begin(folder, cfg, meta, step):
     """Prepare the files of a run that is at `step`. Only one process does this, before any training."""
     folder = Path(folder)
+    for left in folder.glob("*.tmp"):  # by a run that was killed
+        left.unlink()
     if cfg.init_from == "resume":
         cfg = replace(cfg, init_from=began_from(folder))  # it stays known where the weights came from
     write_json(folder / "run.json", describe(cfg, meta))

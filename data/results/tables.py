@@ -1,19 +1,50 @@
 """
-Tables that analyze.py prints, and the CSV files that it writes and reads.
+The scores of pretrained models: the CSV file that analyze.py writes and goes on with, and the tables that it prints.
+
+null.csv in this folder has what chance alone gives; models.csv and printed_tables.csv in data/pretrained have what was
+published, and of which matrix. README.md there explains them.
 """
 
 import csv
+import functools
+import itertools
 import math
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from data.results import compare, null
-from data.results.runs import RunError, find_lost, replacing, require
+from data.pretrained.sources import known_models
+from data.results import compare
+from data.results.runs import RunError, replacing, require
 
+NULL = Path(__file__).parent / "null.csv"
+PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
+GAMMA = 2.0  # of the directionalities in null.csv
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
+GRID = np.linspace(0, 1, 21)  # relative depth
+
+
+def align(lines):
+    """Lists of cells -> lines of a text, whose columns are as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    padded = [[cell.ljust(width) for cell, width in zip(cells, widths)] for cells in lines]
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def quartiles(values):
+    """(..., L) -> (3, ...): first quartile, median and third quartile over layers."""
+    return np.nanpercentile(values, [25, 50, 75], axis=-1)
+
+
+def with_quartiles(values):
+    q1, median, q3 = quartiles(values)
+    return f"{median:5.2f} [{q1:.2f}, {q3:.2f}]"
+
+
+# ---- the CSV file of scores --------------------------------------------------------------------------------------
 
 
 class ModelScore(NamedTuple):
@@ -33,40 +64,6 @@ class ModelScore(NamedTuple):
     directionality_eq17: float
 
 
-class Facts(NamedTuple):
-    """What is known about one stack of layers of a model besides its scores."""
-
-    n_params: float  # nan: not known
-    causal: bool | None
-    modality: str = "language"  # or vision, audio
-
-
-class Summary(NamedTuple):
-    """One stack of layers of one model: the quartiles of its scores, and what is known about it."""
-
-    model: str
-    stack: str
-    n_layer: int
-    n_params: float
-    causal: bool | None
-    modality: str
-    published: dict  # its row of data/pretrained/models.csv, or {}
-    n_outside: int | None  # layers whose directionality random matrices seldom have; None: not known
-    n: int  # the size of its layers, and gamma, as in ModelScore
-    r: int
-    gamma: float
-    symmetry: tuple  # (q1, median, q3) over layers, as the next two
-    directionality: tuple
-    directionality_eq17: tuple
-
-    def matrix(self):
-        """The matrix whose scores were published: wqk, or another one according to models.csv."""
-        return self.published.get("matrix", "wqk")
-
-
-# ---- pretrained models -------------------------------------------------------------------------------------------
-
-
 def write_scores(path, rows):
     """rows: a list of ModelScore."""
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
@@ -80,28 +77,25 @@ def holds_scores(path):
         return f.readline(10 * len(header)).strip() == header  # a file of another kind may be one endless line
 
 
-def read_scores(path, matrix, gamma, per_head):
-    """The rows of a CSV that is to be gone on with. RunError if they are damaged, or were asked for in another way."""
+def read_scores(path):
+    """The rows of a CSV that write_scores has written; none if there is no file, or an empty one."""
+    if not path or not Path(path).exists() or not Path(path).stat().st_size:
+        return []
     require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
-    rows = []
     with open(path, newline="") as f:
-        reader = csv.DictReader(f)
+        reader = csv.reader(f)
         try:
-            rows = [read_row(row) for row in reader]
-        except (ValueError, TypeError, csv.Error) as e:  # TypeError: a line that is cut short
+            return [read_row(cells) for cells in itertools.islice(reader, 1, None)]
+        except (ValueError, csv.Error) as e:
             raise RunError(f"{path}, line {reader.line_num} is damaged: mend it, or give another --csv") from e
-    places = [(row.model, row.revision, row.stack, row.layer, row.head) for row in rows]
-    require(len(places) == len(set(places)), f"{path} has a layer twice: mend it, or give another --csv")
-    for row in rows:
-        if row.matrix != matrix:
-            how = "without" if row.matrix == "wqk" else "with"
-            raise RunError(f"{path} was scored {how} --published: give another --csv")
-        require(row.gamma == gamma, f"{path} was scored with --gamma={row.gamma} and not {gamma}: give another --csv")
-    if per_head:
-        checkpoints = {(row.model, row.revision) for row in rows}
-        with_heads = {(row.model, row.revision) for row in rows if row.head is not None}
-        require(checkpoints == with_heads, f"{path} was scored without --per_head: give another --csv")
-    return rows
+
+
+def read_row(cells):
+    """A ModelScore from the texts of its cells."""
+    model, revision, stack, layer, head, n, r, matrix, *numbers = cells
+    gamma, *scores = map(float, numbers)
+    head = int(head) if head else None
+    return ModelScore(model, revision, stack, int(layer), head, int(n), int(r), matrix, gamma, *scores)
 
 
 def rows_so_far(path, takes_long, targets, args):
@@ -109,23 +103,21 @@ def rows_so_far(path, takes_long, targets, args):
     The rows of the CSV file at path, if there is one. A job that takes long goes on where it ends. Another job scores
     all models anew, and keeps the rows of one that cannot be read any more. So the file must hold nothing else.
     """
-    if not path or not Path(path).exists():
-        return []
-    if not takes_long:
-        asked = {(target.model, target.revision) for target in targets}
-        asked |= {(name, args.revision or "") for name in args.hf}  # those that were not found, too
-        require_no_others(path, asked)
-    rows = read_scores(path, "published" if args.published else "wqk", args.gamma, args.per_head)
-    loses_heads = not takes_long and not args.per_head and any(row.head is not None for row in rows)
-    require(not loses_heads, f"{path} was scored with --per_head: give it as well, or another --csv")
+    rows = read_scores(path)
+    asked = {(target.model, target.revision) for target in targets}
+    asked |= {(name, args.revision or "") for name in args.hf or []}  # those that were not found, too
+    for row in rows:
+        name = f"{row.model} {row.revision}".strip()
+        require(takes_long or (row.model, row.revision) in asked,
+                f"{path} holds the scores of {name}, which would be lost: give another --csv")
+        theirs = how_scored(row.matrix == "published", row.gamma, any(row.head is not None for row in rows))
+        ours = how_scored(args.published, args.gamma, args.per_head)
+        require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
     return rows
 
 
-def require_no_others(path, asked):
-    """RunError if a CSV file holds the scores of something that is not in asked, a set of (model, revision)."""
-    for cells in find_lost(path, ["model", "revision"], asked):
-        name = " ".join(cells).strip()
-        raise RunError(f"{path} holds the scores of {name}, which would be lost: give another --csv")
+def how_scored(published, gamma, per_head):
+    return f"--gamma={gamma:g}{' --published' if published else ''}{' --per_head' if per_head else ''}"
 
 
 def replace_rows(rows, target, new):
@@ -136,124 +128,318 @@ def replace_rows(rows, target, new):
     return others[:place] + new + others[place:]  # no row before the place is an old one
 
 
-def read_row(row):
-    """A ModelScore from the text of its cells."""
-    return ModelScore(
-        model=row["model"],
-        revision=row["revision"],
-        stack=row["stack"],
-        layer=int(row["layer"]),
-        head=int(row["head"]) if row["head"] else None,
-        n=int(row["n"]),
-        r=int(row["r"]),
-        matrix=row["matrix"],
-        gamma=float(row["gamma"]),
-        symmetry=float(row["symmetry"]),
-        directionality=float(row["directionality"]),
-        directionality_eq17=float(row["directionality_eq17"]),
-    )
+# ---- what chance gives -------------------------------------------------------------------------------------------
 
 
-def summarise(rows, facts, known):
+@functools.cache
+def read_null(path):
+    if not path.exists():
+        return []
+    with open(path, newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def band(score, n, r, gamma=GAMMA):
     """
-    One Summary for every model and stack in rows, which hold one checkpoint of each model.
+    (low, high): 95 of 100 matrices W_q W_k^T with random factors (n, r) have a score in this range, at the nearest size
+    in null.csv. None without it, and for directionality with another gamma.
 
-    facts: (model, stack) -> Facts. known: the rows of data/pretrained/models.csv; a model is found there by its name or
-    its Hub id.
+    The range narrows with n, and hardly depends on r. So we look for the nearest n first, then for the nearest r.
     """
-    published = {}  # (model, stack) -> its row of models.csv
-    for row in known:
-        published[row["hub_id"], row["stack"]] = row
-    for row in known:
-        published[row["name"], row["stack"]] = row
+    rows = read_null(NULL)
+    if not rows or (score != "symmetry" and gamma != GAMMA):
+        return None
+
+    def distance(row):
+        return abs(math.log(int(row["n"]) / n)), abs(math.log(int(row["r"]) / r))
+
+    nearest = min(rows, key=distance)
+    return float(nearest[f"{score}_q025"]), float(nearest[f"{score}_q975"])
+
+
+# ---- models ------------------------------------------------------------------------------------------------------
+
+
+class Facts(NamedTuple):
+    """What is known about one stack of layers of a model besides its scores."""
+
+    n_params: float  # nan: not known
+    causal: bool | None
+    modality: str = "language"  # or vision, audio
+
+
+class Summary(NamedTuple):
+    """One stack of layers of one model."""
+
+    layers: list  # the ModelScores of its layers
+    facts: Facts
+    published: dict  # its row of data/pretrained/models.csv, or {}
+
+    def name(self):
+        return f"{Path(self.layers[0].model).name} {self.layers[0].stack}".strip()
+
+    def quartiles(self, score):
+        return quartiles([getattr(row, score) for row in self.layers])
+
+    def outside(self):
+        """How many layers have a directionality that 95 of 100 random matrices do not have, as "2/12"."""
+        bands = [band("directionality", row.n, row.r, row.gamma) for row in self.layers]
+        if None in bands:
+            return "-"
+        n_inside = sum(low <= row.directionality <= high for row, (low, high) in zip(self.layers, bands))
+        return f"{len(self.layers) - n_inside}/{len(self.layers)}"
+
+
+def summarise(rows, facts):
+    """
+    The Summary of every model and stack in rows, which hold one checkpoint of each model. facts: (model, stack) ->
+    Facts, of those that were scored now. What is known of others is in models.csv.
+    """
+    known = {}  # (model, stack) -> its row of models.csv; a model is found by its name or its Hub id
+    for row in known_models():
+        known[row["name"], row["stack"]] = known[row["hub_id"], row["stack"]] = row
     layers_of = {}  # (model, stack) -> the rows of its layers
     for row in rows:
         if row.head is None:
             layers_of.setdefault((row.model, row.stack), []).append(row)
     summaries = []
     for key, layers in layers_of.items():
-        summaries.append(summarise_stack(layers, facts[key], published.get(key, {})))
+        row = known.get(key, {})
+        its_facts = facts.get(key, Facts(math.nan, None))
+        if row:
+            if key not in facts:
+                its_facts = Facts(float(row["params"]), row["causal"] == "1")
+            its_facts = its_facts._replace(modality=row["modality"])  # which a config.json does not always tell
+        summaries.append(Summary(layers, its_facts, row))
     return summaries
-
-
-def summarise_stack(layers, facts, published):
-    """layers: the rows of one stack. facts: its Facts. published: its row of models.csv, or {}."""
-    return Summary(
-        model=layers[0].model,
-        stack=layers[0].stack,
-        n_layer=len(layers),
-        n_params=facts.n_params,
-        causal=facts.causal,
-        modality=facts.modality,
-        published=published,
-        n_outside=count_outside(layers),
-        n=layers[0].n,
-        r=layers[0].r,
-        gamma=layers[0].gamma,
-        symmetry=quartiles([row.symmetry for row in layers]),
-        directionality=quartiles([row.directionality for row in layers]),
-        directionality_eq17=quartiles([row.directionality_eq17 for row in layers]),
-    )
-
-
-def quartiles(values):
-    return tuple(np.percentile(values, [25, 50, 75]))
-
-
-def count_outside(layers):
-    """
-    How many layers have a directionality outside of the range in which 95 of 100 random matrices are. None if the range
-    is not known.
-    """
-    n_outside = 0
-    for row in layers:
-        band = null.band("directionality", row.n, row.r, row.gamma)
-        if band is None:
-            return None
-        low, high = band
-        if not low <= row.directionality <= high:
-            n_outside += 1
-    return n_outside
 
 
 def summary_table(summaries):
     """Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv)."""
-    model_width = max(len(name) for name in ["model", *(summary.model for summary in summaries)])
-    stack_width = max(len(name) for name in ["stack", *(summary.stack for summary in summaries)])
-    lines = [f"{'model':{model_width}}  {'stack':{stack_width}}  layers   params  {'symmetry':20} {'published':>9}   "
-             f"{'directionality':20} {'published':>9}  outside  Eq. 17"]
+    lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published", "outside",
+              "Eq. 17"]]
+    other_matrices = set()
     for summary in summaries:
-        params = "-" if math.isnan(summary.n_params) else tqdm.format_sizeof(summary.n_params)
-        line = f"{summary.model:{model_width}}  {summary.stack:{stack_width}}  {summary.n_layer:6}  {params:>7}"
-        star = " " if summary.matrix() == "wqk" else "*"
-        for score in "symmetry", "directionality":
-            q1, median, q3 = getattr(summary, score)
-            ours = f"{median:5.2f} [{q1:.2f}, {q3:.2f}]"
-            theirs = f"{float(summary.published[score]):.2f}" if summary.published else "-"
-            line += f"  {ours:20} {theirs:>9}{star}"
-        outside = "-" if summary.n_outside is None else f"{summary.n_outside}/{summary.n_layer}"
-        _, eq17, _ = summary.directionality_eq17
-        lines.append(f"{line} {outside:>8} {eq17:7.2f}")
-    for matrix in sorted({summary.matrix() for summary in summaries} - {"wqk"}):
-        lines.append(f"* published: {matrix}, not W_qk")
-    lines.append("median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices "
-                 "do not have;\nEq. 17: directionality as printed, whose sign can be wrong")
-    return "\n".join(lines)
+        first, n_params, published = summary.layers[0], summary.facts.n_params, summary.published
+        is_of_wqk = published.get("matrix", "wqk") == "wqk"
+        if not is_of_wqk:
+            other_matrices.add(published["matrix"])
+        cells = [first.model, first.stack, str(len(summary.layers))]
+        cells.append("-" if math.isnan(n_params) else tqdm.format_sizeof(n_params))
+        for score in SCORES:
+            cells.append(with_quartiles([getattr(row, score) for row in summary.layers]))
+            cells.append(f"{float(published[score]):5.2f}{'' if is_of_wqk else '*'}" if published else "-")
+        _, eq17, _ = summary.quartiles("directionality_eq17")
+        lines.append([*cells, summary.outside(), f"{eq17:5.2f}"])
+    notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(other_matrices)]
+    notes += ["median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices "
+              "do not have;", "Eq. 17: directionality as printed, whose sign can be wrong"]
+    return "\n".join([align(lines), *notes])
 
 
 def layer_table(rows):
-    """A line for each layer and head. If there are several models, the name of each stands before its lines."""
-    lines = ["stack    layer  head  symmetry  directionality  as printed, Eq. 17"]
-    has_several = len({row.model for row in rows}) > 1
-    named = None  # the model whose name was the last
+    """A line for each layer and head."""
+    cells = [["model", "stack", "layer", "head", "symmetry", "directionality", "as printed, Eq. 17"]]
     for row in rows:
-        if has_several and row.model != named:
-            named = row.model
-            lines.append(named)
-        head = "" if row.head is None else row.head
-        lines.append(f"{row.stack:8} {row.layer:5} {head:>5} {row.symmetry:9.3f} {row.directionality:15.3f}"
-                     f" {row.directionality_eq17:19.3f}")
+        head = "" if row.head is None else str(row.head)
+        scores = [f"{score:6.3f}" for score in (row.symmetry, row.directionality, row.directionality_eq17)]
+        cells.append([row.model, row.stack, str(row.layer), head, *scores])
+    return align(cells)
+
+
+# ---- trainings ---------------------------------------------------------------------------------------------------
+
+
+class Training(NamedTuple):
+    """One stack of a model over its training. If a checkpoint does not have a layer, its scores are nan."""
+
+    name: str
+    causal: bool | None
+    steps: np.ndarray  # (P,), rising
+    revisions: list[str]  # P
+    n: int  # W_qk is n x n, the product of factors (n, r)
+    r: int
+    symmetry: np.ndarray  # (P, L)
+    directionality: np.ndarray  # (P, L)
+    gamma: float = GAMMA
+
+
+def find_trainings(targets, rows, causal):
+    """
+    The trainings that have rows. targets: the checkpoints, each with model, revision and step. causal: (model, stack)
+    -> whether it is.
+    """
+    step_of = {(target.model, target.revision): target.step for target in targets if target.step is not None}
+    rows_of = {}  # (model, stack) -> the rows of its layers at all checkpoints
+    for row in rows:
+        if row.head is None and (row.model, row.revision) in step_of:
+            rows_of.setdefault((row.model, row.stack), []).append(row)
+    trainings = []
+    for (model, stack), its_rows in rows_of.items():
+        checkpoints = sorted({(step_of[model, row.revision], row.revision) for row in its_rows})  # (step, revision)
+        steps, revisions = zip(*checkpoints)
+        layers = sorted({row.layer for row in its_rows})
+        scores = np.full((2, len(steps), len(layers)), np.nan)
+        for row in its_rows:
+            scores[:, revisions.index(row.revision), layers.index(row.layer)] = row.symmetry, row.directionality
+        first = its_rows[0]  # all have the same size
+        trainings.append(Training(f"{model} {stack}".strip(), causal.get((model, stack)), np.array(steps),
+                                  list(revisions), first.n, first.r, *scores, first.gamma))
+    return trainings
+
+
+def training_table(trainings):
+    """A line for each checkpoint: median [q1, q3] over layers."""
+    lines = []
+    for training in trainings:
+        lines.append(f"{training.name}: {training.symmetry.shape[1]} layers")
+        cells = [["step", "symmetry [quartiles]", "directionality [quartiles]", "revision"]]
+        for i, step in enumerate(training.steps):
+            cells.append([f"{step:,.0f}", with_quartiles(training.symmetry[i]),
+                          with_quartiles(training.directionality[i]), training.revisions[i]])
+        lines.append(align(cells))
     return "\n".join(lines)
+
+
+# ---- suites ------------------------------------------------------------------------------------------------------
+
+
+class Scored(NamedTuple):
+    """A member of a suite that has been scored: its row of suites.csv, and the scores of its layers."""
+
+    member: object  # a Member of data/pretrained/suites.py
+    n: int  # the size of its layers, as in Training
+    r: int
+    symmetry: np.ndarray  # (L,)
+    directionality: np.ndarray  # (L,)
+    gamma: float = GAMMA
+
+    def depth(self):
+        """The relative depth of its layers, (L,): 0 is the first layer, 1 the last."""
+        n_layer = len(self.symmetry)
+        return np.array([0.5]) if n_layer == 1 else np.linspace(0, 1, n_layer)
+
+
+def find_scored(members, rows):
+    """The members that are not trainings and have rows; and those that have, but not of the stack that is meant."""
+    scored, without_stack = [], []
+    for member in members:
+        checkpoint = member.name, member.revision  # the same CSV may hold other revisions, as of its training
+        layers = [row for row in rows if (row.model, row.revision) == checkpoint and row.head is None]
+        if member.kind == "training" or not layers:
+            continue
+        layers = [row for row in layers if row.stack == member.stack or not member.stack]
+        if not layers:
+            without_stack.append(member)
+            continue
+        layers.sort(key=lambda row: (row.stack, row.layer))
+        first = layers[0]
+        symmetry = np.array([row.symmetry for row in layers])
+        directionality = np.array([row.directionality for row in layers])
+        scored.append(Scored(member, first.n, first.r, symmetry, directionality, first.gamma))
+    return scored, without_stack
+
+
+def find_pairs(scored):
+    """[(size, encoder, decoder)] in the order of the suite. A size with only one of them has no pair."""
+    halves = {}  # size -> causal -> Scored
+    for one in scored:
+        if one.member.kind == "pair":
+            halves.setdefault(one.member.size, {})[one.member.causal] = one
+    return [(size, half[False], half[True]) for size, half in halves.items() if len(half) == 2]
+
+
+def difference(encoder, decoder, score):
+    """Encoder less decoder at the relative depths of GRID, (21,), with linear interpolation between layers."""
+    of_encoder = np.interp(GRID, encoder.depth(), getattr(encoder, score))
+    of_decoder = np.interp(GRID, decoder.depth(), getattr(decoder, score))
+    return of_encoder - of_decoder
+
+
+def suite_table(scored, trainings):
+    """
+    For each member, median [q1, q3] over layers. For each size, encoder less decoder, mean over depth. Last the
+    trainings.
+    """
+    cells = [["member", "objective", "size", "layers", "symmetry [quartiles]", "directionality [quartiles]"]]
+    for one in scored:
+        cells.append([one.member.name, one.member.objective, one.member.size, str(len(one.symmetry)),
+                      with_quartiles(one.symmetry), with_quartiles(one.directionality)])
+    lines = [align(cells)]
+    for size, encoder, decoder in find_pairs(scored):
+        symmetry, directionality = [difference(encoder, decoder, score).mean() for score in SCORES]
+        lines.append(f"encoder less decoder, {size}: symmetry {symmetry:+.2f}, directionality {directionality:+.2f}")
+    if trainings:
+        lines.append(training_table(trainings))
+    return "\n".join(lines)
+
+
+# ---- what was published ------------------------------------------------------------------------------------------
+
+
+# Rows of models.csv and of printed_tables.csv are dicts of texts. Columns of both that matter here:
+#     matrix      what was scored: wqk, tiled_kv, head_space, cross_attention, random_init. A second copy of a model in the
+#                 printed tables may be of another matrix than the first
+#     repeats     the model whose weights these are, or the earlier row that has the same symmetry in every layer
+#     drawn_as    encoder, decoder: the colour of the authors' notebook; "" where it draws none
+#     layers, of_layers    how many were scored, and how many the stack has
+
+
+def is_miscoloured(model):
+    """Whether the figure has an encoder in the colour of decoders, or a decoder in that of encoders."""
+    kind = "decoder" if model["causal"] == "1" else "encoder"
+    return model["drawn_as"] not in ("", kind)
+
+
+def remark(model):
+    """What a reader of the figure should know about this row of models.csv, or ""."""
+    remarks = [model["matrix"]] if model["matrix"] != "wqk" else []
+    if is_miscoloured(model):
+        remarks.append(f"drawn as {model['drawn_as']}")
+    if model["layers"] != model["of_layers"]:
+        remarks.append(f"{model['layers']} of {model['of_layers']} layers")
+    return ", ".join(remarks)
+
+
+def read_printed_tables():
+    """Tables S2 and S3, row by row, down the left half and then down the right half."""
+    with open(PRINTED_TABLES, newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def printed_table(rows, ours):
+    """
+    Tables S2 and S3 as printed, with a remark on what each row really is.
+
+    ours: {(name, stack): Summary} of the models that we have scored. Our medians stand beside the printed ones. It may
+    be empty.
+    """
+    our_column = ["ours"] if ours else []
+    lines = [["row", "printed as", "symmetry", *our_column, "directionality", *our_column, "what it is"]]
+    for row in rows:
+        cells = [row["row"], row["printed_as"]]
+        for score in SCORES:
+            cells.append(f"{row[score] or '-':>5}")  # Table S3 lacks two rows
+            if ours:
+                summary = ours.get((row["model"], ""))
+                cells.append(f"{summary.quartiles(score)[1]:5.2f}" if summary else "    -")
+        remarks = [row["matrix"] if row["matrix"] != "wqk" else "", row["remark"]]
+        remarks.append(f"row {row['repeats']} again" if row["repeats"] else "")
+        lines.append([*cells, "; ".join(filter(None, remarks))])
+    return align(lines)
+
+
+def tally(rows):
+    """Three counts of the printed rows: not of W_qk, of W_qk with a remark, and as they say."""
+    others = [row for row in rows if row["matrix"] != "wqk"]
+    of_wqk = [row for row in rows if row["matrix"] == "wqk"]
+    sound = [row for row in of_wqk if not row["remark"]]
+    again = [row for row in sound if row["repeats"]]
+    kinds = ", ".join(f"{count} {matrix}" for matrix, count in Counter(row["matrix"] for row in others).most_common())
+    return (f"of {len(rows)} rows\n"
+            f"  {len(others)} are not of W_qk: {kinds}\n"
+            f"  {len(of_wqk) - len(sound)} are of W_qk, but of images, of other weights or of part of the layers\n"
+            f"  {len(sound)} are as they say, {len(again)} of these an earlier row again")
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------
