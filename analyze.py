@@ -420,7 +420,7 @@ def analyze_models(args):
     # then. A short one scores all anew.
     path = args.csv
     if args.paper:
-        path = path or "data/results/paper.csv"
+        path = path or "data/results/csv/paper.csv"
     takes_long = args.paper or args.suite or suites.are_trainings(targets)
     rows = tables.rows_so_far(path, takes_long, targets, args)
     done = suites.scored_before(targets, rows, path) if takes_long else set()

@@ -39,11 +39,11 @@ PLANTED_DRAWS = 300
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    write_null(RESULTS / "null.csv")
+    write_null(RESULTS / "csv" / "null.csv")
     torch.manual_seed(0)
     curves = power_curves()
-    write_power(curves, RESULTS / "power.csv")
-    draw_power(curves, RESULTS / "power.png")
+    write_power(curves, RESULTS / "csv" / "power.csv")
+    draw_power(curves, RESULTS / "png" / "power.png")
 
 
 # ---- the null ----------------------------------------------------------------------------------------------------

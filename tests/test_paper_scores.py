@@ -195,7 +195,7 @@ def test_S2_1_the_symmetric_start_is_positive_so_that_a_token_attends_to_itself(
 
 
 def committed_null(n, r):
-    with open(Path(__file__).parents[1] / "data" / "results" / "null.csv", newline="") as f:
+    with open(Path(__file__).parents[1] / "data" / "results" / "csv" / "null.csv", newline="") as f:
         return next(row for row in csv.DictReader(f) if int(row["n"]) == n and int(row["r"]) == r)
 
 

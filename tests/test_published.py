@@ -16,7 +16,7 @@ from data.pretrained.layouts import find_stacks
 from data.results import figures, published, tables
 
 ROOT = Path(analyze.__file__).parent
-HERE = ROOT / "data" / "results" / "published"
+HERE = ROOT / "data" / "results" / "csv" / "published"
 SHARED = ROOT.parent / "shared"
 PAPER = SHARED / "paper" / "002_029aa20f9913524b.txt"
 needs_shared = pytest.mark.skipif(not PAPER.exists(), reason="needs ../shared: the paper and the published scores")

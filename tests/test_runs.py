@@ -375,7 +375,7 @@ def test_a_level_that_is_no_number_is_refused(tmp_path, level):
 
 
 def test_there_is_nothing_to_write_of_the_authors_runs_alone(tmp_path):
-    theirs = ROOT / "data" / "results" / "published" / "loss_curves.csv"
+    theirs = ROOT / "data" / "results" / "csv" / "published" / "loss_curves.csv"
     assert "nothing to write in" in run(str(theirs), "--csv", str(tmp_path / "c.csv"))
 
 
@@ -532,7 +532,7 @@ def test_arms_that_differ_in_their_learning_rate_are_tested_if_a_baseline_is_giv
 
 def test_every_tuned_start_is_the_best_of_its_tuning(monkeypatch):
     monkeypatch.chdir(ROOT)
-    cells = tuning.find_cells(compare.pool(["data/results/tuning.csv"]), level=2.8)
+    cells = tuning.find_cells(compare.pool(["data/results/csv/tuning.csv"]), level=2.8)
     best = tuning.find_best(cells)
     for argv in arms("config/arms/tuned.py"):
         cfg = load(argv)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 def last_losses(name, arm):
     """{seed: the last validation loss} of an arm, read without the code that is tested."""
-    with open(ROOT / "data" / "results" / f"{name}.csv", newline="") as f:
+    with open(ROOT / "data" / "results" / "csv" / f"{name}.csv", newline="") as f:
         lines = [line for line in f if not line.startswith("#")]
     losses = {}
     for row in csv.DictReader(lines):
@@ -25,7 +25,7 @@ def last_losses(name, arm):
 
 def last_scores(name, arm, score):
     """{seed: the last median of a score over layers} of an arm, in the same way."""
-    with open(ROOT / "data" / "results" / f"{name}.csv", newline="") as f:
+    with open(ROOT / "data" / "results" / "csv" / f"{name}.csv", newline="") as f:
         lines = [line for line in f if not line.startswith("#")]
     return {row["seed"]: float(row[score]) for row in csv.DictReader(lines) if row["arm"] == arm and row[score]}
 

@@ -12,7 +12,7 @@ validation text, this writes for each layer, as the mean over its heads, the sym
     g       of G
     update  of what one AdamW step adds to W_qk
 
-to data/results/theorem.csv, and draws data/results/theorem.png from it. With no config: only the picture, again.
+to data/results/csv/theorem.csv, and draws data/results/png/theorem.png from it. With no config: only the picture, again.
 """
 
 import argparse
@@ -164,7 +164,7 @@ def main(argv):
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--every", type=int, default=50, help="updates between looks (%(default)s)")
     args = parser.parse_args(argv)
-    table = RESULTS / "theorem.csv"
+    table = RESULTS / "csv" / "theorem.csv"
     rows = []
     for path in args.configs:
         for seed in args.seeds:
@@ -174,7 +174,7 @@ def main(argv):
     with open(table, newline="") as f:
         rows = [Row(r["model"], int(r["seed"]), int(r["step"]), int(r["layer"]), *(r[q] for q in QUANTITIES))
                 for r in csv.DictReader(f)]
-    plot(rows, RESULTS / "theorem.png")
+    plot(rows, RESULTS / "png" / "theorem.png")
 
 
 if __name__ == "__main__":

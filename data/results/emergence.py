@@ -1,7 +1,7 @@
 """
 Does a causal mask change the symmetry and the directionality that training ends with? The table of README.md.
 
-    python data/results/emergence.py              # from data/results/emergence_again.csv
+    python data/results/emergence.py              # from data/results/csv/emergence_again.csv
 
 The score of a run is the median over its layers at the end. Runs of one seed are compared, with exact tests.
 """
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from data.results import compare
 from data.results.tables import p_text, signed
 
-FILE = Path(__file__).parent / "emergence_again.csv"
+FILE = Path(__file__).parent / "csv" / "emergence_again.csv"
 SCORES = ["symmetry", "directionality"]
 BASELINE = "encoder"
 OTHERS = ["decoder", "decoder_masked"]

@@ -50,7 +50,7 @@ def read_csv_files(paths):
             else:
                 found.curves.update(read_curves(path))
         except (KeyError, TypeError, ValueError, csv.Error) as e:  # TypeError: a line that is cut short
-            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/published: it has {e}; "
+            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published: it has {e}; "
                            "for a run of train.py, give its folder") from e
     return found
 

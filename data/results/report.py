@@ -28,7 +28,7 @@ def parse(argv, description, gamma):
     what.add_argument("--suite", metavar="NAME",
                       help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
-                      help="folders of runs, comparisons that --csv wrote, and the files in data/results/published")
+                      help="folders of runs, comparisons that --csv wrote, and the files in data/results/csv/published")
     parser.add_argument("--csv", metavar="FILE",
                         help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
@@ -240,4 +240,4 @@ def draw_runs(arms, outcomes, cells, level, curves, trajectories, path):
         figures_runs.plot_runs(arms, outcomes, level, curves, path)
         figures_runs.plot_arms(arms, path_of_layers)
     else:
-        raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/published/trajectories.csv")
+        raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")

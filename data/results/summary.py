@@ -1,7 +1,7 @@
 """
 The table and the figure of README.md: what scale gains, what W_k = W_q gains, and what other starts gain.
 
-    python data/results/summary.py                # prints the table, draws data/results/summary.png
+    python data/results/summary.py                # prints the table, draws data/results/png/summary.png
 
 starts.md has the tables that these lines are from, and what was predicted of each.
 """
@@ -16,7 +16,7 @@ from data.results import compare
 from data.results.figures import DECODER, ENCODER, figure, put_titles
 from data.results.tables import p_text, share, signed
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "csv"
 LEVEL = 2.8  # [nats/token] compare.find_outcomes asks for one; the steps that depend on it are not shown here
 
 
@@ -239,7 +239,7 @@ def main():
     for question, lines in QUESTIONS.items():
         found[question] = [find(line) for line in lines]
     print_table(found)
-    draw(found, HERE / "summary.png")
+    draw(found, HERE.parent / "png" / "summary.png")
 
 
 if __name__ == "__main__":

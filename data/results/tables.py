@@ -20,7 +20,7 @@ from data.pretrained.sources import known_models
 from data.results import compare
 from data.results.runs import RunError, replacing, require
 
-NULL = Path(__file__).parent / "null.csv"
+NULL = Path(__file__).parent / "csv" / "null.csv"
 PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
 GAMMA = 2.0  # of the directionalities in null.csv
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
