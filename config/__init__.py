@@ -166,7 +166,7 @@ def check_scale(values, given):
 
 def read_file(path):
     """The keys that a config file sets: {name: value}, not yet checked."""
-    variables = run_file(path, config_files("config"))
+    variables = run_file(path, "config")
     if "arms" in variables:
         raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -r -P 2 -L 1 python train.py")
     values = {}
@@ -178,8 +178,9 @@ def read_file(path):
     return values
 
 
-def run_file(path, there_are):
-    """Run a config file -> its variables. there_are: the files that could be meant, for messages."""
+def run_file(path, folder):
+    """Run a config file -> its variables. folder: where files are that could be meant, for messages."""
+    there_are = ", ".join(config_files(folder))
     if Path(path).is_dir():
         raise ConfigError(f"{path} is a folder; expected a file, one of {there_are}")
     try:
@@ -193,47 +194,9 @@ def run_file(path, there_are):
 
 
 def config_files(folder):
+    """The files of a folder that are configurations, as paths from the root of the repository."""
     found = sorted((Path(__file__).parents[1] / folder).glob("[!_]*.py"))
-    return ", ".join(f"{folder}/{path.name}" for path in found)
-
-
-def arms(path):
-    """
-    Yield the arguments of train.py for every run of a comparison, each a list of words.
-
-    The file at path sets base (a config file), arms {name: the keys that it changes} and seeds. All arguments are
-    checked here, so a mistake in the last arm is found before the first run begins.
-    """
-    plan = run_file(path, config_files("config/arms"))
-    try:
-        base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
-    except KeyError as e:
-        raise ConfigError(f"{path} has no {e.args[0]}, expected base, arms and seeds, as in config/arms/tiny.py")
-    check_plan(path, base, named, seeds)
-    for seed in seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
-        for name, changes in named.items():
-            out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
-            flags = dict(changes, seed=seed, out_dir=out_dir, init_from="resume")  # a finished run is not repeated
-            words = [base] + [f"--{key}={value}" for key, value in flags.items()]
-            load(words, f"{path}: arm {name}")
-            yield words
-
-
-def check_plan(path, base, named, seeds):
-    """ConfigError unless these are a base, arms and seeds as `arms` needs them."""
-    if not isinstance(base, str):
-        raise ConfigError(f"{path}: base = {base!r}, expected the path of a config file")
-    if not isinstance(seeds, (list, tuple, range)) or len(seeds) == 0:
-        raise ConfigError(f"{path}: seeds = {seeds!r}, expected a list of numbers")
-    if len(set(map(str, seeds))) < len(seeds):
-        raise ConfigError(f"{path}: seeds = {seeds!r}, expected every seed once")
-    is_plan = isinstance(named, dict) and all(isinstance(changes, dict) for changes in named.values())
-    if not is_plan or len(named) == 0:
-        raise ConfigError(f"{path}: arms = {named!r}, expected a dict of arms, each a dict of keys")
-    for name, changes in named.items():
-        for own in "seed", "out_dir", "init_from":
-            if own in changes:
-                raise ConfigError(f"{path}: arm {name} sets {own}, which every run of a comparison sets by itself")
+    return [f"{folder}/{path.name}" for path in found]
 
 
 def parse(name, text):

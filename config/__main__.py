@@ -1,21 +1,106 @@
-"""python -m config config/arms/NAME.py ...: the arguments of train.py for every run of a comparison, one run a line."""
+"""
+The runs of a comparison, one a line, as arguments of train.py:
 
+    python -m config config/arms/NAME.py | xargs -r -P 2 -L 1 python train.py      # -P: runs at a time, one core each
+    python -m config config/arms/NAME.py --max_iters=40                            # a key for all of them
+    python -m config data/results/csv/tuned.csv                                    # those that made this file
+
+A comparison is a file of config/arms (config/arms/example.py explains one), or the CSV file in which `analyze.py --runs`
+keeps it. Such a file holds all that a run computes. Where and how it ran is not in it (device, threads, compile,
+micro_batch_size, keep, profile): these keys come from the file of config/ that is most like the run. Nor is init_from: a
+run that began with the weights of a folder cannot be repeated from it.
+"""
+
+import csv
+import json
 import os
+import re
 import shlex
 import sys
+from pathlib import Path
 
-from config import ConfigError, arms
+from config import HINTS, ConfigError, config_files, load, run_file
 
-if len(sys.argv) < 2:
-    sys.exit("python -m config: expected config/arms/NAME.py, a comparison")
-lines = []
-try:
-    for path in sys.argv[1:]:
-        for words in arms(path):
-            lines.append(shlex.join(words))
-except ConfigError as e:
-    sys.exit(f"python -m config: {e}")
-try:
-    print("\n".join(lines), flush=True)  # none before all are known to be right
-except BrokenPipeError:  # nobody reads on, as after `| head`; then what is left goes nowhere
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+OWN = "seed", "out_dir", "init_from"  # keys that every run of a comparison sets by itself
+
+
+def arms(path, overrides=()):
+    """
+    Yield the arguments of train.py for every run of a comparison, each a list of words.
+
+    path: a file of config/arms, or a CSV file; overrides: words --key=value for all runs. All arguments are checked here,
+    so a mistake in the last arm is found before the first run begins.
+    """
+    planned = runs_of_csv(path) if str(path).endswith(".csv") else runs_of_file(path)
+    for name, seed, base, changes in planned:
+        words = [base, *(f"--{key}={value}" for key, value in changes.items()), *overrides]
+        for key in OWN:
+            if any(word.startswith(f"--{key}=") for word in words):
+                raise ConfigError(f"{path}: arm {name} sets {key}, which every run of a comparison sets by itself")
+        out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
+        words += [f"--seed={seed}", f"--out_dir={out_dir}", "--init_from=resume"]  # a finished run is not repeated
+        load(words, f"{path}: arm {name}")
+        yield words
+
+
+def runs_of_file(path):
+    """The runs of a file that sets base, arms and seeds: [(arm, seed, base, {key: value})]."""
+    plan = run_file(path, "config/arms")
+    try:
+        base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
+        # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
+        planned = [(name, seed, base, dict(changes)) for seed in seeds for name, changes in named.items()]
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise ConfigError(f"{path} is no comparison ({type(e).__name__} {e}): expected base, arms and seeds, "
+                          "as in config/arms/example.py")
+    if not planned:
+        raise ConfigError(f"{path} is a comparison of no runs: expected arms and seeds, as in config/arms/example.py")
+    return planned
+
+
+def runs_of_csv(path):
+    """The same of a CSV file that data/results/records.py has written, where base is the most similar config file."""
+    shared, special, table = {}, {}, []  # config of all arms; {arm: its own}; the other lines
+    for line in Path(path).read_text().splitlines():
+        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+        if comment is None:
+            table.append(line)
+        elif comment[1] is None:
+            shared = json.loads(comment[2])
+        else:
+            special[comment[1]] = json.loads(comment[2])
+    if not special:
+        raise ConfigError(f"{path} has no lines '# config': expected a file that analyze.py --runs --csv wrote")
+    bases = {base: vars(load([base])) for base in config_files("config")}
+    nearest = {arm: most_similar(shared | config, bases) for arm, config in special.items()}
+    runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in csv.DictReader(table))  # a run has many rows
+    return [(arm, seed, *nearest[arm]) for arm, seed in sorted(runs, key=lambda run: run[1])]
+
+
+def most_similar(config, bases):
+    """-> the one of bases {file: its keys} that differs from config in the fewest keys, and what these are in config."""
+    best, fewest = None, None
+    for base, theirs in bases.items():
+        changes = {key: config[key] for key in HINTS if key in config and config[key] != theirs[key]}
+        if best is None or len(changes) < len(fewest):
+            best, fewest = base, changes
+    return best, fewest
+
+
+def main(argv):
+    overrides = [word for word in argv if word.startswith("-")]
+    paths = [word for word in argv if not word.startswith("-")]
+    if not paths:
+        sys.exit("python -m config: expected config/arms/NAME.py, a comparison")
+    try:
+        lines = [shlex.join(words) for path in paths for words in arms(path, overrides)]
+    except (ConfigError, OSError) as e:
+        sys.exit(f"python -m config: {e}")
+    try:
+        print("\n".join(lines), flush=True)  # none before all are known to be right
+    except BrokenPipeError:  # nobody reads on, as after `| head`; then what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

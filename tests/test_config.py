@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import init
-from config import ConfigError, TrainConfig, arms, load
+from config import ConfigError, TrainConfig, load
+from config.__main__ import arms
+from data.results.records import FREE, is_comparison, read_comparison
 from model import ModelConfig, Transformer
 
 ROOT = Path(__file__).parents[1]
@@ -135,18 +137,13 @@ def test_a_comparison_is_every_arm_and_seed_and_has_every_arm_once_before_any_ha
 
 
 @pytest.mark.parametrize("text, words", [
-    ("seeds = [1]\narms = {}", "has no base"),
+    ("seeds = [1]\narms = {}", "is no comparison .KeyError 'base'.: expected base, arms and seeds"),
+    ("base = 'config/tiny.py'\nseeds = 3\narms = dict(a=dict())", "is no comparison .TypeError"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = ['random']", "is no comparison .AttributeError"),
+    ("base = 'config/tiny.py'\nseeds = [1]\narms = {}", "a comparison of no runs"),
     ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(), b=dict(caussal=True))",
      "two.py: arm b: unknown key caussal = .*the nearest one is causal"),
-    ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(init_from='x'))", "arm a sets init_from, which"),
     ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=dict(seed=7))", "arm a sets seed, which every run"),
-    ("base = 'config/tiny.py'\nseeds = 3\narms = dict(a=dict())", "seeds = 3, expected a list of numbers"),
-    ("base = 'config/tiny.py'\nseeds = []\narms = dict(a=dict())", "seeds = .., expected a list of numbers"),
-    ("base = 'config/tiny.py'\nseeds = [1, 2, 1]\narms = dict(a=dict())", "expected every seed once"),
-    ("base = 'config/tiny.py'\nseeds = [1]\narms = ['random']", "expected a dict of arms"),
-    ("base = 'config/tiny.py'\nseeds = [1]\narms = {}", "expected a dict of arms"),
-    ("base = 'config/tiny.py'\nseeds = [1]\narms = dict(a=3)", "expected a dict of arms"),
-    ("base = None\nseeds = [1]\narms = dict(a=dict())", "base = None, expected the path of a config file"),
 ])
 def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, text, words):
     (tmp_path / "two.py").write_text(text)
@@ -190,28 +187,8 @@ def test_a_width_is_not_changed_under_a_scale_that_a_file_has_computed_from_it(m
 
 # Keys in which the arms of a comparison may differ besides their start. Whatever else differed could be the cause.
 MORE = dict(
-    parts={"qk_norm"},
     tuning={"learning_rate", "n_embd", "n_head"},
-    tuning_again={"learning_rate", "n_embd", "n_head"},
-    tuned={"learning_rate", "n_embd", "n_head"},
-    tuning_decoders={"learning_rate"},
-    decoders={"learning_rate"},
-    tuning_decoders_widths={"learning_rate", "n_embd", "n_head"},
-    tuning_decoders_deep={"learning_rate"},
-    decoders_deep={"learning_rate"},
-    tuning_decoders_512={"learning_rate"},
-    decoders_512={"learning_rate"},
-    tuning_english={"learning_rate"},
-    decoders_widths={"learning_rate", "n_embd", "n_head"},
-    tuning_wide={"learning_rate"},
-    tuned_wide={"learning_rate"},
-    tuning_512={"learning_rate"},
-    tuning_768={"learning_rate"},
-    tuning_deep={"learning_rate"},
-    tuning_deep_starts={"learning_rate"},
-    deep_parts={"learning_rate", "qk_norm", "dtype"},  # those with QK-norm are compared with each other alone
-    deep={"learning_rate"},
-    heads={"n_head"},
+    widths={"learning_rate", "n_embd", "n_head", "n_layer", "max_iters", "dtype"},  # starts of one size are compared
 )
 
 
@@ -223,3 +200,29 @@ def test_the_arms_of_a_shipped_comparison_differ_in_what_they_compare_alone(path
     free = {"seed", "out_dir"} | start | MORE.get(path.stem, set())
     assert len({cfg["out_dir"] for cfg in found}) == len(found)
     assert {key for cfg in found for key in cfg if cfg[key] != found[0][key]} <= free
+
+
+COMPARISONS = [path for path in sorted((ROOT / "data/results/csv").glob("*.csv")) if is_comparison(path)]
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_the_file_of_a_comparison_gives_the_runs_that_made_it(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    printed = {}
+    for words in arms(str(path)):
+        cfg = vars(load(words))
+        printed[cfg["out_dir"]] = {key: cfg[key] for key in cfg.keys() - FREE | {"data_dir"}}
+    kept = {}
+    for record in read_comparison(path):
+        name = f"out/arms/{path.stem}/{record.arm}-{record.seed}"
+        kept[name] = {key: value for key, value in record.config.items() if key in vars(TrainConfig()) and
+                      (key not in FREE or key == "data_dir")}
+    assert printed == kept
+
+
+def test_a_key_for_all_runs_of_a_comparison_wins_over_what_an_arm_sets(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = [load(words) for words in arms("config/arms/decoders.py", ["--max_iters=40"])]
+    assert {cfg.max_iters for cfg in found} == {40} and {cfg.causal for cfg in found} == {True}
+    with pytest.raises(ConfigError, match="sets seed, which every run of a comparison sets by itself"):
+        list(arms("config/arms/decoders.py", ["--seed=3"]))

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import analyze
-from config import TrainConfig, arms, load
+from config import TrainConfig, load
+from config.__main__ import arms
 from data.results import compare, figures, figures_runs, records, report, runs, tuning
 
 ROOT = Path(__file__).parents[1]
@@ -534,7 +535,7 @@ def test_every_tuned_start_is_the_best_of_its_tuning(monkeypatch):
     monkeypatch.chdir(ROOT)
     cells = tuning.find_cells(compare.pool(["data/results/csv/tuning.csv"]), level=2.8)
     best = tuning.find_best(cells)
-    for argv in arms("config/arms/tuned.py"):
+    for argv in arms("data/results/csv/tuned.csv"):
         cfg = load(argv)
         v_scale = round(cfg.n_embd * cfg.v_std**2, 3)
         expected = best[cfg.n_embd, cfg.init, v_scale]

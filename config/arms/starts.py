@@ -5,6 +5,8 @@ Symmetry, scale, sharpness, likeness or self-attention: which of them makes a go
 
 data/results/starts.md says what each explanation predicts, and what came out.
 """
+from init import STARTS as _starts
+
 base = "config/small.py"
 seeds = [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
@@ -12,21 +14,11 @@ _big = (3 * 128) ** -0.5  # the published scale, 1 / sqrt(3 C)
 _up = 0.02 * 2**0.25  # W_qk as large as that of "tilted", which has sqrt(2) times the norm of "symmetric"
 _self = 64**0.5 * 128 * 0.02**2  # what W_k = W_q at 0.02 adds to the logit of a token with itself: sqrt(D) C std^2
 arms = {
-    "random": dict(),
-    "symmetric": dict(init="symmetric"),
-    "tilted": dict(init="tilted"),
-    "mimetic": dict(init="mimetic"),
-    "indefinite": dict(init="indefinite"),
-    "negative": dict(init="negative"),
-    "skew": dict(init="skew"),
     "random_up": dict(qk_std=_up),
     "symmetric_up": dict(init="symmetric", qk_std=_up),
     "random_self": dict(diagonal=_self),
     "symmetric_no_self": dict(init="symmetric", diagonal=-_self),
-    "random_qkv": dict(qk_std=_big, v_std=_big),
-    "symmetric_qkv": dict(init="symmetric", qk_std=_big, v_std=_big),
-    "tilted_qkv": dict(init="tilted", qk_std=_big, v_std=_big),
-    "indefinite_qkv": dict(init="indefinite", qk_std=_big, v_std=_big),
-    "negative_qkv": dict(init="negative", qk_std=_big, v_std=_big),
-    "skew_qkv": dict(init="skew", qk_std=_big, v_std=_big),
 }
+for _start in _starts:
+    arms[_start] = dict(init=_start)
+    arms[f"{_start}_qkv"] = dict(init=_start, qk_std=_big, v_std=_big)

@@ -1,10 +1,10 @@
 """
 What helps: symmetry, or the scale that came with it? Every arm differs from another arm in one thing only.
 
-    python -m config config/arms/tiny.py | xargs -r -P 2 -L 1 python train.py      # -P: runs at a time, one core each
+    python -m config config/arms/tiny.py | xargs -r -P 2 -L 1 python train.py
 
 The published symmetric start, "symmetric_qkv", changed the symmetry, and also the scale of q, k and v to 1 / sqrt(3 C).
-"_qk", "_v" and "_qkv" name the matrices that have this scale instead of 0.02; in "_2qkv" q and k have twice this scale.
+"_qk", "_v" and "_qkv" name the matrices that have this scale instead of 0.02.
 """
 base = "config/tiny.py"
 seeds = [1, 2, 3, 4, 5]
@@ -18,14 +18,5 @@ arms = {
     "random_qkv": dict(qk_std=_big, v_std=_big),
     "symmetric_qkv": dict(init="symmetric", qk_std=_big, v_std=_big),
     "random_v": dict(v_std=_big),
-    "random_2qkv": dict(qk_std=2 * _big, v_std=_big),
-    "symmetric_2qkv": dict(init="symmetric", qk_std=2 * _big, v_std=_big),
-    "skew": dict(init="skew"),
-    "skew_qk": dict(init="skew", qk_std=_big),
-    "negative_qk": dict(init="negative", qk_std=_big),
-    "indefinite_qk": dict(init="indefinite", qk_std=_big),
     "constraint": dict(constraint="symmetric", constraint_weight=0.1),
-    "decoder": dict(causal=True),
-    "decoder_symmetric": dict(causal=True, init="symmetric"),
-    "decoder_skew": dict(causal=True, init="skew"),
 }

@@ -85,7 +85,8 @@ def config_lines(arms):
     """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
     configs = {}
     for name, records in arms.items():
-        configs[name] = {key: value for key, value in records[0].config.items() if key not in FREE}
+        config = records[0].config
+        configs[name] = {key: value for key, value in config.items() if key not in FREE or key == "data_dir"}
     first = next(iter(configs.values()))
     shared = {}
     for key, value in first.items():
