@@ -10,12 +10,12 @@ out_dir and data_dir:
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 
 If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (on CPUs
-GLOO_SOCKET_IFNAME). A process that does not answer for ten minutes counts as lost. Below the line that says what is wrong,
-torchrun prints a report and a traceback of its own.
+GLOO_SOCKET_IFNAME). A process that does not answer for ten minutes counts as lost. Below the line that says what is
+wrong, torchrun prints a report and a traceback of its own.
 
-For several jobs on one machine, use torchrun --standalone. There, --max-restarts=3 lets a run that loses a process go on
-from its last checkpoint by itself, if TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 stands before the command (without it the new
-processes look for each other at the addresses of the old ones).
+For several jobs on one machine, use torchrun --standalone. There, --max-restarts=3 lets a run that loses a process go
+on from its last checkpoint by itself, if TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 stands before the command. (Without it
+the new processes look for each other at the addresses of the old ones.)
 """
 
 import contextlib
@@ -157,8 +157,8 @@ def require_same(place, run, step):
     if place.world > 1:
         dist.all_gather_object(theirs, mine)
     if any(other != mine for other in theirs):
-        raise ConfigError("the processes of this run differ in their configuration, token files or checkpoint: give all "
-                          f"of them the same command, and an {run['config']['out_dir']} that all of them see")
+        raise ConfigError("the processes of this run differ in their configuration, token files or checkpoint: give "
+                          f"all of them the same command, and an {run['config']['out_dir']} that all of them see")
 
 
 def what_counts(run, step):
@@ -205,8 +205,8 @@ def or_without_compiler(place):
 def explain(error, cfg):
     """One line for an error that is no bug: out of memory, or a lost process. None for any other error."""
     if is_out_of_memory(error):
-        return (f"out of memory ({first_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or the sizes of "
-                "the model")
+        return (f"out of memory ({first_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or the sizes "
+                "of the model")
     # Gloo has no error class of its own.
     if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
         return (f"another process of this run does not answer ({first_line(error)}); --init_from=resume goes on from "
