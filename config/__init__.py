@@ -104,9 +104,8 @@ class TrainConfig:
         if has_constraint != has_weight:
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
-        no_skew_part = self.init in ("symmetric", "indefinite", "negative")
-        no_symmetric_part = self.init == "skew"
-        if (self.constraint == "skew" and no_skew_part) or (self.constraint == "symmetric" and no_symmetric_part):
+        without = dict(none=[], symmetric=["skew"], skew=["symmetric", "indefinite", "negative"])
+        if self.init in without[self.constraint]:
             raise ConfigError(f"constraint = {self.constraint!r} with init = {self.init!r}: the start has no "
                               f"{self.constraint} part, and the constraint divides by it")
 
