@@ -40,7 +40,7 @@ from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_config import find_modality
 from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import figures, report, runs, tables
+from data.results import figures, report, report_runs, runs, tables
 
 WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
@@ -453,7 +453,7 @@ def main(argv):
     try:
         report.check(args)
         if args.runs:
-            report.report_runs(args)
+            report_runs.report_runs(args)
         else:
             sys.exit(analyze_models(args))
     except (CheckpointError, runs.RunError, OSError) as e:

@@ -36,7 +36,7 @@ from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
 from data.results import figures_runs, runs
-from data.results.report import report_run
+from data.results.report_runs import report_run
 from model import HF_UNUSED, ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between two looks at the loss, because each look makes the program wait for the GPU

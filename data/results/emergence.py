@@ -13,7 +13,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from data.results import compare
-from data.results.tables import p_text, signed
+from data.results.report_runs import p_text, signed
 
 FILE = Path(__file__).parent / "csv" / "emergence_again.csv"
 SCORES = ["symmetry", "directionality"]

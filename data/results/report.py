@@ -11,9 +11,8 @@ import torch
 
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
-from data.results import (compare, figures, figures_published, figures_runs, figures_suites, figures_tuning, published,
-                          records, tables, tuning)
-from data.results.runs import RunError, read_run, require, writing
+from data.results import figures, figures_suites, records, tables
+from data.results.runs import RunError, require, writing
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -87,7 +86,7 @@ def check(args):
         require_writable(flag, path)
         other = flags.setdefault(Path(path).resolve(), flag)
         require(other == flag, f"--{flag}={path} is the file of --{other} as well: give another name")
-        formats = figures.formats() + ["gif"] * (flag == "matrices")
+        formats = figures.formats()
         ending = Path(path).suffix[1:] or "png"
         require(flag == "csv" or ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
     if args.csv and Path(args.csv).exists() and Path(args.csv).stat().st_size:
@@ -174,70 +173,3 @@ def report_paper(rows, results, plot):
     show(tables.tally(printed_rows))
     if plot:
         figures_suites.plot_pretrained(known_models(), ours, plot)
-
-
-# ---- runs of train.py --------------------------------------------------------------------------------------------
-
-
-def report_run(folder):
-    """A table with the first and the last scores of every layer of a run."""
-    run = read_run(folder)
-    loss = run.log["val_loss"][-1]
-    return tables.run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
-
-
-def report_runs(args):
-    """
-    Compare runs, from their folders or from the CSV file of an earlier comparison, and the authors' runs. args: the
-    command line, of which runs, level, baseline, arms, csv and plot are used.
-    """
-    ours, theirs = [], []
-    for path in args.runs:
-        if path.endswith(".csv") and not records.is_comparison(path):
-            theirs.append(path)
-        else:
-            ours.append(path)
-    curves, trajectories = published.read_csv_files(theirs)
-    arms = compare.pool(ours)
-    is_left_out = args.arms and args.baseline in arms and args.baseline not in args.arms
-    require(not is_left_out, f"--baseline={args.baseline} is none of --arms: add it there")
-    arms = compare.arrange(compare.choose(arms, args.arms), args.baseline)
-    if args.csv:
-        require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
-        if Path(args.csv).exists():
-            records.require_no_others(args.csv, arms)
-    outcomes, cells = [], []
-    if args.baseline is None and tuning.varies_rates(arms):
-        cells = tuning.find_cells(arms, args.level)  # the best learning rate of each start, and no tests
-    else:
-        outcomes = compare.find_outcomes(arms, args.level, args.baseline)
-    if curves:
-        show(published.curves_table(curves))
-    if cells:
-        show(tuning.cells_table(cells, args.level))
-    elif outcomes:
-        show(tables.comparison_table(outcomes, arms, args.level))
-    if trajectories:
-        show(published.ends_table(trajectories, arms))
-    if args.csv:
-        records.write_comparison(args.csv, arms)
-    if args.plot:
-        draw_runs(arms, outcomes, cells, args.level, curves, trajectories, Path(args.plot))
-
-
-def draw_runs(arms, outcomes, cells, level, curves, trajectories, path):
-    """
-    Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given. Of a tuning
-    there are cells and no outcomes, and one picture.
-    """
-    path_of_layers = path.with_stem(path.stem + "_layers")
-    if trajectories:
-        figures_published.plot_trajectories(trajectories, arms, path)
-        figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
-    elif cells:
-        figures_tuning.plot_tuning(cells, level, path)
-    elif outcomes:
-        figures_runs.plot_runs(arms, outcomes, level, curves, path)
-        figures_runs.plot_arms(arms, path_of_layers)
-    else:
-        raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")

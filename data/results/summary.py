@@ -14,7 +14,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from data.results import compare
 from data.results.figures import DECODER, ENCODER, figure, put_titles
-from data.results.tables import p_text, share, signed
+from data.results.report_runs import p_text, share, signed
 
 HERE = Path(__file__).parent / "csv"
 LEVEL = 2.8  # [nats/token] compare.find_outcomes asks for one; the steps that depend on it are not shown here
