@@ -30,8 +30,7 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config._place import (explain, find_place, leave, noted_signals, or_without_compiler, require_memory,
-                           require_same)
+from config._place import explain, find_place, leave, noted_signals, or_without_compiler, require_same
 from data import samples, tokens
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
@@ -134,7 +133,6 @@ class Trainer:
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
         self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)  # this process's rows of every batch
-        require_memory(cfg, corpus.meta["vocab_size"], place.device)
         self.model = build_model(cfg, corpus.meta).to(place.device)
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)

@@ -525,9 +525,8 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run_before_it_is_written
     (dict(device="tpu9"), "device = 'tpu9' cannot be used"),
     (dict(device="meta"), "device = 'meta' cannot be used"),
     (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
-    (dict(threads=100_000), "threads = 100000, expected at most"),
     (dict(init_from="resum"), "init_from = 'resum', expected scratch, resume, or a folder"),
-    (dict(n_embd=1_000_000), "M parameters take"),
+    (dict(n_embd=2_000_000_000), "or the sizes of the model"),
     (dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
 ])
 def test_a_mistake_ends_in_one_line(cfg, changes, words):
@@ -536,9 +535,8 @@ def test_a_mistake_ends_in_one_line(cfg, changes, words):
 
 
 @pytest.mark.parametrize("env, words", [
-    (dict(RANK="0"), "LOCAL_RANK = ''"),
-    (dict(RANK="2", LOCAL_RANK="0", WORLD_SIZE="2"), "RANK = 2, but WORLD_SIZE = 2"),
-    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"), "cannot meet at None:None"),
+    (dict(RANK="0"), "RANK, but not 'LOCAL_RANK'"),
+    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="2"), "cannot meet at None:None"),
 ])
 def test_a_wrong_environment_of_torchrun_ends_in_one_line(cfg, monkeypatch, env, words):
     for name, value in env.items():
