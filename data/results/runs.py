@@ -25,6 +25,7 @@ import pickle
 import re
 import shutil
 import struct
+import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +44,7 @@ RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile
 TRACE_AFTER = 10  # updates, which are slower than those that follow
 UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
               ArithmeticError, struct.error, pickle.UnpicklingError)  # what torch.load raises for damaged files
+NOT_A_CHECKPOINT = "is not a checkpoint that can be resumed: cut short, damaged, or of another program"
 
 
 class LogRow(NamedTuple):
@@ -269,11 +271,12 @@ def find_checkpoint(folder, cfg, meta, resume, device):
         return None
     require(resume, f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
+        with zipfile.ZipFile(path) as file:  # torch writes a zip, and does not look at its checksums when it reads
+            require(file.testzip() is None, f"{path} {NOT_A_CHECKPOINT}")
         state = torch.load(path, map_location=device, weights_only=True)
         theirs = dict(config=dict(state["config"]), data={key: state["data"][key] for key in DATA})
-    except UNREADABLE as e:
-        raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
-                       "program") from e
+    except (zipfile.BadZipFile, *UNREADABLE) as e:
+        raise RunError(f"{path} {NOT_A_CHECKPOINT}") from e
     require_same_run(path, theirs, describe(cfg, meta))
     require_rows(Path(folder), state)
     return state
