@@ -122,7 +122,7 @@ def plot_runs(arms, outcomes, level, curves, path):
     and how much heads differ.
 
     arms: {name: its records, one per seed}. outcomes: from compare.find_outcomes. curves: {name: (steps, loss)},
-    drawn in grey under the losses.
+    drawn in grey under the losses. level: None if no run comes to it, and then its panel is empty.
     """
     arms = {name: compare.counted(records) for name, records in arms.items()}
     style = styles(arms)
@@ -136,11 +136,14 @@ def plot_runs(arms, outcomes, level, curves, path):
                 draw_medians(axis, records, score, style[name], band=len(arms) <= 6)
             steps, values = stack_scores(records, [record.symmetry_std for record in records])  # (S,), (seeds, S)
             spread.plot(steps, values.mean(0), **style[name])
-        loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
         loss.set(ylabel="nats/token", ylim=loss_limits(arms, level))
-        draw_dots(leaving, outcomes, style, [outcome.first_steps for outcome in outcomes], np.median)
         draw_dots(ends, outcomes, style, [outcome.losses for outcome in outcomes], np.mean)
-        mark_not_left(leaving, arms, outcomes, style)
+        if level is None:
+            leaving.axis("off")
+        else:
+            loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
+            draw_dots(leaving, outcomes, style, [outcome.first_steps for outcome in outcomes], np.median)
+            mark_not_left(leaving, arms, outcomes, style)
         config = next(iter(arms.values()))[0].config
         put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
         for axis in symmetry, directionality, updates:
@@ -149,10 +152,18 @@ def plot_runs(arms, outcomes, level, curves, path):
             axis.set(xlabel="step")
         ends.set(xlabel="nats/token", yticklabels=[])
         empty.axis("off")
-        put_titles((loss, leaving, ends, symmetry, directionality, updates, spread), [
-            "validation loss", f"first step at {level:g} nats/token; bar: median", "loss at the end; bar: mean",
-            "symmetry of $W_{qk}$", "directionality of $W_{qk}$; grey: random matrices",
-            "symmetry of the change of $W_{qk}$", "standard deviation of symmetry over heads"])
+        titles = {
+            loss: "validation loss",
+            leaving: f"first step at {level} nats/token; bar: median",
+            ends: "loss at the end; bar: mean",
+            symmetry: "symmetry of $W_{qk}$",
+            directionality: "directionality of $W_{qk}$; grey: random matrices",
+            updates: "symmetry of the change of $W_{qk}$",
+            spread: "standard deviation of symmetry over heads",
+        }
+        if level is None:
+            del titles[leaving]
+        put_titles(titles.keys(), titles.values())
         put_legend_of_arms(empty, loss, arms)
 
 
@@ -179,7 +190,7 @@ def loss_limits(arms, level):
     losses = [record.val_loss for records in arms.values() for record in records]
     low = min(loss.min() for loss in losses)
     later = max(loss[len(loss) // 8 :].max() for loss in losses)
-    high = max(level, later)
+    high = later if level is None else max(level, later)
     return low - 0.05 * (high - low), high + 0.1 * (high - low)
 
 
