@@ -11,7 +11,6 @@ import torch
 from matplotlib.colors import same_color
 
 import analyze
-from data.pretrained import audit
 from data.pretrained.layouts import find_stacks
 from data.results import figures, published, tables
 

@@ -351,7 +351,7 @@ def survey(targets: list[Target], left: list[Target]) -> dict[tuple[str, str], b
                 shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
                 stacks = find_stacks(checkpoint.config, shapes)
                 names = {name for stack in stacks for layer in stack.layers for name in layer.names}
-                n_bytes = len(to_read) * sum(checkpoint.tensors[name].n_bytes for name in names)
+                n_bytes = len(to_read) * sum(checkpoint.tensors[name].end - checkpoint.tensors[name].start for name in names)
         except (CheckpointError, LayoutError):  # said when it is scored
             stacks, n_bytes = [], 0
         if n_bytes:

@@ -86,7 +86,7 @@ def check(args):
         require_writable(flag, path)
         other = flags.setdefault(Path(path).resolve(), flag)
         require(other == flag, f"--{flag}={path} is the file of --{other} as well: give another name")
-        formats = figures.formats() + ["gif"] * (flag == "matrices")
+        formats = figures.formats()
         ending = Path(path).suffix[1:] or "png"
         require(flag == "csv" or ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
     if args.csv and Path(args.csv).exists() and Path(args.csv).stat().st_size:
