@@ -125,7 +125,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, witho
     config = {key: value for key, value in config.items() if key not in without}
     folder.mkdir(parents=True)
     data = dict(checksum=changes.get("checksum", "a"), tokenizer=changes.get("tokenizer", "bytes"))
-    torch.save(dict(config=config, data=data), folder / "ckpt.pt")
+    runs.write_json(folder / "run.json", dict(config=config, data=data))
     runs.append(folder / "log.csv", runs.LOG_COLUMNS, [[int(s), 0, "", x, "", ""] for s, x in zip(steps, loss)])
     runs.append(folder / "scores.csv", runs.SCORES_COLUMNS, [
         [int(s), layer, head, (i + layer) / 20, -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
@@ -135,7 +135,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, witho
 
 def test_a_run_that_is_the_current_folder_has_the_name_of_this_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(write_run(tmp_path / "random-1"))
-    assert runs.read_run(".").name == "random"
+    assert records.read_run(".").arm == "random"
 
 
 def test_a_checkpoint_with_four_bytes_of_a_tensor_changed_is_refused_and_the_model_stays(finished, tmp_path):
@@ -265,19 +265,8 @@ def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path
     assert not run(str(tmp_path / "c.csv")) and "old" in capsys.readouterr().out
 
 
-def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equation_17(tmp_path):
-    folder = write_run(tmp_path / "a-1")
-    rows = runs.read(tmp_path / "a-1" / "scores.csv", runs.SCORES_COLUMNS)
-    (tmp_path / "a-1" / "scores.csv").unlink()
-    older = [[row[name] for name in runs.OLDER_SCORES_COLUMNS] for row in rows]
-    runs.append(tmp_path / "a-1" / "scores.csv", runs.OLDER_SCORES_COLUMNS, older)
-    layers = runs.read_run(folder).layers
-    np.testing.assert_allclose(layers["directionality_eq17"][:, 0], -np.arange(11) / 20)
-    assert np.isnan(layers["directionality"]).all()
-
-
 @pytest.mark.parametrize("text, words", [
-    ("# config {}\narm,seed,step\n", "lacks the columns"), ("model,stack\nbert,\n", "is no CSV file of --runs"),
+    ("# config {}\narm,seed,step\n", "is damaged (no run is in it)"), ("model,stack\nbert,\n", "is no CSV file of --runs"),
     ("", "is no CSV file of --runs"),
     ("run,step,layer,symmetry,directionality\nbert--encoder--jigsaw,0\n", "is no CSV file of --runs")])  # cut short
 def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
@@ -320,18 +309,6 @@ def test_a_name_with_dollars_is_drawn_as_it_is(tmp_path):
     folders = [write_run(tmp_path / f"{name}-1", n_layer=1) for name in (r"a$\frac$", "lr_$1^$")]  # formulas cut short
     assert not run(*folders, "--plot", str(tmp_path / "p.png"))
     assert (tmp_path / "p.png").exists()
-
-
-def test_a_run_that_ends_in_nan_does_so_in_its_csv_too(tmp_path, capsys):
-    diverged = FALL.copy()
-    diverged[-1] = math.nan
-    folders = run_arms(tmp_path, seeds=range(1, 7)) + [write_run(tmp_path / "fast-7", diverged, 7, init="symmetric"),
-                                                       write_run(tmp_path / "random-7", FALL, 7)]
-    assert not run(*folders, "--csv", str(tmp_path / "c.csv"))
-    first = capsys.readouterr().out
-    [fast] = [line.split() for line in first.splitlines() if line.startswith("fast ")]
-    assert fast[6:11] == ["nan", "-", "[-,", "-]", "-"]  # loss, less, its interval, p
-    assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == first
 
 
 def test_rows_of_a_comparison_may_be_in_any_order(tmp_path, capsys):
@@ -417,10 +394,10 @@ def test_two_runs_of_one_name_must_differ_in_the_seed_alone(tmp_path):
 
 @pytest.mark.parametrize("damage, words", [
     (lambda f: (f / "log.csv").unlink(), "log.csv: No such file"),
-    (lambda f: (f / "log.csv").write_text(""), "is not a log.csv"),
+    (lambda f: (f / "log.csv").write_text(""), "has no row in its CSV files yet"),
     (lambda f: (f / "log.csv").write_text(",".join(runs.LOG_COLUMNS) + "\n"), "has no row in its CSV files yet"),
     (lambda f: (f / "scores.csv").write_text("step,layer\n"), "is not a scores.csv"),
-    (lambda f: (f / "ckpt.pt").write_bytes(b"PK"), "ckpt.pt cannot be read")])
+    (lambda f: (f / "run.json").write_text("{"), "run.json cannot be read")])
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, damage, words):
     folder = write_run(tmp_path / "a-1")
     damage(tmp_path / "a-1")
@@ -429,13 +406,13 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, damage, words)
 
 def test_a_row_that_is_being_written_is_left_out(tmp_path):
     folder = write_run(tmp_path / "a-1")
+    with open(tmp_path / "a-1" / "scores.csv", "a") as f:
+        f.write("1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
     for name in "log.csv", "scores.csv":
         text = (tmp_path / "a-1" / name).read_text()
         (tmp_path / "a-1" / name).write_text(text + text.splitlines()[-1][:-3])
-    with open(tmp_path / "a-1" / "scores.csv", "a") as f:
-        f.write("1\n1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
-    whole = runs.read_run(folder)
-    assert len(whole.log["step"]) == len(whole.steps) == 11
+    whole = records.read_run(folder)
+    assert len(whole.eval_steps) == len(whole.steps) == 11
 
 
 def test_figures_hold_the_series_of_the_csv_files(tmp_path, drawn):
@@ -476,7 +453,7 @@ def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, drawn
 
 def test_colour_is_the_scale_and_dash_the_start_and_with_many_starts_the_other_way_round():
     def arm(**changes):
-        return [records.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 7)]
+        return [records.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 8)]
 
     arms = dict(a=arm(), b=arm(init="symmetric"), c=arm(qk_std=0.1), d=arm(qk_std=0.1, init="symmetric"),
                 e=arm(causal=True))

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from config import TrainConfig
-from data.results.records import FREE, read_comparison, record_of_run
-from data.results.runs import read_run, require
+from data.results.records import FREE, read_comparison, read_run
+from data.results.runs import require
 
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
 # task, the same data, and the same number of steps.
@@ -40,7 +40,7 @@ def pool(paths):
         if Path(path).is_file():
             records += read_comparison(path)
         else:
-            records.append(record_of_run(read_run(path)))
+            records.append(read_run(path))
     arms = {}
     for record in records:
         for other in arms.setdefault(record.arm, []):

@@ -11,7 +11,7 @@ import numpy as np
 from data.results import compare
 from data.results.figures import (OTHERS, colour_of, figure, layer_colour, plain, put_legend, put_null, put_titles,
                                   put_zero, share_limits)
-from data.results.records import FREE, record_of_run
+from data.results.records import FREE
 
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (3, 1)), (0, (8, 2, 1, 2))]
 MAX_STARTS = 4  # with more, the dash tells the scale, and the colour the start: colours are more easily told apart
@@ -21,9 +21,8 @@ SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, ever
 # ---- one run -----------------------------------------------------------------------------------------------------
 
 
-def plot_run(run, path):
+def plot_run(record, path):
     """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
-    record = record_of_run(run)
     with figure(path, [1, 1, 1]) as axes:
         loss, symmetry, directionality = axes[0]
         loss.plot(record.eval_steps, record.train_loss, color="0.7", label="training loss")
@@ -31,9 +30,9 @@ def plot_run(run, path):
         loss.set(ylabel="loss [nats/token]", xlabel="step")
         for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
             draw_layers(axis, [record], score)
-            put_null(axis, score, run.config["n_embd"], run.config["n_embd"])
+            put_null(axis, score, record.config["n_embd"], record.config["n_embd"])
         put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{plain(run.name)}, seed {run.config['seed']}")
+        loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
         of_losses, _ = loss.get_legend_handles_labels()
         of_layers, _ = symmetry.get_legend_handles_labels()
         put_legend(loss, of_losses + of_layers)

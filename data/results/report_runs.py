@@ -9,15 +9,15 @@ import pandas
 
 from data.results import compare, figures_published, figures_runs, published, records
 from data.results.report import show
-from data.results.runs import RunError, read_run, require
+from data.results.runs import RunError, require
 
 # ---- one run -----------------------------------------------------------------------------------------------------
 
 
 def report_run(folder):
     """A table with the first and the last scores of every layer of a run."""
-    run = read_run(folder)
-    loss = run.log["val_loss"][-1]
+    run = records.read_run(folder)
+    loss = run.val_loss[-1]
     return run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
 
 
