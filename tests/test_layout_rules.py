@@ -248,6 +248,7 @@ C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
     (dict(LLAMA, model_type="mamba"), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config=dict(LLAMA, model_type="mamba")), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config={}), llama(), "'llava_text' is not known"),
+    (dict(LLAMA, model_type="jetmoe"), llama(), "'jetmoe' is not known"),  # each token's router chooses its W_q
     (LLAMA, {"lm_head.weight": (50, 32)}, "no q and k weights"),
     (LLAMA, llama(1), r"layers.1.self_attn.q_proj missing"),
     (LLAMA, NO_Q1, r"layers.1.self_attn.q_proj missing"),

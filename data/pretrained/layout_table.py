@@ -145,6 +145,11 @@ ROWS = [
     Row("xlm flaubert", path="attentions.{i}", weights="q_lin k_lin", causal=False),
     Row("albert", path="albert_layer_groups.{i}.albert_layers.0.attention", weights="query key", causal=False),
     Row("modernbert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False, n_layer=22, n_head=12),
+    # Of words, of regions of an image, and of both in the layers where they meet.
+    Row("lxmert", **(BERT | dict(path="encoder.layer.{i}.attention.self")), stack="l.text"),
+    Row("lxmert", **(BERT | dict(path="r_layers.{i}.attention.self")), stack="r.vision"),
+    Row("lxmert", **(BERT | dict(path="x_layers.{i}.lang_self_att.self")), stack="x.text"),
+    Row("lxmert", **(BERT | dict(path="x_layers.{i}.visn_self_att.self")), stack="x.vision"),
     Row("nomic_bert", path="layers.{i}.attn", weights="Wqkv", form="blocks", causal=False),
     Row("jina_embeddings_v3", path="layers.{i}.mixer", weights="Wqkv", form="blocks", causal=False),
     Row("gte new", path="layer.{i}.attention", weights="qkv_proj", form="blocks", causal=False),  # new: gte on the Hub

@@ -149,7 +149,7 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
 
 # Tensors with such names are of no layer of self-attention. (Position projections have other names.)
 UNSCORED = re.compile("|".join((
-    r"cross|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn|second_sub_layer",  # cross-attention
+    r"cross|visual_attention|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn|second_sub_layer",  # cross-attention
     r"resampler|head\.attention|\bhead\.[qk]_proj|\battn_pool|multi_modal_projector|image_pooling_2d|"
     r"projector\.query$",  # pooling
     r"vit_merger|(layerwise|spatial)_projectors",  # single layers between an image tower and the text
@@ -348,7 +348,8 @@ def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
     """-> the number of layers and the sizes of the heads, from the config or the defaults of the class."""
     config = part.config
     layer_types = pick(config, "layer_types layers_block_type", list, [])
-    n_layer = pick(config, N_LAYER.format(row.stack), int, row.n_layer or len(layer_types))
+    counted = row.stack.partition(".")[0]  # LXMERT's l.text are its l_layers
+    n_layer = pick(config, N_LAYER.format(counted), int, row.n_layer or len(layer_types))
     n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
     if part.model_type == "openelm":  # of the first layer
         n_head = pick(config, "num_query_heads", list)[0]
