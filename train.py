@@ -35,7 +35,7 @@ from data import samples, tokens
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
-from data.results import figures_runs, runs
+from data.results import figures_runs, records, runs
 from data.results.report_runs import report_run
 from model import HF_UNUSED, ModelConfig, Transformer, load_hf, to_hf
 
@@ -312,7 +312,7 @@ class Trainer:
             self.export()  # before ckpt.pt: a run that is killed in between comes here again
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             if time.monotonic() - self.drawn_at > DRAW_EVERY:
-                figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
+                figures_runs.plot_run(records.read_run(self.out), self.out / "run.png")
                 self.drawn_at = time.monotonic()
 
     def export(self):
@@ -406,7 +406,7 @@ def train(cfg, place):
         place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
         sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
     if place.rank == 0:
-        figures_runs.plot_run(runs.read_run(trainer.out), trainer.out / "run.png")
+        figures_runs.plot_run(records.read_run(trainer.out), trainer.out / "run.png")
         place.say(report_run(trainer.out))
         with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
             place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))

@@ -22,7 +22,7 @@ NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|re
                       r"^mit\.|assign|channel_attn|x_attn|encoder_decoder_attention|"
                       r"attention_bias|conv_encoder|text_backbone|text_enhancer|fusion_layer|char_encoder|"
                       r"detr_|geometry_encoder|coder_transformer|depth_decoder.layers|vit_merger|image_pooling|"
-                      r"(layerwise|spatial)_projectors")
+                      r"(layerwise|spatial)_projectors|visual_attention|\.output$")
 # Outside of W_qk: replaced by the identity.
 NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$|attn\.pre_norm$")
 

@@ -327,7 +327,7 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     model = str(copy_bert(finished, tmp_path / "to_resume"))
     train.main(argv(cfg, init_from=model))
     train.main(argv(cfg, init_from="resume", max_iters=14))
-    assert runs.read_run(cfg.out_dir).config["init_from"] == model
+    assert runs.read_config(Path(cfg.out_dir))["init_from"] == model
     assert not compare.is_plain(compare.PLAIN | dict(init_from=model))
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()

@@ -262,6 +262,9 @@ case("xlm", XLM, encoder(0, 1), model="XLMWithLMHeadModel")
 case("xlm", XLM, decoder(0, 1), model="XLMWithLMHeadModel", causal=True)
 case("flaubert", XLM, encoder(0, 1), model="FlaubertWithLMHeadModel")
 case("xlnet", dict(vocab_size=50, d_model=32, n_layer=2, n_head=4, d_inner=48), {"": (None, [0, 1])})
+case("lxmert", TEXT, encoder(0, 1, name="l.text") | encoder(0, 1, 2, name="r.vision") | encoder(0, name="x.text")
+     | encoder(0, name="x.vision"), lambda model, n, t: model(ids(9, 8), torch.randn(9, 7, 16), torch.randn(9, 7, 4)),
+     "LxmertModel", l_layers=2, r_layers=3, x_layers=1, visual_feat_dim=16)
 # Two stacks.
 case("t5 mt5 umt5 switch_transformers", T5, TWO, seq2seq)
 case("bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 nllb-moe", BART, TWO, seq2seq)

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import numpy as np
 
 from config import TrainConfig
-from data.results.records import FREE, read_comparison, record_of_run
-from data.results.runs import read_run, require
+from data.results.records import FREE, read_comparison, read_run
+from data.results.runs import require
 
-# Runs can be compared if they have the same values of these keys: the same data, the same number of steps, and losses
-# that mean the same.
-SAME = ["max_iters", "batch_size", "block_size", "eval_interval", "eval_iters", "mlm_probability", "checksum",
-        "tokenizer"]
+# Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
+# task, the same data, and the same number of steps.
+SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
+        "mlm_probability", "checksum", "tokenizer"]
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 # BERT's start is the default of all of these keys.
 PLAIN = {key: getattr(TrainConfig(), key) for key in ("init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint")}
@@ -34,27 +34,19 @@ PLAIN = {key: getattr(TrainConfig(), key) for key in ("init", "qk_std", "v_std",
 
 
 def pool(paths):
-    """Folders of runs, and files of comparisons -> {arm: its records}. RunError if they cannot be compared."""
+    """Folders of runs, and files of comparisons -> {arm: its records}. RunError if two of one name are not one arm."""
     records = []
     for path in paths:
         if Path(path).is_file():
             records += read_comparison(path)
         else:
-            records.append(record_of_run(read_run(path)))
+            records.append(read_run(path))
     arms = {}
     for record in records:
-        require_same_comparison(record, records[0])
         for other in arms.setdefault(record.arm, []):
             require_same_arm(record, other)
         arms[record.arm].append(record)
     return arms
-
-
-def require_same_comparison(record, other):
-    for key in SAME:
-        mine, theirs = record.config[key], other.config[key]
-        require(mine == theirs, f"{record.arm} has {key} = {mine}, {other.arm} has {theirs}: these are not runs of one "
-                                "comparison")
 
 
 def require_same_arm(record, other):
@@ -72,38 +64,38 @@ def choose(arms, names):
     return {name: arms[name] for name in names or arms}
 
 
-def task(config):
-    """What a model has to do, in words. Losses of different tasks are not compared. config: of a run, as a dict."""
-    network = "decoder" if config["causal"] else "encoder"
+def conditions(config):
+    """The values of SAME, as a tuple, in the configuration of a run, a dict. Losses are compared if these are equal."""
     objective = config["objective"]
     if objective == "auto":  # as TrainConfig.predicts_next
         objective = "next" if config["causal"] else "masked"
-    return f"{network}, {objective}"
+    known = config | dict(objective=objective)
+    return tuple(known[key] for key in SAME)
 
 
-def by_task(arms):
-    """{task: the names of its arms}"""
+def by_conditions(arms):
+    """{conditions: the names of the arms that have them}"""
     names = {}
     for name, records in arms.items():
-        names.setdefault(task(records[0].config), []).append(name)
+        names.setdefault(conditions(records[0].config), []).append(name)
     return names
 
 
 def baselines(arms, chosen=None):
     """
-    The baseline of every task -> {task: name of an arm}. It is the chosen arm, else the first arm with BERT's plain
+    The baseline under each conditions -> {conditions: name of an arm}. It is the chosen arm, else the first arm with BERT's plain
     random start, else the first arm.
     """
     require(chosen is None or chosen in arms, f"no arm is called {chosen}: there are {', '.join(arms)}")
     found = {}
-    for same_task, names in by_task(arms).items():
+    for same, names in by_conditions(arms).items():
         plain = [name for name in names if is_plain(arms[name][0].config)]
         if chosen in names:
-            found[same_task] = chosen
+            found[same] = chosen
         elif plain:
-            found[same_task] = plain[0]
+            found[same] = plain[0]
         else:
-            found[same_task] = names[0]
+            found[same] = names[0]
     return found
 
 
@@ -113,11 +105,11 @@ def is_plain(config):
 
 
 def arrange(arms, chosen=None):
-    """The same arms, sorted: the arms of one task stand together, its baseline first."""
+    """The same arms, sorted: those with the same conditions stand together, their baseline first."""
     baseline_of = baselines(arms, chosen)
     arranged = {}
-    for same_task, names in by_task(arms).items():
-        baseline = baseline_of[same_task]
+    for same, names in by_conditions(arms).items():
+        baseline = baseline_of[same]
         others = [name for name in names if name != baseline]
         for name in [baseline, *others]:
             arranged[name] = arms[name]
@@ -253,7 +245,7 @@ def find_outcomes(arms, level, chosen=None):
     baseline_of = baselines(arms, chosen)
     outcomes = []
     for name, records in arms.items():
-        baseline = baseline_of[task(records[0].config)]
+        baseline = baseline_of[conditions(records[0].config)]
         outcome = outcome_of(name, baseline, records, level)
         if name != baseline:
             outcome = compare_with(outcome, records, arms[baseline], level)
