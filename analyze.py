@@ -19,7 +19,7 @@ Rows are the query side, columns the key side. Causal training -> columns domina
 Biases, rotary positions, scaling, and norms of queries and keys are not part of W_qk: only the raw weights are.
 
 Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r):
-r is D for one head, and Hkv D for a layer, because queries that share a key head can be added (factors.py).
+r is D for one head, and Hkv D for a layer, because queries that share a key head can be added (layout_forms.py).
 """
 
 import contextlib
@@ -35,10 +35,9 @@ from tqdm import tqdm
 
 from config._place import open_streams
 from data.pretrained import suites
-from data.pretrained.factors import layer_factors, published_factors, side_by_side
 from data.pretrained.files import CheckpointError, printable
-from data.pretrained.layout_config import find_modality
-from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
+from data.pretrained.layout_forms import layer_factors, published_factors, side_by_side
+from data.pretrained.layouts import find_modality, find_stacks, missing_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
 from data.results import figures, report, report_runs, runs, tables
 
@@ -271,7 +270,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
         >>> model.rows[-1].symmetry                         # of the last head of the last layer
         >>> pandas.DataFrame(model.rows)
 
-    published: the matrix that the authors' code scored. CheckpointError, LayoutError: it cannot be read, in one line.
+    published: the matrix that the authors' code scored. CheckpointError: it cannot be read, in one line.
     """
     source = str(source)
     rows = []
@@ -289,7 +288,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
             else:
                 found = score_layer(w_q, w_k, gamma, per_head, device)
             if not math.isfinite(found[0].symmetry):  # W_q W_k^T can be zero even if W_q and W_k are not
-                raise LayoutError(f"{layer.names[0]}: W_qk of this layer is zero")
+                raise CheckpointError(f"{layer.names[0]}: W_qk of this layer is zero")
             n_kv, n, D = w_k.shape
             for i, values in enumerate(found):
                 head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
@@ -395,7 +394,7 @@ def score_all(targets, rows, path, args):
     for target in targets:
         try:
             result = score_model(target.source, args.gamma, args.per_head, args.device, args.published)
-        except (CheckpointError, LayoutError) as e:
+        except CheckpointError as e:
             complain(target.label(), e)
             continue
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)

@@ -8,7 +8,8 @@ from safetensors.torch import save
 from transformers import LlamaConfig
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.files import CheckpointError
+from data.pretrained.layouts import find_stacks
 from data.pretrained.sources import open_checkpoint
 from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import CONFIG, folder, refusal
@@ -164,5 +165,5 @@ def test_other_ways_to_store_fewer_bits_are_refused_by_name(tmp_path):
         state = {f"layers.0.self_attn.{x}_proj.{part}": tensor.clone()
                  for x in "qk" for part, tensor in parts.items()}
         toy = folder(tmp_path / "toy", {"model.safetensors": save(state)}, json.dumps(config, default=str).encode())
-        with open_checkpoint(str(toy)) as opened, pytest.raises(LayoutError, match="quantised weights .*weight_scale"):
+        with open_checkpoint(str(toy)) as opened, pytest.raises(CheckpointError, match="quantised weights .*weight_scale"):
             find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})

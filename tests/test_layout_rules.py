@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import analyze
 from data.pretrained import layout_table
-from data.pretrained.layout_config import find_modality
-from data.pretrained.layouts import LayoutError, find_stacks, missing_stacks
+from data.pretrained.files import CheckpointError
+from data.pretrained.layouts import find_modality, find_stacks, missing_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
 
@@ -158,7 +158,7 @@ def test_a_backbone_of_the_usual_size_may_leave_it_out():
     backbone = {"model_type": "dinov2", "hidden_size": 384, "num_attention_heads": 6}  # Depth-Anything-V2-Small-hf
     [stack] = find_stacks(dict(model_type="depth_anything", backbone_config=backbone), names)
     assert (stack.name, len(stack.layers)) == ("backbone", 12)
-    with pytest.raises(LayoutError, match="12 attention layers in config.json"):
+    with pytest.raises(CheckpointError, match="12 attention layers in config.json"):
         find_stacks(dict(model_type="depth_anything", backbone_config=backbone),
                     {name: shape for name, shape in names.items() if ".11." not in name})
 
@@ -244,7 +244,6 @@ C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
 
 @pytest.mark.parametrize("config, names, message", [
     ({}, llama(), "model_type None is not known .config.json names none; write"),
-    ({"architecture": "vit_base_patch16_224"}, {"blocks.0.attn.qkv.weight": (96, 32)}, "timm"),
     (dict(LLAMA, model_type="mamba"), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config=dict(LLAMA, model_type="mamba")), llama(), "'mamba' is not known"),
     (dict(model_type="llava", text_config={}), llama(), "'llava_text' is not known"),
@@ -284,7 +283,7 @@ C_ATTN = {f"h.{i}.attn.c_attn.weight": (96, 32) for i in range(2)}
     (LLAMA, llama() | {"model.layers.0.self_attn.q_proj.SCB": (32,)}, "quantised weights .*SCB"),
 ])
 def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
-    with pytest.raises(LayoutError, match=message) as error:
+    with pytest.raises(CheckpointError, match=message) as error:
         find_stacks(config, names)
     assert "\n" not in str(error.value)
 
@@ -299,7 +298,7 @@ def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     "model.layers.0.self_attn.kv_b_proj.lora_A.weight",
 ])
 def test_an_adapter_beside_a_query_or_key_is_refused_with_how_to_merge_it(name):
-    with pytest.raises(LayoutError, match=f"{re.escape(name)} .*merge_and_unload") as error:
+    with pytest.raises(CheckpointError, match=f"{re.escape(name)} .*merge_and_unload") as error:
         find_stacks(LLAMA, llama() | {name: (8, 32)})
     assert "\n" not in str(error.value)
 
@@ -340,13 +339,13 @@ def test_what_makes_no_sense_in_a_config_is_refused(config, names):
             for mutant in mutants:
                 try:
                     missing_stacks(mutant, find_stacks(mutant, names))
-                except LayoutError as error:
+                except CheckpointError as error:
                     assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("beside", ["road_theta", "parametrizations.weight.0.scale", "weight_g"])
 def test_what_lies_beside_a_query_or_key_is_refused(beside):
-    with pytest.raises(LayoutError, match=f"q_proj.{beside} lies beside"):
+    with pytest.raises(CheckpointError, match=f"q_proj.{beside} lies beside"):
         find_stacks(LLAMA, llama() | {f"model.layers.0.self_attn.q_proj.{beside}": (32,)})
     harmless = {f"model.layers.0.self_attn.q_proj.{name}": (32,) for name in ("bias", "input_scale")}
     assert find_stacks(LLAMA, llama() | harmless)
@@ -354,13 +353,13 @@ def test_what_lies_beside_a_query_or_key_is_refused(beside):
 
 @pytest.mark.parametrize("shape", [(32, 32, 1), (2**40, 2**40), (0, 32), (32, -1)])
 def test_shapes_of_no_matrix_are_refused(shape):
-    with pytest.raises(LayoutError, match="llama: .*(do not fit|make no sense)"):
+    with pytest.raises(CheckpointError, match="llama: .*(do not fit|make no sense)"):
         find_stacks(LLAMA, llama(q=shape))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
 def test_numbers_of_eight_bits_are_refused(dtype):
-    with pytest.raises(LayoutError, match="do not fit"):
+    with pytest.raises(CheckpointError, match="do not fit"):
         heads(LLAMA, {name: torch.zeros(shape, dtype=dtype) for name, shape in llama().items()})
 
 

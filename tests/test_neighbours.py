@@ -11,8 +11,7 @@ from safetensors.torch import save
 from torch import nn
 from torch.distributed import checkpoint as distributed
 
-from data.pretrained.layout_config import find_modality
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.layouts import find_modality, find_stacks
 from data.pretrained.sources import CheckpointError, find_source, open_checkpoint, with_sizes_of_timm
 from model import ModelConfig, Transformer
 from tests.hub import hub  # noqa: F401 (a fixture)
@@ -250,7 +249,7 @@ def test_other_checkpoints_of_timm_say_what_to_give_instead(name, more, tmp_path
 
 def test_a_vit_of_timm_of_another_width_is_refused(tmp_path):
     wide = {f"blocks.{i}.attn.qkv.weight": (3 * 224, 224) for i in range(12)}
-    with pytest.raises(LayoutError, match="do not fit"):
+    with pytest.raises(CheckpointError, match="do not fit"):
         find_stacks(with_sizes_of_timm({"architecture": "vit_tiny_patch16_224"}), wide)
 
 

@@ -12,7 +12,10 @@ PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has t
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be read. str(e) is one line that says what to do, without the name of the model."""
+    """
+    A checkpoint cannot be read, or it is not certain which of its weights are queries and keys. str(e) is one line that
+    says what to do, or what was found, without the name of the model.
+    """
 
     def __init__(self, message: str):
         super().__init__(printable(message))
@@ -107,6 +110,19 @@ def read_json(folder: Folder, name: str) -> dict:
         raise CheckpointError(f"{name} is not a JSON object ({str(e):.100}): get it again") from e
     except OSError as e:
         raise CheckpointError(f"cannot read {name} ({e.strerror or e})") from e
+
+
+def pick(config: dict, keys: str, kind: type, default=None):
+    """
+    The first value of a config.json that is there. keys (words): the names of the same thing in different models, tried
+    in this order; null counts as absent. CheckpointError if it is of another type than kind.
+    """
+    for key in keys.split():
+        value = config.get(key)
+        if value is not None:
+            require(type(value) is kind, f"config.json: {key} is {value!r:.60}, expected {kind.__name__}")
+            return value
+    return default
 
 
 def refuse_pointer(head: bytes, name: str):

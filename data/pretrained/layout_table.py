@@ -7,6 +7,8 @@ comment says otherwise. To add a model, add a word to a row, or a row, and its p
 
 from typing import NamedTuple
 
+from data.pretrained.files import pick, require
+
 # ---- the rows -----------------------------------------------------------------------------------------------------
 
 
@@ -359,6 +361,10 @@ PARTS = {
     "fine_acoustics": r"fine_acoustics\.",
     "text": "",
 }
+# How the names of parts, and of other stacks, begin that see images, or hear or say something.
+IMAGES = ("vision", "image", "video", "backbone", "high_res_vision")
+SOUND = ("audio", "speech", "adapter", "projector", "depth_decoder", "t2u", "semantic", "coarse_acoustics",
+         "fine_acoustics")
 # Of Align a network of convolutions, of Granite 4 Vision several stacks of one layer.
 NOT_READ = {("align", "vision"), ("granite4_vision", "qformer")}
 # Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
@@ -385,3 +391,44 @@ STAGES = {name: stages for names, stages in {
                                    [1, 2, 7, 2], [1, 2, 4, 8]),
     "groupvit_vision_model": Stages(r"stages\.{i}\.", "depths", "num_attention_heads", [6, 3, 3], [6, 6, 6]),
 }.items() for name in names.split()}
+
+# ---- layers without queries and keys of their own -------------------------------------------------------------------
+
+
+def attention_blocks(config: dict, n: int) -> list[int]:
+    """RecurrentGemma repeats its block_types; the first files have them as _block_types."""
+    block_types = pick(config, "block_types _block_types", list) or ["recurrent", "recurrent", "attention"]
+    return [i for i in range(n) if block_types[i % len(block_types)] == "attention"]
+
+
+def shared_blocks(config: dict, n: int) -> list[int]:
+    """Zamba: the hybrid layers share a few blocks, whose weights are in the first of these layers."""
+    require(not pick(config, "use_shared_attention_adapter use_shared_attention_lora", bool),
+            "zamba2: with use_shared_attention_adapter, each layer adds its own part to the shared queries and keys")
+    hybrid = [i for i, layer_type in enumerate(pick(config, "layers_block_type", list, [])) if layer_type == "hybrid"]
+    return hybrid[: pick(config, "num_mem_blocks", int, 1)]
+
+
+# model_type -> from the config and the number n of layers, the numbers of those that have their own
+OWN = {
+    "albert": lambda config, n: range(pick(config, "num_hidden_groups", int, 1)),  # a group shares one set of weights
+    "mask2former": lambda config, n: range(n - 1),  # it counts the prediction before its first layer
+    "mllama_text_model": lambda config, n: [
+        i for i in range(n) if i not in pick(config, "cross_attention_layers", list, range(3, 39, 5))],
+    "jamba": lambda config, n: range(
+        pick(config, "attn_layer_offset", int, 4), n, pick(config, "attn_layer_period", int, 8)),
+    "qwen3_next": lambda config, n: [
+        i for i in range(n) if (i + 1) % pick(config, "full_attention_interval", int, 4) == 0],
+    "bamba": lambda config, n: pick(config, "attn_layer_indices", list, []),
+    "lfm2": lambda config, n: pick(config, "full_attn_idxs", list) or range(n),
+    # SAM 2 counts its layers through all stages.
+    "sam2_hiera_det_model": lambda config, n: range(config["first_layer"], config["first_layer"] + n),
+    # Kimi Linear counts from 1.
+    "kimi_linear": lambda config, n: [i - 1 for i in config["linear_attn_config"]["full_attn_layers"]],
+    # Nemotron-H: "M*-*" is Mamba, attention, MLP, attention.
+    "nemotron_h": lambda config, n: [
+        i for i, letter in enumerate(pick(config, "hybrid_override_pattern", str, "")) if letter == "*"],
+    "recurrent_gemma": attention_blocks,
+    "zamba": shared_blocks,
+    "zamba2": shared_blocks,
+}

@@ -22,9 +22,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.pretrained.layout_config import OWN, LayoutError, pick, require, shared_blocks
+from data.pretrained.files import CheckpointError, pick, require
 from data.pretrained.layout_forms import FORMS, N_AXES, Sizes
-from data.pretrained.layout_table import COMPOSITES, CONFIG_DICT, KNOWN, NOT_READ, PARTS, ROWS, STAGES, Row
+from data.pretrained.layout_table import (COMPOSITES, CONFIG_DICT, IMAGES, KNOWN, NOT_READ, OWN, PARTS, ROWS, SOUND,
+                                          STAGES, Row, shared_blocks)
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
@@ -44,7 +45,7 @@ class Layer(NamedTuple):
         -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible (products
         are float32).
 
-        LayoutError if the shapes do not fit the config, or the dtype is not a float of at least 16 bits.
+        CheckpointError if the shapes do not fit the config, or the dtype is not a float of at least 16 bits.
         """
         weights = [tensors[name] for name in self.names]
         n_head = self.sizes.n_head
@@ -60,7 +61,7 @@ class Layer(NamedTuple):
         if not fits:
             found = ", ".join(f"{name} {tuple(weight.shape)} {weight.dtype}"
                               for name, weight in zip(self.names, weights))
-            raise LayoutError(f"{self.model_type}: {found} do not fit n_head, n_kv_head, head_dim = "
+            raise CheckpointError(f"{self.model_type}: {found} do not fit n_head, n_kv_head, head_dim = "
                               f"{tuple(self.sizes)}")
         return q.mT, k.mT
 
@@ -86,16 +87,16 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Sta
     """
     The stacks of self-attention layers in a checkpoint, from its config.json and the shapes of its tensors by name.
 
-    LayoutError: an unknown model_type, missing layers, tensors that look like q or k but have no known place, shapes
-    that do not fit the config, quantised weights, adapters beside the weights, or a config that makes no sense.
+    CheckpointError: an unknown model_type, missing layers, tensors that look like q or k but have no known place,
+    shapes that do not fit the config, quantised weights, adapters beside the weights, or a config that makes no sense.
     """
     try:
         return stacks_of(config, shapes)
-    except LayoutError:
+    except CheckpointError:
         raise
     except Exception as error:  # a config.json can hold anything: a list where a number belongs, or a period of 0
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise LayoutError(f"{config.get('model_type')}: config.json or the shapes make no sense ({why})") from error
+        raise CheckpointError(f"{config.get('model_type')}: config.json or the shapes make no sense ({why})") from error
 
 
 def stacks_of(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
@@ -106,7 +107,7 @@ def stacks_of(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack
     stacks, accounted_for = [], set()
     for part in find_parts(model_type, config, candidates):
         if part.names:
-            refuse_unknown(model_type, part.model_type, config)
+            refuse_unknown(part.model_type)
         found = []
         for row in rows_of(part.model_type):
             matches = match_layers(row, part)
@@ -116,13 +117,13 @@ def stacks_of(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack
                 accounted_for |= unscored
         for row, layers in found:
             for layer in layers:
-                layer.heads({name: torch.empty(shapes[name], device="meta") for name in layer.names})  # or LayoutError
+                layer.heads({name: torch.empty(shapes[name], device="meta") for name in layer.names})  # or refused
                 accounted_for.update(layer.names)
             name = stack_name(part, row, alone=len(found) == 1)
             stacks.append(Stack(name, is_causal(row, part.config), layers))
 
-    refuse_unplaced(model_type, candidates - accounted_for)
-    refuse_companions(model_type, [layer for stack in stacks for layer in stack.layers], shapes)
+    for name in sorted(candidates - accounted_for):
+        require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
     require(stacks, f"{model_type}: no q and k weights")
     return stacks
 
@@ -145,11 +146,30 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
     return missing
 
 
+def find_modality(config: dict, stack: str) -> str:
+    """language, vision or audio, by the name of the stack, or by a key that only configs for images or sound have."""
+    for part in stack.split("."):
+        if part.startswith(IMAGES):
+            return "vision"
+        if part.startswith(SOUND):
+            return "audio"
+    if stack == "encoder" and "audio_token_index" in config:  # of Granite Speech
+        return "audio"
+    if stack == "encoder":  # of Parakeet
+        config = config | pick(config, "encoder_config", dict, {})
+    if "image_size" in config or "patch_size" in config or "num_queries" in config:
+        return "vision"
+    if "num_mel_bins" in config or "conv_stride" in config:
+        return "audio"
+    return "language"
+
+
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
 # Tensors with such names are of no layer of self-attention. (Position projections have other names.)
 UNSCORED = re.compile("|".join((
-    r"cross|visual_attention|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn|second_sub_layer",  # cross-attention
+    r"cross|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn|second_sub_layer",  # cross-attention
+    r"visual_attention",  # LXMERT: between words and regions
     r"resampler|head\.attention|\bhead\.[qk]_proj|\battn_pool|multi_modal_projector|image_pooling_2d|"
     r"projector\.query$",  # pooling
     r"vit_merger|(layerwise|spatial)_projectors",  # single layers between an image tower and the text
@@ -169,19 +189,24 @@ QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj
       r"qkv_linear|wqkv|W_pack|(query|key)_net|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|"
       r"kv_a_proj_with_mqa|kv_b_proj)")
 LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$|attn\.in_proj\.weight$")
-QUANTISED = re.compile(QK + r"\.(qweight|weight_(scale|packed)|weight\.|scales|SCB)")
-ADAPTED = re.compile(QK + r"(_lora|\.(lora|base_layer|ia3|oft))")
-HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # scales of activations
+# A tensor that lies beside the weight of a query or key and belongs to it; rest: the end of its name.
+BESIDE = re.compile(r"(^|\.)(%s)(\.linear)?(\.|_lora)(?P<rest>.+)" % "|".join(
+    {weight for row in ROWS for weight in row.weights.split()}))
+HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # of activations
+            "input_min", "input_max", "output_min", "output_max",  # of activations too, in Gemma 4
             "weight_integer", "bias_integer", "fc_scaling_factor"}  # of I-BERT, which rounds the weight when it runs
+QUANTISED = re.compile(r"qweight|weight_(scale|packed)|weight\.|scales|SCB")
 
 
 def refuse_changed(config: dict, names: Iterable[str]):
-    """LayoutError if names or config say that queries or keys are stored in fewer bits, or have an adapter."""
+    """CheckpointError if queries or keys are stored in fewer bits, or something beside them changes them."""
     model_type = config.get("model_type")
     for name in names:
-        require(not QUANTISED.search(name), f"{model_type}: quantised weights ({name})")
-        require(not ADAPTED.search(name), f"{model_type}: {name} is an adapter (LoRA or the like) beside its weight: "
-                "merge the two, with PEFT by model.merge_and_unload(), and save the model again")
+        beside = BESIDE.search(name)
+        if beside and beside["rest"] not in HARMLESS and not UNSCORED.search(name):
+            require(not QUANTISED.match(beside["rest"]), f"{model_type}: quantised weights ({name})")
+            raise CheckpointError(f"{model_type}: {name} lies beside a query or key and may change it: merge the two, "
+                                  "LoRA and the like with PEFT's model.merge_and_unload(), and save the model again")
     how = pick(config, "quantization_config compression_config quantization", dict, {})
     spared = pick(how, "modules_to_not_convert ignore", list, [])
     attention_is_spared = any("attn" in pattern for pattern in spared)  # as in gpt-oss
@@ -191,31 +216,11 @@ def refuse_changed(config: dict, names: Iterable[str]):
             f"{model_type}: quantised weights ({how.get('quant_method', how)!s:.60})")
 
 
-def refuse_unknown(model_type: str, unknown: str | None, config: dict):
+def refuse_unknown(model_type: str | None):
     hint = "data/pretrained/layout_table.py lists those that are"
-    if unknown is None and "architecture" in config:
-        hint = "this is a checkpoint of timm, whose config.json has no number of heads; take that of transformers"
-    elif unknown is None:
+    if model_type is None:
         hint = "config.json names none; write the one that the weights are of into it, such as \"model_type\": \"bert\""
-    of_model = f"{model_type}: " if model_type else ""
-    require(unknown in KNOWN, f"{of_model}model_type {unknown!r} is not known ({hint})")
-
-
-def refuse_unplaced(model_type: str, names: Iterable[str]):
-    """LayoutError if a tensor that belongs to no layer may be a query or a key, by its name."""
-    for name in sorted(names):
-        require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
-
-
-def refuse_companions(model_type: str, layers: Iterable[Layer], names: Iterable[str]):
-    """LayoutError if any other tensor lies beside the weight of a query or key. It may be an unknown adapter."""
-    modules = {name.removesuffix(".weight") for layer in layers for name in layer.names}
-    for name in names:
-        words = name.split(".")
-        for n in range(1, len(words)):
-            module, rest = ".".join(words[:n]), ".".join(words[n:])
-            require(module not in modules or rest in HARMLESS,
-                    f"{model_type}: {name} lies beside a query or key and may change it: merge the two")
+    require(model_type in KNOWN, f"model_type {model_type!r} is not known ({hint})")
 
 
 # ---- the parts of a model -------------------------------------------------------------------------------------------
@@ -403,8 +408,8 @@ def scored_layers(row: Row, model_type: str, config: dict, n_layer: int) -> tupl
 
 def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[Layer, ...], set[str]]:
     """
-    -> the layers of one stack, and the names of the tensors in its layers that are not scored. LayoutError if they are
-    not exactly the layers of the config.
+    -> the layers of one stack, and the names of the tensors in its layers that are not scored. CheckpointError if they
+    are not exactly the layers of the config.
     """
     n_layer, sizes = read_sizes(row, part)
     scored, last = scored_layers(row, part.model_type, part.config, n_layer)
@@ -440,8 +445,6 @@ def is_causal(row: Row, config: dict) -> bool | None:
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
         return pick(config, "is_decoder", bool, False) or pick(config, "causal", bool, False)
     both_sides = config.get("use_bidirectional_attention")  # Gemma 4: "all", or "vision", which is of images only
-    require(both_sides in (None, True, False, "all", "vision"),
-            f"config.json: use_bidirectional_attention is {both_sides!r:.60}, expected true or false")
     if row.causal and (both_sides in (True, "all") or not pick(config, "is_causal", bool, True)):
         return None  # it was first trained as a causal model, and then not
     return row.causal

@@ -162,8 +162,8 @@ OTHER_FOLDERS = [
     (r"zero_to_fp32\.py|global_step\d+|(bf16_)?zero_pp_rank_.*",
      "pieces of DeepSpeed: where zero_to_fp32.py is, run python zero_to_fp32.py . merged; put config.json into merged"),
     (r"pytorch_model_fsdp_\d+|.*\.distcp",
-     "pieces of FSDP: run python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt, where FOLDER "
-     "has the .distcp files; put config.json beside model.pt"),
+     "pieces of FSDP: run python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt, where "
+     "FOLDER has the .distcp files; put config.json beside model.pt"),
 ]
 
 

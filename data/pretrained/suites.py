@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from data.pretrained.files import CheckpointError, printable, require
-from data.pretrained.layouts import LayoutError, find_stacks
+from data.pretrained.layouts import find_stacks
 from data.pretrained.sources import SUFFIXES, find_source, is_hub_id, open_checkpoint, without_address
 
 SUITES = Path(__file__).parent / "suites.csv"
@@ -352,7 +352,7 @@ def survey(targets: list[Target], left: list[Target]) -> dict[tuple[str, str], b
                 stacks = find_stacks(checkpoint.config, shapes)
                 names = {name for stack in stacks for layer in stack.layers for name in layer.names}
                 n_bytes = len(to_read) * sum(checkpoint.tensors[name].end - checkpoint.tensors[name].start for name in names)
-        except (CheckpointError, LayoutError):  # said when it is scored
+        except CheckpointError:  # said when it is scored
             stacks, n_bytes = [], 0
         if n_bytes:
             line += f": {tqdm.format_sizeof(n_bytes, 'B')} of queries and keys"
