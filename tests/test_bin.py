@@ -128,9 +128,12 @@ def test_zips_of_more_than_four_gigabytes_are_read(tmp_path, numel):
 # What is loaded whole
 
 
-@pytest.mark.parametrize("kind", ["before torch 1.6", "compressed"])
+@pytest.mark.parametrize("kind", ["before torch 1.6", "compressed", "multiples of 8", "no checksums"])
 def test_other_bins_are_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch, kind):
     tied = WEIGHTS | {"head": WEIGHTS["emb"], "mask": torch.zeros(3, dtype=torch.int8), "epoch": 3}
+    options = torch.utils.serialization.config.save
+    monkeypatch.setattr(options, "compute_crc32", kind != "no checksums")
+    monkeypatch.setattr(options, "storage_alignment", 8 if kind == "multiples of 8" else 64)
     data = as_bin(tied, _use_new_zipfile_serialization=kind != "before torch 1.6")
     if kind == "compressed":
         buffer = io.BytesIO()
