@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import constants
+from torch.utils.serialization import config as torch_config
 
 from data.pretrained.tensors import HEAD
 from tests.hub import hub  # noqa: F401 (a fixture)
@@ -131,10 +132,9 @@ def test_zips_of_more_than_four_gigabytes_are_read(tmp_path, numel):
 @pytest.mark.parametrize("kind", ["before torch 1.6", "compressed", "multiples of 8", "no checksums"])
 def test_other_bins_are_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch, kind):
     tied = WEIGHTS | {"head": WEIGHTS["emb"], "mask": torch.zeros(3, dtype=torch.int8), "epoch": 3}
-    options = torch.utils.serialization.config.save
-    monkeypatch.setattr(options, "compute_crc32", kind != "no checksums")
-    monkeypatch.setattr(options, "storage_alignment", 8 if kind == "multiples of 8" else 64)
-    data = as_bin(tied, _use_new_zipfile_serialization=kind != "before torch 1.6")
+    options = {"save.compute_crc32": kind != "no checksums", "save.storage_alignment": 8 if "8" in kind else 64}
+    with torch_config.patch(options):
+        data = as_bin(tied, _use_new_zipfile_serialization=kind != "before torch 1.6")
     if kind == "compressed":
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zipped:
