@@ -224,7 +224,7 @@ class Trainer:
     def begin(self):
         """Load out_dir/ckpt.pt if this run resumes, and prepare the files of the run."""
         # torchrun repeats the whole command after it has lost a process, and then the run goes on as well.
-        resume = self.place.restarted() or self.cfg.init_from == "resume"
+        resume = self.cfg.init_from == "resume"
         state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
         if state is not None:
             self.load(state)

@@ -13,9 +13,12 @@ If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with 
 GLOO_SOCKET_IFNAME). A process that does not answer for ten minutes counts as lost. Below the line that says what is
 wrong, torchrun prints a report and a traceback of its own.
 
-For several jobs on one machine, use torchrun --standalone. There, --max-restarts=3 lets a run that loses a process go
-on from its last checkpoint by itself, if TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 stands before the command. (Without it
-the new processes look for each other at the addresses of the old ones.)
+For several jobs on one machine, use torchrun --standalone. There, a run that loses a process goes on from its last
+checkpoint by itself with
+
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --max-restarts=3 ... train.py ... --init_from=resume
+
+Without this variable the new processes look for each other at the addresses of the old ones.
 """
 
 import contextlib
@@ -32,7 +35,6 @@ from tqdm import tqdm
 
 from config import ConfigError
 
-RESTARTS = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))  # how often torchrun has started this run again
 ANSWER = timedelta(minutes=10)  # how long a process waits for another one; checkpoints and compiling take less
 NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
 LONGEST = 200  # characters of an error message of torch; some list all of its backends
@@ -60,13 +62,6 @@ class Place:
     def any(self, condition):
         """Whether the condition holds in at least one process."""
         return self.mean(torch.tensor(float(condition), device=self.device)).item() > 0
-
-    def restarted(self):
-        """
-        Whether torchrun has started this run again after a lost process. It repeats the same command, which may say
-        init_from = scratch. Every node counts its own restarts, so the processes ask each other.
-        """
-        return self.any(RESTARTS > 0)
 
     def progress_bar(self, total, done):
         """One bar of steps on stderr, drawn by the first process only."""

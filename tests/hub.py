@@ -15,7 +15,7 @@ of two, and /ID/resolve/REV/FILE, and redirects weight files to a second host, t
 Faults, for one file (or "api") at the host that sends its bytes:
   a status (503, 429, 403, ...), with headers if wanted: Retry_After=7;
   cut, reset, stall: half the body, then the end of the connection, its reset, or nothing;
-  whole: the file with status 200; shifted: a Content-Range one byte off; unranged: no Content-Range; short: a byte less.
+  whole: the file with status 200; unranged: no Content-Range; short: a byte less.
 hub.forbidden is a file that no token may read.
 """
 
@@ -187,9 +187,6 @@ class Handler(BaseHTTPRequestHandler):
             if start >= size:
                 return self.answer(416, {"Content-Range": f"bytes */{size}"})
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-        # The faults of an answer that arrives:
-        if kind == "shifted":
-            headers["Content-Range"] = f"bytes {start + 1}-{end}/{size}"
         if kind == "unranged":
             del headers["Content-Range"]
         if kind == "short":

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import pickle
-import random
 import struct
 import zipfile
 import zlib
@@ -19,9 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import constants
-from torch.utils.serialization import config as torch_config
 
-from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.pretrained.tensors import HEAD
 from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import CONFIG, SHARDS, WANTED, WEIGHTS, as_bin, folder, make, read, refusal
@@ -66,23 +63,14 @@ def zip_file(path: Path, records: dict[str, bytes], prefix="archive", holes={}) 
     return path
 
 
-def with_option(option: str, value, state=WEIGHTS) -> bytes:
-    before = getattr(torch_config.save, option)
-    setattr(torch_config.save, option, value)
-    try:
-        return as_bin(state)
-    finally:
-        setattr(torch_config.save, option, before)
-
-
 # What is read by ranges
 
 
-@pytest.mark.parametrize("kind", ["as torch writes it", "older torch", "another prefix", "pages"])
+@pytest.mark.parametrize("kind", ["as torch writes it", "older torch", "another prefix"])
 def test_of_a_bin_only_the_directory_the_pickle_and_the_wanted_tensors_travel(hub, tmp_path, kind):
     records = records_of(as_bin(WEIGHTS))
     older = {name: content for name, content in records.items() if name not in OLDER}
-    data = {"as torch writes it": lambda: as_bin(WEIGHTS), "pages": lambda: with_option("storage_alignment", 4096),
+    data = {"as torch writes it": lambda: as_bin(WEIGHTS),
             "older torch": lambda: zip_file(tmp_path / "zip", older).read_bytes(),
             "another prefix": lambda: zip_file(tmp_path / "zip", records, "pytorch_model").read_bytes()}[kind]()
     commit = hub.add("org/toy", {"config.json": CONFIG, BIN: data})
@@ -143,6 +131,9 @@ def test_zips_of_more_than_four_gigabytes_are_read(tmp_path, numel):
 @pytest.mark.parametrize("kind", ["before torch 1.6", "compressed", "multiples of 8", "no checksums"])
 def test_other_bins_are_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch, kind):
     tied = WEIGHTS | {"head": WEIGHTS["emb"], "mask": torch.zeros(3, dtype=torch.int8), "epoch": 3}
+    options = torch.utils.serialization.config.save
+    monkeypatch.setattr(options, "compute_crc32", kind != "no checksums")
+    monkeypatch.setattr(options, "storage_alignment", 8 if kind == "multiples of 8" else 64)
     data = as_bin(tied, _use_new_zipfile_serialization=kind != "before torch 1.6")
     if kind == "compressed":
         buffer = io.BytesIO()
@@ -150,10 +141,6 @@ def test_other_bins_are_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch,
             for name, content in records_of(data).items():
                 zipped.writestr(f"archive/{name}", content)
         data = buffer.getvalue()
-    if kind == "multiples of 8":
-        data = with_option("storage_alignment", 8, tied)
-    if kind == "no checksums":
-        data = with_option("compute_crc32", False, tied)
     hub.add("org/toy", {"config.json": CONFIG, BIN: data})
     opened = read("org/toy", weights=tied)
     assert BIN in opened.note and "GB" in opened.note and opened.bytes_read >= opened.size == len(data)
@@ -243,20 +230,3 @@ def test_a_pickle_that_has_changed_since_it_was_written_is_refused(tmp_path):
 @pytest.mark.parametrize("cut", [0, 3, 100, 2000, -1, -300])
 def test_a_bin_cut_short_is_refused(tmp_path, cut):
     assert BIN in refusal(folder(tmp_path / "toy", {BIN: as_bin(STATE)[:cut]}))
-
-
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol", "ignore:Defining your")
-def test_bytes_that_changed_end_in_one_line(tmp_path):
-    rng = random.Random(0)
-    for zipped in (True, False):
-        data = as_bin(make(n_embd=4), _use_new_zipfile_serialization=zipped)
-        for trial in range(60):
-            hurt = bytearray(data)
-            for _ in range(rng.randint(1, 8)):
-                place = rng.randrange(min(len(hurt), 2500))
-                hurt[place if trial % 2 else -place] = rng.randrange(256)  # the pickle; the directory
-            try:
-                with open_checkpoint(str(folder(tmp_path / "toy", {BIN: bytes(hurt)}))) as opened:
-                    list(opened.stream([list(opened.tensors)]))
-            except CheckpointError:
-                pass

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import struct
 import subprocess
 import sys
@@ -12,13 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import close_session, constants
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 
 import data.pretrained.hub
 from data.pretrained import checkpoint, files
 from data.pretrained.sources import CheckpointError, open_checkpoint
-from data.pretrained.tensors import DTYPES, HEAD
+from data.pretrained.tensors import HEAD
 from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import (CONFIG, FILE, GROUPS, INDEX, N_EMBD, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, cache,
                        folder, make, name, read, refusal)
@@ -182,7 +180,7 @@ def test_five_tries_are_enough(hub, fault, told):
     assert hub.waits == list(data.pretrained.hub.BACKOFF)
 
 
-@pytest.mark.parametrize("fault", ["whole", "shifted", "unranged"])
+@pytest.mark.parametrize("fault", ["whole", "unranged"])
 @pytest.mark.parametrize("file, content", [("model.safetensors", FILE), ("pytorch_model.bin", as_bin(WEIGHTS))])
 def test_only_the_very_range_asked_for_is_accepted(hub, tmp_path, fault, file, content):
     (tmp_path / "big").write_bytes(content)
@@ -364,31 +362,6 @@ def test_an_index_that_lies_is_refused(tmp_path):
 def test_a_config_that_is_no_object_is_one_line(tmp_path, text):
     toy = folder(tmp_path / "toy", {"model.safetensors": FILE}, text.encode())
     assert "config.json is not a JSON object" in refusal(toy)
-
-
-def test_files_with_a_damaged_header_are_refused_or_read_as_the_library_reads_them(tmp_path):
-    rng, n_refused, n_read = random.Random(0), 0, 0
-    weights = {"a": torch.rand(3, 4), "b": torch.rand(5).bfloat16(), "c": torch.rand(2, 2).half(), "d": torch.rand(())}
-    file, toy = save(weights, {"format": "pt"}), folder(tmp_path / "toy", {})
-    for _ in range(1000):
-        hurt = bytearray(file)
-        for _ in range(rng.randint(1, 3)):
-            hurt[rng.randrange(header_size(file))] = rng.choice(b'0123456789abcdefBF"[]{},: ')
-        (toy / "model.safetensors").write_bytes(hurt)
-        try:
-            right = load(bytes(hurt))
-        except (SafetensorError, KeyError):  # KeyError: a dtype that torch lacks
-            right = {}
-        try:
-            with open_checkpoint(str(toy)) as opened:
-                readable = [n for n, info in opened.tensors.items() if n in right and info.dtype in DTYPES]
-                got = next(opened.stream([readable]))
-                n_read += 1
-        except CheckpointError:
-            n_refused += 1
-            continue
-        assert all(torch.equal(got[n], right[n]) for n in readable), hurt
-    assert n_read > 20 and n_refused > 500
 
 
 # Tensors that cannot be scored

