@@ -6,17 +6,15 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import analyze
-from config import TrainConfig
-from data.results import compare, figures, figures_runs, records, report, runs
+from data.results import compare, figures_runs, records, report, runs
 from tests.lives import argv, refusal
 
 ROOT = Path(__file__).parents[1]
@@ -106,18 +104,17 @@ def test_holm_is_that_of_a_worked_example():
 
 
 def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, without=(), **changes):
-    """A finished run with the given validation losses; symmetry of layer l and head h at step i is known."""
+    """A finished run with the given validation losses. Scores are known; symmetries of heads are 0.2 apart."""
     config = dict(max_iters=1000, batch_size=8, block_size=16, eval_interval=100, eval_iters=2, mlm_probability=0.15,
                   n_layer=n_layer, n_head=n_head, causal=False, init="random", qk_std=0.02, v_std=0.02,
-                  constraint="none",
-                  seed=seed, out_dir=str(folder)) | changes
+                  constraint="none", seed=seed, out_dir=str(folder)) | changes
     config = {key: value for key, value in config.items() if key not in without}
     folder.mkdir(parents=True)
     data = dict(checksum=changes.get("checksum", "a"), tokenizer=changes.get("tokenizer", "bytes"))
     runs.write_json(folder / "run.json", dict(config=config, data=data))
     runs.append(folder / "log.csv", runs.LOG_COLUMNS, [[int(s), 0, "", x, "", ""] for s, x in zip(steps, loss)])
     runs.append(folder / "scores.csv", runs.SCORES_COLUMNS, [
-        [int(s), layer, head, (i + layer) / 20, -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
+        [int(s), layer, head, (i + layer) / 20 + 0.2 * (head or 0), -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
         for i, s in enumerate(steps) for layer in range(n_layer) for head in ("", *range(n_head))])
     return str(folder)
 
@@ -235,11 +232,12 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
     run(*run_arms(tmp_path, seeds=[3]), "--csv", str(tmp_path / "c.csv"))
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
+    assert '"data_dir": "data/stdlib/bytes"' in lines[0]  # `python -m config c.csv` needs it
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
         arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
-        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000",
+        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.1000",
         symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
@@ -254,12 +252,13 @@ def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path
     assert not run(str(tmp_path / "c.csv")) and "old" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text, words", [
-    ("# config {}\narm,seed,step\n", "is damaged (no run is in it)"), ("model,stack\nbert,\n", "is no CSV file of --runs"),
-    ("", "is no CSV file of --runs"),
-    ("run,step,layer,symmetry,directionality\nbert--encoder--jigsaw,0\n", "is no CSV file of --runs")])  # cut short
-def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
-    (tmp_path / "x.csv").write_text(text)
+@pytest.mark.parametrize("content, words", [
+    (b"# config {}\narm,seed,step\n", "is damaged (no run is in it)"),
+    (b"model,stack\nbert,\n", "is no CSV file of --runs"),
+    (b"", "is no CSV file of --runs"),
+    (bytes(range(128, 256)), "is no CSV file of --runs")])
+def test_a_csv_of_another_form_is_refused(tmp_path, content, words):
+    (tmp_path / "x.csv").write_bytes(content)
     assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code
 
 
@@ -274,24 +273,13 @@ def test_a_comparison_that_is_damaged_is_refused_in_a_line(tmp_path, pattern, re
     assert n_changed == 1 and "c.csv is damaged" in (code := run(str(path))) and "\n" not in code
 
 
-def test_a_file_that_is_no_text_is_refused_and_not_written_over(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_bytes(bytes(range(128, 256)))
-    assert "is no CSV file of --runs" in run(str(path))
-    assert "holds something else" in run(write_run(tmp_path / "a-1"), "--csv", str(path))
-
-
-def test_the_name_of_an_arm_may_hold_spaces(tmp_path, capsys):
-    assert not run(write_run(tmp_path / "plain start-1"), write_run(tmp_path / "of mine, too-1", init="skew"),
-                   "--csv", str(tmp_path / "c.csv"))
+def test_the_name_of_an_arm_may_be_any_text(tmp_path, capsys):
+    folders = [write_run(tmp_path / f"{name}-1", init=init)
+               for name, init in (("of mine, too", "random"), ("#b", "skew"), ("NA", "tilted"))]
+    assert not run(*folders, "--csv", str(tmp_path / "c.csv"))
     first = capsys.readouterr().out
     assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == first
-
-
-def test_the_name_of_an_arm_may_begin_as_a_comment_does(tmp_path):
-    path = str(tmp_path / "c.csv")
-    assert not run(write_run(tmp_path / "a-1"), write_run(tmp_path / "#b-1", init="skew"), "--csv", path)
-    assert "holds a run of #b with the seed 1, which would be lost" in run(str(tmp_path / "a-1"), "--csv", path)
+    assert all(name in first for name in ("of mine, too ", "#b ", "NA "))
 
 
 def test_a_name_with_dollars_is_drawn_as_it_is(tmp_path):
@@ -335,9 +323,9 @@ def test_a_comparison_is_not_written_over_by_one_that_lacks_some_of_its_runs(tmp
     assert "holds a run of b with the seed 1, which would be lost" in run(first, "--csv", str(path))
     assert "holds a run of b" in run(str(path), "--arms", "a", "--csv", str(path))
     assert path.read_bytes() == before
-    damaged = tmp_path / "d.csv"
-    damaged.write_bytes(before + b'"' + 200_000 * b"a")
-    assert "d.csv is damaged" in run(first, second, "--csv", str(damaged))
+    other = tmp_path / "x.csv"
+    other.write_bytes(bytes(range(128, 256)))
+    assert "holds something else" in run(first, "--csv", str(other))
     assert not run(str(path), write_run(tmp_path / "c-1", init="tilted"), "--csv", str(path))  # one more is welcome
 
 
@@ -410,26 +398,17 @@ def test_figures_hold_the_series_of_the_csv_files(tmp_path, drawn):
     assert not run(*folders, "--plot", str(tmp_path / "p.png"))
     loss, left, ends, symmetry, directionality, updates, spread, empty = drawn[0].axes
     means = [line for line in loss.lines if line.get_label() in ("random", "decoder")]
-    assert [line.get_color() for line in means] == [figures.ENCODER, figures.DECODER]
+    assert len(means) == 2
     for line in means:
         np.testing.assert_allclose(line.get_ydata(), FALL + 0.15)
     np.testing.assert_allclose(symmetry.lines[0].get_ydata(), (np.arange(11) + 0.5) / 20)  # median of the two layers
     np.testing.assert_allclose(directionality.lines[1].get_ydata(), -np.arange(11) / 20)
     np.testing.assert_allclose(updates.lines[0].get_ydata()[1:], 0.05)
-    np.testing.assert_allclose(spread.lines[0].get_ydata(), 0)  # all heads of a layer are alike in the fixture
+    np.testing.assert_allclose(spread.lines[0].get_ydata(), 0.1)  # heads 0.2 apart
     assert [text.get_text() for text in left.get_yticklabels()] == ["random", "decoder"]
     assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.1, 2.2])
     assert sorted(left.lines[0].get_xdata()) == [700, 800]  # 2.5 after smoothing, at 2.5 + 0.1 and + 0.2
     np.testing.assert_allclose(drawn[1].axes[0].lines[1].get_ydata(), (np.arange(11) + 1) / 20)  # random, layer 1
-    titles = [axis.get_title(loc="left")[0] for axis in drawn[0].axes[:-1]]
-    assert titles == list("abcdefg") and not any(axis.get_legend() for axis in drawn[0].axes[:-1])
-
-
-def test_after_panel_z_comes_panel_aa():
-    titles = []
-    axis = SimpleNamespace(set_title=lambda text, **_: titles.append(text))
-    figures.put_titles([axis] * 28, [f"arm {i}" for i in range(28)])
-    assert titles[25:] == ["z   arm 25", "aa   arm 26", "ab   arm 27"]
 
 
 def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, drawn):
@@ -438,24 +417,6 @@ def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, drawn
     run(*folders, "--plot", str(tmp_path / "p.png"))
     thin = [line for line in drawn[0].axes[0].lines if line.get_linewidth() == 0.5]
     assert [line.get_ydata()[-1] for line in thin] == pytest.approx([2.0, 2.5])
-
-
-def test_colour_is_the_scale_and_dash_the_start_and_with_many_starts_the_other_way_round():
-    def arm(**changes):
-        return [records.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 8)]
-
-    arms = dict(a=arm(), b=arm(init="symmetric"), c=arm(qk_std=0.1), d=arm(qk_std=0.1, init="symmetric"),
-                e=arm(causal=True))
-    style = figures_runs.styles(arms)
-    assert style["a"]["color"] == style["b"]["color"] == figures.ENCODER and style["e"]["color"] == figures.DECODER
-    assert style["c"]["color"] == style["d"]["color"] != figures.ENCODER
-    assert style["a"]["ls"] == style["c"]["ls"] != style["b"]["ls"] == style["d"]["ls"]
-    for init in "skew", "tilted", "negative", "mimetic":
-        arms[init] = arm(init=init)
-    style = figures_runs.styles(arms)
-    assert style["a"]["color"] == style["c"]["color"] != style["b"]["color"] == style["d"]["color"]
-    assert style["a"]["ls"] == style["b"]["ls"] != style["c"]["ls"] == style["d"]["ls"]
-    assert len({line["color"] for line in style.values()}) == 7
 
 
 def test_a_table_that_nobody_reads_does_not_end_the_program(monkeypatch):

@@ -1,6 +1,6 @@
 """
 The files of a run, as train.py writes them and goes on from them; records.py reads them for analyze.py. log.csv and
-scores.csv grow by rows, and `read` leaves out a last row that is incomplete. Every other file is complete, or not there.
+scores.csv grow by rows, and `read` leaves out a last row that is incomplete. Any other file is complete, or not there.
 
     run.json     the configuration, and which token files the run was trained on; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
