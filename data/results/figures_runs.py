@@ -217,6 +217,7 @@ def plot_trajectories(trajectories, arms, path):
                 for run in shown:
                     style = of_ours.get(run.name, dict(color=colour_of(run.causal)))
                     draw_quartiles(axis, run.steps, getattr(run, score), label=plain(run.name), **style)
+                put_zero(axis)
                 axis.set_title(title, fontsize=7, loc="left")
             share_axes(row, score)
         for label, colour in ("their encoders", ENCODER), ("their decoders", DECODER):
@@ -241,7 +242,6 @@ def share_axes(axes, score):
     """Give the panels of a score the same range, with numbers at the left edge only, and steps in thousands."""
     share_limits(axes)
     for axis in axes:
-        put_zero(axis)
         axis.locator_params(axis="x", nbins=4)
         axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
         axis.set(xlabel="step", ylabel=score)
