@@ -1,8 +1,8 @@
 """
 Files of torch.save: read by ranges of bytes, compared with torch.load of the whole file.
 
-zip_file writes such a zip by hand, as miniz in torch does, so that a test can leave out records, or damage them; that it
-writes them as torch does is a test of its own.
+zip_file writes such a zip by hand, as miniz in torch does, so that a test can leave out records, or damage them. That
+it writes them as torch does is a test of its own.
 """
 
 import argparse

@@ -365,7 +365,8 @@ STAGES = encoder(0, name="stage 0") | encoder(0, 1, name="stage 1")
 case("swin donut-swin", SWIN, STAGES, images, depths=[1, 2], num_heads=[2, 4], image_size=16, out_features=None)
 case("vitpose_backbone", VIT, encoder(0, 1, 2), images, "VitPoseBackbone", image_size=[16, 16], patch_size=[8, 8])
 case("segformer glpn", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
-                            sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]), STAGES, images)
+                            sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]),
+     STAGES, images)
 case("pvt", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4], image_size=16,
                  sequence_reduction_ratios=[1, 1], mlp_ratios=[2, 2], patch_sizes=[4, 2], strides=[4, 2]),
      STAGES, images)
