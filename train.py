@@ -30,13 +30,12 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config._place import (explain, find_place, leave, noted_signals, or_without_compiler, require_memory,
-                           require_same)
+from config._place import explain, find_place, leave, noted_signals, or_without_compiler, require_same
 from data import samples, tokens
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
-from data.results import figures_runs, runs
+from data.results import figures_runs, records, runs
 from data.results.report_runs import report_run
 from model import HF_UNUSED, ModelConfig, Transformer, load_hf, to_hf
 
@@ -134,7 +133,6 @@ class Trainer:
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
         self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)  # this process's rows of every batch
-        require_memory(cfg, corpus.meta["vocab_size"], place.device)
         self.model = build_model(cfg, corpus.meta).to(place.device)
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
@@ -226,7 +224,7 @@ class Trainer:
     def begin(self):
         """Load out_dir/ckpt.pt if this run resumes, and prepare the files of the run."""
         # torchrun repeats the whole command after it has lost a process, and then the run goes on as well.
-        resume = self.place.restarted() or self.cfg.init_from == "resume"
+        resume = self.cfg.init_from == "resume"
         state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
         if state is not None:
             self.load(state)
@@ -314,7 +312,7 @@ class Trainer:
             self.export()  # before ckpt.pt: a run that is killed in between comes here again
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             if time.monotonic() - self.drawn_at > DRAW_EVERY:
-                figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
+                figures_runs.plot_run(records.read_run(self.out), self.out / "run.png")
                 self.drawn_at = time.monotonic()
 
     def export(self):
@@ -408,7 +406,7 @@ def train(cfg, place):
         place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
         sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
     if place.rank == 0:
-        figures_runs.plot_run(runs.read_run(trainer.out), trainer.out / "run.png")
+        figures_runs.plot_run(records.read_run(trainer.out), trainer.out / "run.png")
         place.say(report_run(trainer.out))
         with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
             place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))

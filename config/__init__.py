@@ -12,12 +12,15 @@ import dataclasses
 import difflib
 import math
 import runpy
-import sys
+import textwrap
+import traceback
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
+
+from init import STARTS
 
 
 class ConfigError(ValueError):
@@ -48,8 +51,7 @@ class TrainConfig:
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)")
     qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone")
     diagonal: float = key(0.0, "added to the attention logit of a token with itself; may be negative")
-    init: Literal["random", "symmetric", "tilted", "mimetic", "indefinite", "negative", "skew"] = key(
-        "random", "of W_q and W_k (init.py)")
+    init: Literal[tuple(STARTS)] = key("random", "of W_q and W_k (init.py)")
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
     init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a BERT of the same tokens")
@@ -69,7 +71,7 @@ class TrainConfig:
     score_interval: int = key(500, "updates between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
     seed: int = key(1, "of weights, data order, masks and dropout")
-    device: str = key("auto", "auto (cuda, then mps, then cpu) or a name of torch's")
+    device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
     threads: int = key(0, "of the CPU, per process; 0: torch's choice")
     dtype: Literal["float32", "bfloat16", "float16"] = key("float32", "of matrix products; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
@@ -86,21 +88,15 @@ class TrainConfig:
                 raise ConfigError(f"{name} = {value}, expected a finite number")
             if name == "diagonal":  # it may be any number
                 continue
-            if value < 0:
-                raise ConfigError(f"{name} = {value}, expected 0 or more")
-            if value == 0 and name not in from_zero:
-                raise ConfigError(f"{name} = {value}, expected more than 0")
+            if value < 0 or (value == 0 and name not in from_zero):
+                raise ConfigError(f"{name} = {value}, expected {'0 or more' if name in from_zero else 'more than 0'}")
             if name in shares and value >= 1:
                 raise ConfigError(f"{name} = {value}, expected a share below 1")
         if self.n_embd % self.n_head:
             near = max(1, round(self.n_embd / self.n_head)) * self.n_head
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}, such as {near}")
-        if self.init in ("indefinite", "skew", "tilted") and self.n_embd == self.n_head:
-            raise ConfigError(f"n_head = {self.n_head}, expected at most n_embd / 2 with init = {self.init!r}")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
-        if self.seed >= 2**63:
-            raise ConfigError(f"seed = {self.seed}, expected less than 2**63, what torch takes")
         if not self.out_dir.strip():
             raise ConfigError("out_dir is empty, expected a folder")
         has_constraint = self.constraint != "none"
@@ -108,9 +104,8 @@ class TrainConfig:
         if has_constraint != has_weight:
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
-        no_skew_part = self.init in ("symmetric", "indefinite", "negative")
-        no_symmetric_part = self.init == "skew"
-        if (self.constraint == "skew" and no_skew_part) or (self.constraint == "symmetric" and no_symmetric_part):
+        without = dict(none=[], symmetric=["skew"], skew=["symmetric", "indefinite", "negative"])
+        if self.init in without[self.constraint]:
             raise ConfigError(f"constraint = {self.constraint!r} with init = {self.init!r}: the start has no "
                               f"{self.constraint} part, and the constraint divides by it")
 
@@ -142,9 +137,7 @@ def load(argv, where="command line"):
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
     values = {}
     for path in files:
-        values["out_dir"] = f"out/{Path(path).stem}"
-        for name, value in read_file(path).items():
-            values[name] = checked(name, value, path)
+        values = dict(out_dir=f"out/{Path(path).stem}") | read_file(path)
     given = {}
     for flag in flags:
         name, _, text = flag.removeprefix("--").partition("=")
@@ -165,14 +158,18 @@ def check_scale(values, given):
 
 
 def read_file(path):
-    """The keys that a config file sets: {name: value}, not yet checked."""
+    """The keys that a config file sets: {name: value}."""
     variables = run_file(path, "config")
     if "arms" in variables:
         raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -r -P 2 -L 1 python train.py")
     values = {}
     for name, value in variables.items():
-        if not name.startswith("_") and not isinstance(value, ModuleType):
-            values[name] = value
+        if name.startswith("_") or isinstance(value, ModuleType):
+            continue
+        if name not in HINTS:
+            raise ConfigError(f"{path}: unknown key {name}{nearest(name, HINTS)}; a name of your own begins with an "
+                              f"underscore: _{name}")
+        values[name] = checked(name, value, path)
     if not values:
         raise ConfigError(f"{path} sets no key; expected lines such as n_layer = 4")
     return values
@@ -180,17 +177,15 @@ def read_file(path):
 
 def run_file(path, folder):
     """Run a config file -> its variables. folder: where files are that could be meant, for messages."""
-    there_are = ", ".join(config_files(folder))
-    if Path(path).is_dir():
-        raise ConfigError(f"{path} is a folder; expected a file, one of {there_are}")
-    try:
-        open(path).close()
-    except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror}; there are {there_are}")
+    if not Path(path).is_file():
+        raise ConfigError(f"{path} is no file; there are {', '.join(config_files(folder))}")
     try:
         return runpy.run_path(path)
     except (Exception, SystemExit) as e:  # it is the user's code, which may raise whatever it likes
-        raise ConfigError(f"{path} is not plain key = value Python: {type(e).__name__} {e}".replace("\n", " "))
+        lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == str(path)]
+        line = lines[-1] if lines else getattr(e, "lineno", 1)  # a SyntaxError comes before any line is run
+        message = f"{path}, line {line}, is not plain key = value Python: {type(e).__name__} {e}"
+        raise ConfigError(message.replace("\n", " "))
 
 
 def config_files(folder):
@@ -213,17 +208,12 @@ def parse(name, text):
 def checked(name, value, where):
     """The value, if there is a key of this name and the value has its type. A float also takes an int."""
     if name not in HINTS:
-        if callable(value):
-            raise ConfigError(f"{where}: {name} is a function, and no key: import it as _{name}")
-        raise ConfigError(f"{where}: unknown key {name} = {value!r}; the nearest one is {nearest(name, HINTS)}")
+        raise ConfigError(f"{where}: unknown key {name} = {value!r}{nearest(name, HINTS)}")
     hint = HINTS[name]
     choices = typing.get_args(hint)
     if choices and value not in choices:
-        raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}; "
-                          f"the nearest one is {nearest(value, choices)!r}")
+        raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}{nearest(value, choices)}")
     if hint is float and type(value) is int:
-        if abs(value) > sys.float_info.max:
-            raise ConfigError(f"{where}: {name} is larger than any float")
         return float(value)
     if not choices and type(value) is not hint:
         raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}, got {type(value).__name__}")
@@ -231,7 +221,9 @@ def checked(name, value, where):
 
 
 def nearest(word, words):
-    return difflib.get_close_matches(str(word), words, n=1, cutoff=0.0)[0]
+    """The end of a message: which of the words is like this one, if any is."""
+    found = difflib.get_close_matches(str(word), words, n=1)
+    return f"; the nearest one is {found[0]}" if found else ""
 
 
 def describe(hint):
@@ -241,6 +233,7 @@ def describe(hint):
 def help_text():
     lines = [TrainConfig.__doc__]
     for field in dataclasses.fields(TrainConfig):
-        kind = describe(HINTS[field.name])
+        kind, *more = textwrap.wrap(describe(HINTS[field.name]), 28)
         lines.append(f"  --{field.name:18} {kind:28} {field.default!s:18} {field.metadata['help']}")
+        lines += [f"{'':23}{words}" for words in more]
     return "\n".join(lines)

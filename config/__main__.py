@@ -5,10 +5,10 @@ The runs of a comparison, one a line, as arguments of train.py:
     python -m config config/arms/NAME.py --max_iters=40                            # a key for all of them
     python -m config data/results/csv/tuned.csv                                    # those that made this file
 
-A comparison is a file of config/arms (config/arms/example.py explains one), or the CSV file in which `analyze.py --runs`
-keeps it. Such a file holds all that a run computes. Where and how it ran is not in it (device, threads, compile,
-micro_batch_size, keep, profile): these keys come from the file of config/ that is most like the run. Nor is init_from: a
-run that began with the weights of a folder cannot be repeated from it.
+A comparison is a file of config/arms (config/arms/example.py explains one), or the CSV file in which analyze.py --runs
+keeps it. Such a file holds all that a run computes. Where and how it ran is not in it (device, threads, compile, keep,
+micro_batch_size, profile): these keys come from the file of config/ that is most like the run. Nor is init_from: a run
+that began with the weights of a folder cannot be repeated from it.
 """
 
 import csv
@@ -28,8 +28,8 @@ def arms(path, overrides=()):
     """
     Yield the arguments of train.py for every run of a comparison, each a list of words.
 
-    path: a file of config/arms, or a CSV file; overrides: words --key=value for all runs. All arguments are checked here,
-    so a mistake in the last arm is found before the first run begins.
+    path: a file of config/arms, or a CSV file; overrides: words --key=value for all runs. All arguments are checked
+    here, so a mistake in the last arm is found before the first run begins.
     """
     planned = runs_of_csv(path) if str(path).endswith(".csv") else runs_of_file(path)
     for name, seed, base, changes in planned:
@@ -78,7 +78,7 @@ def runs_of_csv(path):
 
 
 def most_similar(config, bases):
-    """-> the one of bases {file: its keys} that differs from config in the fewest keys, and what these are in config."""
+    """-> the one of bases {file: its keys} that differs from config in the fewest keys; these keys and their values."""
     best, fewest = None, None
     for base, theirs in bases.items():
         changes = {key: config[key] for key in HINTS if key in config and config[key] != theirs[key]}

@@ -6,18 +6,16 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import analyze
-from config import TrainConfig, load
-from config.__main__ import arms
-from data.results import compare, figures, figures_runs, records, report, runs, tuning
+from data.results import compare, figures_runs, records, report, runs
+from tests.lives import argv, refusal
 
 ROOT = Path(__file__).parents[1]
 STEPS = np.arange(0, 1100, 100.0)
@@ -40,14 +38,9 @@ def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
     assert compare.speed_up(STEPS, loss, FALL) == pytest.approx(expected)
 
 
-def test_rows_of_nan_do_not_count():
-    holes = FALL.copy()
-    holes[[3, 4, 5]] = math.nan
-    assert math.isnan(compare.smooth(holes)[5]) and compare.smooth(holes)[6] == holes[6]
-    assert compare.speed_up(STEPS, holes, FALL) == 0.0
-    assert compare.speed_up(STEPS, np.full(11, math.nan), FALL) == -math.inf
-    assert math.isnan(compare.speed_up(STEPS[:1], FALL[:1], FALL[:1]))  # of no training at all nothing can be said
-    assert compare.first_step(STEPS, FALL, 2.75) == 300 and compare.first_step(STEPS, holes, 2.75) == 600
+def test_of_a_level_never_reached_and_of_no_training_at_all_nothing_is_said():
+    assert compare.first_step(STEPS, FALL, 2.75) == 300 and compare.first_step(STEPS, FALL, 1.9) == math.inf
+    assert math.isnan(compare.speed_up(STEPS[:1], FALL[:1], FALL[:1]))
 
 
 # ---- chance ------------------------------------------------------------------------------------------------------
@@ -76,12 +69,6 @@ def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by
     # ranks 1, 2 | 3, 4.5 and 4.5 for two that never do: differences -2, -2.5; with 900 for one of them the same order
     assert compare.sign_flip_of_ranks([1, 2, never], [3, never, never]) == 0.5  # two pairs count, the third is even
     assert compare.sign_flip_of_ranks([100, never], [never, 100]) == 1.0
-
-
-@pytest.mark.parametrize("x", [math.nan, math.inf, -math.inf])
-def test_of_a_run_that_has_diverged_nothing_is_told(x):
-    differences = np.array([-0.1, -0.2, -0.3, -0.1, -0.2, -0.3, x])
-    assert math.isnan(compare.sign_flip(differences)) and all(map(math.isnan, compare.interval(differences)))
 
 
 @pytest.mark.parametrize("n", [6, 7, 9])
@@ -117,25 +104,36 @@ def test_holm_is_that_of_a_worked_example():
 
 
 def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, without=(), **changes):
-    """A finished run with the given validation losses; symmetry of layer l and head h at step i is known."""
+    """A finished run with the given validation losses. Scores are known; symmetries of heads are 0.2 apart."""
     config = dict(max_iters=1000, batch_size=8, block_size=16, eval_interval=100, eval_iters=2, mlm_probability=0.15,
                   n_layer=n_layer, n_head=n_head, causal=False, init="random", qk_std=0.02, v_std=0.02,
-                  constraint="none",
-                  seed=seed, out_dir=str(folder)) | changes
+                  constraint="none", seed=seed, out_dir=str(folder)) | changes
     config = {key: value for key, value in config.items() if key not in without}
     folder.mkdir(parents=True)
-    data = dict(checksum=changes.get("checksum", "a"), tokenizer="bytes")
-    torch.save(dict(config=config, data=data), folder / "ckpt.pt")
+    data = dict(checksum=changes.get("checksum", "a"), tokenizer=changes.get("tokenizer", "bytes"))
+    runs.write_json(folder / "run.json", dict(config=config, data=data))
     runs.append(folder / "log.csv", runs.LOG_COLUMNS, [[int(s), 0, "", x, "", ""] for s, x in zip(steps, loss)])
     runs.append(folder / "scores.csv", runs.SCORES_COLUMNS, [
-        [int(s), layer, head, (i + layer) / 20, -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
+        [int(s), layer, head, (i + layer) / 20 + 0.2 * (head or 0), -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
         for i, s in enumerate(steps) for layer in range(n_layer) for head in ("", *range(n_head))])
     return str(folder)
 
 
 def test_a_run_that_is_the_current_folder_has_the_name_of_this_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(write_run(tmp_path / "random-1"))
-    assert runs.read_run(".").name == "random"
+    assert records.read_run(".").arm == "random"
+
+
+def test_a_checkpoint_with_four_bytes_of_a_tensor_changed_is_refused_and_the_model_stays(finished, tmp_path):
+    out = shutil.copytree(finished.out_dir, tmp_path / "run")
+    whole = (out / "ckpt.pt").read_bytes()
+    weight = torch.load(out / "ckpt.pt", weights_only=True)["model"]["blocks.0.attn.q.weight"]
+    start = whole.index(weight.numpy().tobytes())
+    (out / "ckpt.pt").write_bytes(whole[:start] + np.float32(16384).tobytes() + whole[start + 4 :])
+    model = (out / "model.safetensors").read_bytes()
+    said = refusal(argv(replace(finished, out_dir=str(out)), init_from="resume", max_iters=14))
+    assert "ckpt.pt is not a checkpoint that can be resumed" in said
+    assert (out / "model.safetensors").read_bytes() == model
 
 
 def run(*argv):
@@ -164,7 +162,7 @@ def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_s
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
     assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "-0.200", "[-0.200,", "-0.200]", "0.062", "20%",
                     "0.53", "-0.50", "0.05"]
-    assert slow == ["slow", "0", "of", "6", "not", "left", "0.062", "2.800", "+0.765", "[+0.740,", "+0.790]",
+    assert slow == ["slow", "0", "of", "6", "not", "passed", "0.062", "2.800", "+0.765", "[+0.740,", "+0.790]",
                     "0.062", "not", "reached", "0.53", "-0.50", "0.05"]
 
 
@@ -206,20 +204,13 @@ def test_only_pairs_of_one_seed_are_compared(tmp_path, capsys):
     assert "other: 1 of its seeds are seeds of random, and only these are compared" in out
 
 
-def test_losses_of_different_tasks_are_not_compared(tmp_path, capsys):
-    folders = [write_run(tmp_path / "random-1"), write_run(tmp_path / "decoder-1", causal=True),
-               write_run(tmp_path / "masked_decoder-1", causal=True, objective="masked")]
-    assert not run(*folders)
-    assert [line.count("baseline") for line in capsys.readouterr().out.splitlines()[1:4]] == [1, 1, 1]
-
-
 def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
     assert not run(*(str(tmp_path / name) for name in ("random-1", "random-2", "part-1")), "--plot",
                    str(tmp_path / "p.png"))
     out = capsys.readouterr().out
-    assert "1 of 1        600" in out.splitlines()[1]
+    assert out.splitlines()[1].split()[:5] == ["random", "1", "of", "1", "600"]
     assert "random: 1 of its runs have not finished (left out), one is at 400" in out
     assert "part: 1 of its runs have not finished (counted as they are), one is at 400" in out
     assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
@@ -241,11 +232,12 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
     run(*run_arms(tmp_path, seeds=[3]), "--csv", str(tmp_path / "c.csv"))
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
+    assert '"data_dir": "data/stdlib/bytes"' in lines[0]  # `python -m config c.csv` needs it
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
         arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
-        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.0000",
+        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.1000",
         symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
@@ -260,23 +252,13 @@ def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path
     assert not run(str(tmp_path / "c.csv")) and "old" in capsys.readouterr().out
 
 
-def test_scores_of_runs_older_than_the_second_directionality_are_those_of_equation_17(tmp_path):
-    folder = write_run(tmp_path / "a-1")
-    rows = runs.read(tmp_path / "a-1" / "scores.csv", runs.SCORES_COLUMNS)
-    (tmp_path / "a-1" / "scores.csv").unlink()
-    older = [[row[name] for name in runs.OLDER_SCORES_COLUMNS] for row in rows]
-    runs.append(tmp_path / "a-1" / "scores.csv", runs.OLDER_SCORES_COLUMNS, older)
-    layers = runs.read_run(folder).layers
-    np.testing.assert_allclose(layers["directionality_eq17"][:, 0], -np.arange(11) / 20)
-    assert np.isnan(layers["directionality"]).all()
-
-
-@pytest.mark.parametrize("text, words", [
-    ("# config {}\narm,seed,step\n", "lacks the columns"), ("model,stack\nbert,\n", "is no CSV file of --runs"),
-    ("", "is no CSV file of --runs"),
-    ("run,step,layer,symmetry,directionality\nbert--encoder--jigsaw,0\n", "is no CSV file of --runs")])  # cut short
-def test_a_csv_of_another_form_is_refused(tmp_path, text, words):
-    (tmp_path / "x.csv").write_text(text)
+@pytest.mark.parametrize("content, words", [
+    (b"# config {}\narm,seed,step\n", "is damaged (no run is in it)"),
+    (b"model,stack\nbert,\n", "is no CSV file of --runs"),
+    (b"", "is no CSV file of --runs"),
+    (bytes(range(128, 256)), "is no CSV file of --runs")])
+def test_a_csv_of_another_form_is_refused(tmp_path, content, words):
+    (tmp_path / "x.csv").write_bytes(content)
     assert words in (code := run(str(tmp_path / "x.csv"))) and "\n" not in code
 
 
@@ -291,42 +273,19 @@ def test_a_comparison_that_is_damaged_is_refused_in_a_line(tmp_path, pattern, re
     assert n_changed == 1 and "c.csv is damaged" in (code := run(str(path))) and "\n" not in code
 
 
-def test_a_file_that_is_no_text_is_refused_and_not_written_over(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_bytes(bytes(range(128, 256)))
-    assert "is no CSV file of --runs" in run(str(path))
-    assert "holds something else" in run(write_run(tmp_path / "a-1"), "--csv", str(path))
-
-
-def test_the_name_of_an_arm_may_hold_spaces(tmp_path, capsys):
-    assert not run(write_run(tmp_path / "plain start-1"), write_run(tmp_path / "of mine, too-1", init="skew"),
-                   "--csv", str(tmp_path / "c.csv"))
+def test_the_name_of_an_arm_may_be_any_text(tmp_path, capsys):
+    folders = [write_run(tmp_path / f"{name}-1", init=init)
+               for name, init in (("of mine, too", "random"), ("#b", "skew"), ("NA", "tilted"))]
+    assert not run(*folders, "--csv", str(tmp_path / "c.csv"))
     first = capsys.readouterr().out
     assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == first
-
-
-def test_the_name_of_an_arm_may_begin_as_a_comment_does(tmp_path):
-    path = str(tmp_path / "c.csv")
-    assert not run(write_run(tmp_path / "a-1"), write_run(tmp_path / "#b-1", init="skew"), "--csv", path)
-    assert "holds a run of #b with the seed 1, which would be lost" in run(str(tmp_path / "a-1"), "--csv", path)
+    assert all(name in first for name in ("of mine, too ", "#b ", "NA "))
 
 
 def test_a_name_with_dollars_is_drawn_as_it_is(tmp_path):
     folders = [write_run(tmp_path / f"{name}-1", n_layer=1) for name in (r"a$\frac$", "lr_$1^$")]  # formulas cut short
     assert not run(*folders, "--plot", str(tmp_path / "p.png"))
     assert (tmp_path / "p.png").exists()
-
-
-def test_a_run_that_ends_in_nan_does_so_in_its_csv_too(tmp_path, capsys):
-    diverged = FALL.copy()
-    diverged[-1] = math.nan
-    folders = run_arms(tmp_path, seeds=range(1, 7)) + [write_run(tmp_path / "fast-7", diverged, 7, init="symmetric"),
-                                                       write_run(tmp_path / "random-7", FALL, 7)]
-    assert not run(*folders, "--csv", str(tmp_path / "c.csv"))
-    first = capsys.readouterr().out
-    [fast] = [line.split() for line in first.splitlines() if line.startswith("fast ")]
-    assert fast[6:11] == ["nan", "-", "[-,", "-]", "-"]  # loss, less, its interval, p
-    assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == first
 
 
 def test_rows_of_a_comparison_may_be_in_any_order(tmp_path, capsys):
@@ -364,15 +323,10 @@ def test_a_comparison_is_not_written_over_by_one_that_lacks_some_of_its_runs(tmp
     assert "holds a run of b with the seed 1, which would be lost" in run(first, "--csv", str(path))
     assert "holds a run of b" in run(str(path), "--arms", "a", "--csv", str(path))
     assert path.read_bytes() == before
-    damaged = tmp_path / "d.csv"
-    damaged.write_bytes(before + b'"' + 200_000 * b"a")
-    assert "d.csv is damaged" in run(first, second, "--csv", str(damaged))
+    other = tmp_path / "x.csv"
+    other.write_bytes(bytes(range(128, 256)))
+    assert "holds something else" in run(first, "--csv", str(other))
     assert not run(str(path), write_run(tmp_path / "c-1", init="tilted"), "--csv", str(path))  # one more is welcome
-
-
-@pytest.mark.parametrize("level", ["nan", "inf"])
-def test_a_level_that_is_no_number_is_refused(tmp_path, level):
-    assert "--level" in run(write_run(tmp_path / "a-1"), "--level", level, "--plot", str(tmp_path / "p.png"))
 
 
 def test_there_is_nothing_to_write_of_the_authors_runs_alone(tmp_path):
@@ -381,10 +335,31 @@ def test_there_is_nothing_to_write_of_the_authors_runs_alone(tmp_path):
 
 
 @pytest.mark.parametrize("changes, words", [
-    (dict(max_iters=2000), "b has max_iters = 2000, a has 1000"), (dict(checksum="b"), "b has checksum = b, a has a"),
-    (dict(block_size=32), "b has block_size = 32, a has 16")])
-def test_runs_of_different_length_or_data_are_refused_with_the_difference(tmp_path, changes, words):
-    assert words in run(write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", **changes))
+    (dict(max_iters=500), "max_iters (500, 1000)"), (dict(checksum="b"), "checksum (b, a)"),
+    (dict(tokenizer="gpt2", checksum="c"), "checksum (c, a), tokenizer (gpt2, bytes)"),
+    (dict(causal=True), "causal (True, False), objective (next, masked)"),
+    (dict(causal=True, objective="masked"), "causal (True, False)")])
+def test_runs_of_other_length_or_tokenizer_are_drawn_and_not_tested_and_it_is_said_why(tmp_path, capsys, drawn, changes,
+                                                                                       words):
+    steps = STEPS[STEPS <= changes.get("max_iters", 1000)]
+    folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[: len(steps)], steps=steps, **changes)]
+    assert not run(*folders, "--csv", str(tmp_path / "c.csv"), "--plot", str(tmp_path / "p.png"))
+    out = capsys.readouterr().out
+    assert [line.count("baseline") for line in out.splitlines()[1:3]] == [1, 1]
+    assert f"b is not tested against a: they differ in {words}" in out
+    assert {"a", "b"} <= {line.get_label() for line in drawn[0].axes[0].lines}
+    assert not run(str(tmp_path / "c.csv")) and capsys.readouterr().out == out
+
+
+def test_where_no_loss_comes_near_the_level_nothing_is_said_of_it(tmp_path, capsys, drawn):
+    folders = [write_run(tmp_path / f"{name}-1", FALL + 4, init=name) for name in ("random", "skew")]
+    assert not run(*folders, "--plot", str(tmp_path / "p.png"))
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert "2.5" not in header and "not" not in "".join(lines[:2])
+    assert "no loss comes to 2.5 nats/token: --level sets another level" in lines
+    panels = drawn[0].axes
+    assert not panels[1].axison and not panels[1].lines  # the one of the first steps
+    assert panels[0].get_ylim()[0] > 5  # losses from 6 to 7 fill their panel
 
 
 def test_two_runs_of_one_name_must_differ_in_the_seed_alone(tmp_path):
@@ -396,10 +371,10 @@ def test_two_runs_of_one_name_must_differ_in_the_seed_alone(tmp_path):
 
 @pytest.mark.parametrize("damage, words", [
     (lambda f: (f / "log.csv").unlink(), "log.csv: No such file"),
-    (lambda f: (f / "log.csv").write_text(""), "is not a log.csv"),
+    (lambda f: (f / "log.csv").write_text(""), "has no row in its CSV files yet"),
     (lambda f: (f / "log.csv").write_text(",".join(runs.LOG_COLUMNS) + "\n"), "has no row in its CSV files yet"),
     (lambda f: (f / "scores.csv").write_text("step,layer\n"), "is not a scores.csv"),
-    (lambda f: (f / "ckpt.pt").write_bytes(b"PK"), "ckpt.pt cannot be read")])
+    (lambda f: (f / "run.json").write_text("{"), "run.json cannot be read")])
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, damage, words):
     folder = write_run(tmp_path / "a-1")
     damage(tmp_path / "a-1")
@@ -408,13 +383,13 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, damage, words)
 
 def test_a_row_that_is_being_written_is_left_out(tmp_path):
     folder = write_run(tmp_path / "a-1")
+    with open(tmp_path / "a-1" / "scores.csv", "a") as f:
+        f.write("1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
     for name in "log.csv", "scores.csv":
         text = (tmp_path / "a-1" / name).read_text()
         (tmp_path / "a-1" / name).write_text(text + text.splitlines()[-1][:-3])
-    with open(tmp_path / "a-1" / "scores.csv", "a") as f:
-        f.write("1\n1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
-    whole = runs.read_run(folder)
-    assert len(whole.log["step"]) == len(whole.steps) == 11
+    whole = records.read_run(folder)
+    assert len(whole.eval_steps) == len(whole.steps) == 11
 
 
 def test_figures_hold_the_series_of_the_csv_files(tmp_path, drawn):
@@ -423,26 +398,17 @@ def test_figures_hold_the_series_of_the_csv_files(tmp_path, drawn):
     assert not run(*folders, "--plot", str(tmp_path / "p.png"))
     loss, left, ends, symmetry, directionality, updates, spread, empty = drawn[0].axes
     means = [line for line in loss.lines if line.get_label() in ("random", "decoder")]
-    assert [line.get_color() for line in means] == [figures.ENCODER, figures.DECODER]
+    assert len(means) == 2
     for line in means:
         np.testing.assert_allclose(line.get_ydata(), FALL + 0.15)
     np.testing.assert_allclose(symmetry.lines[0].get_ydata(), (np.arange(11) + 0.5) / 20)  # median of the two layers
     np.testing.assert_allclose(directionality.lines[1].get_ydata(), -np.arange(11) / 20)
     np.testing.assert_allclose(updates.lines[0].get_ydata()[1:], 0.05)
-    np.testing.assert_allclose(spread.lines[0].get_ydata(), 0)  # all heads of a layer are alike in the fixture
+    np.testing.assert_allclose(spread.lines[0].get_ydata(), 0.1)  # heads 0.2 apart
     assert [text.get_text() for text in left.get_yticklabels()] == ["random", "decoder"]
     assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.1, 2.2])
     assert sorted(left.lines[0].get_xdata()) == [700, 800]  # 2.5 after smoothing, at 2.5 + 0.1 and + 0.2
     np.testing.assert_allclose(drawn[1].axes[0].lines[1].get_ydata(), (np.arange(11) + 1) / 20)  # random, layer 1
-    titles = [axis.get_title(loc="left")[0] for axis in drawn[0].axes[:-1]]
-    assert titles == list("abcdefg") and not any(axis.get_legend() for axis in drawn[0].axes[:-1])
-
-
-def test_after_panel_z_comes_panel_aa():
-    titles = []
-    axis = SimpleNamespace(set_title=lambda text, **_: titles.append(text))
-    figures.put_titles([axis] * 28, [f"arm {i}" for i in range(28)])
-    assert titles[25:] == ["z   arm 25", "aa   arm 26", "ab   arm 27"]
 
 
 def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, drawn):
@@ -451,98 +417,6 @@ def test_seeds_that_end_far_from_each_other_are_drawn_one_by_one(tmp_path, drawn
     run(*folders, "--plot", str(tmp_path / "p.png"))
     thin = [line for line in drawn[0].axes[0].lines if line.get_linewidth() == 0.5]
     assert [line.get_ydata()[-1] for line in thin] == pytest.approx([2.0, 2.5])
-
-
-def test_colour_is_the_scale_and_dash_the_start_and_with_many_starts_the_other_way_round():
-    def arm(**changes):
-        return [records.Record("", 1, asdict(TrainConfig(**changes)), *[None] * 7)]
-
-    arms = dict(a=arm(), b=arm(init="symmetric"), c=arm(qk_std=0.1), d=arm(qk_std=0.1, init="symmetric"),
-                e=arm(causal=True))
-    style = figures_runs.styles(arms)
-    assert style["a"]["color"] == style["b"]["color"] == figures.ENCODER and style["e"]["color"] == figures.DECODER
-    assert style["c"]["color"] == style["d"]["color"] != figures.ENCODER
-    assert style["a"]["ls"] == style["c"]["ls"] != style["b"]["ls"] == style["d"]["ls"]
-    for init in "skew", "tilted", "negative", "mimetic":
-        arms[init] = arm(init=init)
-    style = figures_runs.styles(arms)
-    assert style["a"]["color"] == style["c"]["color"] != style["b"]["color"] == style["d"]["color"]
-    assert style["a"]["ls"] == style["b"]["ls"] != style["c"]["ls"] == style["d"]["ls"]
-    assert len({line["color"] for line in style.values()}) == 7
-
-
-def write_tuning(tmp_path):
-    """Two starts at two scales of q and k, each at two learning rates, whose ends are given; and a lone one."""
-    ends = {("random", 0.1, 1e-3): 0.3, ("random", 0.1, 2e-3): 0.1, ("random", 0.2, 1e-3): 0.2,
-            ("random", 0.2, 2e-3): 0.4, ("symmetric", 0.1, 1e-3): 0.0, ("symmetric", 0.1, 2e-3): 0.5,
-            ("symmetric", 0.2, 1e-3): 1.0, ("symmetric", 0.2, 2e-3): 0.9}
-    folders = []
-    for (start, std, rate), end in ends.items():
-        folders.append(write_run(tmp_path / f"{start}_{std}_{rate:g}-101", FALL + end, 101, init=start, n_embd=64,
-                                 qk_std=std, v_std=0.1, learning_rate=rate))
-    folders.append(write_run(tmp_path / "bert-101", FALL + 0.6, 101, n_embd=64, learning_rate=1e-3))
-    return folders
-
-
-def test_of_arms_that_differ_in_their_learning_rate_the_best_is_taken_at_each_scale(tmp_path, capsys):
-    folders = write_tuning(tmp_path)
-    assert not run(*folders, "--level", "2.5", "--plot", str(tmp_path / "p.png"))
-    assert (tmp_path / "p.png").stat().st_size > 0
-    found = {}
-    for line in capsys.readouterr().out.splitlines():
-        words = line.split()
-        if words[0] == "64":
-            starred = "*" in words
-            left = line.split("; at ")[1]
-            found[words[1], float(words[2])] = starred, left
-    # FALL smoothed is 0.1 above itself, and comes to 2.5 at step 600; each tenth more is a step of 100 later
-    assert found == {("random", 0.64): (True, "0.002: 700"), ("random", 2.56): (False, "0.001: 800"),
-                     ("symmetric", 0.64): (True, "0.001: 600"), ("symmetric", 2.56): (False, "0.002: not left"),
-                     ("random", 0.0256): (True, "0.001: not left")}
-
-
-def test_a_learning_rate_with_which_a_run_diverged_is_not_the_best(tmp_path, capsys):
-    for rate, end in (1e-3, math.nan), (2e-3, 0.1):
-        write_run(tmp_path / f"random_{rate:g}-101", np.append(FALL[:-1], 2 + end), 101, learning_rate=rate)
-    assert not run(*map(str, sorted(tmp_path.iterdir())))
-    assert "at 0.002: " in capsys.readouterr().out
-
-
-def test_a_tuning_is_drawn_with_a_line_for_each_start_through_its_best_learning_rates(tmp_path, drawn):
-    assert not run(*write_tuning(tmp_path), "--plot", str(tmp_path / "p.png"))
-    losses, steps = drawn[0].axes
-    lines = {line.get_label(): line for line in losses.lines}
-    np.testing.assert_allclose(lines["random"].get_xdata(), [0.64, 2.56])
-    np.testing.assert_allclose(lines["random"].get_ydata(), [2.1, 2.2])
-    np.testing.assert_allclose(lines["symmetric"].get_ydata(), [2.0, 2.9])
-    np.testing.assert_allclose(lines["random; q, k and v at one scale"].get_ydata(), [2.6])
-    reached = [line.get_ydata().tolist() for line in steps.lines if len(line.get_xdata()) == 2]
-    assert reached[0] == [700, 800] and reached[1][0] == 600 and math.isnan(reached[1][1])
-    arrows = [line for line in steps.lines if line.get_marker() == "^"]
-    assert [line.get_xdata()[0] for line in arrows] == pytest.approx([0.0256, 2.56])
-
-
-def test_arms_that_differ_in_their_learning_rate_are_tested_if_a_baseline_is_given(tmp_path, capsys, drawn):
-    names = ["random_0.1_0.001", "random_0.1_0.002"]
-    assert not run(*write_tuning(tmp_path), "--arms", *names, "--baseline", names[0], "--plot", str(tmp_path / "p.png"))
-    header, first, second, *_ = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [header[0], first[0], second[0]] == ["arm", *names] and "baseline" in first
-    assert "-0.200" in second and "1.000" in second  # of the one pair p is 1
-    assert drawn[0].axes[2].get_title(loc="left") == "c   loss at the end; bar: mean"
-
-
-def test_every_tuned_start_is_the_best_of_its_tuning(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    cells = tuning.find_cells(compare.pool(["data/results/csv/tuning.csv"]), level=2.8)
-    best = tuning.find_best(cells)
-    for argv in arms("data/results/csv/tuned.csv"):
-        cfg = load(argv)
-        v_scale = round(cfg.n_embd * cfg.v_std**2, 3)
-        expected = best[cfg.n_embd, cfg.init, v_scale]
-        taken = [cell for cell in cells if (cell.start, cell.n_embd) == (cfg.init, cfg.n_embd)
-                 and cell.scale == pytest.approx(cfg.n_embd * cfg.qk_std**2)]
-        assert taken[0].best().learning_rate == cfg.learning_rate
-        assert taken[0].best().loss < expected.best().loss + 0.005  # two random starts of C = 128 are as good
 
 
 def test_a_table_that_nobody_reads_does_not_end_the_program(monkeypatch):

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel, HubertConfig, HubertModel, ViTCo
 
 from data.pretrained import suites
 from data.results import figures
-from data.results.tables_suites import GRID, Scored, Training, difference, find_pairs
+from data.results.tables import Scored, Training, difference, find_pairs
 from tests.test_analyze import read, run
 from tests.hub import hub  # noqa: F401, a fixture
 

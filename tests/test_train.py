@@ -327,7 +327,7 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     model = str(copy_bert(finished, tmp_path / "to_resume"))
     train.main(argv(cfg, init_from=model))
     train.main(argv(cfg, init_from="resume", max_iters=14))
-    assert runs.read_run(cfg.out_dir).config["init_from"] == model
+    assert runs.read_config(Path(cfg.out_dir))["init_from"] == model
     assert not compare.is_plain(compare.PLAIN | dict(init_from=model))
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()
@@ -525,9 +525,8 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run_before_it_is_written
     (dict(device="tpu9"), "device = 'tpu9' cannot be used"),
     (dict(device="meta"), "device = 'meta' cannot be used"),
     (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
-    (dict(threads=100_000), "threads = 100000, expected at most"),
     (dict(init_from="resum"), "init_from = 'resum', expected scratch, resume, or a folder"),
-    (dict(n_embd=1_000_000), "M parameters take"),
+    (dict(n_embd=2_000_000_000), "or the sizes of the model"),
     (dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
 ])
 def test_a_mistake_ends_in_one_line(cfg, changes, words):
@@ -536,9 +535,8 @@ def test_a_mistake_ends_in_one_line(cfg, changes, words):
 
 
 @pytest.mark.parametrize("env, words", [
-    (dict(RANK="0"), "LOCAL_RANK = ''"),
-    (dict(RANK="2", LOCAL_RANK="0", WORLD_SIZE="2"), "RANK = 2, but WORLD_SIZE = 2"),
-    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"), "cannot meet at None:None"),
+    (dict(RANK="0"), "RANK, but not 'LOCAL_RANK'"),
+    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="2"), "cannot meet at None:None"),
 ])
 def test_a_wrong_environment_of_torchrun_ends_in_one_line(cfg, monkeypatch, env, words):
     for name, value in env.items():
@@ -572,13 +570,11 @@ def test_ctrl_c_during_the_imports_ends_without_a_traceback(cfg):
     assert process.returncode == -signal.SIGINT and output == ""
 
 
-def test_a_reader_that_goes_away_does_not_end_a_run(cfg, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    life = begin(argv(cfg), tmp_path / "pipe")
-    with open(tmp_path / "pipe") as pipe:
-        pipe.readline()  # and then close it, as `| head -1` does
-    life.join(300)
-    assert life.exitcode == 0 and log(cfg).step.iloc[-1] == 12
+def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
+    process = start(argv(cfg))
+    process.stdout.readline()
+    process.stdout.close()  # as `| head -1` does
+    assert process.wait(300) == 0 and log(cfg).step.iloc[-1] == 12
 
 
 def test_the_bench_helps_and_names_its_rows(capsys):

@@ -3,7 +3,7 @@ Symmetry, scale, sharpness, likeness or self-attention: which of them makes a go
 
     python -m config config/arms/starts.py | xargs -r -P 2 -L 1 python train.py
 
-data/results/starts.md says what each explanation predicts, and what came out.
+data/results/log.md says what each explanation predicts, and what came out.
 """
 from init import STARTS as _starts
 

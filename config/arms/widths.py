@@ -1,6 +1,6 @@
 """
-Does what helps at C = 128 help in wider and deeper models? Heads of 64 as everywhere, and of each size the learning rate
-that a tuning as in config/arms/tuning.py found.
+Does what helps at C = 128 help in wider and deeper models? Heads of 64 as everywhere, and each size at the learning
+rate that a tuning as in config/arms/tuning.py found.
 
     python -m config config/arms/widths.py | grep _768 | xargs -r -P 2 -L 1 python train.py      # one of the sizes
 
@@ -18,7 +18,7 @@ _sizes = {
 }
 for _size in _sizes.values():
     _size["qk_std"] = _size["v_std"] = (3 * _size["n_embd"]) ** -0.5
-_sizes["768"] = dict(n_embd=768, n_head=12, max_iters=300, learning_rate=5e-4, dtype="float32")  # at BERT's 0.02
+_sizes["768"] = dict(n_embd=768, n_head=12, max_iters=300, learning_rate=5e-4)  # at BERT's 0.02
 
 arms = {}
 for _name, _size in _sizes.items():

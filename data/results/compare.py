@@ -1,10 +1,12 @@
 """
 Comparisons of training runs. An arm is one configuration; it has several runs, which differ only in their seed.
 
-Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs. If there
-were no difference, each pair could as well have come out the other way round. So we count, among all 2^n ways to turn
-the n pairs, those with a result at least as large (sign_flip). The same test says which differences the pairs do not
-exclude (interval). With many arms, one will stand out by chance. So all p of a column are corrected together (holm).
+Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs: a difference
+for each seed. Three questions follow, and each has its function:
+
+    sign_flip    could seeds alone have made these differences?
+    interval     which differences do these seeds not exclude?
+    holm         many arms were tried: which differences are still significant?
 
 The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again. A
 run has left the plateau when its loss comes to a given level.
@@ -16,45 +18,38 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas
 
 from config import TrainConfig
-from data.results.records import FREE, read_comparison, record_of_run
-from data.results.runs import read_run, require
+from data.results.records import FREE, read_comparison, read_run
+from data.results.runs import require
 
-# Runs can be compared if they have the same values of these keys: the same data, the same number of steps, and losses
-# that mean the same.
-SAME = ["max_iters", "batch_size", "block_size", "eval_interval", "eval_iters", "mlm_probability", "checksum",
-        "tokenizer"]
-MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
+# Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
+# task, the same data, and the same number of steps.
+SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
+        "mlm_probability", "checksum", "tokenizer"]
 # BERT's start is the default of all of these keys.
 PLAIN = {key: getattr(TrainConfig(), key) for key in ("init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint")}
+MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 
 
 # ---- arms --------------------------------------------------------------------------------------------------------
 
 
 def pool(paths):
-    """Folders of runs, and files of comparisons -> {arm: its records}. RunError if they cannot be compared."""
+    """Folders of runs, and files of comparisons -> {arm: its records}. RunError if two of one name are not one arm."""
     records = []
     for path in paths:
         if Path(path).is_file():
             records += read_comparison(path)
         else:
-            records.append(record_of_run(read_run(path)))
+            records.append(read_run(path))
     arms = {}
     for record in records:
-        require_same_comparison(record, records[0])
         for other in arms.setdefault(record.arm, []):
             require_same_arm(record, other)
         arms[record.arm].append(record)
     return arms
-
-
-def require_same_comparison(record, other):
-    for key in SAME:
-        mine, theirs = record.config[key], other.config[key]
-        require(mine == theirs, f"{record.arm} has {key} = {mine}, {other.arm} has {theirs}: these are not runs of one "
-                                "comparison")
 
 
 def require_same_arm(record, other):
@@ -72,75 +67,68 @@ def choose(arms, names):
     return {name: arms[name] for name in names or arms}
 
 
-def task(config):
-    """What a model has to do, in words. Losses of different tasks are not compared. config: of a run, as a dict."""
-    network = "decoder" if config["causal"] else "encoder"
+def conditions(config):
+    """The values of SAME in the configuration of a run (a dict), as a tuple. If they are equal, losses are compared."""
     objective = config["objective"]
     if objective == "auto":  # as TrainConfig.predicts_next
         objective = "next" if config["causal"] else "masked"
-    return f"{network}, {objective}"
-
-
-def by_task(arms):
-    """{task: the names of its arms}"""
-    names = {}
-    for name, records in arms.items():
-        names.setdefault(task(records[0].config), []).append(name)
-    return names
-
-
-def baselines(arms, chosen=None):
-    """
-    The baseline of every task -> {task: name of an arm}. It is the chosen arm, else the first arm with BERT's plain
-    random start, else the first arm.
-    """
-    require(chosen is None or chosen in arms, f"no arm is called {chosen}: there are {', '.join(arms)}")
-    found = {}
-    for same_task, names in by_task(arms).items():
-        plain = [name for name in names if is_plain(arms[name][0].config)]
-        if chosen in names:
-            found[same_task] = chosen
-        elif plain:
-            found[same_task] = plain[0]
-        else:
-            found[same_task] = names[0]
-    return found
-
-
-def is_plain(config):
-    is_scratch = config.get("init_from", "scratch") in ("scratch", "resume")  # a CSV does not have this key
-    return is_scratch and all(config[key] == value for key, value in PLAIN.items())
+    known = config | dict(objective=objective)
+    return tuple(known[key] for key in SAME)
 
 
 def arrange(arms, chosen=None):
-    """The same arms, sorted: the arms of one task stand together, its baseline first."""
-    baseline_of = baselines(arms, chosen)
+    """
+    The same arms, sorted: those with the same conditions stand together, and the first of them is their baseline. This
+    is the chosen arm, else the first with BERT's plain random start, else the first.
+    """
+    require(chosen is None or chosen in arms, f"no arm is called {chosen}: there are {', '.join(arms)}")
+    names_of = {}  # conditions -> the names of the arms that have them
+    for name, records in arms.items():
+        names_of.setdefault(conditions(records[0].config), []).append(name)
     arranged = {}
-    for same_task, names in by_task(arms).items():
-        baseline = baseline_of[same_task]
-        others = [name for name in names if name != baseline]
-        for name in [baseline, *others]:
-            arranged[name] = arms[name]
+    for names in names_of.values():
+        plain = [name for name in names if is_plain(arms[name][0].config)]
+        baseline = names[0]
+        if chosen in names:
+            baseline = chosen
+        elif plain:
+            baseline = plain[0]
+        arranged[baseline] = arms[baseline]
+        for name in names:
+            arranged[name] = arms[name]  # the baseline stays where it is
     return arranged
+
+
+def is_plain(config):
+    is_scratch = config["init_from"] in ("scratch", "resume")
+    return is_scratch and all(config[key] == value for key, value in PLAIN.items())
+
+
+def baselines(arms):
+    """The baseline under each conditions, of arms that are arranged -> {conditions: name of an arm}"""
+    found = {}
+    for name, records in arms.items():
+        found.setdefault(conditions(records[0].config), name)
+    return found
 
 
 # ---- a loss curve in one number ----------------------------------------------------------------------------------
 
 
 def smooth(loss):
-    """The mean of each evaluation and up to two before it. nan does not count."""
-    means = []
-    for i in range(len(loss)):
-        window = loss[max(0, i - 2) : i + 1]
-        window = window[np.isfinite(window)]
-        means.append(window.mean() if len(window) else math.nan)
-    return np.array(means)
+    """The mean of each evaluation and up to two before it."""
+    return np.array([loss[max(0, i - 2) : i + 1].mean() for i in range(len(loss))])
 
 
 def first_step(steps, loss, target):
     """The first step at which the loss is at or below the target. inf, later than any step, if it never is."""
     reached = np.flatnonzero(loss <= target)
     return float(steps[reached[0]]) if len(reached) else math.inf
+
+
+def leaving_step(record, level):
+    """The first step at which the smoothed loss is at or below the level: the run has left the plateau. inf: never."""
+    return first_step(record.eval_steps, smooth(record.val_loss), level)
 
 
 def speed_up(steps, loss, baseline_loss):
@@ -160,23 +148,33 @@ def speed_up(steps, loss, baseline_loss):
 
 def sign_flip(differences):
     """
-    Exact two-sided p of n paired differences: there are 2^n ways to choose their signs, and p is the share of them with
-    a sum at least as far from 0. It cannot be below 2 / 2^n. nan if a difference is nan or inf: a run has diverged.
+    Could seeds alone have made these n differences? -> exact two-sided p.
+
+    If the arm and its baseline were the same, each pair could as well have come out the other way round: its difference
+    would have the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum
+    is at least as far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
     """
-    if not np.isfinite(differences).all():
-        return math.nan
     sums = np.zeros(1)
     for difference in differences:
-        sums = np.concatenate([sums + difference, sums - difference])
+        sums = np.concatenate([sums + difference, sums - difference])  # of all choices so far, twice as many
     observed = abs(sum(differences))
     rounding = 1e-9 * np.abs(differences).sum()
     return float(np.mean(np.abs(sums) >= observed - rounding))
 
 
+def sign_flip_of_ranks(ours, theirs):
+    """
+    sign_flip for pairs of steps. A step may be inf, "not passed", so each step is replaced by its rank among those of
+    both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
+    """
+    ranks = pandas.Series([*ours, *theirs]).rank().to_numpy()
+    return sign_flip(ranks[: len(ours)] - ranks[len(ours) :])
+
+
 def interval(differences):
     """
     The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
-    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing, and if a run has diverged.
+    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
 
     Is d excluded? Take d from every difference. If the signs of a subset of m of them are turned, the sum changes by
     -2 (sum of the subset - m d): it does not fall if the mean of the subset is at most d. So the share of subsets with
@@ -190,29 +188,19 @@ def interval(differences):
         sizes = np.concatenate([sizes, sizes + 1])
     means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
     n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
-    if n_outside == 0 or not np.isfinite(differences).all():
+    if n_outside == 0:
         return math.nan, math.nan
     return means[n_outside - 1], means[-n_outside]  # so n_outside - 1 means are outside of each
 
 
-def sign_flip_of_ranks(ours, theirs):
-    """
-    sign_flip for pairs of steps. A step may be inf, "not reached", so each step is replaced by its rank among those of
-    both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
-    """
-    both = np.concatenate([ours, theirs])
-    ranks = []
-    for step in both:
-        n_earlier = (both < step).sum()
-        n_equal = (both == step).sum()  # itself among them; they share the ranks n_earlier + 1 to n_earlier + n_equal
-        ranks.append(n_earlier + (n_equal + 1) / 2)
-    our_ranks = np.array(ranks[: len(ours)])
-    their_ranks = np.array(ranks[len(ours) :])
-    return sign_flip(our_ranks - their_ranks)
-
-
 def holm(ps):
-    """p of m tests -> p after Holm's correction: the smallest is multiplied by m, the next by m - 1, and so on."""
+    """
+    p of m tests -> p after Holm's correction. A baseline has no test, and its nan stays.
+
+    Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m:
+    then the chance that it is below 0.05 is 0.05 at most. If it is significant, m - 1 tests are left that may be of
+    nothing, so the next p is multiplied by m - 1, and so on.
+    """
     corrected = np.full(len(ps), math.nan)
     order = [i for i in np.argsort(ps) if not math.isnan(ps[i])]
     largest = 0.0
@@ -247,13 +235,14 @@ class Outcome(NamedTuple):
 
 def find_outcomes(arms, level, chosen=None):
     """
-    {arm: its records} -> a list of Outcome. level: a loss [nats/token]. chosen: the baseline, as in baselines. Each
+    {arm: its records} -> a list of Outcome. level: a loss [nats/token]. chosen: the baseline, as in arrange. Each
     column of p is corrected for the number of arms.
     """
-    baseline_of = baselines(arms, chosen)
+    arms = arrange(arms, chosen)
+    baseline_of = baselines(arms)
     outcomes = []
     for name, records in arms.items():
-        baseline = baseline_of[task(records[0].config)]
+        baseline = baseline_of[conditions(records[0].config)]
         outcome = outcome_of(name, baseline, records, level)
         if name != baseline:
             outcome = compare_with(outcome, records, arms[baseline], level)
@@ -284,11 +273,8 @@ def outcome_of(name, baseline, records, level):
 
 def compare_with(outcome, records, others, level):
     """The same outcome, with what can be said against the baseline. others: the records of the baseline."""
-    pairs = []
-    for mine in counted(records):
-        for other in counted(others):
-            if mine.seed == other.seed:
-                pairs.append((mine, other))
+    of_seed = {other.seed: other for other in counted(others)}
+    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
     if not pairs:
         return outcome
     require(len(pairs) <= MAX_PAIRS, f"{outcome.name} and {outcome.baseline} share {len(pairs)} seeds; the exact test "
@@ -314,11 +300,6 @@ def finished(records):
 def counted(records):
     """The finished runs of an arm; all of its runs if none has finished."""
     return finished(records) or records
-
-
-def leaving_step(record, level):
-    """The first step at which the smoothed loss is at or below the level: the run has left the plateau. inf: never."""
-    return first_step(record.eval_steps, smooth(record.val_loss), level)
 
 
 def median_change(record):

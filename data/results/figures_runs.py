@@ -11,7 +11,7 @@ import numpy as np
 from data.results import compare
 from data.results.figures import (OTHERS, colour_of, figure, layer_colour, plain, put_legend, put_null, put_titles,
                                   put_zero, share_limits)
-from data.results.records import FREE, record_of_run
+from data.results.records import FREE
 
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (3, 1)), (0, (8, 2, 1, 2))]
 MAX_STARTS = 4  # with more, the dash tells the scale, and the colour the start: colours are more easily told apart
@@ -21,9 +21,8 @@ SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, ever
 # ---- one run -----------------------------------------------------------------------------------------------------
 
 
-def plot_run(run, path):
+def plot_run(record, path):
     """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
-    record = record_of_run(run)
     with figure(path, [1, 1, 1]) as axes:
         loss, symmetry, directionality = axes[0]
         loss.plot(record.eval_steps, record.train_loss, color="0.7", label="training loss")
@@ -31,9 +30,9 @@ def plot_run(run, path):
         loss.set(ylabel="loss [nats/token]", xlabel="step")
         for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
             draw_layers(axis, [record], score)
-            put_null(axis, score, run.config["n_embd"], run.config["n_embd"])
+            put_null(axis, score, record.config["n_embd"], record.config["n_embd"])
         put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{plain(run.name)}, seed {run.config['seed']}")
+        loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
         of_losses, _ = loss.get_legend_handles_labels()
         of_layers, _ = symmetry.get_legend_handles_labels()
         put_legend(loss, of_losses + of_layers)
@@ -122,7 +121,7 @@ def plot_runs(arms, outcomes, level, curves, path):
     and how much heads differ.
 
     arms: {name: its records, one per seed}. outcomes: from compare.find_outcomes. curves: {name: (steps, loss)},
-    drawn in grey under the losses.
+    drawn in grey under the losses. level: None if no run comes to it, and then its panel is empty.
     """
     arms = {name: compare.counted(records) for name, records in arms.items()}
     style = styles(arms)
@@ -136,11 +135,14 @@ def plot_runs(arms, outcomes, level, curves, path):
                 draw_medians(axis, records, score, style[name], band=len(arms) <= 6)
             steps, values = stack_scores(records, [record.symmetry_std for record in records])  # (S,), (seeds, S)
             spread.plot(steps, values.mean(0), **style[name])
-        loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
         loss.set(ylabel="nats/token", ylim=loss_limits(arms, level))
-        draw_dots(leaving, outcomes, style, [outcome.first_steps for outcome in outcomes], np.median)
         draw_dots(ends, outcomes, style, [outcome.losses for outcome in outcomes], np.mean)
-        mark_not_left(leaving, arms, outcomes, style)
+        if level is None:
+            leaving.axis("off")
+        else:
+            loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
+            draw_dots(leaving, outcomes, style, [outcome.first_steps for outcome in outcomes], np.median)
+            mark_not_left(leaving, arms, outcomes, style)
         config = next(iter(arms.values()))[0].config
         put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
         for axis in symmetry, directionality, updates:
@@ -149,10 +151,18 @@ def plot_runs(arms, outcomes, level, curves, path):
             axis.set(xlabel="step")
         ends.set(xlabel="nats/token", yticklabels=[])
         empty.axis("off")
-        put_titles((loss, leaving, ends, symmetry, directionality, updates, spread), [
-            "validation loss", f"first step at {level:g} nats/token; bar: median", "loss at the end; bar: mean",
-            "symmetry of $W_{qk}$", "directionality of $W_{qk}$; grey: random matrices",
-            "symmetry of the change of $W_{qk}$", "standard deviation of symmetry over heads"])
+        titles = {
+            loss: "validation loss",
+            leaving: f"first step at {level} nats/token; bar: median",
+            ends: "loss at the end; bar: mean",
+            symmetry: "symmetry of $W_{qk}$",
+            directionality: "directionality of $W_{qk}$; grey: random matrices",
+            updates: "symmetry of the change of $W_{qk}$",
+            spread: "standard deviation of symmetry over heads",
+        }
+        if level is None:
+            del titles[leaving]
+        put_titles(titles.keys(), titles.values())
         put_legend_of_arms(empty, loss, arms)
 
 
@@ -179,7 +189,7 @@ def loss_limits(arms, level):
     losses = [record.val_loss for records in arms.values() for record in records]
     low = min(loss.min() for loss in losses)
     later = max(loss[len(loss) // 8 :].max() for loss in losses)
-    high = max(level, later)
+    high = later if level is None else max(level, later)
     return low - 0.05 * (high - low), high + 0.1 * (high - low)
 
 

@@ -1,5 +1,6 @@
 """
-A comparison of runs in one small CSV file, which has all that its tables and figures show.
+Runs read again: one run from its folder, or all runs of a comparison from one small CSV file, which has all that its
+tables and figures show.
 
     # config {"n_layer": 2, ...}            what all arms share
     # config of symmetric {"init": ...}     what is special to one of them
@@ -8,35 +9,32 @@ A comparison of runs in one small CSV file, which has all that its tables and fi
 An arm is one configuration; it has several runs, which differ only in their seed. compare.py compares arms.
 """
 
-import csv
-import itertools
+import io
 import json
-import math
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas
 
 from config import TrainConfig
-from data.results.runs import RunError, find_lost, replacing, require
+from data.results.runs import HOW, LOG_COLUMNS, SCORES_COLUMNS, RunError, read, read_config, replacing, require
 
-# Runs of one arm may differ in these keys. All but the seed say where and how a run runs, and not what it computes.
-FREE = {"seed", "out_dir", "init_from", "device", "threads", "compile", "profile", "keep", "micro_batch_size",
-        "data_dir"}
+FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
 BY_LAYER = ["symmetry", "directionality"]  # scores kept of every layer as well, in columns symmetry_0, symmetry_1, ...
-COLUMNS = ["arm", "seed", "step", "train_loss", "val_loss", *MEDIANS, "symmetry_std"]  # and those of BY_LAYER
 DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
 
 
 class Record(NamedTuple):
-    """One run, as a comparison keeps it."""
+    """One run, finished or not. train_loss is nan at step 0, and update_symmetry at the first scores."""
 
     arm: str
     seed: int
     config: dict
+    table: pandas.DataFrame  # its rows in the file of a comparison, by step. All that follows is taken from it
     eval_steps: np.ndarray  # the steps of evaluations, (E,)
     train_loss: np.ndarray  # (E,) [nats/token]
     val_loss: np.ndarray  # (E,) [nats/token]
@@ -46,23 +44,70 @@ class Record(NamedTuple):
     layers: dict  # name of BY_LAYER -> (S, L)
 
 
-def record_of_run(run):
-    """runs.Run -> Record: medians over layers, and standard deviations over heads."""
-    medians = {name: np.round(np.median(run.layers[name], axis=1), DIGITS) for name in MEDIANS}
-    layers = {name: np.round(run.layers[name], DIGITS) for name in BY_LAYER}
-    over_heads = run.heads["symmetry"].std(axis=2)  # (S, L)
+def columns(n_layer):
+    """The columns of a table: two of losses, then scores."""
+    by_layer = [f"{name}_{layer}" for layer in range(n_layer) for name in BY_LAYER]
+    return ["train_loss", "val_loss", *MEDIANS, "symmetry_std", *by_layer]
+
+
+def record_of_table(arm, seed, config, table):
+    """A Record from its rows in the file of a comparison. ValueError, KeyError: they are damaged."""
+    n_layer = config["n_layer"]
+    table = table[columns(n_layer)].astype(float).round(DIGITS)
+    table = table.sort_index()  # a spreadsheet may have sorted its rows in another way
+    evaluated = table[table["val_loss"].notna()]
+    scored = table[table["symmetry"].notna()]
+    if evaluated.empty or scored.empty:
+        raise ValueError(f"no loss or no score of {arm}, seed {seed}")
+    layers = {}
+    for name in BY_LAYER:
+        layers[name] = scored[[f"{name}_{layer}" for layer in range(n_layer)]].to_numpy()  # (S, L)
     return Record(
-        arm=run.name,
-        seed=run.config["seed"],
-        config=run.config,
-        eval_steps=run.log["step"].astype(int),
-        train_loss=np.round(run.log["train_loss"], DIGITS),
-        val_loss=np.round(run.log["val_loss"], DIGITS),
-        steps=run.steps,
-        medians=medians,
-        symmetry_std=np.round(over_heads.mean(axis=1), DIGITS),
+        arm=arm,
+        seed=seed,
+        config=config,
+        table=table,
+        eval_steps=evaluated.index.to_numpy(),
+        train_loss=evaluated["train_loss"].to_numpy(),
+        val_loss=evaluated["val_loss"].to_numpy(),
+        steps=scored.index.to_numpy(),
+        medians={name: scored[name].to_numpy() for name in MEDIANS},
+        symmetry_std=scored["symmetry_std"].to_numpy(),
         layers=layers,
     )
+
+
+# ---- the folder of a run -----------------------------------------------------------------------------------------
+
+
+def read_run(folder):
+    """The Record of a run in a folder. RunError if there is no run."""
+    folder = Path(folder)
+    log = read_numbers(folder / "log.csv", LOG_COLUMNS)
+    scores = read_numbers(folder / "scores.csv", SCORES_COLUMNS)
+    config = read_config(folder)
+    n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
+    scores = scores.groupby("step").filter(lambda rows: len(rows) == n_rows)  # the last step may lack some
+    require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
+    of_layers = scores[scores["head"].isna()]
+    of_heads = scores[scores["head"].notna()]
+    medians = of_layers.groupby("step")[MEDIANS].median()
+    spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
+    by_layer = of_layers.pivot(index="step", columns="layer", values=BY_LAYER)  # a column for each (score, layer)
+    by_layer.columns = [f"{name}_{layer}" for name, layer in by_layer.columns]
+    parts = [log.set_index("step"), medians, spread.groupby("step").mean().rename("symmetry_std"), by_layer]
+    table = pandas.concat(parts, axis="columns")
+    arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
+    return record_of_table(arm, config["seed"], config, table)
+
+
+def read_numbers(path, header):
+    """A CSV file of a run as a DataFrame of numbers."""
+    try:
+        table = pandas.DataFrame(read(path, header), columns=header).replace("", "nan").astype(float)
+        return table.astype({name: int for name in header if name in ("step", "layer")})
+    except (TypeError, ValueError) as e:
+        raise RunError(f"{path} is damaged ({e})") from e
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -70,23 +115,18 @@ def record_of_run(run):
 
 def write_comparison(path, arms):
     """arms: {name: its records}"""
-    all_records = list(itertools.chain(*arms.values()))
-    n_layer = max(record.config["n_layer"] for record in all_records)
-    layer_columns = [f"{name}_{layer}" for layer in range(n_layer) for name in BY_LAYER]
+    tables = {(record.arm, record.seed): record.table for records in arms.values() for record in records}
+    whole = pandas.concat(tables, names=["arm", "seed", "step"])
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
         f.write("\n".join(config_lines(arms)) + "\n")
-        out = csv.DictWriter(f, COLUMNS + layer_columns)
-        out.writeheader()
-        for record in all_records:
-            out.writerows(rows_of_record(record))
+        whole.to_csv(f, float_format=f"%.{DIGITS}f")
 
 
 def config_lines(arms):
     """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
     configs = {}
     for name, records in arms.items():
-        config = records[0].config
-        configs[name] = {key: value for key, value in config.items() if key not in FREE or key == "data_dir"}
+        configs[name] = {key: value for key, value in records[0].config.items() if key not in HOW and key != "seed"}
     first = next(iter(configs.values()))
     shared = {}
     for key, value in first.items():
@@ -99,29 +139,6 @@ def config_lines(arms):
     return lines
 
 
-def rows_of_record(record):
-    """A dict for every step that has a loss, or scores, or both. Cells without a value are left out."""
-    rows = {}  # step -> its row
-    for step in sorted({*record.eval_steps.tolist(), *record.steps.tolist()}):
-        rows[step] = dict(arm=record.arm, seed=record.seed, step=step)
-    for i, step in enumerate(record.eval_steps.tolist()):
-        rows[step]["train_loss"] = cell(record.train_loss[i])
-        rows[step]["val_loss"] = f"{record.val_loss[i]:.{DIGITS}f}"  # never empty: an evaluation may have found nan
-    for i, step in enumerate(record.steps.tolist()):
-        for name in MEDIANS:
-            rows[step][name] = cell(record.medians[name][i])
-        rows[step]["symmetry_std"] = cell(record.symmetry_std[i])
-        for name in BY_LAYER:
-            for layer, value in enumerate(record.layers[name][i]):
-                rows[step][f"{name}_{layer}"] = cell(value)
-    return list(rows.values())
-
-
-def cell(x):
-    """A number as the text of a cell; nan is an empty one."""
-    return "" if math.isnan(x) else f"{x:.{DIGITS}f}"
-
-
 def is_comparison(path):
     first = b"# config "
     with open(path, "rb") as f:  # as bytes, because a file of another kind may be no text
@@ -130,23 +147,24 @@ def is_comparison(path):
 
 def require_no_others(path, arms):
     """RunError if the comparison at path, which is to be written anew, also has another run than those of arms."""
-    kept = {(record.arm, str(record.seed)) for records in arms.values() for record in records}
-    for arm, seed in find_lost(path, ["arm", "seed"], kept):
-        raise RunError(f"{path} holds a run of {arm} with the seed {seed}, which would be lost: give another --csv")
+    ours = {(record.arm, record.seed) for records in arms.values() for record in records}
+    for record in read_comparison(path):
+        require((record.arm, record.seed) in ours, f"{path} holds a run of {record.arm} with the seed {record.seed}, "
+                                                   "which would be lost: give another --csv")
 
 
 def read_comparison(path):
-    """The records in a CSV file that write_comparison wrote. RunError if it is damaged, or lacks a column."""
+    """The records in a CSV file that write_comparison wrote. RunError if it is damaged."""
     try:
-        return parse_comparison(path)
-    except (KeyError, TypeError, ValueError, csv.Error) as e:  # TypeError: a line that is cut short
+        return parse_comparison(Path(path).read_text())
+    except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is damaged ({e}): write it again with --csv") from e
 
 
-def parse_comparison(path):
-    """The same, with whatever error a damaged file leads to. Keys that are newer than the file have their defaults."""
+def parse_comparison(text):
+    """The same from the text of the file. Keys that are newer than the file have their defaults."""
     shared, special, lines = {}, {}, []  # config of all arms; {arm: its own}; the other lines, which are the table
-    for line in Path(path).read_text().splitlines(keepends=True):
+    for line in text.splitlines():
         comment = re.match(r"# config (of (?P<arm>.+?) )?(?P<json>\{.*\})$", line)
         if comment is None:
             lines.append(line)
@@ -154,48 +172,12 @@ def parse_comparison(path):
             shared = json.loads(comment["json"])
         else:
             special[comment["arm"]] = json.loads(comment["json"])
-    table = csv.DictReader(lines)
-    missing = {*COLUMNS} - {*(table.fieldnames or [])}
-    require(not missing, f"{path} lacks the columns {', '.join(sorted(missing))}: write it again with --csv")
-    rows_of_run = {}  # (arm, seed) -> its rows
-    for row in table:
-        rows_of_run.setdefault((row["arm"], int(row["seed"])), []).append(row)
+    table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=dict(arm=str, seed=int, step=int), na_values=[""],
+                            keep_default_na=False)  # an arm may be called NA
     records = []
-    for (arm, seed), rows in rows_of_run.items():
-        if arm not in special:
-            raise ValueError(f"no line says the config of {arm}")
+    for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
         config = asdict(TrainConfig()) | shared | special[arm] | dict(seed=seed)
-        if not {"checksum", "tokenizer"} <= config.keys():
-            raise ValueError(f"the config of {arm} does not say its token files")
-        rows.sort(key=lambda row: int(row["step"]))  # a spreadsheet may have sorted them in another way
-        records.append(record_of_rows(arm, seed, config, rows))
+        records.append(record_of_table(arm, seed, config, rows.set_index("step")))
+    if not records:
+        raise ValueError("no run is in it")
     return records
-
-
-def record_of_rows(arm, seed, config, rows):
-    """A Record from the rows of one run in a CSV file."""
-    evaluations = [row for row in rows if row["val_loss"]]
-    scored = [row for row in rows if row["symmetry"]]
-    if not evaluations or not scored:
-        raise ValueError(f"no loss or no score of {arm}, seed {seed}")
-    layers = {}
-    for name in BY_LAYER:
-        by_layer = [numbers(scored, f"{name}_{layer}") for layer in range(config["n_layer"])]  # L times (S,)
-        layers[name] = np.array(by_layer).T  # (S, L)
-    return Record(
-        arm=arm,
-        seed=seed,
-        config=config,
-        eval_steps=numbers(evaluations, "step").astype(int),
-        train_loss=numbers(evaluations, "train_loss"),
-        val_loss=numbers(evaluations, "val_loss"),
-        steps=numbers(scored, "step").astype(int),
-        medians={name: numbers(scored, name) for name in MEDIANS},
-        symmetry_std=numbers(scored, "symmetry_std"),
-        layers=layers,
-    )
-
-
-def numbers(rows, column):
-    """A column as an array (rows,); empty cells are nan."""
-    return np.array([float(row[column] or "nan") for row in rows])

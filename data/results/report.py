@@ -32,8 +32,7 @@ def parse(argv, description, gamma):
                         help="write every score in full precision; with --runs, the comparison itself")
     parser.add_argument("--plot", metavar="FILE",
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
-                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both; "
-                        "a tuning: loss and first step over the scale of q and k")
+                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
 
     models = parser.add_argument_group("models (--hf, --paper, --suite)")
     what_of_it = models.add_mutually_exclusive_group()
@@ -59,8 +58,7 @@ def parse(argv, description, gamma):
     of_runs.add_argument("--level", type=float, default=2.5,
                          help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     of_runs.add_argument("--baseline", metavar="ARM",
-                         help="what other runs are measured against (the plain random start, or the first arm); "
-                         "of a tuning, test every arm against it")
+                         help="what other runs are measured against (the plain random initialisation, or the first arm)")
     of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
     return parser.parse_args(argv)
 

@@ -5,17 +5,34 @@ What analyze.py prints and draws of the runs of train.py.
 from pathlib import Path
 
 import numpy as np
+import pandas
 
-from data.results import compare, figures_published, figures_runs, figures_tuning, published, records, tuning
+from data.results import compare, figures_published, figures_runs, published, records
 from data.results.report import show
-from data.results.runs import RunError, read_run, require
+from data.results.runs import RunError, require
+
+# ---- one run -----------------------------------------------------------------------------------------------------
 
 
 def report_run(folder):
     """A table with the first and the last scores of every layer of a run."""
-    run = read_run(folder)
-    loss = run.log["val_loss"][-1]
+    run = records.read_run(folder)
+    loss = run.val_loss[-1]
     return run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
+
+
+def run_table(run):
+    """The first and the last scores of every layer of a run."""
+    lines = ["layer   symmetry: start     end   directionality: start     end"]
+    for layer in range(run.config["n_layer"]):
+        symmetry = run.layers["symmetry"][:, layer]
+        directionality = run.layers["directionality"][:, layer]
+        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
+                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
+    return "\n".join(lines)
+
+
+# ---- a comparison ------------------------------------------------------------------------------------------------
 
 
 def report_runs(args):
@@ -38,36 +55,31 @@ def report_runs(args):
         require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
         if Path(args.csv).exists():
             records.require_no_others(args.csv, arms)
-    outcomes, cells = [], []
-    if args.baseline is None and tuning.varies_rates(arms):
-        cells = tuning.find_cells(arms, args.level)  # the best learning rate of each start, and no tests
-    else:
-        outcomes = compare.find_outcomes(arms, args.level, args.baseline)
+    outcomes = compare.find_outcomes(arms, args.level, args.baseline)
+    is_reached = any(np.isfinite(outcome.first_steps).any() for outcome in outcomes)
+    level = args.level if is_reached else None  # on other text no loss may come near it
     if curves:
         show(published.curves_table(curves))
-    if cells:
-        show(tuning.cells_table(cells, args.level))
-    elif outcomes:
-        show(comparison_table(outcomes, arms, args.level))
+    if outcomes:
+        show(comparison_table(outcomes, level))
+        if level is None:
+            show(f"no loss comes to {args.level:g} nats/token: --level sets another level")
+        for note in comparison_notes(outcomes, arms):
+            show(note)
     if trajectories:
         show(published.ends_table(trajectories, arms))
     if args.csv:
         records.write_comparison(args.csv, arms)
     if args.plot:
-        draw_runs(arms, outcomes, cells, args.level, curves, trajectories, Path(args.plot))
+        draw_runs(arms, outcomes, level, curves, trajectories, Path(args.plot))
 
 
-def draw_runs(arms, outcomes, cells, level, curves, trajectories, path):
-    """
-    Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given. Of a tuning
-    there are cells and no outcomes, and one picture.
-    """
+def draw_runs(arms, outcomes, level, curves, trajectories, path):
+    """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
     path_of_layers = path.with_stem(path.stem + "_layers")
     if trajectories:
         figures_published.plot_trajectories(trajectories, arms, path)
         figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
-    elif cells:
-        figures_tuning.plot_tuning(cells, level, path)
     elif outcomes:
         figures_runs.plot_runs(arms, outcomes, level, curves, path)
         figures_runs.plot_arms(arms, path_of_layers)
@@ -75,58 +87,49 @@ def draw_runs(arms, outcomes, cells, level, curves, trajectories, path):
         raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")
 
 
-# ---- tables ------------------------------------------------------------------------------------------------------
-
-
-def run_table(run):
-    """The first and the last scores of every layer of a run."""
-    lines = ["layer   symmetry: start     end   directionality: start     end"]
-    for layer in range(run.config["n_layer"]):
-        symmetry = run.layers["symmetry"][:, layer]
-        directionality = run.layers["directionality"][:, layer]
-        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
-                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
-    return "\n".join(lines)
-
-
 # Below the table of a comparison: what its columns hold.
-COMPARISON_COLUMNS = """\
-left: seeds whose loss (mean of three evaluations) came to the level; their median step, "not left" being the latest;
-less: loss at the end above the baseline's [nats/token], and what the pairs of this arm alone do not exclude at 0.05;
-p: exact sign flips of pairs of one seed (of steps: of their ranks), each column after Holm; speed-up: share of the
-steps not needed to come to the baseline's last loss, median;
-symm., direct.: at the end, median over layers; change: symmetry of what was added to W_qk, median over the run"""
+OF_LEVEL = """\
+passed: seeds whose loss (mean of three evaluations) came to the level [nats/token]; step: the median of their first
+steps there, where a seed that did not pass is later than any"""
+OF_ARMS = """\
+difference: loss at the end less the baseline's [nats/token], mean over seeds, and the interval of all differences that
+the seeds of this arm alone do not reject at p = 0.05
+p: exact sign flips of pairs of one seed (of steps: of their ranks), each column after Holm; significant below 0.05
+speed-up: share of the steps not needed to come to the baseline's last loss, median over seeds
+symmetry, directionality: at the end, median over layers
+change: symmetry of what was added to W_qk between two rows of scores, median over layers and over the run"""
 
 
-def comparison_table(outcomes, arms, level):
-    """
-    How many seeds left the plateau, at which step, and their final losses. outcomes: from compare.find_outcomes. arms:
-    {name: its records}.
-    """
-    width = max(12, *(len(outcome.name) for outcome in outcomes))
-    left_title, less_title = f"left {level:g}: of, at step", "less [95 of 100]"
-    lines = [f"{'arm':{width}} {left_title:>21} {'p':>6} {'loss':>6} {less_title:>23} {'p':>6} {'speed-up':>11}"
-             f" {'symm.':>6} {'direct.':>7} {'change':>6}"]
+def comparison_table(outcomes, level):
+    """A line for each of compare.find_outcomes. level: None if no run has passed it, and then nothing is said of it."""
+    lines = []
     for outcome in outcomes:
-        left = f"{np.isfinite(outcome.first_steps).sum()} of {len(outcome.first_steps)}"
-        loss = f"{outcome.losses.mean():.3f}"
-        p_step, less, p_loss, speed_up = "", "baseline", "", ""
-        if outcome.name != outcome.baseline:
-            p_step = p_text(outcome.p_step)
-            low, high = outcome.interval
-            less = f"{signed(outcome.difference)} [{signed(low)}, {signed(high)}]"
-            p_loss = p_text(outcome.p_loss)
-            speed_up = share(outcome.speed_up)
-        lines.append(f"{outcome.name:{width}} {left:>10} {step_text(outcome.first_steps):>10} {p_step:>6} {loss:>6}"
-                     f" {less:>23} {p_loss:>6} {speed_up:>11} {number(outcome.symmetry):>6}"
-                     f" {number(outcome.directionality):>7} {number(outcome.update_symmetry):>6}")
-    return "\n".join([*lines, COMPARISON_COLUMNS, *comparison_notes(outcomes, arms)])
+        is_baseline = outcome.name == outcome.baseline
+        line = dict(arm=outcome.name)
+        if level is not None:
+            n_passed = np.isfinite(outcome.first_steps).sum()
+            line[f"passed {level:g}"] = f"{n_passed} of {len(outcome.first_steps)}"
+            line["step"] = step_text(outcome.first_steps)
+            line["p (step)"] = "" if is_baseline else p_text(outcome.p_step)
+        low, high = outcome.interval
+        difference = f"{signed(outcome.difference)} [{signed(low)}, {signed(high)}]"
+        line["loss"] = f"{outcome.losses.mean():.3f}"
+        line["difference [95 %]"] = "baseline" if is_baseline else difference
+        line["p (loss)"] = "" if is_baseline else p_text(outcome.p_loss)
+        line["speed-up"] = "" if is_baseline else share(outcome.speed_up)
+        line["symmetry"] = number(outcome.symmetry)
+        line["directionality"] = number(outcome.directionality)
+        line["change"] = number(outcome.update_symmetry)
+        lines.append(line)
+    table = pandas.DataFrame(lines).set_index("arm").rename_axis(index=None, columns="arm")
+    legend = [OF_LEVEL, OF_ARMS] if level is not None else [OF_ARMS]
+    return "\n".join([table.to_string(), *legend])
 
 
 def step_text(steps):
-    """The median over seeds, in which "not left" is later than any step."""
+    """The median over seeds, in which a seed that did not pass is later than any step."""
     median = np.median(steps)
-    return f"{median:.0f}" if np.isfinite(median) else "not left"
+    return f"{median:.0f}" if np.isfinite(median) else "not passed"
 
 
 def p_text(p):
@@ -150,27 +153,39 @@ def number(x):
 
 
 def comparison_notes(outcomes, arms):
-    """Lines below the table: what a reader must know about these runs."""
+    """What a reader must know about these runs, in lines."""
     notes = []
+    first = outcomes[0].baseline
     for outcome in outcomes:
-        if outcome.name == outcome.baseline and len(outcome.losses) > 1:
-            notes.append(chance_note(outcome.name, compare.counted(arms[outcome.name])))
-        elif outcome.name != outcome.baseline and outcome.n_pairs < len(outcome.losses):
-            notes.append(f"{outcome.name}: {outcome.n_pairs} of its seeds are seeds of {outcome.baseline}, and only "
-                         "these are compared")
+        name, baseline = outcome.name, outcome.baseline
+        runs_of_arm = arms[name]
+        if name == baseline and name != first:
+            notes.append(f"{name} is not tested against {first}: they differ in "
+                         f"{differing(runs_of_arm[0].config, arms[first][0].config)}")
+        if name == baseline and len(outcome.losses) > 1:
+            notes.append(chance_note(name, compare.counted(runs_of_arm)))
+        if name != baseline and outcome.n_pairs < len(outcome.losses):
+            notes.append(f"{name}: {outcome.n_pairs} of its seeds are seeds of {baseline}, and only these are compared")
+        if outcome.n_unfinished:
+            behind = min(record.eval_steps[-1] for record in runs_of_arm)
+            how = "counted as they are" if outcome.n_unfinished == len(runs_of_arm) else "left out"
+            notes.append(f"{name}: {outcome.n_unfinished} of its runs have not finished ({how}), one is at {behind}")
     n_pairs = max(outcome.n_pairs for outcome in outcomes)
     n_tests = sum(outcome.n_pairs > 0 for outcome in outcomes)
     smallest_p = n_tests * 2 / 2**n_pairs  # of sign flips, after Holm
     if n_tests and smallest_p > 0.05:
-        notes.append(f"with {n_pairs} pairs and {n_tests} tests no p can come below 0.05: nothing can be told from "
-                     "chance")
-    for outcome in outcomes:
-        if outcome.n_unfinished:
-            behind = min(record.eval_steps[-1] for record in arms[outcome.name])
-            how = "counted as they are" if outcome.n_unfinished == len(arms[outcome.name]) else "left out"
-            notes.append(f"{outcome.name}: {outcome.n_unfinished} of its runs have not finished ({how}), one is at "
-                         f"{behind}")
+        notes.append(f"with {n_pairs} pairs and {n_tests} tests no p can come below 0.05, and no difference is "
+                     "significant")
     return notes
+
+
+def differing(config, other):
+    """The keys that keep two arms from being compared, and their values, as `max_iters (2000, 1000)`."""
+    found = []
+    for key, here, there in zip(compare.SAME, compare.conditions(config), compare.conditions(other)):
+        if here != there:
+            found.append(f"{key} ({here}, {there})")
+    return ", ".join(found)
 
 
 def chance_note(name, records):

@@ -1,6 +1,6 @@
 """
-The files of a run, as train.py writes them and analyze.py reads them. log.csv and scores.csv grow by rows, and `read`
-leaves out a last row that is incomplete. Every other file is complete, or not there.
+The files of a run, as train.py writes them and goes on from them; records.py reads them for analyze.py. log.csv and
+scores.csv grow by rows, and `read` leaves out a last row that is incomplete. Any other file is complete, or not there.
 
     run.json     the configuration, and which token files the run was trained on; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
@@ -13,36 +13,33 @@ leaves out a last row that is incomplete. Every other file is complete, or not t
     trace.json   with --profile=True: five updates, for chrome://tracing or ui.perfetto.dev
 
 Rows are written before the checkpoint of their step. So a run that was killed may have rows after its last checkpoint.
-When it resumes, `cut` drops these rows, and the run writes them again: no row is lost, and none is there twice. A file
-that has lost rows from before the checkpoint is refused.
+When it resumes, `begin` drops these rows, and the run writes them again: no row is lost, and none is there twice. A
+file that has lost rows from before the checkpoint is refused.
 """
 
 import contextlib
 import csv
 import json
+import math
 import os
 import pickle
-import re
 import shutil
-import struct
+import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from safetensors.torch import save as safetensors
 
 from config import TrainConfig
 
 DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus
-
-# Keys that a resumed run may change: where and how it runs, and how often it is looked at. max_iters may grow.
-RESUME_FREE = {"out_dir", "data_dir", "init_from", "device", "threads", "compile", "profile", "keep",
-               "micro_batch_size", "eval_interval", "score_interval"}
+# These keys say where and how a run runs, and not what it computes.
+HOW = {"out_dir", "init_from", "device", "threads", "compile", "profile", "keep", "micro_batch_size"}
+# A resumed run may change these; and max_iters may grow.
+RESUME_FREE = HOW | {"data_dir", "eval_interval", "score_interval"}
 TRACE_AFTER = 10  # updates, which are slower than those that follow
-UNREADABLE = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
-              ArithmeticError, struct.error, pickle.UnpicklingError)  # what torch.load raises for damaged files
 
 
 class LogRow(NamedTuple):
@@ -70,10 +67,7 @@ class RunScore(NamedTuple):
 
 LOG_COLUMNS = list(LogRow._fields)
 SCORES_COLUMNS = list(RunScore._fields)
-SCORES = SCORES_COLUMNS[3:]  # the columns after step, layer and head
 ROW_FILES = (("log.csv", LOG_COLUMNS), ("scores.csv", SCORES_COLUMNS))  # the files that grow by rows
-# In old files directionality is Eq. (17), and there is no column of that name.
-OLDER_SCORES_COLUMNS = [name for name in SCORES_COLUMNS if name != "directionality_eq17"]
 
 
 class RunError(Exception):
@@ -117,20 +111,6 @@ def replacing(path):
             temporary.unlink(missing_ok=True)
 
 
-def find_lost(path, columns, kept):
-    """
-    What would be lost if the CSV file at path were written anew: the cells in `columns` of every row of it, as a tuple,
-    that are not in kept. "# config" and a line that is cut short hold no row. RunError: the file is damaged.
-    """
-    with open(path, newline="", errors="replace") as f:
-        try:
-            rows = list(csv.DictReader(line for line in f if not line.startswith("# config")))
-        except csv.Error as e:
-            raise RunError(f"{path} is damaged ({e}): give another --csv") from e
-    found = [tuple(row.get(column) for column in columns) for row in rows]
-    return [cells for cells in found if cells not in kept and None not in cells]
-
-
 def write_json(path, value):
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2) + "\n")
@@ -168,6 +148,23 @@ def append(path, header, rows):
         os.fsync(f.fileno())  # before the checkpoint of these rows
 
 
+def read(path, header, last=math.inf):
+    """The rows of a CSV file up to the step `last`, as dicts of texts, without a last row that is incomplete."""
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError as e:
+        raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    if not lines:
+        return []
+    require(lines[0] == ",".join(header), f"{path} is not a {Path(path).name} of train.py: it does not begin with "
+                                          f"{','.join(header)}")
+    try:
+        return [row for row in csv.DictReader(lines) if int(row["step"]) <= last]
+    except ValueError as e:
+        raise RunError(f"{path} is damaged ({e})") from e
+
+
 def describe_row(row):
     """A LogRow as a line of output."""
     text = f"step {row.step}: validation loss {float(row.val_loss):.4f}"
@@ -175,51 +172,6 @@ def describe_row(row):
         text += (f", training loss {float(row.train_loss):.4f}, learning rate {float(row.learning_rate):.3g}, "
                  f"{int(row.tokens_per_s):,} tokens/s")
     return text
-
-
-def read(path, header, older=None):
-    """The rows of a CSV file with one of these headers, as dicts of strings, without a last row that is incomplete."""
-    try:
-        text = Path(path).read_text(errors="replace")
-    except OSError as e:
-        raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
-    complete_lines = text[: text.rfind("\n") + 1].splitlines()
-    lines = [line.split(",") for line in complete_lines]
-    first = lines[0] if lines else []
-    rows = lines[1:]
-    require(first in (header, older), f"{path} is not a {Path(path).name} of train.py: it does not begin with "
-                                      f"{','.join(header)}")
-    for number, row in enumerate(rows, 2):
-        require(is_row(row, first), f"{path} is damaged: line {number} is no row of {','.join(first)}")
-    return [dict(zip(first, row)) for row in rows]
-
-
-def is_row(row, header):
-    """Whether a row has the cells of the header, each of them empty or a number, and counts are whole numbers."""
-    if len(row) != len(header) or not row[0]:  # the first cell is the step, and never empty
-        return False
-    for name, cell in zip(header, row):
-        if name in ("step", "layer", "head") and cell and not (cell.isascii() and cell.isdecimal()):
-            return False
-        try:
-            float(cell or "nan")
-        except ValueError:
-            return False
-    return True
-
-
-def read_begun(path, header):
-    """The same for a run that goes on. Its file may be missing, or have no complete first line."""
-    if not Path(path).exists() or b"\n" not in Path(path).read_bytes():
-        return []
-    return read(path, header)
-
-
-def cut(path, header, step):
-    """Drop the rows of steps after `step`. A missing file gets its header."""
-    rows = [row for row in read_begun(path, header) if int(row["step"]) <= step]
-    with replacing(path) as temporary:
-        append(temporary, header, [row.values() for row in rows])
 
 
 # ---- a run begun, or gone on with --------------------------------------------------------------------------------
@@ -254,41 +206,46 @@ def find_checkpoint(folder, cfg, meta, resume, device):
 
     RunError: the folder has a run and `resume` is False, or another run, or a model, or the checkpoint is damaged.
     """
-    path = Path(folder) / "ckpt.pt"
+    folder = Path(folder)
+    path = folder / "ckpt.pt"
     if not path.exists():
-        for name in "model.safetensors", "config.json":
-            is_foreign = Path(folder, name).exists() and not Path(folder, "run.json").exists()
-            require(not is_foreign, f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
-        start = began_from(folder)
-        require(cfg.init_from != "resume" or start == "scratch",
-                f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
-        for name, header in ROW_FILES:
-            steps = [int(row["step"]) for row in read_begun(Path(folder) / name, header)]
-            require(max(steps, default=0) == 0, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: "
-                                                "set --out_dir, or move the folder away")
+        require_nothing_to_lose(folder, cfg)
         return None
     require(resume, f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
+        with zipfile.ZipFile(path) as file:  # torch writes a zip, and does not look at its checksums when it reads
+            damaged = file.testzip()
+        require(damaged is None, f"{path} is not a checkpoint that can be resumed: {damaged} is damaged")
         state = torch.load(path, map_location=device, weights_only=True)
-        theirs = dict(config=dict(state["config"]), data={key: state["data"][key] for key in DATA})
-    except UNREADABLE as e:
+        require_same_run(path, state, describe(cfg, meta))
+    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, LookupError, TypeError) as e:
         raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
                        "program") from e
-    require_same_run(path, theirs, describe(cfg, meta))
-    require_rows(Path(folder), state)
+    require_rows(folder, state)
     return state
+
+
+def require_nothing_to_lose(folder, cfg):
+    """RunError if a run that begins in the folder would overwrite a model or the rows of a run."""
+    for name in "model.safetensors", "config.json":
+        is_foreign = (folder / name).exists() and not (folder / "run.json").exists()
+        require(not is_foreign, f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
+    start = began_from(folder)
+    require(cfg.init_from != "resume" or start == "scratch",
+            f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
+    for name, header in ROW_FILES:
+        has_rows = (folder / name).exists() and any(int(row["step"]) > 0 for row in read(folder / name, header))
+        require(not has_rows, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: set --out_dir, or "
+                              "move the folder away")
 
 
 def began_from(folder):
     """Where the weights of the run in a folder came from: scratch (also if there is no run yet), or a folder."""
-    if not Path(folder, "run.json").exists():
-        return "scratch"
-    start = read_config(Path(folder))["init_from"]
-    return "scratch" if start == "resume" else start  # older runs said resume when they went on
+    return read_config(folder)["init_from"] if (folder / "run.json").exists() else "scratch"
 
 
 def require_same_run(path, theirs, ours):
-    """RunError if a run cannot continue the other because of a key. theirs, ours: as `describe` returns them."""
+    """RunError if a run cannot continue the other because of a key. theirs, ours: with the dicts of `describe`."""
     defaults = asdict(TrainConfig())  # for keys that are newer than the checkpoint
     for key, here in ours["config"].items():
         there = theirs["config"].get(key, defaults[key])
@@ -300,14 +257,16 @@ def require_same_run(path, theirs, ours):
 
 
 def require_rows(folder, state):
-    """RunError if a file of rows is damaged, or has not the rows that it had when the checkpoint was written."""
+    """RunError if a CSV file has lost rows since the checkpoint was written."""
     step = state["step"]
+    if step == 0:  # its rows are written again
+        return
     for name, header in ROW_FILES:
-        rows = [row for row in read_begun(folder / name, header) if int(row["step"]) <= step]
-        expected = state.get("rows", {}).get(name, len(rows))  # older checkpoints do not have it
-        same = len(rows) == expected or step == 0  # the rows of step 0 are written again
-        require(same, f"{folder / name} has {len(rows)} rows up to step {step}, where ckpt.pt stands, and not "
-                      f"{expected}: put the whole file back, or move the folder away")
+        path = folder / name
+        n_rows = len(read(path, header, step))
+        expected = state["rows"][name]
+        require(n_rows == expected, f"{path} has {n_rows} rows up to step {step}, where ckpt.pt stands, and not "
+                                    f"{expected}: put the whole file back, or move the folder away")
 
 
 def begin(folder, cfg, meta, step):
@@ -318,9 +277,10 @@ def begin(folder, cfg, meta, step):
     if cfg.init_from == "resume":
         cfg = replace(cfg, init_from=began_from(folder))  # it stays known where the weights came from
     write_json(folder / "run.json", describe(cfg, meta))
-    last = step if step > 0 else -1  # at step 0 a run writes the rows of its start again
     for name, header in ROW_FILES:
-        cut(folder / name, header, last)
+        rows = read(folder / name, header, step) if step > 0 else []  # at step 0 a run writes its first rows again
+        with replacing(folder / name) as temporary:
+            append(temporary, header, [row.values() for row in rows])
 
 
 def save_checkpoint(folder, cfg, meta, state):
@@ -341,77 +301,17 @@ def keep_checkpoints(folder, step, n):
     for name in names:
         with replacing(folder / name) as temporary:
             shutil.copyfile(folder / "ckpt.pt", temporary)
-    numbered = {}  # step -> its checkpoint; other files of such names are not ours
-    for path in folder.glob("ckpt-*.pt"):
-        found = re.fullmatch(r"ckpt-(\d{8,})\.pt", path.name)
-        if found:
-            numbered[int(found[1])] = path
-    for old in sorted(numbered)[:-n]:
-        numbered[old].unlink()
-
-
-# ---- a run read again --------------------------------------------------------------------------------------------
-
-
-class Run(NamedTuple):
-    """What one run has written. An empty cell of its CSV files is nan."""
-
-    name: str  # the name of its arm: that of the folder, without the seed at the end
-    config: dict  # its configuration, and the checksum and tokenizer of its token files
-    log: dict  # column of log.csv -> (evaluations,)
-    steps: np.ndarray  # of scores.csv, (steps,)
-    layers: dict  # symmetry, directionality, directionality_eq17, update_symmetry -> (steps, L)
-    heads: dict  # the same -> (steps, L, H)
-
-
-def read_run(folder):
-    """A run, finished or not. RunError if there is no run in the folder."""
-    folder = Path(folder)
-    log_rows = read(folder / "log.csv", LOG_COLUMNS)
-    score_rows = read(folder / "scores.csv", SCORES_COLUMNS, OLDER_SCORES_COLUMNS)
-    config = read_config(folder)
-    log = {name: np.array([float(row[name] or "nan") for row in log_rows]) for name in LOG_COLUMNS}
-    steps, layers, heads = read_scores(score_rows, config["n_layer"], config["n_head"])
-    require(log_rows and len(steps), f"{folder} has no row in its CSV files yet")
-    return Run(folder.resolve().name.removesuffix(f"-{config['seed']}"), config, log, steps, layers, heads)
-
-
-def read_scores(rows, n_layer, n_head):
-    """The rows of scores.csv, in any order -> steps, layers and heads of a Run. Incomplete steps are left out."""
-    by_step = {}  # step -> (layer, head) -> its row
-    for row in rows:
-        if "directionality_eq17" not in row:
-            row = row | dict(directionality_eq17=row["directionality"], directionality="nan")
-        by_step.setdefault(int(row["step"]), {})[row["layer"], row["head"]] = row
-    expected = {(str(layer), str(head)) for layer in range(n_layer) for head in ("", *range(n_head))}
-    complete = [step for step, found in by_step.items() if found.keys() == expected]  # the last step may lack rows
-    steps = sorted(complete)
-    layers, heads = {}, {}
-    for name in SCORES:
-        layers[name] = np.full((len(steps), n_layer), np.nan)
-        heads[name] = np.full((len(steps), n_layer, n_head), np.nan)
-        for i, step in enumerate(steps):
-            for (layer, head), row in by_step[step].items():
-                if head == "":
-                    layers[name][i, int(layer)] = float(row[name])
-                else:
-                    heads[name][i, int(layer), int(head)] = float(row[name])
-    return np.array(steps), layers, heads
+    numbered = sorted(folder.glob(f"ckpt-{8 * '[0-9]'}.pt"))  # other files of such names are not ours
+    for old in numbered[:-n]:
+        old.unlink()
 
 
 def read_config(folder):
-    """The configuration of a run, and the checksum and tokenizer of its token files, from run.json or ckpt.pt."""
+    """The configuration of a run, and the checksum and tokenizer of its token files, from run.json."""
     path = folder / "run.json"
-    if not path.exists():
-        path = folder / "ckpt.pt"  # old runs have no run.json
     try:
-        if path.name == "run.json":
-            run = json.loads(path.read_text())
-        else:
-            run = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        run = json.loads(path.read_text())
         defaults = asdict(TrainConfig())  # for keys that are newer than the run
-        config = defaults | run["config"]
-        require(all(type(config[key]) is type(value) for key, value in defaults.items()), f"{path} cannot be read")
-        return config | {key: run["data"][key] for key in ("checksum", "tokenizer")}
-    except (OSError, *UNREADABLE) as e:
-        raise RunError(f"{path} cannot be read: {str(e).splitlines()[0]}") from e
+        return defaults | run["config"] | {key: run["data"][key] for key in ("checksum", "tokenizer")}
+    except (OSError, LookupError, TypeError, ValueError) as e:
+        raise RunError(f"{path} cannot be read: {e}") from e
