@@ -1,9 +1,10 @@
 """Trainings and suites: what names stand for, in which order, and what is drawn of them. pytest tests/test_suites.py"""
 
 import csv
+import glob
+import json
 import os
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, HubertConfig, HubertModel, ViTConfig, ViTModel, logging
 
+import analyze
 from data.pretrained import suites
 from data.results import figures
 from data.results.tables import GRID, Scored, Training, difference, find_pairs
+from model import ModelConfig, Transformer
 from tests.test_analyze import read, run
 from tests.hub import hub  # noqa: F401, a fixture
 
@@ -110,6 +113,60 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_order(run_folder, tmp_path
     size = 3 * 3 * 2 * 16 * 16 * 4  # checkpoints, layers, q and k, float32
     assert f"3 checkpoints, 3 to read: {size / 1000:.1f}kB" in err
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
+
+
+@pytest.mark.parametrize("where", ["checkpoint-*", "checkpoint-*/", "*"])
+def test_what_a_shell_makes_of_an_unquoted_pattern_is_a_training_in_the_order_of_its_steps(run_folder, capsys, where):
+    names = sorted(glob.glob(f"{run_folder}/{where}"))
+    assert [Path(name).name for name in names[:3]] == ["checkpoint-10", "checkpoint-2", "checkpoint-300"]
+    assert run("--hf", *names) == 0
+    out, err = capsys.readouterr()
+    assert f"{run_folder}/checkpoint-*: 3 checkpoints, 3 to read" in err
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
+    assert ("logs" in err) == (where == "*")
+
+
+def test_models_whose_names_hold_their_sizes_are_no_training(tmp_path, capsys):
+    assert run("--hf", bert(tmp_path / "llama-7b", 0.1), bert(tmp_path / "llama-13b", 0.2)) == 0
+    assert "checkpoints" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pattern, names", [("ckpt_*.pt", ["ckpt_20.pt", "ckpt_100.pt"]),  # nanoGPT
+                                            ("model_*.pt", ["model_000020.pt", "model_000100.pt"]),  # nanochat
+                                            ("ckpt-*.pt", ["ckpt-00000020.pt", "ckpt-00000100.pt"])])  # ours, --keep
+def test_files_that_match_count_as_folders_do(tmp_path, pattern, names):
+    sizes = dict(vocab_size=30, block_size=8, n_layer=1, n_head=2, n_embd=16)
+    expected = []
+    for seed, name in enumerate(names):
+        torch.manual_seed(seed)
+        model = Transformer(ModelConfig(**sizes, causal=True))
+        q, k = model.blocks[0].attn.q.weight.data, model.blocks[0].attn.k.weight.data
+        m = (q.T @ k).double()
+        expected.append(float((m * m.T).sum() / m.square().sum()))
+        prefix = "transformer.h.0.attn.c_"
+        saved = {"model_*.pt": {f"{prefix}q.weight": q, f"{prefix}k.weight": k},
+                 "ckpt_*.pt": {"model": {f"{prefix}attn.weight": torch.cat([q, k, k])}, "model_args": sizes},
+                 "ckpt-*.pt": {"model": model.state_dict(), "config": sizes | dict(causal=True)}}
+        torch.save(saved[pattern], tmp_path / name)
+        meta = tmp_path / name.replace("model", "meta").replace(".pt", ".json")
+        meta.write_text(json.dumps({"model_config": sizes}))
+    for given in [f"{tmp_path}/{pattern}"], [str(tmp_path), "--revisions", pattern]:
+        assert run("--hf", *given, "--csv", str(tmp_path / f"{len(given)}.csv")) == 0
+        rows = read(tmp_path / f"{len(given)}.csv")
+        assert [Path(row["revision"]).name for row in rows] == names
+        assert [float(row["symmetry"]) for row in rows] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_config_of_accelerate_is_read_from_the_folder_above(run_folder):
+    for folder in run_folder.glob("checkpoint-*"):
+        step = folder.rename(run_folder / folder.name.replace("checkpoint-", "step_"))
+        (step / "config.json").rename(run_folder / "config.json")
+    assert run("--hf", str(run_folder), "--revisions", "step_*", "--csv", str(run_folder / "s.csv")) == 0
+    symmetries = [float(row["symmetry"]) for row in read(run_folder / "s.csv")]
+    for step in 2, 10, 300:  # transformers wants it beside the weights
+        shutil.copy(run_folder / "config.json", run_folder / f"step_{step}")
+    expected = [s for step in (2, 10, 300) for s in symmetry_of(run_folder / f"step_{step}")]
+    assert symmetries == pytest.approx(expected, abs=1e-5)
 
 
 def test_what_matches_and_has_no_step_is_left_out_and_said(run_folder, capsys):
@@ -362,23 +419,33 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
     assert again.out == out and ": read " not in again.err
 
 
-def test_a_local_checkpoint_that_was_written_after_its_scores_is_scored_again(suite, tmp_path, capsys):
-    """As when a training begins anew in the same folder, and writes checkpoints of the same names."""
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(suite, tmp_path, monkeypatch,
+                                                                                        capsys, stopped):
+    """Both of a training, by files that keep their time, as with cp -p. stopped: after the first was scored again."""
     path, folders = suite
     argv = ["--suite", path, "--csv", str(tmp_path / "s.csv")]
     assert run(*argv) == 0
     new = bert(tmp_path / "other", 0.4, 2)
-    shutil.copy(Path(new) / "model.safetensors", folders["step_1"])  # as new as now, and not as its source
-    tomorrow = time.time() + 86_400  # because the clock of some file systems ticks once in two seconds
-    os.utime(Path(folders["step_1"]) / "model.safetensors", (tomorrow, tomorrow))
+    os.utime(Path(new) / "model.safetensors", (1e9, 1e9))
+    for step in "step_1", "step_9":
+        shutil.copy2(Path(new) / "model.safetensors", folders[step])
+    if stopped:
+        score = analyze.score_model
+        with monkeypatch.context() as m:
+            m.setattr(analyze, "score_model", lambda source, *rest: stop() if "step9" in source else score(source, *rest))
+            assert run(*argv) == 130
     capsys.readouterr()
     assert run(*argv) == 0
-    read_again = [line for line in capsys.readouterr().err.splitlines() if ": read " in line]
-    assert len(read_again) == 1 and read_again[0].startswith("t step1: ")
-    rows = read(tmp_path / "s.csv")
-    found = [float(row["symmetry"]) for row in rows if row["revision"] == "step1"]
-    assert found == pytest.approx(symmetry_of(new), abs=1e-5)
-    assert [row["revision"] for row in rows if row["model"] == "t"] == ["step1", "step1", "step9", "step9"]
+    read_again = [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if ": read " in line]
+    assert read_again == (["t step9"] if stopped else ["t step1", "t step9"])
+    for step in "step1", "step9":
+        found = [float(row["symmetry"]) for row in read(tmp_path / "s.csv") if row["revision"] == step]
+        assert found == pytest.approx(symmetry_of(new), abs=1e-5)
+
+
+def stop():
+    raise KeyboardInterrupt
 
 
 def test_a_member_whose_stack_its_model_does_not_have_is_named(run_folder, tmp_path, capsys):
