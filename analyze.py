@@ -424,6 +424,9 @@ def analyze_models(args):
     rows = tables.rows_so_far(path, takes_long, targets, args)
     done = suites.scored_before(targets, rows, path) if takes_long else set()
     to_score = [target for target in targets if target not in done and not args.offline]
+    if takes_long:  # a checkpoint that has changed has no scores any more, even if this is stopped before its turn
+        outdated = {(target.model, target.revision) for target in to_score}
+        rows = [row for row in rows if (row.model, row.revision) not in outdated]
     if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
         raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
 

@@ -72,6 +72,7 @@ def positive(text):
 
 def check(args):
     """Refuse now what would otherwise fail after the work is done, or lose a file."""
+    require(args.paper or not args.offline, "--offline goes with --paper")
     try:
         torch.zeros(1, device=args.device).item()
     except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
