@@ -117,7 +117,8 @@ def constraint(cfg, model):
     Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148). M_s and M_n are the symmetric and the skew part of M.
     """
     w_q, w_k = stacked_qk(model)
-    s = analyze.scores(w_q, w_k).symmetry  # (L,); s = (|M_s|^2 - |M_n|^2) / |M|^2, and |M_s|^2 + |M_n|^2 = |M|^2
+    s = analyze.scores(w_q, w_k).symmetry.float()  # (L,)
+    # s = (|M_s|^2 - |M_n|^2) / |M|^2, and |M_s|^2 + |M_n|^2 = |M|^2
     if cfg.constraint == "symmetric":
         return (2 / (1 + s)).mean()  # |M_s|^2 = (1 + s) / 2 |M|^2
     return (2 / (1 - s)).mean()  # |M_n|^2 = (1 - s) / 2 |M|^2

@@ -245,17 +245,6 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tm
     assert medians.get_xscale() == "log" and layers.get_xscale() == "log"
 
 
-@pytest.mark.parametrize("steps, scale", [([100, 200, 900], "linear"), ([10, 300], "log"), ([0, 10, 300], "symlog"),
-                                          ([0], "linear")])
-def test_the_axis_of_steps_is_logarithmic_where_they_span_decades(steps, scale, tmp_path, drawn):
-    from data.results import figures_suites
-
-    values = np.zeros((len(steps), 2))
-    one = Training("m", None, np.array(steps), [""] * len(steps), 16, 16, values, values)
-    figures_suites.plot_training([one], tmp_path / "x.png")
-    assert drawn[0].axes[0].get_xscale() == scale
-
-
 @pytest.mark.parametrize("argv, wanted", [
     (["--hf", "{run}", "--revisions", "step*"], "no folder or file in {run} matches step*"),
     (["--hf", "{run}/lo*"], "nothing that matches {run}/lo* has a step in its name"),
@@ -337,22 +326,6 @@ def test_steps_in_the_names_of_repositories(hub, run_folder, tmp_path):  # noqa:
     rows = read(tmp_path / "s.csv")
     assert [(row["model"], row["revision"]) for row in rows[::3]] == [
         (f"org/bert-seed_{seed}-step_*", f"org/bert-seed_{seed}-step_{step}k") for seed in (0, 1) for step in (2, 300)]
-
-
-def test_a_suite_on_the_hub(hub, run_folder, tmp_path):  # noqa: F811
-    hub.add("org/enc", files_of(run_folder / "checkpoint-300"))
-    hub.add("org/enc", files_of(run_folder / "checkpoint-10"), branch="step10")
-    hub.add("org/dec", files_of(run_folder / "checkpoint-2"), branch="v1")
-    path = suite_file(tmp_path, [
-        dict(suite="toy", name="enc", hub_id="org/enc", kind="pair", causal=0, size="S"),
-        dict(suite="toy", name="dec", hub_id="org/dec", revision="v1", kind="pair", causal=1, size="S"),
-        dict(suite="toy", name="enc trained", hub_id="org/enc", revision="step*", kind="training", causal=0)])
-    assert run("--suite", path, "--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "s.png")) == 0
-    rows = read(tmp_path / "s.csv")
-    assert [(row["model"], row["revision"]) for row in rows[::3]] == [("enc", ""), ("dec", "v1"),
-                                                                      ("enc trained", "step10")]
-    assert [float(row["symmetry"]) for row in rows[3:6]] == pytest.approx(symmetry_of(run_folder / "checkpoint-2"),
-                                                                          abs=1e-5)
 
 
 @pytest.mark.parametrize("argv, wanted", [
@@ -457,13 +430,6 @@ def test_a_member_whose_stack_its_model_does_not_have_is_named(run_folder, tmp_p
         assert "half: it has no stack decoder, and is left out" in err and "whole" in out and "half" not in out
 
 
-def test_a_list_that_a_spreadsheet_saved_is_read(suite):
-    path = Path(suite[0])
-    names = [member.name for member in suites.find_suite(str(path))]
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # the mark that Excel puts before UTF-8
-    assert [member.name for member in suites.find_suite(str(path))] == names
-
-
 def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run_folder, tmp_path, capsys):  # noqa: F811
     """One CSV for the steps of a training, its last step and an earlier version of that, all named m."""
     last, earlier = run_folder / "checkpoint-300", run_folder / "checkpoint-10"
@@ -482,15 +448,6 @@ def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run_
         words = line.split()
         assert words[2] == "3" and words[3] == f"{np.median(symmetry_of(folder)):.2f}"  # layers, median
     assert len(read(tmp_path / "s.csv")) == 9
-
-
-def test_a_suite_may_name_a_training_and_its_last_checkpoint_alike(tmp_path):
-    rows = [dict(suite="toy", name="m", hub_id="org/m", revision=revision, kind=kind, source="here")
-            for revision, kind in [("step*", "training"), ("", "pair")]]
-    members = suites.read_suites(suite_file(tmp_path, rows))
-    assert [member.kind for member in members] == ["training", "pair"]
-    elsewhere = suites.read_suites(suite_file(tmp_path, rows + [rows[1] | dict(suite="other")]))
-    assert len(elsewhere) == 3  # another suite is another list
 
 
 def test_the_difference_is_taken_at_equal_depth():
@@ -535,32 +492,6 @@ def test_a_member_that_fails_is_left_out_of_the_picture(suite, tmp_path, capsys,
     out, err = capsys.readouterr()
     assert "analyze.py: dec_s: " in err and "encoder less decoder, L" in out
     assert "encoder less decoder, S" not in out and drawn
-
-
-# ---- many models -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def three_models(tmp_path):
-    """A text encoder, an image encoder and an encoder of sound, none of which is in models.csv."""
-    torch.manual_seed(0)
-    small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
-    ViTModel(ViTConfig(**small, image_size=8, patch_size=4)).save_pretrained(tmp_path / "images")
-    sound = HubertConfig(**small, conv_dim=[8], conv_stride=[4], conv_kernel=[4], num_conv_pos_embeddings=4,
-                         num_conv_pos_embedding_groups=2)
-    HubertModel(sound).save_pretrained(tmp_path / "sound")
-    return [bert(tmp_path / "text", 0.5), str(tmp_path / "images"), str(tmp_path / "sound")]
-
-
-def test_dots_are_numbered_as_in_the_list_and_keep_their_modality(three_models, tmp_path, drawn):
-    assert run("--hf", *three_models, "--plot", str(tmp_path / "f.png")) == 0
-    axis = drawn[0].axes[0]
-    assert [text.get_text() for text in axis.texts] == ["1", "2", "3"]
-    dots = [container.lines[0] for container in axis.containers if container.has_yerr]
-    for dot, text, marker in zip(dots, axis.texts, "os^"):
-        assert dot.get_marker() == marker and text.xy == (dot.get_xdata()[0], dot.get_ydata()[0])
-    listed = [text.get_text() for text in drawn[0].legends[0].texts]
-    assert listed[-3:] == ["1 text", "2 images", "3 sound"]
 
 
 # ---- suites.csv --------------------------------------------------------------------------------------------------
