@@ -22,7 +22,6 @@ Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a hea
 r is D for one head, and Hkv D for a layer, because queries that share a key head can be added (layout_forms.py).
 """
 
-import contextlib
 import math
 import signal
 import sys
@@ -135,21 +134,6 @@ class Scores(NamedTuple):
     directionality_eq17: Tensor
 
 
-@contextlib.contextmanager
-def full_precision():
-    """Multiply float32 matrices in float32. Where TF32 is allowed, as by train.py on a GPU, products have three digits."""
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-    before = [backend.fp32_precision for backend in backends]
-    for backend in backends:
-        backend.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        for backend, precision in zip(backends, before):
-            backend.fp32_precision = precision
-
-
-@full_precision()
 def scores(w_q, w_k, gamma=GAMMA, device=None):
     """
     The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r). nan for a zero matrix. Several W_q (H, C, r) may share
@@ -158,54 +142,23 @@ def scores(w_q, w_k, gamma=GAMMA, device=None):
     If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
     takes 3 to 5 C r^2 multiplications instead of C^2 r.
 
-    device: where to compute. None: where W_q is.
+    device: where to compute, in float64. None: where W_q is.
     """
-    q, k = w_q.to(device, torch.float32), w_k.to(device, torch.float32)
+    q, k = w_q.to(device, torch.float64), w_k.to(device, torch.float64)
     C, r = q.shape[-2:]
-    if 3 * r > C:  # then the plain way is faster, as measured at C = 768 and 4096
-        s, row_norms, column_norms = from_product(q, k)  # (...), (..., C), (..., C)
-    else:
-        s, row_norms, column_norms = from_gram(q, k)
-    if not has_digits(row_norms.square().sum(-1), q, k):
-        if w_q.ndim > 2:  # one by one, because most of them are good as they are
-            each = [torch.stack(scores(*pair, gamma, device)) for pair in zip(w_q, w_k.expand_as(w_q))]  # (3,) each
-            return Scores(*torch.stack(each, -1))
-        s, row_norms, column_norms = from_float64(w_q, w_k)
+    # If 3 r > C the plain way is faster, as measured at C = 768 and 4096.
+    s, row_norms, column_norms = from_product(q, k) if 3 * r > C else from_gram(q, k)  # (...), (..., C), (..., C)
+    # W_qk is a sum of r matrices, each a column of W_q times a column of W_k. If these are not related, their squared
+    # norms add up. Of heads that cancel less is left, and a Gram matrix, which holds squares, has lost their digits.
+    unrelated = (q.norm(dim=-2) * k.norm(dim=-2)).square().sum(-1)  # (...)
+    left = row_norms.square().sum(-1) / unrelated
+    if (left < 1e-10).any():
+        s, row_norms, column_norms = from_product(q, k)
+        left = row_norms.square().sum(-1) / unrelated
+    is_zero = s.isnan() | (left < 1e-26)  # what is left is rounding: float64 has 16 digits, and these are squares
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
-    is_zero = s.isnan()  # the symmetry of a zero matrix is 0 / 0
-    d, eq17 = d.masked_fill(is_zero, math.nan), eq17.masked_fill(is_zero, math.nan)
-    return Scores(s.to(q), d.to(q), eq17.to(q))  # back from float64 on the CPU, if that was needed
-
-
-def has_digits(square, w_q, w_k):
-    """Whether all |W_qk|^2 (...), as they were computed from W_q and W_k in float32, have enough correct digits."""
-    # Heads that nearly cancel leave a small difference of large numbers, which has few correct digits. And float32 ends
-    # at 1e-38 and 1e38, where the products of four weights that the scores are made of must stay within.
-    is_left = square > 0.01 * expected_square(w_q, w_k)
-    in_range = (square > 1e-20) & (square < 1e20)
-    return (is_left & in_range).all()
-
-
-def expected_square(w_q, w_k):
-    """What |W_qk|^2 (...) is if nothing cancels."""
-    # W_qk is a sum of r matrices, each of them a column of W_q times a column of W_k. If these are not related, their
-    # squared norms add up.
-    return (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)
-
-
-def from_float64(w_q, w_k):
-    """As from_product, of W_q and W_k (C, r) that cancel, or whose numbers are very small or large. nan if W_qk is 0."""
-    w_q, w_k = in_float64(w_q), in_float64(w_k)
-    s, row_norms, column_norms = from_product(w_q, w_k)
-    is_rounding = row_norms.square().sum() < 1e-26 * expected_square(w_q, w_k)  # float64 has 16 digits, squares twice
-    return s.masked_fill(is_rounding, math.nan), row_norms, column_norms
-
-
-def in_float64(w):
-    """w (C, r) in float64, divided by its largest number, which leaves the scores as they are. nan if w is zero."""
-    w = w.cpu().double()  # not every GPU has float64
-    return w / w.abs().max()
+    return Scores(*(score.masked_fill(is_zero, math.nan) for score in (s, d, eq17)))
 
 
 def from_product(w_q, w_k):
@@ -424,6 +377,9 @@ def analyze_models(args):
     rows = tables.rows_so_far(path, takes_long, targets, args)
     done = suites.scored_before(targets, rows, path) if takes_long else set()
     to_score = [target for target in targets if target not in done and not args.offline]
+    if takes_long:  # a checkpoint that has changed has no scores any more, even if this is stopped before its turn
+        outdated = {(target.model, target.revision) for target in to_score}
+        rows = [row for row in rows if (row.model, row.revision) not in outdated]
     if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
         raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
 

@@ -123,7 +123,7 @@ STARTS = dict(random=random, symmetric=symmetric, tilted=tilted, mimetic=mimetic
 @torch.no_grad()
 def apply_to_layer_(q, k, v, n_head, init="random", qk_std=BERT_STD, v_std=BERT_STD, generator=None):
     """
-    Change the three nn.Linear of a new attention layer to the start `init`, in place. ValueError: there is no such start.
+    Change the three nn.Linear of a new attention layer to the start `init`, in place. ValueError: no such start.
 
     qk_std and v_std are the standard deviations of the entries of q and k, and of v: their draws, of BERT_STD in BERT
     as in model.py, are scaled to them. In the published symmetric runs all three had 1 / sqrt(3 C), PyTorch's default

@@ -336,8 +336,8 @@ def to_hf(model):
     for name in sorted(ours.keys() ^ names.keys()):  # not in both
         raise ValueError(f"{'this model' if name in ours else 'a Hugging Face BERT'} alone has a weight {name}")
     if abs(probe_loss(model) - HF_PROBE_LOSS[cfg.causal]) > 1e-6:
-        raise ValueError("a Hugging Face BERT with these weights computes something else: it has no qk_norm, no diagonal "
-                         "and no other kind of block")
+        raise ValueError("a Hugging Face BERT with these weights computes something else: it has no qk_norm, no "
+                         "diagonal and no other kind of block")
     state = {names[name]: tensor for name, tensor in ours.items()}
     state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # (1, C)
     config = HF_DEFAULTS | dict(

@@ -7,8 +7,8 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
 
 data/results/runs.py describes the files that are written into out_dir: scores and losses, a checkpoint, the model as a
-Hugging Face BERT, a picture. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or 129
-(1 with torchrun). How to train on several nodes is in config/_place.py.
+Hugging Face BERT, a picture. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or
+129 (1 with torchrun). How to train on several nodes is in config/_place.py.
 """
 
 import contextlib
@@ -25,7 +25,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
 import analyze
 import init
@@ -118,7 +117,8 @@ def constraint(cfg, model):
     Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148). M_s and M_n are the symmetric and the skew part of M.
     """
     w_q, w_k = stacked_qk(model)
-    s = analyze.scores(w_q, w_k).symmetry  # (L,); s = (|M_s|^2 - |M_n|^2) / |M|^2, and |M_s|^2 + |M_n|^2 = |M|^2
+    s = analyze.scores(w_q, w_k).symmetry.float()  # (L,)
+    # s = (|M_s|^2 - |M_n|^2) / |M|^2, and |M_s|^2 + |M_n|^2 = |M|^2
     if cfg.constraint == "symmetric":
         return (2 / (1 + s)).mean()  # |M_s|^2 = (1 + s) / 2 |M|^2
     return (2 / (1 - s)).mean()  # |M_n|^2 = (1 - s) / 2 |M|^2

@@ -1,48 +1,38 @@
 """
-Is attention uniform, and do W_q and W_k get a gradient? Measured in the checkpoints of encoders: pytest does not collect
-this.
+Is attention uniform, and do W_q and W_k get a gradient? Measured in the checkpoints of encoders; no test.
 
     python train.py config/small.py --init=symmetric --eval_interval=100 --keep=99 --out_dir=out/attention/symmetric-1
     python tests/attention.py out/attention/*/ckpt-0*.pt      # any checkpoints, of --keep or of --max_iters=1
 
-On four batches of validation text this writes a row for each checkpoint into data/results/csv/attention.csv:
+On four batches of validation text this measures, for a row of data/results/csv/attention.csv for each checkpoint:
 
     loss            [nats/token]
     entropy         of attention over log(T): 1 if a query attends to all T keys alike; mean over layers, heads, queries
     grad_q, grad_k  the norm of the gradient of the loss at W_q and at W_k of a layer, mean over layers
+
+and draws data/results/png/attention.png from it. With no checkpoint: only the picture, again.
 """
 
-import csv
 import math
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
+import pandas
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a script from anywhere
 
 import train
 from config import TrainConfig
-from config._place import Place
 from data import tokens
 from data.loader import Loader
-from tests.theorem import watch
+from data.results import figures
+from tests.theorem import RESULTS, watch
 
-TABLE = Path(train.__file__).parent / "data" / "results" / "csv" / "attention.csv"
-CPU = torch.device("cpu")
-
-
-class Row(NamedTuple):
-    n_embd: int
-    init: str
-    qk_std: str
-    seed: int
-    step: int
-    loss: str
-    entropy: str
-    grad_q: str
-    grad_k: str
+KEYS = ["n_embd", "init", "qk_std", "seed", "step"]
+RULE = "random at 1/sqrt(3 C)"  # the scale of config/small_rule.py
+COLOURS = {"random": "0.4", RULE: "#e08214", "symmetric": figures.ENCODER, "tilted": "#1b7837"}
+PLATEAU_WIDTH = 128  # the n_embd of the runs that are drawn over their steps
 
 
 def entropy(attn):
@@ -53,11 +43,12 @@ def entropy(attn):
 
 
 def mean(numbers):
+    numbers = list(numbers)
     return sum(numbers) / len(numbers)
 
 
 def measure(path):
-    """A checkpoint of train.py -> its Row."""
+    """A checkpoint of train.py -> a row of the table, {column: value}."""
     state = torch.load(path, weights_only=True)
     cfg = TrainConfig(**state["config"] | dict(init_from="scratch"))
     if cfg.causal:
@@ -65,23 +56,50 @@ def measure(path):
     corpus = tokens.load(Path(cfg.data_dir))
     model = train.build_model(cfg, corpus.meta).eval()
     model.load_state_dict(state["model"])
-    loader = Loader(cfg, corpus, 0, 1, CPU)
+    loader = Loader(cfg, corpus, 0, 1, torch.device("cpu"))  # of one process
     batch = [torch.cat(parts) for parts in zip(*(loader.val_batch(i) for i in range(4)))]  # idx, targets, positions
     layers = watch(model, batch)
     with torch.no_grad():
         loss = model(*batch).item()
-    values = [loss, mean([entropy(attn) for attn in layers]), mean([attn.q.weight.grad.norm().item() for attn in layers]),
-              mean([attn.k.weight.grad.norm().item() for attn in layers])]
-    return Row(cfg.n_embd, cfg.init, f"{cfg.qk_std:.4f}", cfg.seed, state["step"], *(f"{x:.4g}" for x in values))
+    return dict(
+        n_embd=cfg.n_embd,
+        init=cfg.init,
+        qk_std=round(cfg.qk_std, 4),
+        seed=cfg.seed,
+        step=state["step"],
+        loss=loss,
+        entropy=mean(entropy(attn) for attn in layers),
+        grad_q=mean(attn.q.weight.grad.norm().item() for attn in layers),
+        grad_k=mean(attn.k.weight.grad.norm().item() for attn in layers),
+    )
+
+
+def plot(table, path):
+    """Medians over seeds: entropy at the start over widths, then entropy, gradient and loss over the steps of a run."""
+    start = table.init.where(table.qk_std == 0.02, RULE)
+    medians = table.groupby([start, "n_embd", "step"], as_index=False).median(numeric_only=True)
+    with figures.figure(path, [1, 1, 1, 1]) as ((first, *others),):
+        for name, colour in COLOURS.items():
+            mine = medians[medians.init == name]
+            at_start = mine[mine.step == 0]
+            first.plot(at_start.n_embd, at_start.entropy, "o-", color=colour, label=name)
+            run = mine[mine.n_embd == PLATEAU_WIDTH]
+            for axis, column in zip(others, ["entropy", "grad_q", "loss"]):
+                axis.plot(run.step, run[column], "o-", color=colour, ms=3)
+                axis.set_xlabel("step")
+        first.set(xscale="log", xlabel="dimensions C", ylabel="a share of log T")
+        others[1].set_yscale("log")
+        figures.put_titles([first, *others], ["entropy of attention at the start", f"the same, C = {PLATEAU_WIDTH}",
+                                              "gradient norm at $W_q$", "loss [nats/token]"])
+        figures.put_legend(first)
 
 
 def main(paths):
-    if not paths or "--help" in paths:
-        sys.exit(__doc__)
-    rows = sorted(measure(path) for path in paths)
-    TABLE.parent.mkdir(exist_ok=True)
-    with open(TABLE, "w", newline="") as f:
-        csv.writer(f).writerows([Row._fields, *rows])
+    file = RESULTS / "csv" / "attention.csv"
+    if paths:
+        rows = pandas.DataFrame(measure(path) for path in paths)
+        rows.sort_values(KEYS).to_csv(file, index=False, float_format="%.4g")
+    plot(pandas.read_csv(file), RESULTS / "png" / "attention.png")
 
 
 if __name__ == "__main__":

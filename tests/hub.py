@@ -11,7 +11,8 @@
         assert all("authorization" not in r.headers for r in hub.log if r.host == "cdn")
 
 Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs, /api/models?author=ORG&search=WORD in pages
-of two, and /ID/resolve/REV/FILE, and redirects weight files to a second host, the CDN, where it serves byte ranges.
+of two, and /ID/resolve/REV/FILE, and redirects weight files to a second host, the CDN, where it serves byte ranges. A
+dataset is a repository whose name begins with datasets/, as in its addresses; of these it also answers ID/tree/REV.
 Faults, for one file (or "api") at the host that sends its bytes:
   a status (503, 429, 403, ...), with headers if wanted: Retry_After=7;
   cut, reset, stall: half the body, then the end of the connection, its reset, or nothing;
@@ -36,6 +37,7 @@ import pytest
 import data.pretrained.hub
 
 WEIGHTS = (".safetensors", ".bin")
+ID = r"((?:datasets/)?[^/]+(?:/[^/]+)?)"
 
 
 @dataclass
@@ -71,11 +73,13 @@ class Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/api/models":
             self.search(dict(parse_qsl(query)))
-        elif refs := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)/refs", path):
+        elif refs := re.fullmatch(f"/api/models/{ID}/refs", path):
             self.refs(unquote(refs[1]))
-        elif api := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)(?:/revision/(.+))?", path):
+        elif tree := re.fullmatch(f"/api/{ID}/tree/([^/]+)/?(.*)", path):
+            self.tree(*map(unquote, tree.groups()))
+        elif api := re.fullmatch(f"/api/(?:models/)?{ID}(?:/revision/(.+))?", path):
             self.api(api[1], api[2] and unquote(api[2]))
-        elif file := re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)", path):  # a "/" of a branch is quoted
+        elif file := re.fullmatch(f"/{ID}/resolve/([^/]+)/(.+)", path):  # a "/" of a branch is quoted
             self.resolve(*map(unquote, file.groups()))
         else:
             self.answer(404)
@@ -127,6 +131,12 @@ class Handler(BaseHTTPRequestHandler):
         if found := self.find(name, revision):
             repo, commit = found
             self.answer_json({"id": name, "sha": commit, "siblings": [{"rfilename": n} for n in repo.files[commit]]})
+
+    def tree(self, name: str, revision: str, below: str):
+        if found := self.find(name, revision):
+            files = found[0].files[found[1]]
+            self.answer_json([{"type": "file", "path": n, "size": len(files[n]), "oid": "0" * 40}
+                              for n in files if n.startswith(below)])
 
     def refs(self, name: str):
         if self.fails():
@@ -250,11 +260,11 @@ class Hub:
             server.server_close()
 
     def add(self, name: str, files: dict[str, bytes | Path], branch: str = "main", tag: str = "", gated: bool = False,
-            allowed: str | None = None) -> str:
+            allowed: str | None = None, commit: str = "") -> str:
         """A commit with these files, to which the branch points, or the tag; -> the commit."""
         repo = self.repos.setdefault(name, Repo())
         repo.gated, repo.allowed = gated, allowed
-        commit = hashlib.sha1(f"{name}{branch}{tag}{len(self.log)}{sorted(files)}".encode()).hexdigest()
+        commit = commit or hashlib.sha1(f"{name}{branch}{tag}{len(self.log)}{sorted(files)}".encode()).hexdigest()
         repo.files[commit] = files
         refs = repo.tags if tag else repo.branches
         refs[tag or branch] = commit

@@ -11,16 +11,18 @@ Writes, into data/results:
                 such a band of their own
     power.png   the same, drawn
 
-Not a test, but it stands on analyze.py, as nothing in data/ may.
+Not a test, but it stands on analyze.py, as nothing in data/ may. `python -m tests.null --plot` draws only the picture.
 """
 
-import csv
+import sys
 from pathlib import Path
 
+import pandas
 import torch
 from tqdm import tqdm
 
 import analyze
+from data.results import figures
 from data.results.runs import replacing
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
@@ -36,36 +38,36 @@ PLANTED_RANK = 64
 PLANTED_DRAWS = 300
 
 
-def main():
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    write_null(RESULTS / "csv" / "null.csv")
-    torch.manual_seed(0)
-    curves = power_curves()
-    write_power(curves, RESULTS / "csv" / "power.csv")
-    draw_power(curves, RESULTS / "png" / "power.png")
+def main(argv):
+    power = RESULTS / "csv" / "power.csv"
+    if "--plot" not in argv:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        write(null_rows(), RESULTS / "csv" / "null.csv", "%.4f")
+        torch.manual_seed(0)
+        write(power_rows(), power, "%.3f")
+    draw_power(pandas.read_csv(power), RESULTS / "png" / "power.png")
+
+
+def write(rows, path, digits):
+    """rows: a list of {column: value}"""
+    with replacing(path) as temporary:
+        pandas.DataFrame(rows).to_csv(temporary, index=False, float_format=digits)
 
 
 # ---- the null ----------------------------------------------------------------------------------------------------
 
 
-def write_null(path):
-    columns = ["n", "r", "draws"] + [f"{score}_{what}" for score in SCORES for what in ["mean", "q025", "q975"]]
+def null_rows():
     rows = []
     cases = [(n, r) for n in SIZES for r in ranks_of(n)]
     for n, r in tqdm(cases, desc="null"):
-        draws = draws_of(n)
-        row = [n, r, draws]
-        for values in random_scores(n, r, draws):
+        row = dict(n=n, r=r, draws=draws_of(n))
+        for score, values in zip(SCORES, random_scores(n, r, row["draws"])):
             low, high = band(values)
-            row += [f"{x:.4f}" for x in (values.mean().item(), low, high)]
+            row |= {f"{score}_mean": values.mean().item(), f"{score}_q025": low, f"{score}_q975": high}
         rows.append(row)
-    write_csv(path, [columns, *rows])
-
-
-def write_csv(path, rows):
-    with replacing(path) as temporary, open(temporary, "w", newline="") as f:
-        csv.writer(f).writerows(rows)
+    return rows
 
 
 def ranks_of(n):
@@ -137,28 +139,21 @@ STATISTICS = {
 }
 
 
-def power_curves():
-    """{(n, k): {statistic: (share below its null band, share above it), each (len(PLANTED_FACTORS),)}}"""
-    curves = {}
+def power_rows():
+    """How often each statistic is below and above its null band, where k of n columns are f times as large."""
+    rows = []
     with tqdm(total=len(PLANTED_SIZES) * (1 + len(PLANTED_COLUMNS)), desc="power") as bar:
         for n in PLANTED_SIZES:
             bands = {name: band(values) for name, values in planted(n, k=0, f=1.0, draws=4 * PLANTED_DRAWS).items()}
             bar.update()
             for k in PLANTED_COLUMNS:
-                curves[n, k] = shares_outside(n, k, bands)
+                for f in PLANTED_FACTORS:
+                    for name, values in planted(n, k, f, PLANTED_DRAWS).items():
+                        low, high = bands[name]
+                        below, above = (values < low).float().mean().item(), (values > high).float().mean().item()
+                        rows.append(dict(n=n, k=k, f=f, statistic=name, below=below, above=above))
                 bar.update()
-    return curves
-
-
-def shares_outside(n, k, bands):
-    below = {name: [] for name in STATISTICS}
-    above = {name: [] for name in STATISTICS}
-    for f in PLANTED_FACTORS:
-        for name, values in planted(n, k, f, PLANTED_DRAWS).items():
-            low, high = bands[name]
-            below[name].append((values < low).float().mean().item())
-            above[name].append((values > high).float().mean().item())
-    return {name: (below[name], above[name]) for name in STATISTICS}
+    return sorted(rows, key=lambda row: (row["n"], row["k"], list(STATISTICS).index(row["statistic"]), row["f"]))
 
 
 def planted(n, k, f, draws):
@@ -172,43 +167,28 @@ def planted(n, k, f, draws):
     return {name: torch.cat(parts) for name, parts in values.items()}
 
 
-def write_power(curves, path):
-    rows = [["n", "k", "f", "statistic", "below", "above"]]
-    for (n, k), shares in curves.items():
-        for name, (below, above) in shares.items():
-            for f, low, high in zip(PLANTED_FACTORS, below, above):
-                rows.append([n, k, f, name, f"{low:.3f}", f"{high:.3f}"])
-    write_csv(path, rows)
-
-
-def draw_power(curves, path):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    colours = ["#2166ac", "#b2182b", "#1b7837", "#e08214"]
-    fig, axes = plt.subplots(len(PLANTED_SIZES), len(PLANTED_COLUMNS), figsize=(10, 8.5), layout="constrained",
-                             sharex=True, sharey=True)
-    for axis, letter, ((n, k), shares) in zip(axes.flat, "abcdefghi", curves.items()):
-        for colour, (name, (below, above)) in zip(colours, shares.items()):
-            axis.plot(PLANTED_FACTORS, below, color=colour, lw=1.5, label=name)
-            axis.plot(PLANTED_FACTORS, above, color=colour, lw=1.5, ls=":")
-        axis.axhline(0.025, color="0.8", lw=0.8, zorder=0)  # what chance gives on either side
-        axis.set_title(f"{letter}) {k} of {n} columns", fontsize=10)
-        axis.spines[["top", "right"]].set_visible(False)
-    for axis in axes[-1]:
-        axis.set_xlabel("f: these columns over the others")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("share of matrices outside of\nthe null's 95 % band")
-    handles, names = axes[0, 0].get_legend_handles_labels()
-    handles += [plt.Line2D([], [], color="0.3"), plt.Line2D([], [], color="0.3", ls=":")]
-    names += ["says columns", "says rows"]
-    fig.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
-    with replacing(path) as temporary:
-        fig.savefig(temporary, dpi=110, format="png")
-    plt.close(fig)
+def draw_power(table, path):
+    """A panel for each n and k: solid lines say columns, dotted ones rows."""
+    titles = []
+    with figures.figure(path, [1] * len(PLANTED_COLUMNS), rows=len(PLANTED_SIZES)) as axes:
+        for axis, ((n, k), panel) in zip(axes.flat, table.groupby(["n", "k"])):
+            for colour, name in zip(figures.OTHERS, STATISTICS):
+                mine = panel[panel.statistic == name]
+                axis.plot(mine.f, mine.below, color=colour, lw=1.5, label=name)
+                axis.plot(mine.f, mine.above, color=colour, lw=1.5, ls=":")
+            axis.axhline(0.025, color="0.8", lw=0.8, zorder=0)  # what chance gives on either side
+            axis.set_ylim(-0.03, 1.03)
+            titles.append(f"{k} of {n} columns")
+        for axis in axes[-1]:
+            axis.set_xlabel("f: these columns over the others")
+        for axis in axes[:, 0]:
+            axis.set_ylabel("share outside of the null's 95 % band")
+        last = axes.flat[-1]
+        last.plot([], [], color="0.3", label="says columns")
+        last.plot([], [], color="0.3", ls=":", label="says rows")
+        figures.put_titles(axes.flat, titles)
+        figures.put_legend(last)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -65,15 +65,6 @@ def test_norms_by_halves_of_the_gram_matrix_are_those_of_the_product(r):
     torch.testing.assert_close(analyze.squared_norms(x, y), (x @ y.mT).norm(dim=-1) ** 2, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("r", [3, 40])
-def test_symmetric_and_skew_factors_score_plus_and_minus_one_whether_the_matrix_is_formed_or_not(r):
-    w = factors(48, r)[0]
-    skew = torch.randn(r, r)
-    for w_k, s in (w, 1.0), (w @ (skew - skew.T).T, -1.0):
-        assert scores(w, w_k)[0].item() == pytest.approx(s, abs=1e-5)
-        assert symmetry(wqk(w, w_k)).item() == pytest.approx(s, abs=1e-5)
-
-
 def test_norms_that_are_equal_but_for_rounding_do_not_stand_out():
     """As those of W_qk if q and k start orthogonal: every row and column of it has length 1."""
     for seed in range(5):
@@ -81,16 +72,6 @@ def test_norms_that_are_equal_but_for_rounding_do_not_stand_out():
         q, k = torch.linalg.qr(torch.randn(2, 256, 256, generator=generator))[0]
         assert scores(q, k)[1].item() == scores(q, k)[2].item() == 0
         assert directionality(wqk(q, k)).item() == directionality_eq17(wqk(q, k)).item() == 0
-
-
-def test_one_column_that_stands_out_is_minus_one_one_row_plus_one_and_neither_is_zero():
-    column = torch.zeros(20, 20)
-    column[:, 3] = 1.0
-    for d in directionality, directionality_eq17:
-        assert d(column) == -1 and d(column.T) == 1 and d(torch.ones(20, 20)) == 0
-    w_q, w_k = torch.ones(20, 1), torch.eye(20)[:, 3:4]
-    for i in 1, 2:
-        assert scores(w_q, w_k)[i] == -1 and scores(w_k, w_q)[i] == 1 and scores(w_q, w_q)[i] == 0
 
 
 @pytest.mark.parametrize("r", [4, 50])
@@ -102,17 +83,6 @@ def test_transposing_keeps_symmetry_and_turns_directionality_around(r):
     assert one.directionality_eq17.item() == pytest.approx(-other.directionality_eq17.item(), abs=1e-6) != 0
 
 
-def test_printed_deviations_are_those_of_the_population_at_the_very_threshold():
-    """Ten columns of norm 1, one of norm x: with n it passes mean + gamma std at gamma < sqrt(10), with n - 1 below."""
-    m = torch.diag(torch.tensor([1.0] * 10 + [5.0])).double()
-    n = 11
-    m = m @ torch.linalg.qr(torch.randn(n, n, dtype=torch.float64))[0].T  # rows keep their norms, columns mix
-    gamma = ((n - 1) ** 0.5 + (n - 1) / n**0.5) / 2  # between the two largest deviations a single outlier can have
-    rows = m.norm(dim=1)
-    assert ((rows - rows.mean()) / rows.std(correction=0)).max() > gamma > ((rows - rows.mean()) / rows.std()).max()
-    assert directionality_eq17(m, gamma) == 1 and directionality(m, gamma) == 0
-
-
 def test_nan_is_not_read_as_nothing_stands_out():
     m = torch.eye(4).index_fill(0, torch.tensor([1]), float("nan"))
     assert symmetry(m).isnan() and directionality(m).isnan() and directionality_eq17(m).isnan()
@@ -120,7 +90,7 @@ def test_nan_is_not_read_as_nothing_stands_out():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_half_precision_weights_are_scored_in_float32(dtype):
+def test_weights_of_any_precision_are_scored_in_float64(dtype):
     w_q, w_k = (w.to(dtype) for w in factors(96, 8))
     assert [x.item() for x in scores(w_q, w_k)] == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-5)
 
@@ -173,29 +143,6 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     assert [x.item() for x in found] == pytest.approx(defined(whole), abs=1e-4)
 
 
-@pytest.mark.parametrize("before", ["high", "medium", "highest"])
-def test_products_are_made_in_full_precision_whatever_the_process_has_allowed(monkeypatch, before):
-    inside = []
-
-    def watched(function):
-        def call(*factors):
-            inside.append((torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision))
-            return function(*factors)
-        return call
-
-    for name in "wqk", "gram_trace":  # of the plain way, and of the other
-        monkeypatch.setattr(analyze, name, watched(getattr(analyze, name)))
-    was = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision(before)
-        scores(*torch.randn(2, 64, 64))
-        scores(*torch.randn(2, 64, 4))
-        assert inside == 2 * [("ieee", "ieee")] and torch.get_float32_matmul_precision() == before
-        assert (torch.backends.cuda.matmul.fp32_precision == "tf32") == (before != "highest")
-    finally:
-        torch.set_float32_matmul_precision(was)
-
-
 def test_queries_that_avoid_the_main_direction_of_the_keys_are_scored_to_1e_4():
     torch.manual_seed(0)
     directions = torch.linalg.qr(torch.randn(16, 16))[0]
@@ -206,11 +153,10 @@ def test_queries_that_avoid_the_main_direction_of_the_keys_are_scored_to_1e_4():
 
 
 @pytest.mark.parametrize("r", [8, 50])
-@pytest.mark.parametrize("dtype, scale", [(torch.float32, 1e-21), (torch.float32, 1e-38), (torch.float32, 1e21),
-                                          (torch.float64, 1e-300), (torch.float64, 1e300)])
-def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, dtype, scale):
+@pytest.mark.parametrize("scale", [1e-21, 1e-38, 1e21])
+def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale):
     w_q, w_k = factors(96, r)
-    scaled = w_q.to(dtype) * scale, w_k.to(dtype) * scale
+    scaled = w_q * scale, w_k * scale
     assert [x.item() for x in scores(*scaled)] == pytest.approx([x.item() for x in scores(w_q, w_k)], abs=1e-5)
 
 
@@ -255,18 +201,6 @@ def test_tiled_keys_meet_the_wrong_queries():
     right, tiled = (scores(*layer_factors(queries, keys, tiled=t))[0].item() for t in (False, True))
     assert right == pytest.approx(1.0, abs=1e-5)
     assert tiled == pytest.approx((1 + 9 - 2) / (1 + 1 + 1 + 9), abs=1e-5)  # k0 k0' + k0 k1' - k1 k0' + 3 k1 k1'
-
-
-def test_rows_of_a_fused_weight_that_are_not_transposed_make_another_matrix():
-    """head_space: W_q = S, W_k = S R, S diagonal, R symmetric. W_qk = S R S is symmetric; W_q^T W_k = S S R is not."""
-    S, R = torch.linspace(1, 9, 24).diag(), torch.eye(24).flip(0)  # (C, C)
-    fused = torch.cat([S, (S @ R).T, torch.randn(24, 24)])  # (3 C, C), [q; k; v] as a Linear stores them
-    (stack,) = find_stacks(dict(model_type="mpt", n_layers=1, n_heads=1), {"blocks.0.attn.Wqkv.weight": (72, 24)})
-    layer, tensors = stack.layers[0], {"blocks.0.attn.Wqkv.weight": fused}
-    heads = layer.heads(tensors)
-    right, published = scores(*layer_factors(*heads)), scores(*analyze.published_factors(layer, tensors, *heads))
-    assert right[0].item() == pytest.approx(1.0, abs=1e-5)
-    assert published[0].item() == pytest.approx(defined(S @ S @ R)[0], abs=1e-5) and published[0] < 0.9
 
 
 @pytest.mark.skipif(not (SHARED / "published" / "scores.csv").exists(), reason="needs ../shared/published/scores.csv")
@@ -345,15 +279,6 @@ def test_what_would_fail_after_the_work_or_lose_a_file_is_one_line_before_it(tmp
     told = run("--hf", "bert-base", *option.split())
     assert words in told and "\n" not in told and Path("notes.txt").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00\x01", b"a,b\x00\n", b'"' + 200_000 * b"a",
-                                     b"model,stack,layer,head,symmetry,directionality\nbert-base,,0,,0.5,0.1\n"])
-def test_a_file_that_is_no_csv_of_scores_is_not_written_over(tmp_path, content):
-    (tmp_path / "s.csv").write_bytes(content)
-    said = run("--hf", "bert-base", "--csv", str(tmp_path / "s.csv"))
-    assert "holds something else" in said and "\n" not in said
-    assert (tmp_path / "s.csv").read_bytes() == content
 
 
 @pytest.mark.parametrize("as_training", [False, True])

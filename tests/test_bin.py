@@ -1,9 +1,4 @@
-"""
-Files of torch.save: read by ranges of bytes, compared with torch.load of the whole file.
-
-zip_file writes such a zip by hand, as miniz in torch does, so that a test can leave out records, or damage them; that it
-writes them as torch does is a test of its own.
-"""
+"""Files of torch.save: read by ranges of bytes, compared with torch.load of the whole file."""
 
 import argparse
 import io
@@ -12,7 +7,6 @@ import os
 import pickle
 import struct
 import zipfile
-import zlib
 from pathlib import Path
 
 import pytest
@@ -25,7 +19,8 @@ from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import CONFIG, SHARDS, WANTED, WEIGHTS, as_bin, folder, make, read, refusal
 
 BIN = "pytorch_model.bin"
-OLDER = (".format_version", ".storage_alignment", "byteorder", ".data/serialization_id")  # torch writes them since 2.x
+ADDED = ("version", "byteorder", ".data/serialization_id")  # records that the writer of torch adds by itself
+NEWER = (".format_version", ".storage_alignment")  # that torch writes since 2.x
 
 
 def records_of(data: bytes) -> dict[str, bytes]:
@@ -33,34 +28,15 @@ def records_of(data: bytes) -> dict[str, bytes]:
         return {info.filename.partition("/")[2]: zipped.read(info) for info in zipped.infolist()}
 
 
-def zip_file(path: Path, records: dict[str, bytes], prefix="archive", holes={}) -> Path:
-    """
-    As miniz writes them: bytes at multiples of 64, a descriptor after them, 64-bit numbers where 32 do not do.
-
-    holes: name of a record -> bytes of zeros after its content, which belong to it and are not written.
-    """
-    directory = b""
-    with open(path, "wb") as f:
-        for record, content in records.items():
-            offset, size = f.tell(), len(content) + holes.get(record, 0)
-            wide = max(offset, size) >= 0xFFFFFFFF
-            name, crc = f"{prefix}/{record}".encode(), zlib.crc32(content)
-            extra = struct.pack("<HHQQQ", 1, 24, size, size, offset) if wide else b""
-            padding = -(offset + 30 + len(name) + len(extra) + 4) % 64
-            local = extra + struct.pack("<HH", 0x4246, padding) + b"Z" * padding
-            f.write(struct.pack("<4s5H3I2H", b"PK\3\4", 45, 8, 0, 0, 0, 0, 0, 0, len(name), len(local)) + name + local)
-            f.write(content)
-            f.seek(holes.get(record, 0), os.SEEK_CUR)
-            f.write(struct.pack("<4sIQQ" if wide else "<4sIII", b"PK\7\10", crc, size, size))
-            sizes = (0xFFFFFFFF,) * 3 if wide else (size, size, offset)
-            directory += struct.pack("<4s6H3I5H2I", b"PK\1\2", 45, 45, 8, 0, 0, 0, crc, *sizes[:2], len(name),
-                                     len(extra), 0, 0, 0, 0, sizes[2]) + name + extra
-        start, n = f.tell(), len(records)
-        f.write(directory)
-        end = f.tell()
-        f.write(struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, n, n, len(directory), start))
-        f.write(struct.pack("<4sIQI", b"PK\6\7", 0, end, 1))
-        f.write(struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, n, n, len(directory), 0xFFFFFFFF, 0))
+def write_zip(path: Path, records: dict[str, bytes], holes={}) -> Path:
+    """With the writer of torch.save. holes: record -> how many bytes of zeros it has, which take no place on disk."""
+    writer = torch._C.PyTorchFileWriter(str(path))
+    for record, content in records.items():
+        if record in holes:
+            writer.write_record_metadata(record, holes[record])
+        elif record not in ADDED:
+            writer.write_record(record, content, len(content))
+    writer.write_end_of_file()
     return path
 
 
@@ -70,10 +46,10 @@ def zip_file(path: Path, records: dict[str, bytes], prefix="archive", holes={}) 
 @pytest.mark.parametrize("kind", ["as torch writes it", "older torch", "another prefix"])
 def test_of_a_bin_only_the_directory_the_pickle_and_the_wanted_tensors_travel(hub, tmp_path, kind):
     records = records_of(as_bin(WEIGHTS))
-    older = {name: content for name, content in records.items() if name not in OLDER}
+    older = {name: content for name, content in records.items() if name not in NEWER}
     data = {"as torch writes it": lambda: as_bin(WEIGHTS),
-            "older torch": lambda: zip_file(tmp_path / "zip", older).read_bytes(),
-            "another prefix": lambda: zip_file(tmp_path / "zip", records, "pytorch_model").read_bytes()}[kind]()
+            "older torch": lambda: write_zip(tmp_path / "archive", older).read_bytes(),
+            "another prefix": lambda: write_zip(tmp_path / "another", records).read_bytes()}[kind]()
     commit = hub.add("org/toy", {"config.json": CONFIG, BIN: data})
     opened = read("org/toy")
     assert WANTED <= hub.sent(BIN) <= WANTED + 3 * HEAD < 1.1 * WANTED
@@ -119,7 +95,7 @@ def test_zips_of_more_than_four_gigabytes_are_read(tmp_path, numel):
     records = records_of(as_bin({"first": torch.zeros(12345), **make(n_embd=8)}))
     two_bytes, eight_bytes = b"M" + struct.pack("<H", 12345), b"\x8a\x08" + struct.pack("<q", numel)
     records["data.pkl"] = records["data.pkl"].replace(two_bytes, eight_bytes)
-    path = zip_file(folder(tmp_path / "toy", {}) / BIN, records, holes={"data/0": 4 * (numel - 12345)})
+    path = write_zip(folder(tmp_path / "toy", {}) / BIN, records, holes={"data/0": 4 * numel})
     right = torch.load(path, weights_only=True, mmap=True)
     assert right["first"].numel() == numel
     opened = read(tmp_path / "toy", weights=right)
@@ -208,15 +184,11 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("damage", [None, *DAMAGED])
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_zip_is_refused(hub, tmp_path, damage):
     records = records_of(as_bin(STATE))
     path = folder(tmp_path / "toy", {}) / BIN
-    if damage is None:  # the writer of this test writes what torch writes
-        zip_file(path, records)
-        read(tmp_path / "toy", weights=torch.load(path, weights_only=True))
-        return
-    zip_file(path, DAMAGED[damage](records))
+    write_zip(path, DAMAGED[damage](records))
     hub.add("org/toy", {"config.json": CONFIG, BIN: path})
     for source in (tmp_path / "toy", "org/toy"):
         assert BIN in refusal(source, [list(STATE)])

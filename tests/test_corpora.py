@@ -1,24 +1,21 @@
 """
-The prepare scripts that read from the network, against a stand-in for huggingface.co and for the host of RedPajama: the
-real scripts and the real `datasets`, in a process of their own, since the address of the Hub is read at import.
+The prepare scripts that read from the network, against the stand-in of tests/hub.py: the real scripts and the real
+`datasets`, in a process of their own, since the address of the Hub is read at import.
 """
 
 import gzip
-import http.server
 import io
 import json
-import os
 import pathlib
 import subprocess
 import sys
-import threading
-import urllib.parse
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.test_data import documents
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -28,66 +25,17 @@ JIGSAW = "monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e"
 SAMPLE = "togethercomputer/RedPajama-Data-V2@a6472f517d2cf7541afb695fa2bbe7c8474256e5"
 
 
-class Host(http.server.ThreadingHTTPServer):
-    """Serves self.files: those of "owner/name@revision" as the Hub does, of "" as they are (bytes, or a status)."""
-
-    def answer(self, request):
-        path = urllib.parse.unquote(request.path.split("?")[0]).strip("/")
-        self.asked.append(path)
-        for repo, files in self.files.items():
-            name, _, revision = repo.partition("@")
-            entries = [dict(type="file", path=file, size=len(files[file]), oid="0" * 40) for file in files if repo]
-            if repo and path == f"api/datasets/{name}/revision/{revision}":
-                return json.dumps(dict(id=name, sha=revision, siblings=[], tags=[])).encode()
-            if repo and path.startswith(f"api/datasets/{name}/tree/{revision}"):
-                below = path.removeprefix(f"api/datasets/{name}/tree/{revision}").strip("/")
-                return json.dumps([entry for entry in entries if entry["path"].startswith(below)]).encode()
-            prefix = f"datasets/{name}/resolve/{revision}/" if repo else ""
-            if path.startswith(prefix) and path.removeprefix(prefix) in files:
-                return files[path.removeprefix(prefix)]
-        return None
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        body = self.server.answer(self)
-        body, status = (b"", 404) if body is None else (body, 200)
-        if isinstance(body, int):
-            body, status = b"", body
-        if "range" in self.headers and status == 200:
-            first, last = self.headers["range"].removeprefix("bytes=").split("-")
-            body, size, status = body[int(first) : int(last) + 1 if last else None], len(body), 206
-        self.send_response(status)
-        if status == 206:
-            self.send_header("content-range", f"bytes {first}-{int(first) + len(body) - 1}/{size}")
-        self.send_header("content-length", str(len(body)))
-        self.send_header("etag", '"0"')
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET
-    log_message = lambda self, *args: None
+def add(hub, dataset, files):
+    """The files of owner/name@commit."""
+    name, commit = dataset.split("@")
+    hub.add(f"datasets/{name}", files, commit=commit)
 
 
 @pytest.fixture
-def host():
-    with Host(("127.0.0.1", 0), Handler) as server:
-        server.files, server.asked, server.url = {}, [], f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def prepare(host, tmp_path):
+def prepare(hub, tmp_path):
     def prepare(name, *argv):
-        here = dict(os.environ, HF_ENDPOINT=host.url, HF_HOME=str(tmp_path / "hf"), HF_HUB_DISABLE_TELEMETRY="1",
-                    NO_PROXY="127.0.0.1")
-        return subprocess.run([sys.executable, ROOT / "data" / name / "prepare.py", "--tokenizer=bytes", *argv,
-                               f"--out_dir={tmp_path / 'out'}"], env=here, cwd=tmp_path, capture_output=True, text=True)
+        argv = [sys.executable, ROOT / "data" / name / "prepare.py", "--tokenizer=bytes", *argv]
+        return subprocess.run([*argv, f"--out_dir={tmp_path / 'out'}"], cwd=tmp_path, capture_output=True, text=True)
     return prepare
 
 
@@ -105,10 +53,10 @@ def texts_in(folder):
     (PAPER, "data/20220301.en", ["--snapshot=20220301.en", "--max_docs=12"]),
     (NEWER, "20231101.en", []),
 ])
-def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, host, prepare, tmp_path):
+def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, hub, prepare, tmp_path):
     texts = [[f"article {i} of file {file}\n\nIts text." for i in range(5)] for file in range(41)]
-    host.files[repo] = {f"{folder}/train-{file:05d}-of-00041.parquet": parquet(
-        dict(id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part)) for file, part in enumerate(texts)}
+    add(hub, repo, {f"{folder}/train-{file:05d}-of-00041.parquet": parquet(
+        dict(id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part)) for file, part in enumerate(texts)})
     run = prepare("wikipedia", "--val_fraction=0.1", *argv)
     assert run.returncode == 0, run.stderr
     found, expected = texts_in(tmp_path / "out"), sorted(sum(texts, []))
@@ -116,11 +64,11 @@ def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, host, prepare,
 
 
 @pytest.mark.parametrize("argv", [[], ["--csv=train.csv"]])
-def test_jigsaw_is_read_from_the_copy_and_from_the_csv_of_kaggle(argv, host, prepare, tmp_path):
+def test_jigsaw_is_read_from_the_copy_and_from_the_csv_of_kaggle(argv, hub, prepare, tmp_path):
     texts = ['a "quote", and a comma', "two\nlines", "NA", "null", "", "crlf\r\ninside", "é 😀", "0001"]
     table = pa.table(dict(id=[f"{i:016x}" for i in range(8)], comment_text=texts, toxic=[0] * 8))
     pyarrow.csv.write_csv(table, tmp_path / "train.csv")
-    host.files[JIGSAW] = {"data/train-00000-of-00001.parquet": b"" if argv else parquet(table)}
+    add(hub, JIGSAW, {"data/train-00000-of-00001.parquet": b"" if argv else parquet(table)})
     run = prepare("jigsaw", *argv)
     assert run.returncode == 0, run.stderr
     assert texts_in(tmp_path / "out") == sorted(filter(None, texts))
@@ -129,8 +77,8 @@ def test_jigsaw_is_read_from_the_copy_and_from_the_csv_of_kaggle(argv, host, pre
 @pytest.mark.parametrize("data, message", [(parquet(dict(id=["1"], comment=["c"])), "comment_text, only id, comment"),
                                            (b"PAR1 and then nothing of the sort", "cannot be read"),
                                            (None, "cannot be read")])
-def test_a_file_without_the_column_or_broken_or_missing_ends_in_one_line(data, message, host, prepare, tmp_path):
-    host.files[JIGSAW] = {"data/train-00000-of-00001.parquet": data} if data else {}
+def test_a_file_without_the_column_or_broken_or_missing_ends_in_one_line(data, message, hub, prepare, tmp_path):
+    add(hub, JIGSAW, {"data/train-00000-of-00001.parquet": data} if data else {})
     run = prepare("jigsaw")
     assert run.returncode == 1 and message in run.stderr.splitlines()[-1] and "Traceback" not in run.stderr
     assert not [*tmp_path.glob("out/*")]
@@ -140,15 +88,17 @@ def shard(texts):
     return gzip.compress("".join(json.dumps(dict(url="u", raw_content=text)) + "\n" for text in texts).encode())
 
 
-def test_redpajama_skips_and_names_what_the_host_lacks(host, prepare, tmp_path):
+def test_redpajama_skips_and_names_what_the_host_lacks(hub, prepare, tmp_path):
     names = [f"2023-14/{i:04d}/en_{part}" for i in range(4) for part in ("head", "middle")]
     texts = {name: [f"page {i} of {name} 😀 é\r\n" for i in range(300)] for name in names}
     files = {f"documents/{name}.json.gz": shard(part) for name, part in texts.items()}
     gone, forbidden, cut, other, empty = (f"documents/{name}.json.gz" for name in names[1:6])
     del files[gone]
-    files |= {forbidden: 403, cut: files[cut][: len(files[cut]) // 2], other: b"<html>no</html>", empty: b""}
-    host.files[""] = files | {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"}
-    run = prepare("redpajama", f"--base_url={host.url}", "--shard_size=5000", "--val_fraction=0.05")
+    files |= {cut: files[cut][: len(files[cut]) // 2], other: b"<html>no</html>", empty: b""}
+    hub.add("datasets/org/pages", files | {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"})
+    hub.forbidden = forbidden
+    base = f"--base_url={hub.url}/datasets/org/pages/resolve/main"
+    run = prepare("redpajama", base, "--shard_size=5000", "--val_fraction=0.05")
     assert run.returncode == 0, run.stderr
     found, whole = texts_in(tmp_path / "out"), [*texts[names[0]], *texts[names[6]], *texts[names[7]]]
     assert set(whole) < set(found) and set(found) - set(whole) < set(texts[names[3]])
@@ -156,9 +106,9 @@ def test_redpajama_skips_and_names_what_the_host_lacks(host, prepare, tmp_path):
     assert all(name in run.stdout for name in (gone, forbidden, cut, other))
 
 
-def test_redpajama_sample_is_read_from_the_hub(host, prepare, tmp_path):
+def test_redpajama_sample_is_read_from_the_hub(hub, prepare, tmp_path):
     texts = {f"2023-06/{i:04d}/en_{part}": [f"page {i} {part}"] for i in range(10) for part in ("head", "middle")}
-    host.files[SAMPLE] = {f"sample/documents/{name}.json.gz": shard(part) for name, part in texts.items()}
+    add(hub, SAMPLE, {f"sample/documents/{name}.json.gz": shard(part) for name, part in texts.items()})
     run = prepare("redpajama", "--sample")
     assert run.returncode == 0, run.stderr
     assert texts_in(tmp_path / "out") == sorted(sum(texts.values(), []))
@@ -167,8 +117,8 @@ def test_redpajama_sample_is_read_from_the_hub(host, prepare, tmp_path):
 @pytest.mark.parametrize("argv, row, message", [
     (["--base_url={url}"], {}, "en-2023-14-head_middle.txt"),
     (["--sample"], dict(url="u", text="t"), "raw_content, only url, text")])
-def test_redpajama_says_what_is_wrong(argv, row, message, host, prepare):
-    host.files[SAMPLE] = {f"sample/documents/2023-06/{i:04d}/en_{part}.json.gz": gzip.compress(json.dumps(row).encode())
-                          for i in range(10) for part in ("head", "middle")}
-    run = prepare("redpajama", *(arg.format(url=host.url) for arg in argv))
+def test_redpajama_says_what_is_wrong(argv, row, message, hub, prepare):
+    add(hub, SAMPLE, {f"sample/documents/2023-06/{i:04d}/en_{part}.json.gz": gzip.compress(json.dumps(row).encode())
+                      for i in range(10) for part in ("head", "middle")})
+    run = prepare("redpajama", *(arg.format(url=hub.url) for arg in argv))
     assert run.returncode == 1 and message in run.stderr.splitlines()[-1] and "Traceback" not in run.stderr

@@ -152,5 +152,5 @@ def test_other_ways_to_store_fewer_bits_are_refused_by_name(tmp_path):
         state = {f"layers.0.self_attn.{x}_proj.{part}": tensor.clone()
                  for x in "qk" for part, tensor in parts.items()}
         toy = folder(tmp_path / "toy", {"model.safetensors": save(state)}, json.dumps(config, default=str).encode())
-        with open_checkpoint(str(toy)) as opened, pytest.raises(CheckpointError, match="quantised weights .*weight_scale"):
+        with open_checkpoint(str(toy)) as opened, pytest.raises(CheckpointError, match="quantised weights .*_scale"):
             find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})

@@ -1,4 +1,4 @@
-"""model.py against transformers' modelling code, and against what a causal mask means. pytest tests/test_model.py"""
+"""model.py against transformers' modelling code, and against plain loops. pytest tests/test_model.py"""
 
 import pytest
 import torch
@@ -59,12 +59,6 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, tmp_path):
     assert_same_function(ours, hf.eval(), torch.randint(61, (3, 16)))
 
 
-def test_import_of_an_export_is_the_same_model_bit_for_bit(tmp_path):
-    ours, back = noisy(Transformer(ModelConfig(**CFG))), Transformer(ModelConfig(**CFG))
-    load_hf(back, *to_hf(ours))
-    assert all(torch.equal(back.state_dict()[name], x) for name, x in ours.state_dict().items())
-
-
 def test_old_checkpoints_with_gamma_and_beta_are_read():
     hf = theirs(False)
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
@@ -100,16 +94,6 @@ def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monk
     assert torch.autograd.gradcheck(lambda *a: 3 * LinearCrossEntropy.apply(*a, targets, True), (x, weight, bias))
 
 
-def test_the_loss_is_made_in_a_few_chunks_however_many_rows_there_are(monkeypatch):
-    """torch.compile unrolls their loop."""
-    calls, linear = [], F.linear
-    monkeypatch.setattr(model.F, "linear", lambda *args: calls.append(1) or linear(*args))
-    x, weight, bias = torch.randn(40_000, 4), torch.randn(7, 4), torch.randn(7)
-    loss = LinearCrossEntropy.apply(x, weight, bias, torch.arange(40_000) % 7, True)
-    assert len(calls) <= model.LOSS_CHUNKS
-    torch.testing.assert_close(loss, F.cross_entropy(x @ weight.T + bias, torch.arange(40_000) % 7))
-
-
 def test_an_evaluation_computes_no_gradients():
     """Counted in multiplications: the loss without gradients takes those of the logits and no other."""
     decoder = Transformer(ModelConfig(**CFG, causal=True)).eval()
@@ -140,16 +124,6 @@ def test_the_gradient_of_the_head_in_bfloat16_is_as_exact_as_that_of_autocast():
         theirs = gradient(plain, torch.float32)
         ours = gradient(lambda x, w, b: LinearCrossEntropy.apply(x, w, b, targets, True), torch.float32)
     assert (ours - exact).norm() < 1.2 * (theirs - exact).norm() < 0.01 * exact.norm()
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_changing_a_token_changes_earlier_logits_of_an_encoder_only(causal):
-    ours = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
-    idx = torch.randint(61, (1, 16))
-    other = idx.clone()
-    other[0, 9] = (idx[0, 9] + 1) % 61
-    changed = (ours(idx) - ours(other)).abs().amax(-1)[0] > 1e-6  # (T,)
-    assert changed[9:].all() and changed[:9].all() == (not causal) and changed[:9].any() == (not causal)
 
 
 def test_dropout_acts_in_training_and_never_in_eval():
@@ -205,17 +179,6 @@ def test_rows_at_positions_are_those_rows_of_the_full_model(causal, diagonal):
         torch.testing.assert_close(some[row], everywhere[row, positions[row]], atol=1e-4, rtol=1e-4)
 
 
-def test_queries_and_keys_of_another_size_make_no_difference_under_qk_norm():
-    model = noisy(Transformer(ModelConfig(**CFG, qk_norm=True)))
-    idx = torch.randint(61, (2, 16))
-    before = model(idx)
-    with torch.no_grad():
-        for block in model.blocks:
-            for p in [*block.attn.q.parameters(), *block.attn.k.parameters()]:
-                p.mul_(7)
-    torch.testing.assert_close(model(idx), before, atol=1e-4, rtol=1e-4)
-
-
 # ---- what is not exported ----------------------------------------------------------------------------------------
 
 
@@ -244,33 +207,30 @@ def rms_norms(cfg):
     return block
 
 
-FORKS = [  # what a fork puts in the place of a name, and what to_hf says of it
-    ("model.Block.forward", pre_norm, "computes something else"),
-    ("model.F.gelu", F.relu, "computes something else"),
-    ("model.LN_EPS", 1e-5, "computes something else"),
-    ("model.Block", rms_norms, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
-    ("model.Head", lambda cfg: torch.nn.Linear(32, 32), "BERT alone has a weight head.dense.bias"),
+def one_norm_more(cfg):
+    block = Block(cfg)
+    block.ln_3 = torch.nn.LayerNorm(cfg.n_embd)
+    return block
+
+
+FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_hf says of it
+    ("model.Block.forward", pre_norm, {}, "computes something else"),
+    ("model.F.gelu", F.relu, {}, "computes something else"),
+    ("model.LN_EPS", 1e-5, {}, "computes something else"),
+    ("model.Block", rms_norms, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
+    ("model.Block", one_norm_more, {}, "this model alone has a weight blocks.0.ln_3.bias"),
+    (None, None, dict(qk_norm=True), "computes something else: it has no qk_norm, no diagonal"),
+    (None, None, dict(diagonal=0.01), "computes something else: it has no qk_norm, no diagonal"),
+    (None, None, dict(causal=True, qk_norm=True), "computes something else: it has no qk_norm, no diagonal"),
 ]
 
 
-@pytest.mark.parametrize("name, change, words", FORKS)
-def test_a_model_that_computes_something_else_is_not_exported_as_a_bert(name, change, words, monkeypatch):
-    monkeypatch.setattr(name, change)
+@pytest.mark.parametrize("name, change, switches, words", FORKS)
+def test_a_model_that_computes_something_else_is_not_exported_as_a_bert(name, change, switches, words, monkeypatch):
+    if name:
+        monkeypatch.setattr(name, change)
     with pytest.raises(ValueError, match=words):
-        to_hf(Transformer(ModelConfig(**CFG)))
-
-
-@pytest.mark.parametrize("switches", [dict(qk_norm=True), dict(diagonal=0.01), dict(causal=True, qk_norm=True)])
-def test_attention_that_bert_does_not_know_is_not_exported(switches):
-    with pytest.raises(ValueError, match="computes something else: it has no qk_norm, no diagonal"):
         to_hf(Transformer(ModelConfig(**CFG, **switches)))
-
-
-def test_a_weight_that_bert_has_no_name_for_is_not_exported():
-    ours = Transformer(ModelConfig(**CFG))
-    ours.ln_f = torch.nn.LayerNorm(32)
-    with pytest.raises(ValueError, match="this model alone has a weight ln_f.bias"):
-        to_hf(ours)
 
 
 def test_an_export_leaves_the_random_state_alone():
@@ -280,15 +240,3 @@ def test_an_export_leaves_the_random_state_alone():
     after = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(after, torch.rand(1))
-
-
-def test_one_batch_can_be_learnt_by_heart():
-    torch.manual_seed(0)
-    model = Transformer(ModelConfig(**CFG, dropout=0.0, attn_dropout=0.0, causal=True))
-    idx, optimizer = torch.randint(61, (2, 17)), torch.optim.Adam(model.parameters(), 1e-2)
-    for _ in range(80):
-        loss = model(idx[:, :-1], idx[:, 1:])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.1

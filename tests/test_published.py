@@ -13,7 +13,7 @@ from matplotlib.colors import same_color
 
 import analyze
 from data.pretrained.layouts import find_stacks
-from data.results import figures, published, tables
+from data.results import figures, figures_suites, published, tables
 
 ROOT = Path(analyze.__file__).parent
 HERE = ROOT / "data" / "results" / "csv" / "published"
@@ -32,17 +32,12 @@ def run(*argv):
     return e.value.code
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that are drawn, in order. Unlike with the fixture of conftest.py, they are rendered as well."""
-    from matplotlib import pyplot as plt
-
-    found = []
-    monkeypatch.setattr(plt, "close", found.append)
-    return found
-
-
 # ---- Tables S2 and S3, row by row --------------------------------------------------------------------------------
+
+
+def read_readme():
+    """README.md of data/pretrained, whose lines are joined."""
+    return " ".join((ROOT / "data" / "pretrained" / "README.md").read_text().split())
 
 
 def table_of_the_paper(name):
@@ -59,9 +54,8 @@ def table_of_the_paper(name):
 
 @needs_shared
 def test_the_printed_rows_are_those_of_the_paper():
-    rows = PRINTED
-    assert [(row.printed_as, row.symmetry) for row in rows] == table_of_the_paper("S2")
-    in_s3 = [row for row in rows if row.directionality]
+    assert [(row.printed_as, row.symmetry) for row in PRINTED] == table_of_the_paper("S2")
+    in_s3 = [row for row in PRINTED if row.directionality]
     assert [(row.printed_as, float(row.directionality)) for row in in_s3] == table_of_the_paper("S3")
 
 
@@ -73,38 +67,39 @@ def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row
             if row["modality"] == "language" and (row["family"], row["model"][:4]) != ("GPT", "gpt-"):  # see README.md
                 scores = layers.setdefault((row["model"], row["matrix"]), [])
                 scores.append((float(row["symmetry"]), float(row["directionality"])))
-    rows = PRINTED
-    for row in rows:
+    for row in PRINTED:
         symmetry, directionality = np.median(layers[row.published_as, row.matrix], axis=0)
         assert symmetry == pytest.approx(row.symmetry, abs=0.00501), row
         if row.directionality:  # Table S3 lacks two rows
             assert directionality == pytest.approx(float(row.directionality), abs=0.00501), row
-    symmetries = [np.array(layers[row.published_as, row.matrix])[:, 0] for row in rows]  # of every layer
-    for i, row in enumerate(rows):
-        same = [other.row for other, x in zip(rows[:i], symmetries) if x.shape == symmetries[i].shape
+    symmetries = [np.array(layers[row.published_as, row.matrix])[:, 0] for row in PRINTED]  # of every layer
+    for i, row in enumerate(PRINTED):
+        same = [other.row for other, x in zip(PRINTED[:i], symmetries) if x.shape == symmetries[i].shape
                 and np.allclose(x, symmetries[i], atol=1e-5, rtol=0)]
         assert row.repeats == (str(same[0]) if same else "")
 
 
 def test_18_of_the_70_printed_rows_are_not_of_wqk_and_11_not_of_what_they_name():
-    rows = PRINTED
-    assert [row.row for row in rows] == list(range(1, 71))
+    assert [row.row for row in PRINTED] == list(range(1, 71))
     not_of_wqk = [32, 48, 49, 50, 51, 52, 54, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67]
-    assert [row.row for row in rows if row.matrix != "wqk"] == not_of_wqk and len(not_of_wqk) == 18
-    remarked = [row for row in rows if row.matrix == "wqk" and row.remark]
+    assert [row.row for row in PRINTED if row.matrix != "wqk"] == not_of_wqk and len(not_of_wqk) == 18
+    remarked = [row for row in PRINTED if row.matrix == "wqk" and row.remark]
     assert [row.row for row in remarked] == [15, 16, 17, 18, 19, 20, 21, 37, 46, 47, 53]
     models = {model.name: model for model in MODELS}
-    for row in rows:
+    for row in PRINTED:
         model = models[row.model]
         assert ("images" in row.remark) == (model.modality == "vision")
         if row.matrix != "random_init":  # a second copy of a model whose first was loaded
             assert row.matrix == model.matrix
-    assert [row.row for row in rows if not row.directionality] == [35, 70]
+    assert [row.row for row in PRINTED if not row.directionality] == [35, 70]
 
 
 def test_the_readme_has_the_counts_of_the_files():
-    text = (ROOT / "data" / "pretrained" / "README.md").read_text()
-    assert tables.tally(tables.read_printed_tables()) in text
+    text = read_readme()
+    others = [row for row in PRINTED if row.matrix != "wqk"]
+    remarked = [row for row in PRINTED if row.matrix == "wqk" and row.remark]
+    assert (f"Of their {len(PRINTED)} rows (68 in S3, which lacks GPT2-medium and Phi-2) {len(others)} are not of W_qk, "
+            f"and {len(remarked)} are of W_qk, but of something else") in text
     for matrix in {model.matrix for model in MODELS}:
         of_matrix = [model for model in MODELS if model.matrix == matrix]
         cells = re.search(rf"\| {matrix} \| [^|]+ \| (\d+) \|", text)
@@ -119,7 +114,7 @@ def test_the_readme_has_the_counts_of_the_published_scores():
         for row in csv.DictReader(f):
             models = layers.setdefault(row["matrix"], {})
             models.setdefault((row["modality"], row["family"], row["model"]), []).append(row)
-    text = (ROOT / "data" / "pretrained" / "README.md").read_text()
+    text = read_readme()
     for matrix, models in layers.items():
         assert f"| {matrix} | {len(models)} ({sum(map(len, models.values())):,}) |" in text
     assert f"scores of {sum(map(len, layers.values()))} models" in text
@@ -144,7 +139,7 @@ def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
 
 
 def test_the_readme_says_how_many_points_are_which():
-    text = (ROOT / "data" / "pretrained" / "README.md").read_text()
+    text = read_readme()
     crossed_out = [model for model in MODELS if model.matrix != "wqk"]
     assert f"- {len(crossed_out)} of the dots are crossed out." in text
     near_0 = [model for model in MODELS if model.figure == "2" and model.causal and abs(model.symmetry) < 0.03]
@@ -152,7 +147,7 @@ def test_the_readme_says_how_many_points_are_which():
     assert f"Of the {len(near_0)} language decoders" in text and f"{len(near_0) - len(left)} are**" in text
     assert left == ["tinystories-1m", "tinystories-8m"]
     undrawn = [model for model in MODELS if not model.drawn_as]
-    assert f"- {len(undrawn)} published stacks are added" in text
+    assert f"{len(undrawn)} published stacks are added" in text
     assert {model.family.split("-")[0].rstrip("v23") for model in undrawn} == {"Pythia", "mms", "whisper"}
 
 
@@ -206,7 +201,7 @@ def test_the_curves_and_trajectories_are_the_published_ones():
     assert (HERE / name).read_bytes() == (SHARED / "published" / name).read_bytes()
 
 
-PRINTED = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % where the loss was not reached
+TABLE_1 = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % where the loss was not reached
     "bert_small--encoder--jigsaw": (2.782, 2.758, 26), "bert_small--encoder--wikipedia": (0.984, 0.812, 73),
     "bert_small--encoder--red_pajama": (1.106, 0.907, 69), "bert--encoder--jigsaw": (1.419, 1.430, None),
     "bert--encoder--wikipedia": (0.256, 0.247, 20), "bert--encoder--red_pajama": (0.297, 0.274, 35),
@@ -217,7 +212,7 @@ def test_table_1_comes_out_of_the_curves_and_decoders_speed_up_too(capsys):
     assert run("--runs", str(HERE / "loss_curves.csv")) == 0
     lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[1:]}
     assert len(lines) == 12
-    for name, (plain, symmetric, speed_up) in PRINTED.items():
+    for name, (plain, symmetric, speed_up) in TABLE_1.items():
         assert [float(x) for x in lines[name][:2]] == pytest.approx([plain, symmetric], abs=0.0011)
         if speed_up is None:
             assert lines[name][2:4] == ["not", "reached"]
@@ -273,18 +268,18 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
     out = capsys.readouterr().out
     assert out.splitlines()[57].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
     assert tables.tally(tables.read_printed_tables()) in out
-    for score, column in ("symmetry", 0), ("directionality", 1):
-        axes = [drawn[0].axes[3 * row + column] for row in range(3)]
-        dots = [bar for axis in axes for bar in axis.containers]
-        assert len(dots) == 180 - 7  # repeats are not drawn
-        for dot, model in zip(dots, [m for f in ("2", "S1", "S2") for m in sorted(
-                (m for m in MODELS if m.figure == f and not m.repeats), key=lambda m: (m.params, m.name))]):
-            (x, y), = dot.lines[0].get_xydata()
-            assert (x, y) == (model.params, getattr(model, score))
-            assert same_color(dot.lines[0].get_color(), figures.DECODER if model.causal else figures.ENCODER)
-        crosses = [line for axis in axes for line in axis.lines if line.get_marker() == "x" and len(line.get_xdata())]
-        assert len(crosses) == 33
-        rings = [line for axis in axes for line in axis.lines if line.get_markersize() == 9]
+    models = [model for figure in ("2", "S1", "S2") for model in MODELS
+              if model.figure == figure and not model.repeats]
+    assert len(models) == 180 - 7
+    for column, score in enumerate(["symmetry", "directionality"]):
+        axes = drawn[0].axes[column:6:2]
+        dots = [bar.lines[0] for axis in axes for bar in axis.containers]
+        for dot, model in zip(dots, models, strict=True):
+            assert dot.get_xydata().tolist() == [[model.params, getattr(model, score)]]
+            assert same_color(dot.get_color(), figures.DECODER if model.causal else figures.ENCODER)
+        points = [line for axis in axes for line in axis.lines if len(line.get_xdata()) == 1]
+        assert sum(line.get_marker() in figures_suites.CROSSES.values() for line in points) == 33
+        rings = [line for line in points if line.get_markersize() == 9]
         assert len(rings) == 5 and all(same_color(ring.get_markeredgecolor(), figures.DECODER) for ring in rings)
 
 
@@ -325,11 +320,6 @@ def test_offline_is_a_word_of_paper():
     assert "--offline goes with --paper" in run("--hf", "gpt2", "--offline")
 
 
-@pytest.mark.parametrize("option", ["--revision", "--revisions"])
-def test_the_paper_has_no_revisions(option):
-    assert f"{option} goes with --hf" in run("--paper", "--offline", option, "v*")
-
-
 def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
     from tests.test_runs import write_run
 
@@ -347,8 +337,7 @@ def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
     assert line.get_ydata() == pytest.approx(np.median(encoder.symmetry, axis=1))
     assert list(line.get_xdata()) == list(encoder.steps)
     assert medians.axes[2].lines[0].get_ydata() == pytest.approx((np.arange(11) + 0.5) / 20)
-    panels = layers.axes[:6]  # encoders of 12 layers, of 4, ours; decoders likewise
-    assert [len(panel.lines) - 1 for panel in panels] == [12, 0, 2, 0, 4, 2]  # and the line at 0
+    assert [len(panel.lines) - 1 for panel in layers.axes[:4]] == [12, 4, 2, 2]  # layers, and the line at 0
     assert (tmp_path / "f_layers.png").exists()
 
 

@@ -12,16 +12,15 @@ validation text, this writes for each layer, as the mean over its heads, the sym
     g       of G
     update  of what one AdamW step adds to W_qk
 
-to data/results/csv/theorem.csv, and draws data/results/png/theorem.png from it. With no config: only the picture, again.
+to data/results/csv/theorem.csv, and draws data/results/png/theorem.png from it. With no config: only the picture.
 """
 
 import argparse
 import copy
-import csv
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
+import pandas
 import torch
 import torch.nn.functional as F
 from tqdm import tqdm
@@ -36,17 +35,6 @@ from model import SelfAttention, rows_at
 
 RESULTS = Path(train.__file__).parent / "data" / "results"
 QUANTITIES = {"w": "W_qk", "beta": "beta", "g": "gradient of W_qk", "update": "AdamW step of W_qk"}
-
-
-class Row(NamedTuple):
-    model: str
-    seed: int
-    step: int
-    layer: int
-    w: float
-    beta: float
-    g: float
-    update: float
 
 
 class WatchedAttention(SelfAttention):
@@ -118,20 +106,21 @@ def measure(path, seed, every):
             g = torch.einsum("bhij,bic,bjd->hcd", beta, attn.x, attn.x)  # (H, C, C)
             update = head_matrices(trainer.model.blocks[layer].attn) - before[layer]
             values = symmetry(before[layer]), beta_symmetry(beta), symmetry(g), symmetry(update)  # (H,) each
-            rows.append(Row(Path(path).stem, seed, step, layer, *(f"{x.mean():.4f}" for x in values)))
+            means = dict(zip(QUANTITIES, [x.mean().item() for x in values]))
+            rows.append(dict(model=Path(path).stem, seed=seed, step=step, layer=layer, **means))
         if step >= cfg.max_iters - every:
             break
     return rows
 
 
-def plot(rows, path):
+def plot(table, path):
     """A column for each quantity, a row for each model; a thin line per seed, a thick one for their mean."""
-    models = list(dict.fromkeys(row.model for row in rows))
+    models = table.model.unique()
     titles = []
     with figures.figure(path, [1] * len(QUANTITIES), rows=len(models)) as axes:
         for row_of_axes, model in zip(axes, models):
             causal = "decoder" in model
-            of_model = [row for row in rows if row.model == model]
+            of_model = table[table.model == model]
             for axis, (quantity, title) in zip(row_of_axes, QUANTITIES.items()):
                 draw_quantity(axis, of_model, quantity, figures.colour_of(causal))
                 titles.append(f"{title}, {figures.kind_of(causal)}")
@@ -140,20 +129,14 @@ def plot(rows, path):
         figures.put_titles(axes.flat, titles)
 
 
-def draw_quantity(axis, rows, quantity, colour):
-    """rows: of one model. The last layer is a solid line, those below it are dashed."""
-    n_layer = 1 + max(row.layer for row in rows)
-    seeds = sorted({row.seed for row in rows})
-    for layer in range(n_layer):
-        dash = "-" if layer == n_layer - 1 else "--"
-        curves = []
-        for seed in seeds:
-            mine = [row for row in rows if row.layer == layer and row.seed == seed]
-            steps = [row.step for row in mine]
-            curves.append([float(getattr(row, quantity)) for row in mine])
-            axis.plot(steps, curves[-1], dash, color=colour, lw=0.5, alpha=0.35)
-        mean = [sum(values) / len(values) for values in zip(*curves)]
-        axis.plot(steps, mean, dash, color=colour, lw=1.8, label=f"layer {layer}")
+def draw_quantity(axis, table, quantity, colour):
+    """table: of one model. The last layer is a solid line, those below it are dashed."""
+    last = table.layer.max()
+    for layer, of_layer in table.groupby("layer"):
+        dash = "-" if layer == last else "--"
+        curves = of_layer.pivot(index="step", columns="seed", values=quantity)  # a column for each seed
+        axis.plot(curves, dash, color=colour, lw=0.5, alpha=0.35)
+        axis.plot(curves.mean(axis=1), dash, color=colour, lw=1.8, label=f"layer {layer}")
     figures.put_zero(axis)
     axis.set(ylim=(-0.4, 1.0), xlabel="step")
 
@@ -164,17 +147,13 @@ def main(argv):
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--every", type=int, default=50, help="updates between looks (%(default)s)")
     args = parser.parse_args(argv)
-    table = RESULTS / "csv" / "theorem.csv"
+    file = RESULTS / "csv" / "theorem.csv"
     rows = []
     for path in args.configs:
         for seed in args.seeds:
             rows += measure(path, seed, args.every)
-            with open(table, "w", newline="") as f:
-                csv.writer(f).writerows([Row._fields, *rows])
-    with open(table, newline="") as f:
-        rows = [Row(r["model"], int(r["seed"]), int(r["step"]), int(r["layer"]), *(r[q] for q in QUANTITIES))
-                for r in csv.DictReader(f)]
-    plot(rows, RESULTS / "png" / "theorem.png")
+            pandas.DataFrame(rows).to_csv(file, index=False, float_format="%.4f")
+    plot(pandas.read_csv(file), RESULTS / "png" / "theorem.png")
 
 
 if __name__ == "__main__":

@@ -292,19 +292,14 @@ case("moonshine", dict(vocab_size=50, hidden_size=32, intermediate_size=48, enco
 case("speecht5", SPEECHT5, TWO, waves, "SpeechT5ForSpeechToText")
 case("trocr", BART, decoder(0, 1, 2, name="decoder"), cross_attention_hidden_size=20)
 DETECTOR = encoder(0, 1, name="encoder") | encoder(0, 1, 2, name="decoder")
-case("detr", DETR, DETECTOR, detect, "DetrForObjectDetection")
-case("table-transformer", DETR, DETECTOR, detect, "TableTransformerForObjectDetection")
-case("conditional_detr", DETR, DETECTOR, detect, "ConditionalDetrForObjectDetection")
-case("deformable_detr", DETR, encoder(0, 1, 2, name="decoder"), detect, "DeformableDetrForObjectDetection",
-     num_feature_levels=2)
+case("detr table-transformer conditional_detr", DETR, DETECTOR, detect)
+case("deformable_detr", DETR, encoder(0, 1, 2, name="decoder"), detect, num_feature_levels=2)
 RT_DETR = dict(backbone_config=dict(model_type="rt_detr_resnet", embedding_size=8, hidden_sizes=[8, 16, 16, 16],
                                     depths=[1] * 4, layer_type="basic", out_features=["stage2", "stage3", "stage4"]),
                d_model=32, encoder_hidden_dim=32, encoder_in_channels=[16] * 3, decoder_in_channels=[32] * 3,
                encoder_layers=2, encoder_ffn_dim=48, encoder_attention_heads=4, decoder_layers=3, decoder_ffn_dim=48,
                decoder_attention_heads=2, num_queries=5, num_denoising=0, anchor_image_size=None)
-case("rt_detr", RT_DETR, DETECTOR, detect, "RTDetrForObjectDetection")
-case("rt_detr_v2", RT_DETR, DETECTOR, detect, "RTDetrV2ForObjectDetection")
-case("d_fine", RT_DETR, DETECTOR, detect, "DFineForObjectDetection")
+case("rt_detr rt_detr_v2 d_fine", RT_DETR, DETECTOR, detect)
 GROUNDING = dict(backbone_config=dict(SWIN, out_features=["stage2", "stage3", "stage4"]),
                  text_config=dict(TEXT, model_type="bert"), d_model=32, encoder_layers=2, encoder_ffn_dim=48,
                  encoder_attention_heads=4, decoder_layers=3, decoder_ffn_dim=48, decoder_attention_heads=2,
@@ -352,9 +347,6 @@ case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_
 case("vivit", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(10, 4, 3, 16, 16)), num_frames=4,
      tubelet_size=[2, 8, 8])
 case("dinov2 dinov2_with_registers ijepa vit_msn", VIT, encoder(0, 1, 2), images)
-case("segformer", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
-                       sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]),
-     encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images)
 case("timesformer", VIT, encoder(0, 1, 2, name="space") | encoder(0, 1, 2, name="time"),
      lambda model, *_: model(torch.randn(9, 4, 3, 16, 16)), num_frames=4)
 
@@ -369,19 +361,17 @@ def film(model, n, t):  # without its rotary positions
 case("vjepa2", VIT, encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"), film, crop_size=16,
      frames_per_clip=4, pred_hidden_size=12, pred_num_attention_heads=2, pred_num_hidden_layers=2)
 case("aimv2_vision_model", VIT, encoder(0, 1, 2), images)
-case("swin donut-swin", SWIN, encoder(0, name="stage 0") | encoder(0, 1, name="stage 1"), images, depths=[1, 2],
-     num_heads=[2, 4], image_size=16, out_features=None)
 STAGES = encoder(0, name="stage 0") | encoder(0, 1, name="stage 1")
+case("swin donut-swin", SWIN, STAGES, images, depths=[1, 2], num_heads=[2, 4], image_size=16, out_features=None)
 case("vitpose_backbone", VIT, encoder(0, 1, 2), images, "VitPoseBackbone", image_size=[16, 16], patch_size=[8, 8])
-case("glpn", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
-                      sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]), STAGES, images)
+case("segformer glpn", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
+                            sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2]),
+     STAGES, images)
 case("pvt", dict(num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4], image_size=16,
                  sequence_reduction_ratios=[1, 1], mlp_ratios=[2, 2], patch_sizes=[4, 2], strides=[4, 2]),
      STAGES, images)
 case("vilt", dict(TEXT, image_size=16, patch_size=8), encoder(0, 1), lambda model, n, t: model(
     input_ids=ids(8, 5), pixel_values=torch.randn(8, 3, 16, 16)), "ViltModel")
-case("musicgen_melody_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
-     "MusicgenMelodyForCausalLM")
 case("swinv2", SWIN, STAGES, images, depths=[1, 2], num_heads=[2, 4], image_size=16, out_features=None,
      pretrained_window_sizes=[0, 0])
 HIERA = dict(embed_dim=8, depths=[1, 2], num_heads=[2, 4], image_size=[16, 16], patch_size=[3, 3], patch_stride=[2, 2],
@@ -413,18 +403,15 @@ PARAKEET = dict(encoder_config=dict(TEXT, num_mel_bins=16, subsampling_conv_chan
                 vocab_size=50, decoder_hidden_size=16, pad_token_id=0, blank_token_id=1)
 case("parakeet_ctc", PARAKEET, encoder(0, 1, name="encoder"), lambda model, *_: model(torch.randn(9, 40, 16)),
      "ParakeetForCTC")
-case("parakeet_tdt", PARAKEET, encoder(0, 1, name="encoder"),
-     lambda model, *_: model.encoder(torch.randn(9, 40, 16)), "ParakeetForTDT")
-case("parakeet_rnnt", PARAKEET, encoder(0, 1, name="encoder"),
-     lambda model, *_: model.encoder(torch.randn(9, 40, 16)), "ParakeetForRNNT")
+for kind in "tdt", "rnnt":
+    case(f"parakeet_{kind}", PARAKEET, encoder(0, 1, name="encoder"),
+         lambda model, *_: model.encoder(torch.randn(9, 40, 16)), f"ParakeetFor{kind.upper()}")
 BARK = dict(input_vocab_size=50, output_vocab_size=50, block_size=64, num_layers=2, num_heads=4, hidden_size=32)
 case("bark", dict(semantic_config=BARK, coarse_acoustics_config=BARK, codec_config=ENCODEC,
                   fine_acoustics_config=dict(BARK, n_codes_total=3, n_codes_given=1)),
      decoder(0, 1, name="semantic") | decoder(0, 1, name="coarse_acoustics") | encoder(0, 1, name="fine_acoustics"),
      lambda model, n, t: (model.semantic(ids(n, t)), model.coarse_acoustics(ids(n, t)),
                           model.fine_acoustics(1, ids(n, 3 * t).view(n, t, 3))), "BarkModel")
-case("musicgen_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
-     "MusicgenForCausalLM")
 # Models made of others.
 LLAVA = encoder(0, 1, 2, name="vision") | decoder(0, 1, name="text")
 LLM, VISION = "model.language_model", "model.vision_tower"
@@ -662,12 +649,13 @@ case("voxtral_realtime", dict(text_config=GQA, audio_config=dict(WIDE, num_mel_b
 case("voxtral", dict(text_config=dict(WIDE, model_type="llama"), audio_config=VOXTRAL),
      encoder(0, 1, 2, name="audio") | decoder(0, 1, name="text"),
      of(LLM, "model.audio_tower", lambda model: model(torch.randn(9, 8, 8))))
-case("musicgen_melody", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
-     encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
-     of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenMelodyForConditionalGeneration")
-case("musicgen", dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
-     encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
-     of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), "MusicgenForConditionalGeneration")
+for kind, class_name in ("musicgen", "Musicgen"), ("musicgen_melody", "MusicgenMelody"):
+    case(kind, dict(text_encoder=dict(T5, model_type="t5"), audio_encoder=ENCODEC, decoder=MUSIC),
+         encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
+         of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))),
+         f"{class_name}ForConditionalGeneration")
+    case(f"{kind}_decoder", MUSIC, decoder(0, 1), lambda model, n, t: model(input_ids=ids(2 * n, t)),
+         f"{class_name}ForCausalLM")
 SAM2 = dict(backbone_config=dict(model_type="sam2_hiera_det_model", hidden_size=8, image_size=[32, 32],
                                  blocks_per_stage=[1, 2], embed_dim_per_stage=[8, 16],
                                  num_attention_heads_per_stage=[1, 1], window_size_per_stage=[8, 8],
@@ -818,7 +806,7 @@ llava("granite4_vision", "granite4_vision_text", dict(SIGLIP, hidden_size=64), d
 
 CLASSES = [getattr(modeling_auto, f"MODEL_{name}MAPPING_NAMES") for name in (
     "FOR_IMAGE_TEXT_TO_TEXT_", "FOR_SPEECH_SEQ_2_SEQ_", "FOR_SEQ_TO_SEQ_CAUSAL_LM_", "FOR_CAUSAL_LM_", "FOR_MASKED_LM_",
-    "FOR_CTC_", "")]
+    "FOR_CTC_", "FOR_OBJECT_DETECTION_", "")]
 
 
 def build(kind, config, name=None):

@@ -30,9 +30,8 @@ def separate(weights, sizes, config):
 def gated(weights, sizes, config):
     """q and the gate of the output, head by head (2 H D, C), and k (Hkv D, C)."""
     q_and_gate, k = weights
-    head_dim = sizes.head_dim or q_and_gate.shape[1] // sizes.n_head
-    q = q_and_gate.unflatten(0, (sizes.n_head, 2, head_dim))[:, 0]
-    return q, k.unflatten(0, (sizes.n_kv_head or -1, head_dim))
+    q = q_and_gate.unflatten(0, (sizes.n_head, 2, -1))[:, 0].flatten(0, 1)
+    return separate([q, k], sizes, config)
 
 
 def blocks(weights, sizes, config):
@@ -62,9 +61,7 @@ def query_key_value(weights, sizes, config):
 def query_key(weights, sizes, config):
     """[q; k] (2 H D, C)."""
     [qk] = weights
-    head_dim = sizes.head_dim or qk.shape[1] // sizes.n_head
-    q, k = qk.unflatten(0, (2, sizes.n_head, head_dim))
-    return q, k
+    return separate(qk.chunk(2), sizes, config)
 
 
 def conv1d(weights, sizes, config):

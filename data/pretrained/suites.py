@@ -286,8 +286,9 @@ def is_training(member: Member) -> bool:
 def find_all(entries, revision: str | None = None, revisions: str | None = None, stride: int = 1,
              limit: int | None = None) -> tuple[list[Target], dict[str, CheckpointError]]:
     """The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found."""
-    if are_of_a_shell(entries) and not revisions:
-        return order({path: path for path in entries}, os.path.dirname(entries[0]), stride, limit), {}
+    paths = paths_of_a_shell(entries)
+    if paths and not revisions:
+        return order({path: path for path in paths}, os.path.dirname(paths[0]), stride, limit), {}
     targets, errors = [], {}
     for entry in entries:
         is_member = isinstance(entry, Member)
@@ -304,12 +305,13 @@ def find_all(entries, revision: str | None = None, revisions: str | None = None,
     return list(dict.fromkeys(targets)), errors
 
 
-def are_of_a_shell(entries) -> bool:
-    """Whether a shell has made these names of out/run/checkpoint-*: several in one folder, with steps in their names."""
-    if not all(isinstance(entry, str) and os.path.exists(entry) for entry in entries):
-        return False
-    folders_of_trainings = {os.path.dirname(path) for path in entries if CHECKPOINT.search(os.path.basename(path))}
-    return len(entries) > 1 and all(os.path.dirname(path) in folders_of_trainings for path in entries)
+def paths_of_a_shell(entries) -> list[str]:
+    """What a shell has made of out/run/checkpoint-*: several paths of one folder, with steps in their names. Else []."""
+    if len(entries) < 2 or not all(isinstance(entry, str) and os.path.exists(entry) for entry in entries):
+        return []
+    paths = [entry.rstrip("/") for entry in entries]
+    folders_of_trainings = {os.path.dirname(path) for path in paths if CHECKPOINT.search(os.path.basename(path))}
+    return paths if all(os.path.dirname(path) in folders_of_trainings for path in paths) else []
 
 
 def are_trainings(targets: list[Target]) -> bool:

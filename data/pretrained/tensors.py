@@ -167,10 +167,11 @@ def read_pickle(folder: Folder, file: str, size: int) -> tuple[dict, dict[int, t
     """
     with zipfile.ZipFile(io.BufferedReader(Ranges(folder, file, size), HEAD)) as zipped:
         records = find_records(zipped)
-        if records is None:
-            return None
         prefix = zipped.namelist()[0].partition("/")[0]
-        data_pkl = zipped.read(f"{prefix}/data.pkl")  # and compares its checksum
+        pickled = zipped.getinfo(f"{prefix}/data.pkl")
+        if records is None or not pickled.CRC:  # torch can be told to write no checksums
+            return None
+        data_pkl = zipped.read(pickled)  # and compares its checksum
     small, place_at = io.BytesIO(), {}
     with zipfile.ZipFile(small, "w") as empty:
         empty.writestr("archive/data.pkl", data_pkl)
@@ -199,8 +200,7 @@ def find_records(zipped: zipfile.ZipFile) -> dict[str, tuple[int, int]] | None:
             end -= 24 if max(info.file_size, info.header_offset) >= 0xFFFFFFFF else 16  # the descriptor
             begin = end - info.file_size
             aligned = begin % ALIGNMENT == 0 and begin > info.header_offset
-            stored = info.compress_type == zipfile.ZIP_STORED and info.CRC  # torch can be told to write no checksum
-            if not (aligned and stored):
+            if not aligned or info.compress_type != zipfile.ZIP_STORED:
                 return None
         records[name] = end - info.file_size, end
     return records

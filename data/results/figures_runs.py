@@ -1,5 +1,7 @@
 """
-The pictures of training runs: one run, and comparisons. Blue is an encoder and purple a decoder.
+The pictures of training runs: one run, comparisons, and the authors' runs beside ours.
+
+Blue is the first encoder and purple the first decoder. Dark layers are at the bottom of a network, light ones at its top.
 """
 
 import functools
@@ -9,13 +11,17 @@ import math
 import numpy as np
 
 from data.results import compare
-from data.results.figures import (OTHERS, colour_of, figure, layer_colour, plain, put_legend, put_null, put_titles,
-                                  put_zero, share_limits)
-from data.results.records import FREE
+from data.results.figures import (DECODER, ENCODER, OTHERS, colour_of, draw_quartiles, figure, layer_colour, plain,
+                                  put_legend, put_null, put_titles, put_zero, share_limits, short)
+from data.results.published import Trajectory
+from data.results.tables import SCORES
 
-DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (3, 1)), (0, (8, 2, 1, 2))]
-MAX_STARTS = 4  # with more, the dash tells the scale, and the colour the start: colours are more easily told apart
+DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, every seed is drawn
+MAX_BANDS = 6  # arms; with more, the bands of their seeds would cover each other
+MAX_COLUMNS = 6
+N_LAYERS = [12, 4]  # of the authors' runs
+CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
 
 
 # ---- one run -----------------------------------------------------------------------------------------------------
@@ -29,24 +35,26 @@ def plot_run(record, path):
         loss.plot(record.eval_steps, record.val_loss, color="black", label="validation loss")
         loss.set(ylabel="loss [nats/token]", xlabel="step")
         for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
-            draw_layers(axis, [record], score)
+            draw_layers(axis, record.steps, record.layers[score][None])
+            axis.set(ylabel=f"{score} of $W_{{qk}}$")
             put_null(axis, score, record.config["n_embd"], record.config["n_embd"])
-        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
+        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer; grey: random matrices"])
         loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
         of_losses, _ = loss.get_legend_handles_labels()
         of_layers, _ = symmetry.get_legend_handles_labels()
         put_legend(loss, of_losses + of_layers)
 
 
-def draw_layers(axis, records, score):
-    """A line for each layer over the steps: the mean over the runs of one arm."""
-    steps, values = stack_scores(records, [record.layers[score] for record in records])  # (S,), (seeds, S, L)
+def draw_layers(axis, steps, values):
+    """values (seeds, S, L): for each layer the mean over seeds, and a band from the lowest seed to the highest."""
     n_layer = values.shape[2]
     for layer in range(n_layer):
-        axis.plot(steps, values[:, :, layer].mean(0), color=layer_colour(layer, n_layer),
-                  label=f"layer {layer}")
+        colour = layer_colour(layer, n_layer)
+        of_seeds = values[:, :, layer]  # (seeds, S)
+        axis.plot(steps, of_seeds.mean(0), color=colour, label=f"layer {layer}")
+        axis.fill_between(steps, of_seeds.min(0), of_seeds.max(0), color=colour, alpha=0.15, lw=0)
     put_zero(axis)
-    axis.set(xlabel="step", ylabel=f"{score} of $W_{{qk}}$")
+    axis.set(xlabel="step")
 
 
 def stack_curves(steps, curves):
@@ -70,100 +78,53 @@ def stack_scores(records, curves):
 
 
 def styles(arms):
-    """
-    The line style of every arm: {arm: dict(color, ls)}.
-
-    The colour tells the scale of q, k and v, and the dash the start and whatever else an arm has changed. If there are
-    more than MAX_STARTS of the latter, it is the other way round. The first encoder is blue, the first decoder purple.
-    """
-    colours, dashes = {}, {}  # (causal, scale) -> colour, start -> dash; or the other way round
-    more_colours = itertools.cycle(OTHERS)
-    more_dashes = itertools.cycle(DASHES)
-    by_scale = colour_is_scale(arms)
+    """{arm: dict(color, ls)}"""
+    pairs = ((colour, dash) for dash in itertools.cycle(DASHES) for colour in OTHERS)
+    first = {False: ENCODER, True: DECODER}
     found = {}
     for name, records in arms.items():
-        config = records[0].config
-        causal = config["causal"]
-        scale = config["qk_std"], config["v_std"]
-        start = start_of(config, arms)
-        if by_scale:
-            coloured, dashed = (causal, scale), start
-        else:
-            coloured, dashed = (causal, start), scale
-        if coloured not in colours:
-            is_first = causal not in [other_causal for other_causal, _ in colours]
-            colours[coloured] = colour_of(causal) if is_first else next(more_colours)
-        if dashed not in dashes:
-            dashes[dashed] = next(more_dashes)
-        found[name] = dict(color=colours[coloured], ls=dashes[dashed])
+        colour, dash = first.pop(records[0].config["causal"], None), "-"
+        if colour is None:
+            colour, dash = next(pairs)
+        found[name] = dict(color=colour, ls=dash)
     return found
-
-
-def colour_is_scale(arms):
-    """Whether there are so few starts that the colour can tell the scale."""
-    starts = {start_of(records[0].config, arms) for records in arms.values()}
-    return len(starts) <= MAX_STARTS
-
-
-def start_of(config, arms):
-    """A text with the values of all keys in which arms differ, except for the scale and the mask."""
-    differing = []
-    for key in sorted(config.keys() - FREE - {"causal", "qk_std", "v_std"}):
-        values = {str(records[0].config[key]) for records in arms.values()}
-        if len(values) > 1:
-            differing.append(f"{key}={config[key]}")
-    return " ".join(differing)
 
 
 def plot_runs(arms, outcomes, level, curves, path):
     """
-    Figures 3, S3, S5, and more: when each run leaves the plateau, its final loss, the symmetry of the change of W_qk,
-    and how much heads differ.
+    Figures 3 and S5: losses and scores over the steps.
 
-    arms: {name: its records, one per seed}. outcomes: from compare.find_outcomes. curves: {name: (steps, loss)},
-    drawn in grey under the losses. level: None if no run comes to it, and then its panel is empty.
+    arms: {name: its records, one per seed}. outcomes: from compare.find_outcomes. level: the loss that is marked, or
+    None. curves: {name: (steps, loss)}, drawn in grey under the losses.
     """
     arms = {name: compare.counted(records) for name, records in arms.items()}
     style = styles(arms)
-    with figure(path, [1, 1, 1, 1], rows=2, inches=3.8) as axes:
-        (loss, leaving, ends, symmetry), (directionality, updates, spread, empty) = axes
+    has_one_task = len({compare.conditions(records[0].config) for records in arms.values()}) == 1
+    with figure(path, [1.2, 1, 1.2, 1.2] if has_one_task else [1, 1, 1]) as axes:
+        loss, *ends, symmetry, directionality = axes[0]
         for steps, values in curves.values():
             loss.plot(steps, values, color="0.75", lw=0.8, zorder=0)
+        if level is not None:
+            loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
         for name, records in arms.items():
             draw_losses(loss, records, name, style[name])
-            for axis, score in (symmetry, "symmetry"), (directionality, "directionality"), (updates, "update_symmetry"):
-                draw_medians(axis, records, score, style[name], band=len(arms) <= 6)
-            steps, values = stack_scores(records, [record.symmetry_std for record in records])  # (S,), (seeds, S)
-            spread.plot(steps, values.mean(0), **style[name])
+            for axis, score in (symmetry, "symmetry"), (directionality, "directionality"):
+                draw_medians(axis, records, score, style[name], band=len(arms) <= MAX_BANDS)
         loss.set(ylabel="nats/token", ylim=loss_limits(arms, level))
-        draw_dots(ends, outcomes, style, [outcome.losses for outcome in outcomes], np.mean)
-        if level is None:
-            leaving.axis("off")
-        else:
-            loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
-            draw_dots(leaving, outcomes, style, [outcome.first_steps for outcome in outcomes], np.median)
-            mark_not_left(leaving, arms, outcomes, style)
+        if has_one_task:
+            draw_ends(ends[0], outcomes, style)
         config = next(iter(arms.values()))[0].config
         put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
-        for axis in symmetry, directionality, updates:
-            put_zero(axis)
-        for axis in loss, leaving, symmetry, directionality, updates, spread:
+        put_zero(symmetry)
+        put_zero(directionality)
+        for axis in loss, symmetry, directionality:
             axis.set(xlabel="step")
-        ends.set(xlabel="nats/token", yticklabels=[])
-        empty.axis("off")
-        titles = {
-            loss: "validation loss",
-            leaving: f"first step at {level} nats/token; bar: median",
-            ends: "loss at the end; bar: mean",
-            symmetry: "symmetry of $W_{qk}$",
-            directionality: "directionality of $W_{qk}$; grey: random matrices",
-            updates: "symmetry of the change of $W_{qk}$",
-            spread: "standard deviation of symmetry over heads",
-        }
-        if level is None:
-            del titles[leaving]
-        put_titles(titles.keys(), titles.values())
-        put_legend_of_arms(empty, loss, arms)
+        titles = ["validation loss", "loss at the end; bar: mean"] if has_one_task else ["validation loss, of several tasks"]
+        put_titles(axes[0], titles + ["symmetry of $W_{qk}$", "directionality; grey: random"])
+        handles, _ = loss.get_legend_handles_labels()
+        loss.figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=5,
+                           title=f"seeds: {seeds_of(arms)}. Scores: median over layers, mean of seeds; "
+                                 "bands: lowest to highest seed", title_fontsize=8)
 
 
 def draw_losses(axis, records, name, style):
@@ -193,65 +154,96 @@ def loss_limits(arms, level):
     return low - 0.05 * (high - low), high + 0.1 * (high - low)
 
 
-def draw_dots(axis, outcomes, style, values, middle):
-    """A row for each arm: a dot for each seed, and a bar for their middle. Values that are not finite are left out."""
-    for i, (outcome, points) in enumerate(zip(outcomes, values)):
-        colour = style[outcome.name]["color"]
-        seen = points[np.isfinite(points)]
-        axis.plot(seen, [i] * len(seen), ".", color=colour, alpha=0.6)
-        if np.isfinite(middle(points)):
-            axis.plot([middle(points)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
-    axis.locator_params(axis="x", nbins=5)
-    names = [plain(outcome.name) for outcome in outcomes]
-    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))  # the first at the top
-
-
-def mark_not_left(axis, arms, outcomes, style):
-    """Write to the right of the last step how many seeds never came to the level."""
-    end = max(record.eval_steps[-1] for records in arms.values() for record in records)
-    axis.axvline(end, color="0.8", lw=0.8)
-    axis.set_xlim(None, 1.02 * end)
+def draw_ends(axis, outcomes, style):
+    """A row for each arm: a dot for the last loss of each seed, and a bar for their mean."""
     for i, outcome in enumerate(outcomes):
-        missing = np.isinf(outcome.first_steps).sum()
-        if missing:
-            axis.annotate(f"{missing} not left", (1, i), xycoords=("axes fraction", "data"), fontsize=7, va="center",
-                          color=style[outcome.name]["color"], xytext=(2, 0), textcoords="offset points")
+        colour = style[outcome.name]["color"]
+        axis.plot(outcome.losses, [i] * len(outcome.losses), ".", color=colour, alpha=0.6)
+        axis.plot([outcome.losses.mean()] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
+    axis.locator_params(axis="x", nbins=4)
+    names = [short(outcome.name) for outcome in outcomes]
+    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))  # the first at the top
+    axis.set(xlabel="nats/token")
 
 
-def put_legend_of_arms(empty, loss, arms):
-    """Put the legend in the panel without data."""
-    counts = [len(records) for records in arms.values()]
-    seeds = f"{min(counts)}"
-    if max(counts) > min(counts):
-        seeds += f" to {max(counts)}"
-    meaning = "colour: scale, dash: start" if colour_is_scale(arms) else "colour: start, dash: scale"
-    handles, _ = loss.get_legend_handles_labels()
-    empty.legend(handles=handles, loc="center", frameon=False, fontsize=8, ncols=1 + len(arms) // 13, handlelength=4,
-                 title=f"seeds: {seeds}; {meaning}", title_fontsize=8)
+def seeds_of(arms):
+    counts = {len(records) for records in arms.values()}
+    return " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
 
 
-def plot_arms(arms, path):
-    """Figures 3 c and d, S4: the scores of every layer over steps, a column for each arm, means over seeds."""
-    arms = {name: compare.counted(records) for name, records in arms.items()}
-    n_columns = min(len(arms), 7)
-    n_rows = math.ceil(len(arms) / n_columns)
+# ---- every layer, and the authors' runs --------------------------------------------------------------------------
+
+
+def plot_layers(trajectories, arms, path):
+    """Figures 3 c and d, S4: the scores of every layer over steps, a column for each run or arm."""
+    columns = [(f"{run.name}, one run", run.steps, {score: getattr(run, score)[None] for score in SCORES})
+               for run in trajectories]
+    for name, records in arms.items():
+        records = compare.counted(records)
+        values = {score: stack_scores(records, [record.layers[score] for record in records]) for score in SCORES}
+        steps, _ = values["symmetry"]
+        columns.append((f"{name}, seeds: {len(records)}", steps, {score: found for score, (_, found) in values.items()}))
+    n_columns = min(len(columns), MAX_COLUMNS)
+    n_rows = math.ceil(len(columns) / n_columns)
     with figure(path, [1] * n_columns, rows=2 * n_rows) as axes:
-        of_symmetry, of_directionality = list(axes[0::2].flat), list(axes[1::2].flat)  # every other row
-        for records, symmetry, directionality in zip(arms.values(), of_symmetry, of_directionality):
-            draw_layers(symmetry, records, "symmetry")
-            draw_layers(directionality, records, "directionality")
-        put_titles(of_symmetry, [f"{plain(name)}, seeds: {len(records)}" for name, records in arms.items()])
-        for panels in of_symmetry, of_directionality:
-            share_scale(panels[: len(arms)])
-            for empty in panels[len(arms) :]:
+        for number, score in enumerate(SCORES):
+            panels = list(axes[number::2].flat)  # every other row
+            for axis, (title, steps, values) in zip(panels, columns):
+                draw_layers(axis, steps, values[score])
+                axis.set_title(plain(title.replace("--", " ")), fontsize=7, loc="left")
+            share_axes(panels[: len(columns)], score)
+            for empty in panels[len(columns) :]:
                 empty.axis("off")
-        deepest = max(axes.flat, key=lambda axis: len(axis.lines))
-        put_legend(deepest)
+        put_legend(max(axes.flat, key=lambda axis: len(axis.lines)))
 
 
-def share_scale(axes):
-    """Give all panels of a score the same range, with numbers in the first column only."""
+def plot_trajectories(trajectories, arms, path):
+    """
+    Figures 3 a and b, S3: the authors' runs, a column for each depth and corpus: median and quartiles over layers.
+
+    arms: {name: its records, one per seed}. Their means over seeds are drawn in a last column. It may be empty.
+    """
+    columns = {}
+    for n_layer, (corpus, title) in itertools.product(N_LAYERS, CORPORA.items()):
+        shown = [run for run in trajectories if run.n_layer == n_layer and run.corpus == corpus]
+        if shown:
+            columns[f"{n_layer} layers, {title}: one run each"] = shown
+    if arms:
+        columns["ours: means of seeds"] = [mean_over_seeds(records) for records in arms.values()]
+    of_ours = styles(arms)
+    with figure(path, [1] * len(columns), rows=2) as axes:
+        for row, score in zip(axes, SCORES):
+            for axis, (title, shown) in zip(row, columns.items()):
+                for run in shown:
+                    style = of_ours.get(run.name, dict(color=colour_of(run.causal)))
+                    draw_quartiles(axis, run.steps, getattr(run, score), label=plain(run.name), **style)
+                put_zero(axis)
+                axis.set_title(title, fontsize=7, loc="left")
+            share_axes(row, score)
+        for label, colour in ("their encoders", ENCODER), ("their decoders", DECODER):
+            axes[0, 0].plot([], [], color=colour, label=label)
+        handles = axes[0, 0].get_legend_handles_labels()[0][-2:]
+        if arms:
+            handles += axes[0, -1].get_legend_handles_labels()[0]
+        axes[0, 0].figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8,
+                                 title="lines: median over layers; bands: quartiles", title_fontsize=8)
+
+
+def mean_over_seeds(records):
+    """The mean over the runs of one arm, as a Trajectory, at the steps that all of them have."""
+    values = {score: stack_scores(records, [record.layers[score] for record in records]) for score in SCORES}
+    steps, _ = values["symmetry"]  # (S,), (seeds, S, L)
+    means = {score: found.mean(0) for score, (_, found) in values.items()}  # (S, L)
+    config = records[0].config
+    return Trajectory(records[0].arm, config["n_layer"], config["causal"], "ours", steps, **means)
+
+
+def share_axes(axes, score):
+    """Give the panels of a score the same range, with numbers at the left edge only, and steps in thousands."""
     share_limits(axes)
     for axis in axes:
+        axis.locator_params(axis="x", nbins=4)
+        axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
+        axis.set(xlabel="step", ylabel=score)
         if not axis.get_subplotspec().is_first_col():
             axis.set(ylabel="", yticklabels=[])

@@ -72,9 +72,10 @@ def positive(text):
 
 def check(args):
     """Refuse now what would otherwise fail after the work is done, or lose a file."""
+    require(args.paper or not args.offline, "--offline goes with --paper")
     try:
-        torch.zeros(1, device=args.device).item()
-    except (RuntimeError, AssertionError) as e:  # torch asserts where it was built without CUDA
+        torch.zeros(1, dtype=torch.float64, device=args.device).item()
+    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     flags = {}  # a path -> the option that names it
     for flag in "csv", "plot", "matrices":

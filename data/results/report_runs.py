@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from data.results import compare, figures_published, figures_runs, published, records
+from data.results import compare, figures_runs, published, records
 from data.results.report import show
 from data.results.runs import RunError, require
 
@@ -78,13 +78,12 @@ def draw_runs(arms, outcomes, level, curves, trajectories, path):
     """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
     path_of_layers = path.with_stem(path.stem + "_layers")
     if trajectories:
-        figures_published.plot_trajectories(trajectories, arms, path)
-        figures_published.plot_trajectory_layers(trajectories, arms, path_of_layers)
+        figures_runs.plot_trajectories(trajectories, arms, path)
     elif outcomes:
         figures_runs.plot_runs(arms, outcomes, level, curves, path)
-        figures_runs.plot_arms(arms, path_of_layers)
     else:
         raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")
+    figures_runs.plot_layers(trajectories, arms, path_of_layers)
 
 
 # Below the table of a comparison: what its columns hold.
