@@ -73,7 +73,7 @@ def symmetry(m):
 
 def directionality(m, gamma=GAMMA):
     """
-    d = (rows - columns) / (rows + columns) of m (..., n, n): 1 if only rows stand out, -1 if only columns, 0 if none do.
+    d = (rows - columns) / (rows + columns) of m (..., n, n): 1 if only rows stand out, -1 if only columns, 0 if none.
 
     rows is the excess of the row norms: a norm counts by how much it exceeds mean + gamma * standard deviation of all
     row norms, or not at all. columns is the same of the columns. The published tables hold this variant.
@@ -247,8 +247,10 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
                 head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
                 rows.append(tables.ModelScore(source, "", stack.name, layer.index, head, n, r,
                                               "published" if published else "wqk", gamma, *map(float, values)))
-        facts = {stack.name: tables.Facts(checkpoint.n_params, stack.causal, find_modality(checkpoint.config, stack.name))
-                 for stack in stacks}
+        facts = {}
+        for stack in stacks:
+            modality = find_modality(checkpoint.config, stack.name)
+            facts[stack.name] = tables.Facts(checkpoint.n_params, stack.causal, modality)
         # The corner of W_qk is the product of the first rows of both factors.
         corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER]))
         # The note goes to stderr: what was read, and what this checkpoint does not hold.

@@ -74,15 +74,6 @@ def test_norms_that_are_equal_but_for_rounding_do_not_stand_out():
         assert directionality(wqk(q, k)).item() == directionality_eq17(wqk(q, k)).item() == 0
 
 
-@pytest.mark.parametrize("r", [4, 50])
-def test_transposing_keeps_symmetry_and_turns_directionality_around(r):
-    w_q, w_k = factors(64, r)
-    one, other = scores(w_q, w_k), scores(w_k, w_q)
-    assert one.symmetry.item() == pytest.approx(other.symmetry.item(), abs=1e-6)
-    assert one.directionality.item() == pytest.approx(-other.directionality.item(), abs=1e-6) != 0
-    assert one.directionality_eq17.item() == pytest.approx(-other.directionality_eq17.item(), abs=1e-6) != 0
-
-
 def test_nan_is_not_read_as_nothing_stands_out():
     m = torch.eye(4).index_fill(0, torch.tensor([1]), float("nan"))
     assert symmetry(m).isnan() and directionality(m).isnan() and directionality_eq17(m).isnan()
@@ -141,15 +132,6 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     whole = sum(q.double() @ w_k[0].double().T for q in w_q)
     found = analyze.score_layer(w_q, w_k)[0]
     assert [x.item() for x in found] == pytest.approx(defined(whole), abs=1e-4)
-
-
-def test_queries_that_avoid_the_main_direction_of_the_keys_are_scored_to_1e_4():
-    torch.manual_seed(0)
-    directions = torch.linalg.qr(torch.randn(16, 16))[0]
-    w_k = torch.randn(200, 16) * torch.tensor([1e5] + [1.0] * 15) @ directions.T
-    w_q = torch.randn(200, 15) @ directions[:, 1:].T
-    found = [x.item() for x in scores(w_q, w_k)]
-    assert found == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-4)
 
 
 @pytest.mark.parametrize("r", [8, 50])
@@ -217,15 +199,6 @@ def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
         assert (row["matrix"], *numbers) in found, row["name"]
 
 
-def test_models_csv_is_whole():
-    rows = sources.known_models()
-    assert len({(row["name"], row["stack"]) for row in rows}) == len(rows) > 150
-    for row in rows:
-        assert "/" in row["hub_id"] and row["modality"] in figures.MARKERS and row["causal"] in "01"
-        assert float(row["symmetry_q1"]) <= float(row["symmetry"]) <= float(row["symmetry_q3"])
-        assert row["matrix"] in {"wqk", "tiled_kv", "head_space", "cross_attention", "random_init"}
-
-
 # ---- the command -------------------------------------------------------------------------------------------------
 
 BERT = BertConfig(vocab_size=30, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
@@ -269,9 +242,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
     ("--device=foo", "cannot be used here"), ("--device=meta", "cannot be used here"),
     ("--plot=x.abc", "its name ends in none of"), ("--matrices=x.abc", "its name ends in none of"),
     ("--csv=notes.txt", "holds something else, which would be lost"),
-    ("--csv=.", "is a folder"), ("--plot=notes.txt/x.png", "cannot be written"), ("--matrices=", "is empty"),
-    ("--csv=a.png --plot=a.png", "--plot=a.png is the file of --csv as well"),
-    ("--plot=a.png --matrices=b/../a.png", "is the file of --plot as well")])
+    ("--csv=.", "is a folder"), ("--plot=notes.txt/x.png", "cannot be written"), ("--matrices=", "is empty")])
 def test_what_would_fail_after_the_work_or_lose_a_file_is_one_line_before_it(tmp_path, monkeypatch, option, words):
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("mine")
@@ -299,12 +270,6 @@ def test_a_name_with_control_characters_does_not_reach_the_terminal(tmp_path, ca
         assert run("--hf", *names) == 0
         out, err = capsys.readouterr()
         assert "\x1b" not in out + err and "m?[31m" in out and "m?[31m" in err
-
-
-def test_a_model_named_twice_counts_once(tmp_path):
-    folder = model(BERT, tmp_path / "m")
-    assert run("--hf", folder, folder, "--csv", str(tmp_path / "s.csv")) == 0
-    assert len(read(tmp_path / "s.csv")) == 3
 
 
 def test_a_head_of_zeros_is_nan_in_the_csv_and_the_layer_has_its_score(tmp_path):

@@ -77,14 +77,11 @@ def check(args):
         torch.zeros(1, dtype=torch.float64, device=args.device).item()
     except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
-    flags = {}  # a path -> the option that names it
     for flag in "csv", "plot", "matrices":
         path = getattr(args, flag)
         if path is None:
             continue
         require_writable(flag, path)
-        other = flags.setdefault(Path(path).resolve(), flag)
-        require(other == flag, f"--{flag}={path} is the file of --{other} as well: give another name")
         formats = figures.formats()
         ending = Path(path).suffix[1:] or "png"
         require(flag == "csv" or ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")

@@ -390,16 +390,6 @@ def is_miscoloured(model):
     return model["drawn_as"] not in ("", kind)
 
 
-def remark(model):
-    """What a reader of the figure should know about this row of models.csv, or ""."""
-    remarks = [model["matrix"]] if model["matrix"] != "wqk" else []
-    if is_miscoloured(model):
-        remarks.append(f"drawn as {model['drawn_as']}")
-    if model["layers"] != model["of_layers"]:
-        remarks.append(f"{model['layers']} of {model['of_layers']} layers")
-    return ", ".join(remarks)
-
-
 def read_printed_tables():
     """Tables S2 and S3, row by row, down the left half and then down the right half."""
     with open(PRINTED_TABLES, newline="") as f:
