@@ -60,7 +60,18 @@ def runs_of_file(path):
 
 def runs_of_csv(path):
     """The same of a CSV file that data/results/records.py has written, where base is the most similar config file."""
-    shared, special, table = {}, {}, []  # config of all arms; {arm: its own}; the other lines
+    configs, table = parse_comparison(path)
+    if not configs:
+        raise ConfigError(f"{path} has no lines '# config': expected a file that analyze.py --runs --csv wrote")
+    bases = {base: vars(load([base])) for base in config_files("config")}
+    nearest = {arm: most_similar(config, bases) for arm, config in configs.items()}
+    runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in csv.DictReader(table))  # a run has many rows
+    return [(arm, seed, *nearest[arm]) for arm, seed in sorted(runs, key=lambda run: run[1])]
+
+
+def parse_comparison(path):
+    """The CSV file of a comparison -> {arm: its configuration}, the lines of its table."""
+    shared, special, table = {}, {}, []  # what all arms share; {arm: its own}
     for line in Path(path).read_text().splitlines():
         comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
         if comment is None:
@@ -69,12 +80,7 @@ def runs_of_csv(path):
             shared = json.loads(comment[2])
         else:
             special[comment[1]] = json.loads(comment[2])
-    if not special:
-        raise ConfigError(f"{path} has no lines '# config': expected a file that analyze.py --runs --csv wrote")
-    bases = {base: vars(load([base])) for base in config_files("config")}
-    nearest = {arm: most_similar(shared | config, bases) for arm, config in special.items()}
-    runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in csv.DictReader(table))  # a run has many rows
-    return [(arm, seed, *nearest[arm]) for arm, seed in sorted(runs, key=lambda run: run[1])]
+    return {arm: shared | own for arm, own in special.items()}, table
 
 
 def most_similar(config, bases):

@@ -1,7 +1,7 @@
 """
 How fast, against what people would use instead, as ratios within one run:
 
-    python tests/bench.py                # or some of: layer updates bin train memory data
+    python tests/bench.py                # or some of: layer updates train memory
     python tests/bench.py --cpu train    # the CPU time of one thread, on a machine that does other work as well
 
 A ratio above 1 means that ours is faster, or smaller. Both sides do the same work on the same machine with the same
@@ -10,11 +10,9 @@ two cores; on a GPU the rows train and memory are BERT of 12 layers, in bfloat16
 """
 
 import argparse
-import itertools
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -29,13 +27,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 import analyze
 import train
-from config import load
-from config._place import Place
-from data import tokens
 from data.batches import get_batch
-from data.pretrained.layouts import find_stacks
-from data.pretrained.sources import open_checkpoint
-from data.stdlib import prepare
 from model import ModelConfig, Transformer
 
 GPU = torch.cuda.is_available()
@@ -70,7 +62,8 @@ def head(*cells):
 
 
 def row(name, *numbers):
-    print(f"| {name} | " + " | ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in numbers) + " |", flush=True)
+    cells = [f"{x:.3g}" for x in numbers]
+    print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------
@@ -125,22 +118,6 @@ def bench_updates():
     step = training_step(model, lambda: model(idx, targets, positions), "float32")
     row("every layer and head of BERT 12, and their updates; a step of 2 x 512",
         *ratio(step, lambda: analyze.score_rows(0, 12, factors, before), 3, 1))
-
-
-def bench_bin():
-    """The bytes that are read of a file are as many as would travel from the Hub."""
-    head("the queries and keys of a pytorch_model.bin", "whole / ours", "whole [bytes]", "ours [bytes]")
-    model = BertForMaskedLM(BertConfig())
-    with tempfile.TemporaryDirectory() as folder:
-        model.config.save_pretrained(folder)
-        torch.save(model.state_dict(), Path(folder, "pytorch_model.bin"))
-        with open_checkpoint(folder) as checkpoint:
-            shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-            layers = [layer for stack in find_stacks(checkpoint.config, shapes) for layer in stack.layers]
-            for _ in checkpoint.stream([layer.names for layer in layers]):
-                pass
-            row("BERT 12 with its head, float32", checkpoint.size / checkpoint.bytes_read, checkpoint.size,
-                checkpoint.bytes_read)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -244,20 +221,7 @@ def peak_resident():
     return 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 
 
-def bench_data():
-    """The loader alone against training, both of config/tiny.py."""
-    with tempfile.TemporaryDirectory() as folder:
-        prepare.main(["--tokenizer=bytes", f"--out_dir={folder}"])
-        cfg = load([str(ROOT / "config" / "tiny.py")])
-        trainer = train.Trainer(cfg, Place(0, 1, torch.device("cpu")), tokens.load(folder))
-        ready, steps = trainer.loader.train_batch(0), itertools.count()
-        head("data", "step / batch", "training step [s]", "making its batch [s]")
-        row("config/tiny.py",
-            *ratio(lambda: trainer.train_step(ready), lambda: trainer.loader.train_batch(next(steps)), 40))
-
-
-ROWS = dict(layer=bench_layer, updates=bench_updates, bin=bench_bin, train=bench_train, memory=bench_memory,
-            data=bench_data)
+ROWS = dict(layer=bench_layer, updates=bench_updates, train=bench_train, memory=bench_memory)
 
 
 def main(argv):

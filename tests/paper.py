@@ -45,7 +45,7 @@ def fresh(T, C, H, causal=False, n_layer=1):
 
 
 def batch_of(causal, B, T):
-    """Real text, as train.py gives it to the model: idx (B, T), targets (B, T or K), and of an encoder positions (B, K)."""
+    """Real text, as train.py gives it to a model: idx (B, T), targets (B, T or K), of an encoder positions (B, K)."""
     begin = torch.randint(len(TEXT) - T, (B, 1))
     idx = TEXT[begin + torch.arange(T + 1)]  # (B, T + 1)
     if causal:

@@ -303,65 +303,47 @@ def entry(dtype, shape, start, end):
 
 
 GOOD = {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 8, 16)}
-LIES = {
-    "a hole": (GOOD | {"b": entry("F32", [2], 12, 20)}, 20),
-    "an overlap": (GOOD | {"b": entry("F32", [2], 4, 12)}, 12),
-    "the end beyond the file": (GOOD, 15),
-    "bytes after the end": (GOOD, 17),
-    "a shape of another size": (GOOD | {"b": entry("F32", [3], 8, 16)}, 16),
-    "a dtype of another size": (GOOD | {"b": entry("F16", [2], 8, 16)}, 16),
-    "an unknown dtype": (GOOD | {"b": entry("float", [2], 8, 16)}, 16),
-    "a negative shape": (GOOD | {"b": entry("F32", [-1, -2], 8, 16)}, 16),
-    "a missing key": (GOOD | {"b": {"dtype": "F32", "shape": [2]}}, 16),
-    "no table": (GOOD | {"b": 7}, 16),
-    "a list": ([GOOD], 16),
-    "no JSON": (b"{not json}", 16),
-}
+LIES = [  # the header, and how many bytes of data there are
+    (GOOD | {"b": entry("F32", [2], 12, 20)}, 20),  # a hole
+    (GOOD | {"b": entry("F32", [2], 4, 12)}, 12),  # an overlap
+    (GOOD, 15),
+    (GOOD, 17),
+    (GOOD | {"b": entry("F32", [3], 8, 16)}, 16),  # a shape of another size
+    (GOOD | {"b": entry("F16", [2], 8, 16)}, 16),  # a dtype of another size
+    (GOOD | {"b": entry("float", [2], 8, 16)}, 16),
+    (GOOD | {"b": entry("F32", [-1, -2], 8, 16)}, 16),
+    (GOOD | {"b": {"dtype": "F32", "shape": [2]}}, 16),
+    (b"{not json}", 16),
+]
+FIRST = next(iter(SHARDS))
+INDEX_FILE = "model.safetensors.index.json"
+INDEXES = [(INDEX["weight_map"] | {"new": FIRST}, "'new'"), ({"a": "none.safetensors"}, "none.safetensors"),
+           ({"a": "../toy/" + FIRST}, "is not there"), ({}, "weight_map"), ([], "weight_map")]
+DAMAGED = [  # files, and what is said of them
+    *[({"model.safetensors": with_header(header, bytes(n))}, "model.safetensors") for header, n in LIES],
+    *[({"model.safetensors": data}, "model.safetensors")
+      for data in (b"1234567", b"\xff" * 64, FILE[:40], b"<html>" + bytes(99))],
+    ({"model.safetensors": FILE[:-1]}, "cut short"),
+    *[(SHARDED | {INDEX_FILE: json.dumps({"weight_map": index}).encode()}, words) for index, words in INDEXES],
+    (SHARDED | {INDEX_FILE: b"{"}, INDEX_FILE),
+    ({file: data for file, data in SHARDED.items() if file != FIRST}, FIRST),
+    *[(SINGLE | {"config.json": text}, "config.json is not a JSON object")
+      for text in (b"[]", b"null", b"", b"[" * 10**5)],
+]
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_header_that_lies_is_refused(tmp_path, lie):
-    header, n_bytes = LIES[lie]
-    file = with_header(header, bytes(range(1, n_bytes + 1)))
-    assert "model.safetensors" in refusal(folder(tmp_path / "toy", {"model.safetensors": file}), [["a"]])
+@pytest.mark.parametrize("files, words", DAMAGED)
+def test_what_is_damaged_is_refused_in_one_line(hub, tmp_path, files, words):
+    hub.add("org/toy", {"config.json": CONFIG} | files)
+    for source in folder(tmp_path / "toy", {"config.json": CONFIG} | files, config=None), "org/toy":
+        assert words in refusal(source)
 
 
-@pytest.mark.parametrize("data", [b"", b"1234567", b"\xff" * 64, FILE[:40], b"<html>" + bytes(99)])
-def test_a_file_cut_short_in_its_header_is_refused(hub, tmp_path, data):
-    assert "model.safetensors" in refusal(folder(tmp_path / "toy", {"model.safetensors": data}))
-    hub.add("org/toy", SINGLE | {"model.safetensors": data})
-    refusal("org/toy")
-
-
-def test_a_file_cut_short_in_its_data_is_refused(hub, tmp_path):
-    hub.add("org/toy", SINGLE | {"model.safetensors": FILE[:-1]})
-    local = folder(tmp_path / "toy", {"model.safetensors": FILE[:-1]})
-    assert "cut short" in refusal("org/toy") and "cut short" in refusal(local)
-    (local / "model.safetensors").write_bytes(FILE)
-    with open_checkpoint(str(local)) as opened, pytest.raises(CheckpointError, match="cut short"):
-        os.truncate(local / "model.safetensors", 5000)
+def test_a_file_that_is_cut_short_while_it_is_read_is_refused(tmp_path):
+    toy = folder(tmp_path / "toy", SINGLE)
+    with open_checkpoint(str(toy)) as opened, pytest.raises(CheckpointError, match="cut short"):
+        os.truncate(toy / "model.safetensors", 5000)
         list(opened.stream(GROUPS))
-
-
-def test_an_index_that_lies_is_refused(tmp_path):
-    toy, first = folder(tmp_path / "toy", SHARDED), next(iter(SHARDS))
-    index = toy / "model.safetensors.index.json"
-    lies = [(INDEX["weight_map"] | {"new": first}, "'new'"), ({"a": "none.safetensors"}, "none.safetensors"),
-            ({"a": "../toy/" + first}, "is not there"), ({}, "weight_map"), ([], "weight_map")]
-    for weight_map, told in lies:
-        index.write_text(json.dumps({"weight_map": weight_map}))
-        assert told in refusal(toy)
-    index.write_text("{")
-    assert index.name in refusal(toy)
-    folder(toy, SHARDED)
-    (toy / first).unlink()
-    assert first in refusal(toy)
-
-
-@pytest.mark.parametrize("text", ["[]", "3", "null", " ", "[" * 100_000])
-def test_a_config_that_is_no_object_is_one_line(tmp_path, text):
-    toy = folder(tmp_path / "toy", {"model.safetensors": FILE}, text.encode())
-    assert "config.json is not a JSON object" in refusal(toy)
 
 
 # Tensors that cannot be scored

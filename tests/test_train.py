@@ -1,10 +1,9 @@
-"""train.py: what a step sees, that nothing is lost, and what a run leaves behind. pytest tests/test_train.py"""
+"""train.py: what a step sees, what a run leaves behind, and what it says. pytest tests/test_train.py"""
 
 import csv
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from data import batches, samples, tokens
 from data.loader import AHEAD, Loader, split_batch
 from data.results import compare, runs
 from tests import bench
-from tests.lives import SMALL, argv, begin, begin_ranks, end, log, refusal, result
+from tests.lives import argv, begin, begin_ranks, end, log, refusal
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 ONE_PROCESS = Place(0, 1, torch.device("cpu"))
@@ -334,235 +333,13 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     assert f"began from {model}: begin again with --init_from={model}" in refusal(argv(cfg, init_from="resume"))
 
 
-# ---- stopped, gone on with ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def whole_of_100_steps(data_dir, tmp_path_factory):
-    """An uninterrupted run that is long enough to be hit by a signal."""
-    changes = dict(max_iters=100, eval_interval=25, score_interval=30, n_layer=1)
-    cfg = TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
-    train.main(argv(cfg))
-    return cfg
-
-
-@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129),
-                                          (signal.SIGKILL, -9)])
-def test_a_signal_loses_nothing(whole_of_100_steps, cfg, tmp_path, signum, code):
-    cfg = replace(whole_of_100_steps, out_dir=cfg.out_dir)
-    life = begin(argv(cfg), tmp_path / "life.txt")
-    while not Path(cfg.out_dir, "ckpt.pt").exists():  # of step 0
-        time.sleep(0.02)
-    time.sleep(0.05)
-    os.kill(life.pid, signum)
-    status, output = end(life)
-    assert status == code, output
-    assert "Traceback" not in output and (code < 0 or "--init_from=resume goes on" in output)
-    train.main(argv(cfg, init_from="resume"))
-    assert result(cfg) == result(whole_of_100_steps)
-
-
-def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(finished, cfg, monkeypatch):
-    train_step = train.Trainer.train_step
-
-    def step(run, batch):
-        os.kill(os.getpid(), signal.SIGHUP)
-        train_step(run, batch)
-
-    monkeypatch.setattr(train.Trainer, "train_step", step)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        train.main(argv(cfg))
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert result(cfg) == result(finished)
-
-
-def test_a_run_that_goes_on_says_from_where_and_that_it_is_at_its_end(finished, cfg, capsys):
-    shutil.copytree(finished.out_dir, cfg.out_dir)
-    assert "holds a run already" in refusal(argv(cfg))
-    train.main(argv(cfg, init_from="resume"))
-    assert "this run is at its end already, step 12: a larger --max_iters goes on" in capsys.readouterr().out
-    assert result(cfg) == result(finished)
-    train.main(argv(cfg, init_from="resume", max_iters=14))
-    said = capsys.readouterr().out
-    assert "going on from step 12 of 14" in said and "the learning rate is now that of 14 updates" in said
-
-
-def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finished, cfg):
-    shutil.copytree(finished.out_dir, cfg.out_dir)
-    assert "max_iters = 12 there, 11 here" in refusal(argv(cfg, init_from="resume", max_iters=11))
-    assert "eval_iters = 2 there, 3 here" in refusal(argv(cfg, init_from="resume", eval_iters=3))
-    train.main(argv(cfg, init_from="resume", max_iters=18, eval_interval=2, score_interval=6))
-    rows = log(cfg)
-    assert list(rows.step) == [0, 4, 8, 12, 14, 16, 18] and rows[:4].equals(log(finished))
-    assert result(cfg)[1].startswith(result(finished)[1])
-    for row in rows[4:].itertuples():  # the schedule is that of a run of 18 steps
-        assert row.learning_rate == pytest.approx(1e-2 * (18 - (row.step - 1)) / (18 - 3), rel=1e-5)
-
-
-def test_numbered_checkpoints_and_the_best_one_are_kept_and_other_files_left_alone(finished, cfg):
-    out = Path(cfg.out_dir)
-    others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt"}
-    out.mkdir()
-    for name in others:
-        (out / name).write_bytes(b"of somebody")
-    train.main(argv(cfg, keep=2))
-    assert {path.name for path in out.glob("ckpt*")} - others == {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt",
-                                                                  "ckpt-best.pt"}
-    assert all((out / name).read_bytes() == b"of somebody" for name in others)
-    assert torch.load(out / "ckpt-best.pt", weights_only=True)["step"] == log(cfg).step[log(cfg).val_loss.idxmin()]
-    shutil.copy(out / "ckpt-00000008.pt", out / "ckpt.pt")  # and go on from there, to the same end
-    train.main(argv(cfg, init_from="resume"))
-    assert result(cfg) == result(finished)
-
-
-def test_a_run_that_was_stopped_before_its_first_row_has_its_picture(cfg, monkeypatch):
-    monkeypatch.setattr(train, "DRAW_EVERY", 0)
-    monkeypatch.setattr(train.Trainer, "read_losses", lambda run: run.fail("stopped"))
-    assert "stopped" in refusal(argv(cfg))
-    assert Path(cfg.out_dir, "run.png").exists()
-
-
-# ---- what is refused, and what stays as it was -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_model_of_no_run_is_not_overwritten(cfg, name):
-    path = Path(cfg.out_dir, name)
-    path.parent.mkdir()
-    path.write_bytes(b"somebody's")
-    for init_from in "scratch", "resume":
-        assert f"holds a {name} that is of no run" in refusal(argv(cfg, init_from=init_from))
-    assert path.read_bytes() == b"somebody's"
-
-
-@pytest.mark.parametrize("left", ["log.csv", "scores.csv"])
-def test_rows_whose_checkpoint_was_deleted_are_kept(finished, cfg, left):
-    Path(cfg.out_dir).mkdir()
-    for name in "run.json", left:
-        shutil.copy(Path(finished.out_dir, name), cfg.out_dir)
-    for init_from in "scratch", "resume":
-        said = refusal(argv(cfg, init_from=init_from))
-        assert f"holds the {left} of a run, and no ckpt.pt to go on from" in said
-    assert Path(cfg.out_dir, left).read_bytes() == Path(finished.out_dir, left).read_bytes()
-
-
-@pytest.mark.parametrize("name", ["log.csv", "scores.csv"])
-def test_a_run_whose_rows_were_lost_does_not_go_on_as_if_it_had_none(finished, cfg, name):
-    shutil.copytree(finished.out_dir, cfg.out_dir)
-    path = Path(cfg.out_dir, name)
-    whole = path.read_text()
-    lines = whole.splitlines(keepends=True)
-    middle = "".join(lines[:2] + lines[3:])
-    older = "".join(lines[:-1])  # a copy from before the last row
-    for text in "", "step,tok", lines[0], middle, older, whole + lines[-1]:
-        path.write_text(text)
-        said = refusal(argv(cfg, init_from="resume", max_iters=14))
-        assert f"{path} has " in said and f"rows up to step 12, where ckpt.pt stands, and not {len(lines) - 1}" in said
-        assert path.read_text() == text
-
-
-def test_a_checkpoint_of_another_run_or_cut_short_is_refused_by_name(finished, cfg):
-    out = Path(cfg.out_dir)
-    out.mkdir()
-    whole = Path(finished.out_dir, "ckpt.pt").read_bytes()
-    (out / "ckpt.pt").write_bytes(whole)
-    for change, words in (dict(n_embd=32), "n_embd = 16 there, 32 here"), (dict(seed=9), "seed = 1 there, 9 here"):
-        assert "is of another run: " + words in refusal(argv(cfg, init_from="resume", **change))
-    rng = np.random.default_rng(0)
-    damaged = [b"", whole[: len(whole) // 2], rng.bytes(1000), b"PK\3\4" + rng.bytes(1000)]
-    for position in rng.integers(0, 2000, 10):  # where the pickle stands that says what the tensors are
-        damaged.append(whole[:position] + rng.bytes(20) + whole[position + 20 :])
-    for data in damaged:
-        (out / "ckpt.pt").write_bytes(data)
-        said = refusal(argv(cfg, init_from="resume"))
-        assert "ckpt.pt is not a checkpoint that can be resumed" in said or "is of another run" in said
-
-
-def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(cfg, tmp_path):
-    class Bad:
-        def __reduce__(self):
-            return Path.touch, (tmp_path / "ran",)
-
-    Path(cfg.out_dir).mkdir()
-    torch.save(dict(config=Bad()), cfg.out_dir + "/ckpt.pt")
-    assert "not a checkpoint that can be resumed" in refusal(argv(cfg, init_from="resume"))
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
-    with runs.locked(cfg.out_dir):
-        assert "another process is writing a run there" in refusal(argv(cfg))
-        assert {path.name for path in Path(cfg.out_dir).iterdir()} == {".lock"}
-    train.main(argv(cfg, max_iters=4))
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(cfg):
-    said = refusal(argv(cfg, learning_rate=1e30, warmup_iters=6, grad_clip=1e30, dropout=0.0))
-    assert "the loss is nan" in said and "step " in said
-    state = torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)
-    assert all(x.isfinite().all() for x in state["model"].values())
-
-
-def test_a_validation_loss_that_is_not_finite_stops_the_run_before_it_is_written(cfg, monkeypatch):
-    evaluate, forward = train.Trainer.evaluate, train.Transformer.forward
-
-    def diverged(run):
-        if run.step == 8:
-            monkeypatch.setattr(train.Transformer, "forward", lambda *args: math.nan * forward(*args))
-        return evaluate(run)
-
-    monkeypatch.setattr(train.Trainer, "evaluate", diverged)
-    assert "step 8: the validation loss is nan" in refusal(argv(cfg))
-    assert torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)["step"] == 4 == log(cfg).step.iloc[-1]
-
-
-@pytest.mark.parametrize("changes, words", [
-    (dict(n_layers=3), "unknown key n_layers = 3; the nearest one is n_layer"),
-    (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
-    (dict(data_dir="data/stdlib/foo"), "data/stdlib/foo has no finished token files"),
-    (dict(device="tpu9"), "device = 'tpu9' cannot be used"),
-    (dict(device="meta"), "device = 'meta' cannot be used"),
-    (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
-    (dict(init_from="resum"), "init_from = 'resum', expected scratch, resume, or a folder"),
-    (dict(n_embd=2_000_000_000), "or the sizes of the model"),
-    (dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
-])
-def test_a_mistake_ends_in_one_line(cfg, changes, words):
-    said = refusal(argv(cfg) + [f"--{name}={value}" for name, value in changes.items()])
-    assert words in said and said.startswith("train.py: ") and len(said) < 300
-
-
-@pytest.mark.parametrize("env, words", [
-    (dict(RANK="0"), "RANK, but not 'LOCAL_RANK'"),
-    (dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="2"), "cannot meet at None:None"),
-])
-def test_a_wrong_environment_of_torchrun_ends_in_one_line(cfg, monkeypatch, env, words):
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    assert words in refusal(argv(cfg))
-
-
 # ---- the command line and its output -----------------------------------------------------------------------------
-
-
-def start(args, **options):
-    """train.py as a command."""
-    return subprocess.Popen([sys.executable, train.__file__, *args], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, **options)
-
-
-def test_a_mistake_on_the_command_line_has_status_1():
-    process = start(["--max_iters", "100"])
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert output == "train.py: --max_iters: write --key=value, without a space\n"
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what is being imported is seen in /proc")
 def test_ctrl_c_during_the_imports_ends_without_a_traceback(cfg):
-    process = start(argv(cfg))
+    process = subprocess.Popen([sys.executable, train.__file__, *argv(cfg)], text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT)
     while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)

@@ -389,7 +389,7 @@ case("seggpt", VIT, encoder(0, 1, 2), lambda model, *_: model(*torch.randn(3, 9,
 case("patchtst", dict(TEXT, d_model=32, ffn_dim=48, context_length=32, patch_length=4, patch_stride=4,
                       num_input_channels=3), encoder(0, 1), lambda model, *_: model(torch.randn(9, 32, 3)),
      "PatchTSTForPrediction")
-case("yolos", SQUARE, encoder(0, 1, 2), images, patch_size=8)
+case("yolos", SQUARE, encoder(0, 1, 2), images, "YolosModel", patch_size=8)
 case("internvl_vision", SQUARE, encoder(0, 1, 2), images)
 case("audio-spectrogram-transformer", VIT, encoder(0, 1, 2), lambda model, *_: model(torch.randn(12, 16, 16)),
      max_length=16, num_mel_bins=16)

@@ -185,13 +185,11 @@ UNSCORED = re.compile("|".join((
     r"pixel_level|timm_model|conv_encoder|text_backbone|text_enhancer|bbox_attention",
     r"detr_encoder|detr_decoder|geometry_encoder|dot_product_scoring",  # SAM 3
 )))
-QK = (r"(^|\.)([qk]|W?qkv|w[qk]|query|key|query_key_value|c_attn|c_[qk]|att_proj|in_proj_qk|(linear|to)_(q|k|kv|qkv)|"
-      r"qkv_linear|wqkv|W_pack|(query|key)_net|(q|k|qkv|query|key)_(proj|lin)|q_[ab]_proj|wq_[ab]|wkv|"
-      r"kv_a_proj_with_mqa|kv_b_proj)")
-LOOKS_LIKE_QK = re.compile(QK + r"(\.weight)?$|in_proj_weight$|attn\.in_proj\.weight$")
+# The names of queries and keys in the table. (In DeBERTa in_proj is one, in Mamba it is another thing.)
+QK = "|".join({weight for row in ROWS for weight in row.weights.split()} - {"in_proj"})
+LOOKS_LIKE_QK = re.compile(rf"(^|\.)({QK}|to_k|to_qkv|linear_qkv)(\.weight)?$|attn\.in_proj\.weight$")
 # A tensor that lies beside the weight of a query or key and belongs to it; rest: the end of its name.
-BESIDE = re.compile(r"(^|\.)(%s)(\.linear)?(\.|_lora)(?P<rest>.+)" % "|".join(
-    {weight for row in ROWS for weight in row.weights.split()}))
+BESIDE = re.compile(rf"(^|\.)({QK}|in_proj)(\.linear)?(\.|_lora)(?P<rest>.+)")
 HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # of activations
             "input_min", "input_max", "output_min", "output_max",  # of activations too, in Gemma 4
             "weight_integer", "bias_integer", "fc_scaling_factor"}  # of I-BERT, which rounds the weight when it runs

@@ -11,7 +11,6 @@ An arm is one configuration; it has several runs, which differ only in their see
 
 import io
 import json
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ import numpy as np
 import pandas
 
 from config import TrainConfig
+from config.__main__ import parse_comparison
 from data.results.runs import HOW, LOG_COLUMNS, SCORES_COLUMNS, RunError, read, read_config, replacing, require
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
@@ -156,28 +156,16 @@ def require_no_others(path, arms):
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError if it is damaged."""
     try:
-        return parse_comparison(Path(path).read_text())
+        configs, lines = parse_comparison(path)
+        # An arm may be called NA, which pandas would read as nan.
+        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=dict(arm=str, seed=int, step=int), na_values=[""],
+                                keep_default_na=False)
+        records = []
+        for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
+            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)  # a newer key has its default
+            records.append(record_of_table(arm, seed, config, rows.set_index("step")))
+        if not records:
+            raise ValueError("no run is in it")
+        return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is damaged ({e}): write it again with --csv") from e
-
-
-def parse_comparison(text):
-    """The same from the text of the file. Keys that are newer than the file have their defaults."""
-    shared, special, lines = {}, {}, []  # config of all arms; {arm: its own}; the other lines, which are the table
-    for line in text.splitlines():
-        comment = re.match(r"# config (of (?P<arm>.+?) )?(?P<json>\{.*\})$", line)
-        if comment is None:
-            lines.append(line)
-        elif comment["arm"] is None:
-            shared = json.loads(comment["json"])
-        else:
-            special[comment["arm"]] = json.loads(comment["json"])
-    table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=dict(arm=str, seed=int, step=int), na_values=[""],
-                            keep_default_na=False)  # an arm may be called NA
-    records = []
-    for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
-        config = asdict(TrainConfig()) | shared | special[arm] | dict(seed=seed)
-        records.append(record_of_table(arm, seed, config, rows.set_index("step")))
-    if not records:
-        raise ValueError("no run is in it")
-    return records
