@@ -296,7 +296,7 @@ def plot_movie(results, path):
         require(target.step is not None, f"{path}: a moving picture is of the checkpoints of a training: --revisions")
         trainings.setdefault(target.model, []).append((target.step, result))
     limit = find_limit(results.values())
-    fig, (axes,) = make_axes([1] * len(trainings), 1, (3.2 * len(trainings), 3.7))
+    fig, (axes,) = make_axes([1] * len(trainings), 1, (2.7 * len(trainings), 3.2))
     frames = []
     for step in sorted({target.step for target in results}):
         for axis, (name, checkpoints) in zip(axes, trainings.items()):
@@ -305,13 +305,14 @@ def plot_movie(results, path):
             axis.clear()
             draw_matrix(axis, so_far[-1].corner, limit)
             axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
-            axis.set_title(f"{short(name)}, layer {layer.layer}\nsymmetry {layer.symmetry:.2f}, directionality "
+            axis.set_title(f"{short(Path(name).name)}, layer {layer.layer}\nsymmetry {layer.symmetry:.2f}, directionality "
                            f"{layer.directionality:.2f}", fontsize=9)
         fig.suptitle(f"step {step:g}", fontsize=10)
         fig.canvas.draw()
-        frame = Image.fromarray(np.asarray(fig.canvas.buffer_rgba())).convert("RGB")
-        frames.append(frame.quantize(64))  # so many colours are enough, and the file is smaller
+        frames.append(Image.fromarray(np.asarray(fig.canvas.buffer_rgba())).convert("RGB"))
     close(fig)
+    palette = frames[-1].quantize(48, method=Image.Quantize.MAXCOVERAGE)  # so few colours keep the file small
+    frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     times = [200] * (len(frames) - 1) + [2000]  # [ms]
     with replacing(path) as temporary:
         frames[0].save(temporary, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0)

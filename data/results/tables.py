@@ -9,11 +9,11 @@ import csv
 import functools
 import itertools
 import math
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from tqdm import tqdm
 
 from data.pretrained.sources import known_models
@@ -132,8 +132,6 @@ def replace_rows(rows, target, new):
 
 @functools.cache
 def read_null(path):
-    if not path.exists():
-        return []
     with open(path, newline="") as f:
         return list(csv.DictReader(f))
 
@@ -141,18 +139,17 @@ def read_null(path):
 def band(score, n, r, gamma=GAMMA):
     """
     (low, high): 95 of 100 matrices W_q W_k^T with random factors (n, r) have a score in this range, at the nearest size
-    in null.csv. None without it, and for directionality with another gamma.
+    in null.csv. None for directionality with another gamma.
 
     The range narrows with n, and hardly depends on r. So we look for the nearest n first, then for the nearest r.
     """
-    rows = read_null(NULL)
-    if not rows or (score != "symmetry" and gamma != GAMMA):
+    if score != "symmetry" and gamma != GAMMA:
         return None
 
     def distance(row):
         return abs(math.log(int(row["n"]) / n)), abs(math.log(int(row["r"]) / r))
 
-    nearest = min(rows, key=distance)
+    nearest = min(read_null(NULL), key=distance)
     return float(nearest[f"{score}_q025"]), float(nearest[f"{score}_q975"])
 
 
@@ -269,21 +266,18 @@ def find_trainings(targets, rows, causal):
     -> whether it is.
     """
     step_of = {(target.model, target.revision): target.step for target in targets if target.step is not None}
-    rows_of = {}  # (model, stack) -> the rows of its layers at all checkpoints
-    for row in rows:
-        if row.head is None and (row.model, row.revision) in step_of:
-            rows_of.setdefault((row.model, row.stack), []).append(row)
+    layers = [row for row in rows if row.head is None and (row.model, row.revision) in step_of]
+    table = pd.DataFrame(layers, columns=ModelScore._fields)
+    table["step"] = [step_of[row.model, row.revision] for row in layers]
     trainings = []
-    for (model, stack), its_rows in rows_of.items():
-        checkpoints = sorted({(step_of[model, row.revision], row.revision) for row in its_rows})  # (step, revision)
-        steps, revisions = zip(*checkpoints)
-        layers = sorted({row.layer for row in its_rows})
-        scores = np.full((2, len(steps), len(layers)), np.nan)
-        for row in its_rows:
-            scores[:, revisions.index(row.revision), layers.index(row.layer)] = row.symmetry, row.directionality
-        first = its_rows[0]  # all have the same size
+    for (model, stack), its_rows in table.groupby(["model", "stack"], sort=False):
+        # A row for each checkpoint, in the order of their steps, and of each score a column for each layer.
+        scores = its_rows.pivot_table(SCORES, ["step", "revision"], "layer", aggfunc="last")
+        steps, revisions = zip(*scores.index)
+        symmetry, directionality = [scores[score].to_numpy() for score in SCORES]
+        first = its_rows.iloc[0]  # all have the same size
         trainings.append(Training(f"{model} {stack}".strip(), causal.get((model, stack)), np.array(steps),
-                                  list(revisions), first.n, first.r, *scores, first.gamma))
+                                  list(revisions), first.n, first.r, symmetry, directionality, first.gamma))
     return trainings
 
 
@@ -416,16 +410,3 @@ def printed_table(rows, ours):
         remarks.append(f"row {row['repeats']} again" if row["repeats"] else "")
         lines.append([*cells, "; ".join(filter(None, remarks))])
     return align(lines)
-
-
-def tally(rows):
-    """Three counts of the printed rows: not of W_qk, of W_qk with a remark, and as they say."""
-    others = [row for row in rows if row["matrix"] != "wqk"]
-    of_wqk = [row for row in rows if row["matrix"] == "wqk"]
-    sound = [row for row in of_wqk if not row["remark"]]
-    again = [row for row in sound if row["repeats"]]
-    kinds = ", ".join(f"{count} {matrix}" for matrix, count in Counter(row["matrix"] for row in others).most_common())
-    return (f"of {len(rows)} rows\n"
-            f"  {len(others)} are not of W_qk: {kinds}\n"
-            f"  {len(of_wqk) - len(sound)} are of W_qk, but of images, of other weights or of part of the layers\n"
-            f"  {len(sound)} are as they say, {len(again)} of these an earlier row again")
