@@ -53,7 +53,7 @@ def report_runs(args):
     arms = compare.arrange(compare.choose(arms, args.arms), args.baseline)
     if args.csv:
         require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
-        if Path(args.csv).exists():
+        if Path(args.csv).exists() and Path(args.csv).stat().st_size > 0:
             records.require_no_others(args.csv, arms)
     outcomes = compare.find_outcomes(arms, args.level)
     is_reached = any(np.isfinite(outcome.first_steps).any() for outcome in outcomes)
