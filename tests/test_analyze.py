@@ -12,7 +12,7 @@ from transformers import AutoModel, BertConfig, FalconConfig, LlamaConfig, T5Con
 
 import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
-from data.results import figures, tables
+from data.results import figures, runs, tables
 from data.pretrained import sources
 from data.pretrained.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
@@ -376,6 +376,17 @@ def test_scores_of_other_models_are_not_written_over(tmp_path):
     told = run("--hf", str(tmp_path / "a"), "--csv", path)
     assert f"{path} holds the scores of {tmp_path / 'b'}, which would be lost" in told and "\n" not in told
     assert (tmp_path / "s.csv").read_bytes() == before
+
+
+def test_two_runs_on_one_csv_have_a_temporary_file_each(tmp_path, monkeypatch):
+    path = tmp_path / "s.csv"
+    with runs.replacing(path) as ours:
+        ours.write_text("ours")
+        monkeypatch.setattr(runs.os, "getpid", lambda: 1)  # as in another process
+        with runs.replacing(path) as theirs:
+            theirs.write_text("theirs")
+        assert path.read_text() == "theirs"
+    assert path.read_text() == "ours" and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0", '"' + 200_000 * "a",
