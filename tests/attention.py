@@ -87,9 +87,9 @@ def plot(table, path):
             for axis, column in zip(others, ["entropy", "grad_q", "loss"]):
                 axis.plot(run.step, run[column], "o-", color=colour, ms=3)
                 axis.set_xlabel("step")
-        first.set(xscale="log", xlabel="dimensions C", ylabel="a share of log T")
+        first.set(xlabel="dimensions C", ylabel="a share of log T")
         others[1].set_yscale("log")
-        figures.put_titles([first, *others], ["entropy of attention at the start", f"the same, C = {PLATEAU_WIDTH}",
+        figures.put_titles([first, *others], ["entropy at the start", f"entropy at C = {PLATEAU_WIDTH}",
                                               "gradient norm at $W_q$", "loss [nats/token]"])
         figures.put_legend(first)
 

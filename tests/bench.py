@@ -94,7 +94,7 @@ def bench_layer():
         return plain_scores(q, k, 4)
 
     def ours():
-        return analyze.scores(*analyze.layer_factors(w_q, w_k))
+        return analyze.score_layer(w_q, w_k)[0]
 
     def plain_heads():
         return [plain_scores(w_q[h].mT, w_k[h // 4].mT, 1) for h in range(32)]

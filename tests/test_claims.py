@@ -92,7 +92,8 @@ def test_false_discoveries_are_those_of_the_example_of_benjamini_and_hochberg():
 def test_the_table_of_the_readme_is_that_of_the_files(found):
     text = claims.README.read_text()
     assert claims.BEGIN + claims.readme_text(found) + claims.END in text
-    assert text.count("| **") == 5  # a row for each question but those on other initialisations
+    questions = [line for line in text.splitlines() if line.startswith("| **")]
+    assert len(questions) == 5  # all but those on other initialisations
 
 
 def test_a_dot_of_the_figure_is_full_where_the_difference_is_significant(found, tmp_path, drawn):

@@ -348,7 +348,7 @@ def test_ctrl_c_during_the_imports_ends_without_a_traceback(cfg):
 
 
 def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
-    process = start(argv(cfg))
+    process = subprocess.Popen([sys.executable, train.__file__, *argv(cfg)], text=True, stdout=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()  # as `| head -1` does
     assert process.wait(300) == 0 and log(cfg).step.iloc[-1] == 12

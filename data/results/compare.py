@@ -104,14 +104,6 @@ def is_plain(config):
     return is_scratch and all(config[key] == value for key, value in PLAIN.items())
 
 
-def baselines(arms):
-    """The baseline under each conditions, of arms that are arranged -> {conditions: name of an arm}"""
-    found = {}
-    for name, records in arms.items():
-        found.setdefault(conditions(records[0].config), name)
-    return found
-
-
 # ---- a loss curve in one number ----------------------------------------------------------------------------------
 
 
@@ -233,16 +225,15 @@ class Outcome(NamedTuple):
     speed_up: float = math.nan  # median over pairs; -inf: not reached
 
 
-def find_outcomes(arms, level, chosen=None):
+def find_outcomes(arms, level):
     """
-    {arm: its records} -> a list of Outcome. level: a loss [nats/token]. chosen: the baseline, as in arrange. Each
-    column of p is corrected for the number of arms.
+    {arm: its records}, as `arrange` returns them -> a list of Outcome. level: a loss [nats/token]. Each column of p is
+    corrected for the number of arms.
     """
-    arms = arrange(arms, chosen)
-    baseline_of = baselines(arms)
+    baseline_of = {}  # conditions -> the first arm that has them
     outcomes = []
     for name, records in arms.items():
-        baseline = baseline_of[conditions(records[0].config)]
+        baseline = baseline_of.setdefault(conditions(records[0].config), name)
         outcome = outcome_of(name, baseline, records, level)
         if name != baseline:
             outcome = compare_with(outcome, records, arms[baseline], level)

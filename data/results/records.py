@@ -40,14 +40,13 @@ class Record(NamedTuple):
     val_loss: np.ndarray  # (E,) [nats/token]
     steps: np.ndarray  # the steps at which scores were written, (S,)
     medians: dict  # name of MEDIANS -> median over layers, (S,)
-    symmetry_std: np.ndarray  # standard deviation over the heads of a layer, mean over layers, (S,)
     layers: dict  # name of BY_LAYER -> (S, L)
 
 
 def columns(n_layer):
     """The columns of a table: two of losses, then scores."""
     by_layer = [f"{name}_{layer}" for layer in range(n_layer) for name in BY_LAYER]
-    return ["train_loss", "val_loss", *MEDIANS, "symmetry_std", *by_layer]
+    return ["train_loss", "val_loss", *MEDIANS, "symmetry_std", *by_layer]  # of symmetry over heads, mean over layers
 
 
 def record_of_table(arm, seed, config, table):
@@ -72,7 +71,6 @@ def record_of_table(arm, seed, config, table):
         val_loss=evaluated["val_loss"].to_numpy(),
         steps=scored.index.to_numpy(),
         medians={name: scored[name].to_numpy() for name in MEDIANS},
-        symmetry_std=scored["symmetry_std"].to_numpy(),
         layers=layers,
     )
 

@@ -55,7 +55,7 @@ def report_runs(args):
         require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
         if Path(args.csv).exists():
             records.require_no_others(args.csv, arms)
-    outcomes = compare.find_outcomes(arms, args.level, args.baseline)
+    outcomes = compare.find_outcomes(arms, args.level)
     is_reached = any(np.isfinite(outcome.first_steps).any() for outcome in outcomes)
     level = args.level if is_reached else None  # on other text no loss may come near it
     if curves:

@@ -218,7 +218,7 @@ def find_checkpoint(folder, cfg, meta, resume, device):
         require(damaged is None, f"{path} is not a checkpoint that can be resumed: {damaged} is damaged")
         state = torch.load(path, map_location=device, weights_only=True)
         require_same_run(path, state, describe(cfg, meta))
-    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, LookupError, TypeError) as e:
+    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
                        "program") from e
     require_rows(folder, state)
