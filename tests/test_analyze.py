@@ -12,7 +12,7 @@ from transformers import AutoModel, BertConfig, FalconConfig, LlamaConfig, T5Con
 
 import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
-from data.results import figures, tables
+from data.results import figures, runs, tables
 from data.pretrained import sources
 from data.pretrained.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
@@ -378,6 +378,17 @@ def test_scores_of_other_models_are_not_written_over(tmp_path):
     assert (tmp_path / "s.csv").read_bytes() == before
 
 
+def test_two_runs_on_one_csv_have_a_temporary_file_each(tmp_path, monkeypatch):
+    path = tmp_path / "s.csv"
+    with runs.replacing(path) as ours:
+        ours.write_text("ours")
+        monkeypatch.setattr(runs.os, "getpid", lambda: 1)  # as in another process
+        with runs.replacing(path) as theirs:
+            theirs.write_text("theirs")
+        assert path.read_text() == "theirs"
+    assert path.read_text() == "ours" and list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0", '"' + 200_000 * "a",
                                     "m,step1,,a,,64,64,wqk,2.0,1,1,1"])
 def test_a_damaged_csv_is_named_with_its_line(tmp_path, damage):
@@ -510,8 +521,8 @@ def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_in_one_colo
     with Image.open(tmp_path / "w.gif") as movie:
         assert movie.n_frames == 3
     assert len({limit for _, limit in shown}) == 1
-    expected = [last_wqk(tmp_path / name / f"step{step}")
-                for name, step in [("a", 1), ("b", 1), ("a", 20), ("b", 1), ("a", 300), ("b", 300)]]  # the latest of each
+    latest = [("a", 1), ("b", 1), ("a", 20), ("b", 1), ("a", 300), ("b", 300)]  # of each, at steps 1, 20 and 300
+    expected = [last_wqk(tmp_path / name / f"step{step}") for name, step in latest]
     for (m, _), wanted in zip(shown, expected, strict=True):
         np.testing.assert_allclose(m, wanted, rtol=1e-4, atol=1e-6)
     told = run("--hf", f"{names[0]}/step1", "--matrices", str(tmp_path / "one.gif"))
@@ -524,7 +535,7 @@ def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model(tmp_path
     assert [float(r["symmetry"]) for r in read(tmp_path / "s.csv")] == pytest.approx([0.620, 0.917], abs=0.01)
 
 
-def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_size_and_at_one_gamma(tmp_path, monkeypatch):
+def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_size(tmp_path, monkeypatch):
     (tmp_path / "null.csv").write_text("n,r,symmetry_q025,symmetry_q975,directionality_q025,directionality_q975\n"
                                        "32,32,0,1,-0.5,0.5\n32,4,0,1,-0.9,0.9\n4096,128,0,1,-0.1,0.1\n")
     monkeypatch.setattr(tables, "NULL", tmp_path / "null.csv")

@@ -98,8 +98,8 @@ def test_the_readme_has_the_counts_of_the_files():
     text = read_readme()
     others = [row for row in PRINTED if row.matrix != "wqk"]
     remarked = [row for row in PRINTED if row.matrix == "wqk" and row.remark]
-    assert (f"Of their {len(PRINTED)} rows (68 in S3, which lacks GPT2-medium and Phi-2) {len(others)} are not of W_qk, "
-            f"and {len(remarked)} are of W_qk, but of something else") in text
+    assert (f"Of their {len(PRINTED)} rows (68 in S3, which lacks GPT2-medium and Phi-2) {len(others)} are not of "
+            f"W_qk, and {len(remarked)} are of W_qk, but of something else") in text
     for matrix in {model.matrix for model in MODELS}:
         of_matrix = [model for model in MODELS if model.matrix == matrix]
         cells = re.search(rf"\| {matrix} \| [^|]+ \| (\d+) \|", text)

@@ -292,7 +292,7 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def test_branches_and_tags_are_read_in_order_by_the_bytes_of_their_queries_and_keys(hub, tmp_path, capsys):  # noqa: F811
+def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hub, tmp_path, capsys):  # noqa: F811
     folders = [bert(tmp_path / str(i), mix, vocab_size=30_000) for i, mix in enumerate((0.0, 0.4, 0.9))]
     hub.add("org/model", files_of(folders[2]), branch="step300")
     hub.add("org/model", files_of(folders[1]), branch="step10")
@@ -334,8 +334,7 @@ def test_steps_in_the_names_of_repositories(hub, run_folder, tmp_path):  # noqa:
     (["org/../model", "--revisions", "*"], "there is no folder org/../model, and a Hub id is org/name"),
     (["org/none-*"], "matches org/none-*"),
     (["a/b/none-*"], "no folder or file matches a/b/none-*")])
-def test_what_the_hub_does_not_have_is_one_line_and_the_others_are_scored(hub, run_folder, tmp_path, capsys,  # noqa: F811
-                                                                          argv, wanted):
+def test_what_the_hub_does_not_have_is_one_line(hub, run_folder, tmp_path, capsys, argv, wanted):  # noqa: F811
     for name in "org/model", "org/next":
         for branch in "main", "step1":
             hub.add(name, files_of(run_folder / "checkpoint-2"), branch=branch)
@@ -405,8 +404,14 @@ def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_
         shutil.copy2(Path(new) / "model.safetensors", folders[step])
     if stopped:
         score = analyze.score_model
+
+        def stop_at_step_9(source, *rest):
+            if "step9" in source:  # as Ctrl-C
+                raise KeyboardInterrupt
+            return score(source, *rest)
+
         with monkeypatch.context() as m:
-            m.setattr(analyze, "score_model", lambda source, *rest: stop() if "step9" in source else score(source, *rest))
+            m.setattr(analyze, "score_model", stop_at_step_9)
             assert run(*argv) == 130
     capsys.readouterr()
     assert run(*argv) == 0
@@ -415,10 +420,6 @@ def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_
     for step in "step1", "step9":
         found = [float(row["symmetry"]) for row in read(tmp_path / "s.csv") if row["revision"] == step]
         assert found == pytest.approx(symmetry_of(new), abs=1e-5)
-
-
-def stop():
-    raise KeyboardInterrupt
 
 
 def test_a_member_whose_stack_its_model_does_not_have_is_named(run_folder, tmp_path, capsys):

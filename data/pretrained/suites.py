@@ -306,7 +306,7 @@ def find_all(entries, revision: str | None = None, revisions: str | None = None,
 
 
 def paths_of_a_shell(entries) -> list[str]:
-    """What a shell has made of out/run/checkpoint-*: several paths of one folder, with steps in their names. Else []."""
+    """What a shell has made of out/run/checkpoint-*: paths of one folder, with steps in their names. Else []."""
     if len(entries) < 2 or not all(isinstance(entry, str) and os.path.exists(entry) for entry in entries):
         return []
     paths = [entry.rstrip("/") for entry in entries]
@@ -353,7 +353,8 @@ def survey(targets: list[Target], left: list[Target]) -> dict[tuple[str, str], b
                 shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
                 stacks = find_stacks(checkpoint.config, shapes)
                 names = {name for stack in stacks for layer in stack.layers for name in layer.names}
-                n_bytes = len(to_read) * sum(checkpoint.tensors[name].end - checkpoint.tensors[name].start for name in names)
+                tensors = [checkpoint.tensors[name] for name in names]
+                n_bytes = len(to_read) * sum(info.end - info.start for info in tensors)
         except CheckpointError:  # said when it is scored
             stacks, n_bytes = [], 0
         if n_bytes:

@@ -207,7 +207,7 @@ def put_parameters(axis):
 
 
 def plot_model(result, path):
-    """The scores of the layers of one model (and of its heads), and the W_qk of its last layer. result: a ScoredModel"""
+    """The scores of the layers and heads of one model, and the W_qk of its last layer. result: a ScoredModel"""
     from matplotlib.ticker import MaxNLocator
 
     rows = result.rows
@@ -305,13 +305,13 @@ def plot_movie(results, path):
             axis.clear()
             draw_matrix(axis, so_far[-1].corner, limit)
             axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
-            axis.set_title(f"{short(Path(name).name)}, layer {layer.layer}\nsymmetry {layer.symmetry:.2f}, directionality "
-                           f"{layer.directionality:.2f}", fontsize=9)
+            of_layer = f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"
+            axis.set_title(f"{short(Path(name).name)}, layer {layer.layer}\n{of_layer}", fontsize=9)
         fig.suptitle(f"step {step:g}", fontsize=10)
         fig.canvas.draw()
         frames.append(Image.fromarray(np.asarray(fig.canvas.buffer_rgba())).convert("RGB"))
     close(fig)
-    palette = frames[-1].quantize(48, method=Image.Quantize.MAXCOVERAGE)  # so few colours keep the file small
+    palette = frames[-1].quantize(128, method=Image.Quantize.MAXCOVERAGE)  # fewer than 256: a small file
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     times = [200] * (len(frames) - 1) + [2000]  # [ms]
     with replacing(path) as temporary:

@@ -39,8 +39,8 @@ def parse(argv, description, gamma):
     what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
     what_of_it.add_argument("--published", action="store_true",
                             help="score what the authors' code scored, to audit tables")
-    models.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's last layer, its symmetric and its "
-                        "skew part; of trainings, in a .gif, W_qk over the steps")
+    models.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's last layer, its symmetric and "
+                        "its skew part; of trainings, in a .gif, W_qk over the steps")
     models.add_argument("--gamma", type=float, default=gamma,
                         help="threshold of directionality, in standard deviations (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
@@ -58,7 +58,7 @@ def parse(argv, description, gamma):
     of_runs.add_argument("--level", type=float, default=2.5,
                          help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
     of_runs.add_argument("--baseline", metavar="ARM",
-                         help="what other runs are measured against (the plain random initialisation, or the first arm)")
+                         help="what other runs are measured against (the plain random initialisation, or the first)")
     of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
     return parser.parse_args(argv)
 

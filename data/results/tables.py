@@ -105,12 +105,13 @@ def rows_so_far(path, takes_long, targets, args):
     rows = read_scores(path)
     asked = {(target.model, target.revision) for target in targets}
     asked |= {(name, args.revision or "") for name in args.hf or []}  # those that were not found, too
+    ours = how_scored(args.published, args.gamma, args.per_head)
+    with_heads = any(row.head is not None for row in rows)
     for row in rows:
         name = f"{row.model} {row.revision}".strip()
         require(takes_long or (row.model, row.revision) in asked,
                 f"{path} holds the scores of {name}, which would be lost: give another --csv")
-        theirs = how_scored(row.matrix == "published", row.gamma, any(row.head is not None for row in rows))
-        ours = how_scored(args.published, args.gamma, args.per_head)
+        theirs = how_scored(row.matrix == "published", row.gamma, with_heads)
         require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
     return rows
 
@@ -371,8 +372,8 @@ def suite_table(scored, trainings):
 
 
 # Rows of models.csv and of printed_tables.csv are dicts of texts. Columns of both that matter here:
-#     matrix      what was scored: wqk, tiled_kv, head_space, cross_attention, random_init. A second copy of a model in the
-#                 printed tables may be of another matrix than the first
+#     matrix      what was scored: wqk, tiled_kv, head_space, cross_attention, random_init. A second copy of a model in
+#                 the printed tables may be of another matrix than the first
 #     repeats     the model whose weights these are, or the earlier row that has the same symmetry in every layer
 #     drawn_as    encoder, decoder: the colour of the authors' notebook; "" where it draws none
 #     layers, of_layers    how many were scored, and how many the stack has
