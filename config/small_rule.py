@@ -1,5 +1,5 @@
 """
-config/small.py with another scale of q, k and v, and nothing else. data/results/README.md says what it saves, and where.
+config/small.py with another scale of q, k and v, and nothing else. data/results/README.md says what it saves, where.
 
 x comes from a LayerNorm, so its C entries are about 1. An entry of q or k then has the deviation sqrt(C) std, and the
 logit q k^T / sqrt(D) of a random initialisation the deviation C std^2, whatever the size D of a head is. BERT's 0.02

@@ -75,7 +75,8 @@ def last(record, measure):
 
 def find_claims():
     """-> a list of Claim, of the comparisons that are shown."""
-    claims = [find_claim(row) for row in pandas.read_csv(HERE / "csv" / "claims.csv", keep_default_na=False).itertuples()]
+    rows = pandas.read_csv(HERE / "csv" / "claims.csv", keep_default_na=False)
+    claims = [find_claim(row) for row in rows.itertuples()]
     corrected = []
     for claim in claims:
         family = [other for other in claims if other.family == claim.family]
@@ -124,8 +125,8 @@ def summary(claims):
     alone = [claim.p_alone for claim in losses]
     in_all = compare.holm(alone) < SIGNIFICANT
     rest = [claim.setting for claim, yes, no in zip(losses, in_family, ~false_discoveries(alone)) if yes and no]
-    return (f"Of {len(losses)} differences of losses {in_family.sum()} are significant. Over all {len(losses)} at once, "
-            f"{in_family.sum() - len(rest)} of these hold at a false-discovery rate of 5 %"
+    return (f"Of {len(losses)} differences of losses {in_family.sum()} are significant. Over all {len(losses)} at "
+            f"once, {in_family.sum() - len(rest)} of these hold at a false-discovery rate of 5 %"
             + (f" (not: {'; '.join(rest)})" if rest else "") + f", and {in_all.sum()} after Holm's correction.\n")
 
 
@@ -157,8 +158,8 @@ def draw(claims, path):
                 axis.plot(claim.interval, [y, y], color=colour, lw=1.5)
                 axis.plot(claim.difference, y, "o", color=colour, mfc=colour if claim.p < SIGNIFICANT else "white")
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-            axis.set(yticks=range(len(rows)), yticklabels=[claim.setting for claim in rows], ylim=(len(rows) - 0.5, -0.5),
-                     xlabel="difference of losses [nats/token]")
+            axis.set(yticks=range(len(rows)), yticklabels=[claim.setting for claim in rows])
+            axis.set(ylim=(len(rows) - 0.5, -0.5), xlabel="difference of losses [nats/token]")
             axis.set_title(textwrap.fill(question, 42), fontsize=9)
         axes.flat[0].set_xlabel("difference of losses [nats/token]; full: p < 0.05; encoders blue, decoders purple")
 

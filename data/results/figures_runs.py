@@ -1,7 +1,8 @@
 """
 The pictures of training runs: one run, comparisons, and the authors' runs beside ours.
 
-Blue is the first encoder and purple the first decoder. Dark layers are at the bottom of a network, light ones at its top.
+The first encoder is blue and the first decoder purple. Dark layers are at the bottom of a network, light ones at its
+top.
 """
 
 import functools
@@ -119,8 +120,10 @@ def plot_runs(arms, outcomes, level, curves, path):
         put_zero(directionality)
         for axis in loss, symmetry, directionality:
             axis.set(xlabel="step")
-        titles = ["validation loss", "loss at the end; bar: mean"] if has_one_task else ["validation loss, of several tasks"]
-        put_titles(axes[0], titles + ["symmetry of $W_{qk}$", "directionality; grey: random"])
+        of_losses = ["validation loss, of several tasks"]
+        if has_one_task:
+            of_losses = ["validation loss", "loss at the end; bar: mean"]
+        put_titles(axes[0], of_losses + ["symmetry of $W_{qk}$", "directionality; grey: random"])
         handles, _ = loss.get_legend_handles_labels()
         loss.figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=5,
                            title=f"seeds: {seeds_of(arms)}. Scores: median over layers, mean of seeds; "
@@ -182,7 +185,8 @@ def plot_layers(trajectories, arms, path):
         records = compare.counted(records)
         values = {score: stack_scores(records, [record.layers[score] for record in records]) for score in SCORES}
         steps, _ = values["symmetry"]
-        columns.append((f"{name}, seeds: {len(records)}", steps, {score: found for score, (_, found) in values.items()}))
+        by_score = {score: found for score, (_, found) in values.items()}
+        columns.append((f"{name}, seeds: {len(records)}", steps, by_score))
     n_columns = min(len(columns), MAX_COLUMNS)
     n_rows = math.ceil(len(columns) / n_columns)
     with figure(path, [1] * n_columns, rows=2 * n_rows) as axes:
