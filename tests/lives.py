@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import threading
 from pathlib import Path
 
@@ -98,7 +97,6 @@ def live(argv, output, kill, full, env):
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for fd in 1, 2:  # one file for both, or one would write over the other
         os.dup2(file, fd)
-    sys.stdout = open(1, "w", closefd=False)  # the old one knows whether the file before this one was a pipe
     os.environ.update(env)
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
     figures_runs.plot_run = draw_nothing
