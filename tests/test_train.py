@@ -335,15 +335,10 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
 # ---- the command line and its output -----------------------------------------------------------------------------
 
 
-def start(args):
-    """train.py as a command."""
-    return subprocess.Popen([sys.executable, train.__file__, *args], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT)
-
-
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what is being imported is seen in /proc")
 def test_ctrl_c_during_the_imports_ends_without_a_traceback(cfg):
-    process = start(argv(cfg))
+    process = subprocess.Popen([sys.executable, train.__file__, *argv(cfg)], text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT)
     while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
