@@ -14,7 +14,6 @@ import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
 from data.results import figures, runs, tables
 from data.pretrained import sources
-from data.pretrained.layouts import find_stacks
 from tests.hub import hub  # noqa: F401, a fixture
 
 SHARED = Path(__file__).parents[2] / "shared"

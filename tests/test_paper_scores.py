@@ -4,9 +4,7 @@ training starts. See test_paper.py.
 """
 
 import csv
-import math
 from pathlib import Path
-from statistics import mean, pstdev, stdev
 
 import pytest
 import torch

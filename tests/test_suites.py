@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel, HubertConfig, HubertModel, ViTConfig, ViTModel, logging
+from transformers import BertConfig, BertModel, logging
 
 import analyze
 from data.pretrained import suites
