@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel, logging
 import analyze
 from data.pretrained import suites
 from data.results import figures
-from data.results.tables import GRID, Scored, Training, difference, find_pairs
+from data.results.tables import GRID, Scored, difference, find_pairs
 from model import ModelConfig, Transformer
 from tests.test_analyze import read, run
 from tests.hub import hub  # noqa: F401, a fixture
