@@ -42,7 +42,7 @@ READ_EVERY = 10  # updates between two looks at the loss, because each look make
 DRAW_EVERY = 10  # seconds at least from one picture of the run to the next, because a picture costs many small steps
 
 
-# ---- the model, its start, and the optimiser ---------------------------------------------------------------------
+# ---- the model, its initialisation, the optimizer ------------------------------------------------------------------
 
 
 def build_model(cfg, meta):
@@ -223,7 +223,6 @@ class Trainer:
 
     def begin(self):
         """Load out_dir/ckpt.pt if this run resumes, and prepare the files of the run."""
-        # torchrun repeats the whole command after it has lost a process, and then the run goes on as well.
         resume = self.cfg.init_from == "resume"
         state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
         if state is not None:
