@@ -4,7 +4,7 @@ Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in run
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
-    python analyze.py --hf out/tiny out/tiny_decoder --revisions 'ckpt-*' --matrices wqk.gif    # W_qk over training
+    python analyze.py --hf out/tiny out/tiny_decoder --revisions 'ckpt-*' --matrices wqk.gif    # of train.py --keep=99
     python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
     python analyze.py --paper --offline --plot paper.png      # the published scores, corrected; needs no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png

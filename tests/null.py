@@ -172,9 +172,9 @@ def draw_power(table, path):
     titles = []
     with figures.figure(path, [1] * len(PLANTED_COLUMNS), rows=len(PLANTED_SIZES)) as axes:
         for axis, ((n, k), panel) in zip(axes.flat, table.groupby(["n", "k"])):
-            for colour, name in zip(figures.OTHERS, STATISTICS):
+            for width, (colour, name) in zip([4, 1.5, 1.5, 1.5], zip(figures.OTHERS, STATISTICS)):
                 mine = panel[panel.statistic == name]
-                axis.plot(mine.f, mine.below, color=colour, lw=1.5, label=name)
+                axis.plot(mine.f, mine.below, color=colour, lw=width, label=name)  # some lie on each other
                 axis.plot(mine.f, mine.above, color=colour, lw=1.5, ls=":")
             axis.axhline(0.025, color="0.8", lw=0.8, zorder=0)  # what chance gives on either side
             axis.set_ylim(-0.03, 1.03)

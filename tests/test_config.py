@@ -101,7 +101,7 @@ def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("n_layer = 2\nlearning_rat = 3e-4", "unknown key learning_rat; the nearest one is learning_rate; a name of your own"),
+    ("n_layer = 2\nlearning_rat = 3e-4", "unknown key learning_rat; the nearest one is learning_rate; a name of your"),
     ("C = 64\nn_embd = C", "mine.py: unknown key C; a name of your own begins with an underscore: _C"),
     ("n_layer = '2'", "n_layer = '2', expected int, got str"),
     ("seed = 2\nn_layer == 2", "line 2, is not plain key = value Python: NameError name 'n_layer' is not defined"),

@@ -164,6 +164,8 @@ def report_paper(rows, results, plot):
     if summaries:
         show(tables.summary_table(summaries))
     ours = {(summary.layers[0].model, summary.layers[0].stack): summary for summary in summaries}
-    show(tables.printed_table(tables.read_printed_tables(), ours))
+    printed_rows = tables.read_printed_tables()
+    show(tables.printed_table(printed_rows, ours))
+    show(tables.tally(printed_rows))
     if plot:
         figures_suites.plot_pretrained(known_models(), ours, plot)

@@ -9,6 +9,7 @@ import csv
 import functools
 import itertools
 import math
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -411,3 +412,11 @@ def printed_table(rows, ours):
         remarks.append(f"row {row['repeats']} again" if row["repeats"] else "")
         lines.append([*cells, "; ".join(filter(None, remarks))])
     return align(lines)
+
+
+def tally(rows):
+    """How many printed rows are of which matrix."""
+    counts = Counter(row["matrix"] for row in rows)
+    of_wqk = counts.pop("wqk")
+    others = ", ".join(f"{count} {matrix}" for matrix, count in counts.most_common())
+    return f"of {len(rows)} rows {of_wqk} are of W_qk, and {counts.total()} are not: {others}"
