@@ -52,8 +52,8 @@ def test_eq_S147_and_S148_are_least_at_a_symmetry_of_1_and_of_minus_1():
 
 @pytest.mark.parametrize("r", [None, 1, 4, 16])
 def test_prop_S1_17_symmetry_of_a_random_matrix(r):
-    """s -> 8 / n (Eq. S137): as corrected, 1 / n (S133 lacks 1/4, Eq. 15 has a 2 too many), with a standard deviation of
-    sqrt(2) / n; and the same for W_q W_k^T of random factors with any number r of columns."""
+    """s -> 8 / n (Eq. S137): as corrected, 1 / n (S133 lacks 1/4, Eq. 15 has a 2 too many), with a standard deviation
+    of sqrt(2) / n; and the same for W_q W_k^T of random factors with any number r of columns."""
     S, n = 4000, 32
     if r is None:
         m = torch.randn(S, n, n)
