@@ -13,7 +13,7 @@ from matplotlib.colors import same_color
 
 import analyze
 from data.pretrained.layouts import find_stacks
-from data.results import figures, figures_suites, published, tables
+from data.results import figures, figures_suites, records, tables
 
 ROOT = Path(analyze.__file__).parent
 HERE = ROOT / "data" / "results" / "csv" / "published"
@@ -231,7 +231,7 @@ def test_trajectories_are_read_layer_by_layer(tmp_path):
     path.write_text("run,step,layer,symmetry,directionality\n" + "".join(
         f"bert_small--decoder--jigsaw,{step},{layer},{step / 10 + layer / 100},{-layer / 10}\n"
         for step in (1, 2, 5) for layer in range(4)))
-    (trajectory,) = published.read_trajectories(path)
+    (trajectory,) = records.read_trajectories(path)
     assert trajectory[:4] == ("bert_small--decoder--jigsaw", 4, True, "jigsaw") and list(trajectory.steps) == [1, 2, 5]
     assert trajectory.symmetry[2] == pytest.approx([0.5, 0.51, 0.52, 0.53])
     assert trajectory.directionality[0] == pytest.approx([0, -0.1, -0.2, -0.3])
@@ -325,7 +325,7 @@ def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
     out = capsys.readouterr().out
     assert out.splitlines()[-2].split() == ["random", "0.53", "-0.50"]  # (10 + layer) / 20 at the last step
     medians, layers = drawn
-    encoder = next(run for run in published.read_trajectories(theirs) if run.name == "bert--encoder--jigsaw")
+    encoder = next(run for run in records.read_trajectories(theirs) if run.name == "bert--encoder--jigsaw")
     line = next(line for line in medians.axes[0].lines if same_color(line.get_color(), figures.ENCODER))
     assert line.get_ydata() == pytest.approx(np.median(encoder.symmetry, axis=1))
     assert list(line.get_xdata()) == list(encoder.steps)

@@ -14,7 +14,7 @@ import numpy as np
 from data.results import compare
 from data.results.figures import (DECODER, ENCODER, OTHERS, colour_of, draw_quartiles, figure, layer_colour, plain,
                                   put_legend, put_null, put_titles, put_zero, share_limits, short)
-from data.results.published import Trajectory
+from data.results.records import Trajectory
 from data.results.tables import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used

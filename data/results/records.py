@@ -7,8 +7,14 @@ tables and figures show.
     arm,seed,step,train_loss,val_loss,...   then a row for every step of every run that has a loss, or scores, or both
 
 An arm is one configuration; it has several runs, which differ only in their seed. compare.py compares arms.
+
+The last part reads the authors' own runs, as they published them (csv/published/README.md):
+
+    loss_curves.csv    training losses [nats/token], a column per run: Table 1
+    trajectories.csv   symmetry and directionality of every layer: Figures 3, S3, S4
 """
 
+import csv
 import io
 import json
 from dataclasses import asdict
@@ -167,3 +173,86 @@ def read_comparison(path):
         return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is damaged ({e}): write it again with --csv") from e
+
+
+# ---- the authors' runs -----------------------------------------------------------------------------------------------
+
+LOGGED_EVERY = 200  # updates; a row of losses is the mean over those since the row before
+TRAJECTORIES = ["run", "step", "layer", "symmetry", "directionality"]  # the first line of trajectories.csv
+N_LAYER = {"bert_small": 4, "bert": 12}  # by the first part of a run's name
+SYMMETRIC = "--symmetric-init"  # how the name of a run ends that starts from W_k = W_q
+
+
+class Trajectory(NamedTuple):
+    """The scores of one of their runs: bert_small--encoder--jigsaw has 4 layers, bert--decoder--wikipedia 12."""
+
+    name: str
+    n_layer: int
+    causal: bool
+    corpus: str
+    steps: np.ndarray  # (S,)
+    symmetry: np.ndarray  # (S, L)
+    directionality: np.ndarray  # (S, L)
+
+
+class CsvFiles(NamedTuple):
+    """What is in the authors' CSV files that were given to analyze.py --runs."""
+
+    curves: dict  # name of a published run -> (steps, training loss)
+    trajectories: list  # of Trajectory
+
+
+def read_csv_files(paths):
+    """Read files of both kinds; the first line tells which kind a file is. RunError: a file is neither."""
+    found = CsvFiles({}, [])
+    for path in paths:
+        try:
+            with open(path, newline="") as f:
+                header = next(csv.reader(f), [])
+            if header == TRAJECTORIES:
+                found.trajectories.extend(read_trajectories(path))
+            else:
+                found.curves.update(read_curves(path))
+        except (KeyError, TypeError, ValueError, csv.Error) as e:  # TypeError: a line that is cut short
+            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published: it has {e}; "
+                           "for a run of train.py, give its folder") from e
+    return found
+
+
+def read_trajectories(path):
+    """-> a list of Trajectory, in the order of the file."""
+    scores = {}  # run -> step -> (symmetry, directionality) of each layer
+    with open(path, newline="") as f:
+        for row in csv.DictReader(f):
+            steps = scores.setdefault(row["run"], {})
+            layers = steps.setdefault(int(row["step"]), [])  # layers follow one another
+            layers.append((float(row["symmetry"]), float(row["directionality"])))
+    trajectories = []
+    for name, steps in scores.items():
+        model, kind, corpus = name.split("--")
+        values = np.array(list(steps.values()))  # (S, L, 2)
+        trajectories.append(Trajectory(
+            name=name,
+            n_layer=N_LAYER[model],
+            causal=kind == "decoder",
+            corpus=corpus,
+            steps=np.array(list(steps)),
+            symmetry=values[:, :, 0],
+            directionality=values[:, :, 1],
+        ))
+    return trajectories
+
+
+def read_curves(path):
+    """Training losses, a column per run and a row every LOGGED_EVERY updates -> {name: (steps, loss)}."""
+    with open(path, newline="") as f:
+        names, *rows = csv.reader(f)
+    for name in names:
+        if name.split("--")[0] not in N_LAYER:
+            raise ValueError(f"a column {name}, and no published run is called {name}")
+    curves = {}
+    for name, column in zip(names, zip(*rows)):
+        loss = np.array([float(cell or "nan") for cell in column])
+        steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
+        curves[name] = (steps, loss)
+    return curves

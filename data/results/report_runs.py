@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from data.results import compare, figures_runs, published, records
+from data.results import compare, figures_runs, records
 from data.results.report import show
 from data.results.runs import RunError, require
 
@@ -46,7 +46,7 @@ def report_runs(args):
             theirs.append(path)
         else:
             ours.append(path)
-    curves, trajectories = published.read_csv_files(theirs)
+    curves, trajectories = records.read_csv_files(theirs)
     arms = compare.pool(ours)
     is_left_out = args.arms and args.baseline in arms and args.baseline not in args.arms
     require(not is_left_out, f"--baseline={args.baseline} is none of --arms: add it there")
@@ -59,7 +59,7 @@ def report_runs(args):
     is_reached = any(np.isfinite(outcome.first_steps).any() for outcome in outcomes)
     level = args.level if is_reached else None  # on other text no loss may come near it
     if curves:
-        show(published.curves_table(curves))
+        show(curves_table(curves))
     if outcomes:
         show(comparison_table(outcomes, level))
         if level is None:
@@ -67,7 +67,7 @@ def report_runs(args):
         for note in comparison_notes(outcomes, arms):
             show(note)
     if trajectories:
-        show(published.ends_table(trajectories, arms))
+        show(ends_table(trajectories, arms))
     if args.csv:
         records.write_comparison(args.csv, arms)
     if args.plot:
@@ -195,3 +195,44 @@ def chance_note(name, records):
     if len(reached):
         note += f", from {reached.min():.0%} to {reached.max():.0%}"
     return f"{note}, not reached by {len(gains) - len(reached)} of {len(gains)}"
+
+
+# ---- the authors' runs -----------------------------------------------------------------------------------------------
+
+
+def curves_table(curves):
+    """
+    Table 1 of the paper from its training losses. Speed-up is (T - t) / T: by the paper's rule t is the first step
+    whose loss is below the plain run's last one, by ours the losses are smoothed first (compare.speed_up).
+    """
+    lines = [f"{'published run':31} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
+    for name, (steps, loss) in curves.items():
+        if name + records.SYMMETRIC not in curves:
+            continue
+        _, symmetric_loss = curves[name + records.SYMMETRIC]
+        theirs = (steps[-1] - compare.first_step(steps, symmetric_loss, loss[-1])) / steps[-1]
+        ours = compare.speed_up(steps, symmetric_loss, loss)
+        lines.append(f"{name:31} {loss[-1]:9.3f} {symmetric_loss[-1]:21.3f} {percent(theirs):>30}  {percent(ours)}")
+    return "\n".join(lines)
+
+
+def percent(x):
+    return f"{x:.1%}" if np.isfinite(x) else "not reached"
+
+
+def ends_table(trajectories, arms):
+    """Scores at the last step, medians over layers: of every published run, and of our arms as means over seeds."""
+    lines = [f"{'published run':31} symmetry  directionality"]
+    for run in trajectories:
+        lines.append(end_line(run.name, np.median(run.symmetry[-1]), np.median(run.directionality[-1])))
+    if arms:
+        lines.append("ours")
+    for name, records in arms.items():
+        symmetry = np.mean([np.median(record.layers["symmetry"][-1]) for record in records])
+        directionality = np.mean([np.median(record.layers["directionality"][-1]) for record in records])
+        lines.append(end_line(name, symmetry, directionality))
+    return "\n".join(lines)
+
+
+def end_line(name, symmetry, directionality):
+    return f"{name:31} {symmetry:8.2f}  {directionality:14.2f}"
