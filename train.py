@@ -81,11 +81,14 @@ def load_pretrained(model, folder):
 
 
 def make_optimizer(cfg, model):
-    """AdamW, with weight decay on the matrices only."""
+    """AdamW, with weight decay on the matrices only. q, k and v may learn faster or slower than the rest."""
     # Weight decay pulls a weight towards 0. This is wrong for the gains of LayerNorm, which belong near 1.
-    decay = [p for p in model.parameters() if p.ndim > 1]  # matrices and embeddings
+    qkv = [getattr(block.attn, name).weight for block in model.blocks for name in "qkv"]
+    decay = [p for p in model.parameters() if p.ndim > 1 and not any(p is w for w in qkv)]  # other matrices, embeddings
     no_decay = [p for p in model.parameters() if p.ndim <= 1]  # biases and LayerNorm
-    groups = [dict(params=decay, weight_decay=cfg.weight_decay), dict(params=no_decay, weight_decay=0.0)]
+    groups = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),
+              dict(params=decay, weight_decay=cfg.weight_decay, share=1.0),
+              dict(params=no_decay, weight_decay=0.0, share=1.0)]
     # AdamW keeps running means of the gradient g and of its square:
     #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
     # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
@@ -176,8 +179,8 @@ class Trainer:
             self.scaler.scale(loss / n).backward()  # backward() sums over micro-batches, and we want the mean
         self.scaler.unscale_(self.optimizer)  # now p.grad is the gradient of the loss itself
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # the norm of all gradients together
-        for group in self.optimizer.param_groups:  # decay and no_decay
-            group["lr"] = learning_rate(cfg, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["share"] * learning_rate(cfg, self.step)
         self.scaler.step(self.optimizer)  # if float16 overflowed, this skips the update ...
         self.scaler.update()  # ... and this halves the scale of the loss; after 2,000 good updates it doubles it
         self.optimizer.zero_grad()  # free the gradients, because the next forward pass needs the memory

@@ -63,6 +63,7 @@ class TrainConfig:
     max_iters: int = key(200_000, "updates")
     warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0")
     learning_rate: float = key(5e-5, "the highest")
+    qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
     weight_decay: float = key(0.01, "AdamW's, on matrices only")
     beta2: float = key(0.999, "AdamW's")
     grad_clip: float = key(1.0, "largest norm of the gradient")
