@@ -133,6 +133,19 @@ def test_the_global_batch_is_split_over_processes_and_micro_batches_or_refused(c
 # ---- scores and constraint ---------------------------------------------------------------------------------------
 
 
+def test_the_first_step_of_q_k_and_v_is_qkv_rate_times_the_learning_rate_and_that_of_others_the_learning_rate(cfg):
+    cfg = replace(cfg, qkv_rate=2.5, warmup_iters=0, weight_decay=0.0)
+    run = train.Trainer(cfg, ONE_PROCESS, tokens.load(cfg.data_dir))
+    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    run.train_step(next(iter(run.loader.train_batches(0))))
+    for name, p in run.model.named_parameters():
+        if p.ndim < 2:  # a bias of k has no gradient
+            continue
+        moved = (p.detach() - before[name]).abs().max().item()  # Adam's first step: the learning rate, up to rounding
+        is_qkv = name.endswith(("attn.q.weight", "attn.k.weight", "attn.v.weight"))
+        assert moved == pytest.approx(cfg.learning_rate * (2.5 if is_qkv else 1.0), rel=0.05), name
+
+
 def test_score_rows_are_the_definitions_of_each_head_layer_and_update():
     torch.manual_seed(0)
     old, new = (tuple(torch.randn(2, 12, 12) for _ in "qk") for _ in "ab")  # (L, C, C)

@@ -246,9 +246,8 @@ def began_from(folder):
 
 def require_same_run(path, theirs, ours):
     """RunError if a run cannot continue the other because of a key. theirs, ours: with the dicts of `describe`."""
-    defaults = asdict(TrainConfig())  # for keys that are newer than the checkpoint
     for key, here in ours["config"].items():
-        there = theirs["config"].get(key, defaults[key])
+        there = theirs["config"].get(key, "nothing")  # of an earlier version
         same = there == here or (key == "max_iters" and there < here)
         require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
     for key, here in ours["data"].items():
