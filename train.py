@@ -74,7 +74,7 @@ def load_pretrained(model, folder):
     try:
         with open_checkpoint(folder) as checkpoint:
             names = [name for name in checkpoint.tensors if not name.startswith(HF_UNUSED)]
-            (state,) = checkpoint.stream([names], zeros=True)  # one group of tensors; a bias may be all zeros
+            (state,) = checkpoint.stream([names])  # one group of tensors
         load_hf(model, checkpoint.config, state)
     except (CheckpointError, ValueError) as e:
         raise ConfigError(f"init_from = {folder} is not the BERT that this configuration describes: {e}")

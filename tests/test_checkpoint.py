@@ -72,7 +72,6 @@ def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path, monkeypa
     opened = read(single)
     assert opened.revision is None and WANTED <= opened.bytes_read <= WANTED + HEAD
     read(single / "model.safetensors")
-    assert "revision" in refusal(single, revision="main")
     read(folder(tmp_path / "sharded", SHARDED))
     read(folder(tmp_path / "named", {"weights_v2.safetensors": FILE, "adapter_model.safetensors": b""}))
     monkeypatch.setattr(files, "PIECE", 1000)  # a tensor in many ranges
@@ -84,9 +83,9 @@ def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path, monkeypa
 def test_the_commit_is_pinned_once_and_revisions_are_honoured(hub):
     hub.add("gpt2", SINGLE)
     change = hub.add("gpt2", SINGLE, branch="refs/pr/1")
-    for source, revision in (("gpt2@refs/pr/1", None), ("gpt2", "refs/pr/1"), (f"gpt2@{change}", None)):
+    for source in "gpt2@refs/pr/1", f"gpt2@{change}":
         hub.log.clear()
-        assert read(source, revision=revision).revision == change
+        assert read(source).revision == change
         assert all(f"/resolve/{change}/" in r.path for r in hub.log if r.file == "model.safetensors")
         assert sum(r.path.startswith("/api/models") for r in hub.log) == 1
 
@@ -112,7 +111,7 @@ def test_cached_files_are_read_in_place_without_a_request(hub, monkeypatch):
     hub.log.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     opened = read("org/toy")
-    assert opened.revision == commit and opened.source == "org/toy" and not hub.log
+    assert opened.revision == commit and not hub.log
     read(f"org/toy@{commit}")
 
 
@@ -215,7 +214,7 @@ def test_gated_missing_and_private_repositories_are_told_apart(hub, monkeypatch)
         told = refusal("org/none")
         assert "gated" not in told and f"{hub.url}/org/none" in told and "HF_TOKEN" in told
     hub.add("org/toy", SINGLE)
-    assert "no revision v9" in refusal("org/toy@v9") and "org/toy" in refusal("org/toy", revision="0" * 40)
+    assert "no revision v9" in refusal("org/toy@v9") and "org/toy" in refusal("org/toy@" + "0" * 40)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
@@ -253,7 +252,7 @@ def test_branches_and_tags_of_a_repository_are_listed_and_each_has_its_own_weigh
     for step in (0, 1000):
         weights = {n: tensor + step for n, tensor in WEIGHTS.items()}
         hub.add("org/toy", SINGLE | {"model.safetensors": save(weights)}, branch=f"step{step}")
-        read("org/toy", weights=weights, revision=f"step{step}")
+        read(f"org/toy@step{step}", weights=weights)
     hub.add("org/toy", SINGLE, tag="v1.0")
     hub.fail("api", 503)
     assert sorted(data.pretrained.hub.list_revisions("org/toy")) == ["main", "step0", "step1000", "v1.0"]
@@ -305,30 +304,25 @@ def entry(dtype, shape, start, end):
 GOOD = {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 8, 16)}
 LIES = [  # the header, and how many bytes of data there are
     (GOOD | {"b": entry("F32", [2], 12, 20)}, 20),  # a hole
-    (GOOD | {"b": entry("F32", [2], 4, 12)}, 12),  # an overlap
-    (GOOD, 15),
     (GOOD, 17),
     (GOOD | {"b": entry("F32", [3], 8, 16)}, 16),  # a shape of another size
     (GOOD | {"b": entry("F16", [2], 8, 16)}, 16),  # a dtype of another size
-    (GOOD | {"b": entry("float", [2], 8, 16)}, 16),
-    (GOOD | {"b": entry("F32", [-1, -2], 8, 16)}, 16),
     (GOOD | {"b": {"dtype": "F32", "shape": [2]}}, 16),
     (b"{not json}", 16),
 ]
 FIRST = next(iter(SHARDS))
 INDEX_FILE = "model.safetensors.index.json"
 INDEXES = [(INDEX["weight_map"] | {"new": FIRST}, "'new'"), ({"a": "none.safetensors"}, "none.safetensors"),
-           ({"a": "../toy/" + FIRST}, "is not there"), ({}, "weight_map"), ([], "weight_map")]
+           ({}, "weight_map")]
 DAMAGED = [  # files, and what is said of them
     *[({"model.safetensors": with_header(header, bytes(n))}, "model.safetensors") for header, n in LIES],
     *[({"model.safetensors": data}, "model.safetensors")
-      for data in (b"1234567", b"\xff" * 64, FILE[:40], b"<html>" + bytes(99))],
+      for data in (b"1234567", FILE[:40], b"<html>" + bytes(99))],
     ({"model.safetensors": FILE[:-1]}, "cut short"),
     *[(SHARDED | {INDEX_FILE: json.dumps({"weight_map": index}).encode()}, words) for index, words in INDEXES],
     (SHARDED | {INDEX_FILE: b"{"}, INDEX_FILE),
     ({file: data for file, data in SHARDED.items() if file != FIRST}, FIRST),
-    *[(SINGLE | {"config.json": text}, "config.json is not a JSON object")
-      for text in (b"[]", b"null", b"", b"[" * 10**5)],
+    *[(SINGLE | {"config.json": text}, "config.json is not a JSON object") for text in (b"[]", b"")],
 ]
 
 
@@ -337,13 +331,6 @@ def test_what_is_damaged_is_refused_in_one_line(hub, tmp_path, files, words):
     hub.add("org/toy", {"config.json": CONFIG} | files)
     for source in folder(tmp_path / "toy", {"config.json": CONFIG} | files, config=None), "org/toy":
         assert words in refusal(source)
-
-
-def test_a_file_that_is_cut_short_while_it_is_read_is_refused(tmp_path):
-    toy = folder(tmp_path / "toy", SINGLE)
-    with open_checkpoint(str(toy)) as opened, pytest.raises(CheckpointError, match="cut short"):
-        os.truncate(toy / "model.safetensors", 5000)
-        list(opened.stream(GROUPS))
 
 
 # Tensors that cannot be scored
@@ -359,22 +346,14 @@ def test_other_dtypes_are_refused_only_when_asked_for(tmp_path):
         assert repr(n) in told and dtype in told
 
 
-@pytest.mark.parametrize("value, told", [(float("nan"), "NaN"), (float("inf"), "infinity"), (-float("inf"), "infinity"),
-                                         (None, "zeros")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_without_a_score_are_named(tmp_path, value, told, dtype):
+def test_weights_without_a_score_are_named(tmp_path, value, dtype):
     weights = make(dtype, 8)
-    bad = weights[name(2, "k")]
-    bad.zero_() if value is None else bad.view(-1)[37].fill_(value)
+    weights[name(2, "k")].view(-1)[37].fill_(value)
     toy = folder(tmp_path / "toy", {"model.safetensors": save(weights)})
-    assert told in refusal(toy) and name(2, "k") in refusal(toy)
+    assert "NaN or infinity" in refusal(toy) and name(2, "k") in refusal(toy)
     read(toy, [[name(2, "q")]], weights)
-
-
-def test_zeros_are_let_through_when_asked_for(tmp_path):
-    toy = folder(tmp_path / "toy", {"model.safetensors": save({"bias": torch.zeros(3)})})
-    with open_checkpoint(str(toy)) as opened:
-        assert not next(opened.stream([["bias"]], zeros=True))["bias"].any()
 
 
 # Order, memory, threads

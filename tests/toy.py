@@ -43,9 +43,9 @@ def as_bin(saved, **options) -> bytes:
     return buffer.getvalue()
 
 
-def read(source, groups=GROUPS, weights=WEIGHTS, **options):
+def read(source, groups=GROUPS, weights=WEIGHTS):
     """Streams the groups and compares them with the weights; -> the closed checkpoint."""
-    with open_checkpoint(str(source), **options) as opened:
+    with open_checkpoint(str(source)) as opened:
         got = list(opened.stream(groups))
         assert [list(group) for group in got] == [list(group) for group in groups]
         for group in got:
@@ -54,8 +54,8 @@ def read(source, groups=GROUPS, weights=WEIGHTS, **options):
     return opened
 
 
-def refusal(source, groups=GROUPS, **options) -> str:
-    with pytest.raises(CheckpointError) as error, open_checkpoint(str(source), **options) as opened:
+def refusal(source, groups=GROUPS) -> str:
+    with pytest.raises(CheckpointError) as error, open_checkpoint(str(source)) as opened:
         list(opened.stream(groups))
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
     return str(error.value)

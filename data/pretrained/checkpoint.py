@@ -33,7 +33,6 @@ class Checkpoint(AbstractContextManager):
     """
     An open checkpoint in a local folder or in a repository of the Hub.
 
-    source: its name, as the user wrote it
     revision: the commit that is read; None if it is local
     config: its config.json, or what nanoGPT and nanochat have instead
     tensors: name -> TensorInfo
@@ -42,13 +41,13 @@ class Checkpoint(AbstractContextManager):
     note: what the user should know, or ""
     """
 
-    def __init__(self, source: str, folder: Folder, files: list[str], index: dict[str, str] | None,
+    def __init__(self, folder: Folder, files: list[str], index: dict[str, str] | None,
                  read_config: Callable[[], dict | None]):
         """
         files: those of the weights. index: tensor -> file, if these are shards of one checkpoint.
         read_config: is asked for the config if the file of the weights has none of its own.
         """
-        self.source, self.revision = source, folder.revision
+        self.revision = folder.revision
         self._folder = folder
         self._pool = ThreadPoolExecutor(N_READERS)
         try:
@@ -83,12 +82,12 @@ class Checkpoint(AbstractContextManager):
     def bytes_read(self) -> int:
         return self._folder.bytes_read
 
-    def stream(self, groups: Sequence[Sequence[str]], zeros: bool = False) -> Iterator[dict[str, torch.Tensor]]:
+    def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
         """
         Yield the tensors of each group as {name: tensor}, in their own dtype (FP8 becomes float32). Threads read the
         next groups meanwhile.
 
-        A tensor with NaN or infinity is refused. So is a tensor of zeros, which has no score, unless `zeros` allows it.
+        A tensor with NaN or infinity is refused.
         """
         sizes = [sum(self.tensors[name].end - self.tensors[name].start for name in group) for group in groups]  # bytes
         queue = deque()  # {name: the future of its tensor} for each group that is being read
@@ -96,11 +95,11 @@ class Checkpoint(AbstractContextManager):
         for i in range(len(groups)):
             # Begin group i and the next one, and more groups as long as all of them together have at most AHEAD bytes.
             while begun < len(groups) and (begun < i + 2 or sum(sizes[i : begun + 1]) <= AHEAD):
-                queue.append({name: self._pool.submit(self._read, name, zeros) for name in groups[begun]})
+                queue.append({name: self._pool.submit(self._read, name) for name in groups[begun]})
                 begun += 1
             yield {name: future.result() for name, future in queue.popleft().items()}
 
-    def _read(self, name: str, zeros: bool) -> torch.Tensor:
+    def _read(self, name: str) -> torch.Tensor:
         info = self.tensors[name]
         require(info.dtype in PLAIN_DTYPES or info.scale, f"{name!r} is {info.dtype}, use a checkpoint in "
                 f"{', '.join(PLAIN_DTYPES)}, or F8_E4M3 with a scale")
@@ -110,9 +109,8 @@ class Checkpoint(AbstractContextManager):
             block = how.get("weight_block_size") or BLOCK
             tensor = dequantise(tensor, self._read_stored(info.scale), block, name)
         if tensor.numel():
-            low, high = [x.item() for x in tensor.aminmax()]  # NaN if there is any
-            require(math.isfinite(low) and math.isfinite(high), f"{name!r} holds NaN or infinity")
-            require(zeros or low != 0 or high != 0, f"{name!r} is all zeros and has no score")
+            ends = torch.stack(tensor.aminmax())  # NaN if there is any
+            require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
         return tensor
 
     def _read_stored(self, info: TensorInfo) -> torch.Tensor:

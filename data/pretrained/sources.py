@@ -68,7 +68,7 @@ def is_hub_id(repo: str) -> bool:
     return not re.search(r"--|\.\.", repo) and not repo.endswith(SUFFIXES)
 
 
-def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
+def open_checkpoint(source: str) -> Checkpoint:
     """
     Open a folder, a weight file (safetensors, or written by torch.save), or org/name[@revision] of the Hub.
 
@@ -79,22 +79,21 @@ def open_checkpoint(source: str, revision: str | None = None) -> Checkpoint:
     path = os.path.expanduser(source)
     only = ""  # this one file, and none of the others
     if os.path.exists(path):
-        require(not revision, f"this is local, where there is no revision {revision}")
         if not os.path.isdir(path):
             path, only = os.path.split(path)
             require(only.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
         folder = Folder(Path(path))
     else:
-        repo, _, tail = source.partition("@")
+        repo, _, revision = source.partition("@")
         require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name[@revision]")
         from data.pretrained.hub import open_repository  # here, so that local files need no Hub client
-        folder = open_repository(repo, revision or tail or None)
+        folder = open_repository(repo, revision or None)
     if only:
         files, index = [only], None
     else:
         enter_model(folder)
         files, index = weight_files(folder)
-    return Checkpoint(source, folder, files, index, lambda: read_config(folder, files[0]))
+    return Checkpoint(folder, files, index, lambda: read_config(folder, files[0]))
 
 
 # ---- what is in a folder -----------------------------------------------------------------------------------------
