@@ -46,8 +46,6 @@ def encoding(path):
     """utf-8, or what a byte-order mark says (the mark itself is no text); None for a binary file."""
     with open(path, "rb") as file:
         start = file.read(65_536)
-    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):  # before UTF-16, whose mark begins the same way
-        return "utf-32"
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     if start.count(0) > 4 + len(start) / BINARY:
@@ -83,9 +81,9 @@ def choose(files, column):
     else:
         chosen = [file for file in files if encoding(file) is not None]
         kind = "binary files"
-    left_out = set(files) - set(chosen)
+    left_out = sorted(set(files) - set(chosen))
     if left_out:
-        print(f"{len(left_out):,} {kind} left out: {writer.some(sorted(left_out))}")
+        print(f"{len(left_out):,} {kind} left out: {writer.some(left_out)}")
     return [str(file) for file in chosen if file.stat().st_size > 0]
 
 
