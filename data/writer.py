@@ -27,7 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.split import choose, first_8_bytes, look_at
-from data.tokens import TOKENIZERS, DataError, check_size, open_gpt2, read_meta, shards
+from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta, shards
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -175,12 +175,8 @@ def resume(folder, new):
             state = read_meta(path)
             for key in "contents", *OPTIONS, "source", "parts":
                 if state.get(key) != new[key]:
-                    begun = f"{key} = {state.get(key)!r}, not {new[key]!r}"
-                    if key == "contents":
-                        begun = f"other text than {new['source']} holds now"
-                    raise DataError(f"{folder} was begun with {begun}: delete it, or choose another --out_dir")
-            for shard in shards(folder, "train", state) + shards(folder, "val", state):
-                check_size(shard, state)
+                    was = "other text" if key == "contents" else f"{key} = {state.get(key)!r}, not {new[key]!r}"
+                    raise DataError(f"{folder} was begun with {was}: delete it, or choose another --out_dir")
             return state
     # save_shard saves progress.json before the first shard, so without it the shards are from somewhere else.
     if any(folder.glob("*.bin")):
@@ -197,8 +193,7 @@ def finish(folder, state):
             shard.path.unlink(missing_ok=True)
         (folder / "progress.json").unlink(missing_ok=True)
         raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
-                        "least one of each: give more text, or raise --max_tokens, or lower --val_fraction; "
-                        f"python data/{state['dataset']}/prepare.py --help says what a document is")
+                        "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
     save_state(folder, state)
     os.replace(folder / "progress.json", folder / "meta.json")
 
