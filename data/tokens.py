@@ -12,6 +12,7 @@ meta.json describes the files. It is written last, so a folder that has it is co
 """
 
 import json
+import os
 import zlib
 from bisect import bisect_right
 from functools import lru_cache
@@ -68,7 +69,7 @@ class Stream:
         self.shards = [shard for shard in shards(folder, split, meta) if shard.n_tokens > 0]
         self.ends = list(accumulate(shard.n_tokens for shard in self.shards))  # where each shard ends in the sequence
         self.stamps = [None] * len(self.shards)  # time and inode that each file had when its bytes were checked
-        self.memmap = lru_cache(maxsize=256)(self.open_memmap)  # so many stay open; the system often allows 1024
+        self.file = lru_cache(maxsize=256)(self.open_file)  # so many stay open; the system often allows 1024
         for shard in self.shards:
             check_size(shard, meta)
 
@@ -76,26 +77,30 @@ class Stream:
         return self.ends[-1]
 
     def rows(self, starts, length):
-        """`length` tokens from each of `starts` (B,) on: (B, length) int64. DataError if a file has another size."""
-        rows = np.empty((len(starts), length), np.int64)
+        """`length` tokens from each of `starts` (B,) on: (B, length) int64. DataError if a file has become shorter."""
+        rows = np.empty((len(starts), length), self.meta["dtype"])
         for row, start in zip(rows, starts.tolist()):
             self.fill(row, start)
-        return rows
+        return rows.astype(np.int64)
 
     def fill(self, row, start):
         """Fill row (T,) with the tokens from `start` on. They may lie in several shards."""
         i = bisect_right(self.ends, start)  # the shard that holds the first token
         while len(row) > 0:
-            check_size(self.shards[i], self.meta)  # to read a memmap beyond the end of its file kills the process
             left = self.ends[i] - start  # tokens from `start` to the end of this shard
-            piece = self.memmap(i)[-left:][: len(row)]
-            row[: len(piece)] = piece
-            row = row[len(piece):]
+            offset = (self.shards[i].n_tokens - left) * row.itemsize
+            # Not a memmap: if the file has become shorter, reading beyond its end would kill the process (SIGBUS).
+            read = os.pread(self.file(i).fileno(), row[:left].nbytes, offset)
+            if len(read) < row[:left].nbytes:
+                check_size(self.shards[i], self.meta)
+            row[:left] = np.frombuffer(read, row.dtype)
+            row = row[left:]
             start = self.ends[i]
             i += 1
 
-    def open_memmap(self, i):
-        return np.asarray(np.memmap(self.shards[i].path, self.meta["dtype"], "r"))  # a memmap is slow to slice
+    def open_file(self, i):
+        check_size(self.shards[i], self.meta)
+        return open(self.shards[i].path, "rb", buffering=0)
 
     def check(self):
         """

