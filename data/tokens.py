@@ -165,8 +165,8 @@ def what_is_missing(folder):
     if (folder / "progress.json").exists():
         meta = read_meta(folder / "progress.json")
     elif folder.is_file() or any(folder.glob("*")):  # then nothing should be written there
-        return (f"{folder} holds no token files: data/text/prepare.py makes them of text, and train.py takes the folder "
-                "that it makes (data/text/bytes)")
+        return (f"{folder} holds no token files: pass a folder that a prepare script makes, such as data/text/bytes; "
+                "of your own text data/text/prepare.py makes one")
     return f"{folder} has no finished token files: run {command(folder, meta)}"
 
 

@@ -290,7 +290,7 @@ CUT = "bytes of train.1.bin, not .*delete it and run python data/test/prepare.py
     (lambda folder: (folder / "meta.json").write_text("no json"), UNCLEAR),
     (lambda folder: os.truncate(folder / "train.1.bin", 100), CUT),
     (lambda folder: (folder / "train.1.bin").unlink(), CUT),
-    (lambda folder: (folder / "meta.json").unlink(), "holds no token files: data/text/prepare.py makes them of text"),
+    (lambda folder: (folder / "meta.json").unlink(), "holds no token files: pass .*; of your own text data/text/prepare.py"),
     (shutil.rmtree, "has no finished token files: run python data/NAME/prepare.py --out_dir=/"),
 ])
 def test_a_damaged_or_wrong_folder_is_refused_with_what_to_do(change, words, corpus):
