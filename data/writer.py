@@ -97,12 +97,10 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
         val_parts = choose(digests, sizes, sizes.sum(), new)[0][order]
     with locked(folder):
         state = resume(folder, new)
-        finished = (folder / "meta.json").exists()
-        if not finished:
+        if not (folder / "meta.json").exists():
             write_shards(folder, state, parts, read, val_parts, args.num_proc, total)
-        for kind, counts in state["notes"].items():
-            print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
-        if not finished:
+            for kind, counts in state["notes"].items():
+                print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
             finish(folder, state)
     print(summary(folder, state))
     if whole_files:
