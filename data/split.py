@@ -37,7 +37,7 @@ def first_8_bytes(digests):
 def look_at(paths):
     """The SHA-256 digests of files. All of them are read once before anything is written."""
     digests = []
-    for path in tqdm(paths, desc="looking at files", unit="", leave=False, disable=len(paths) == 0):
+    for path in tqdm(paths, desc="looking at files", leave=False):
         with open(path, "rb") as file:
             digests.append(hashlib.file_digest(file, "sha256").digest())
     return digests

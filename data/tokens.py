@@ -13,7 +13,6 @@ meta.json describes the files. It is written last, so a folder that has it is co
 
 import json
 import os
-import shlex
 import zlib
 from bisect import bisect_right
 from functools import lru_cache
@@ -78,8 +77,7 @@ class Stream:
         return self.ends[-1]
 
     def rows(self, starts, length):
-        """`length` tokens from each of `starts` (B,) on: (B, length) int64. DataError if a file has another size."""
-        assert (starts >= 0).all() and (starts + length <= len(self)).all()
+        """`length` tokens from each of `starts` (B,) on: (B, length) int64. DataError if a file has become shorter."""
         rows = np.empty((len(starts), length), self.meta["dtype"])
         for row, start in zip(rows, starts.tolist()):
             self.fill(row, start)
@@ -89,21 +87,18 @@ class Stream:
         """Fill row (T,) with the tokens from `start` on. They may lie in several shards."""
         i = bisect_right(self.ends, start)  # the shard that holds the first token
         while len(row) > 0:
-            shard = self.shards[i]
             left = self.ends[i] - start  # tokens from `start` to the end of this shard
-            piece = row[:left]
+            offset = (self.shards[i].n_tokens - left) * row.itemsize
             # Not a memmap: if the file has become shorter, reading beyond its end would kill the process (SIGBUS).
-            offset = (shard.n_tokens - left) * row.itemsize
-            read = os.pread(self.file(i).fileno(), piece.nbytes, offset)
-            if len(read) < piece.nbytes:
-                check_size(shard, self.meta)
-            piece[:] = np.frombuffer(read, row.dtype)
+            read = os.pread(self.file(i).fileno(), row[:left].nbytes, offset)
+            if len(read) < row[:left].nbytes:
+                check_size(self.shards[i], self.meta)
+            row[:left] = np.frombuffer(read, row.dtype)
             row = row[left:]
             start = self.ends[i]
             i += 1
 
     def open_file(self, i):
-        """The file of shard i."""
         check_size(self.shards[i], self.meta)
         return open(self.shards[i].path, "rb", buffering=0)
 
@@ -116,10 +111,9 @@ class Stream:
             check_size(shard, self.meta)
             status = shard.path.stat()
             stamp = status.st_mtime_ns, status.st_ino
-            if stamp != self.stamps[i]:
-                if zlib.crc32(shard.path.read_bytes()) != shard.crc32:
-                    raise broken(shard.path.parent, f"has another {shard.path.name} than its meta.json says", self.meta)
-                self.stamps[i] = stamp
+            if stamp != self.stamps[i] and zlib.crc32(shard.path.read_bytes()) != shard.crc32:
+                raise broken(shard.path.parent, f"has another {shard.path.name} than its meta.json says", self.meta)
+            self.stamps[i] = stamp
 
 
 # ---- meta.json and the files -------------------------------------------------------------------------------------
@@ -167,27 +161,22 @@ def broken(folder, what, meta):
 
 def what_is_missing(folder):
     """Why there is nothing to load in a folder without meta.json, and which command makes it."""
-    begun = folder / "progress.json"
-    if begun.exists():
-        return f"{folder} has no finished token files: run {command(folder, read_meta(begun))}"
-    if (folder / "prepare.py").exists():
-        return f"{folder} has no token files: run python {folder}/prepare.py, and pass the folder that it makes"
-    holds_text = folder.is_file() or any(path.suffix != ".tmp" for path in folder.glob("*"))
-    if holds_text:  # then nothing should be written there
-        return (f"{folder} has no token files: run python data/text/prepare.py {shlex.quote(str(folder))}, and pass "
-                "the folder that it makes (data/text/bytes)")
-    return f"{folder} has no finished token files: run {command(folder, {})}"
+    meta = {}
+    if (folder / "progress.json").exists():
+        meta = read_meta(folder / "progress.json")
+    elif folder.is_file() or any(folder.glob("*")):  # then nothing should be written there
+        return (f"{folder} holds no token files: pass a folder that a prepare script makes, such as data/text/bytes; "
+                "of your own text data/text/prepare.py makes one")
+    return f"{folder} has no finished token files: run {command(folder, meta)}"
 
 
 def command(folder, meta):
     """The command that makes the files of a folder: from meta.json, else guessed from the path."""
-    if "command" in meta:
-        return f"{meta['command']} --out_dir={folder}"
-    name = folder.absolute().name
-    dataset = folder.absolute().parent.name
+    *_, dataset, name = folder.absolute().parts
     if not (Path(__file__).parent / dataset / "prepare.py").exists():
         dataset = "NAME"
-    return " ".join([f"python data/{dataset}/prepare.py", *options(name), f"--out_dir={folder}"])
+    guess = " ".join([f"python data/{dataset}/prepare.py", *options(name)])
+    return f"{meta.get('command', guess)} --out_dir={folder}"
 
 
 def options(name):

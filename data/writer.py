@@ -27,7 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.split import choose, first_8_bytes, look_at
-from data.tokens import TOKENIZERS, DataError, check_size, open_gpt2, read_meta, shards
+from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta, shards
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -41,26 +41,15 @@ def command_line(dataset, doc, argv, **defaults):
                                   formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
     cli.add_argument("--spaced", action="store_true", help="put a space between all characters before tokenising")
-
-    def number(name, default, text):
-        cli.add_argument(name, type=type(default), default=default, help=f"{text} (%(default)s)")
-    number("--seed", 0, "of the order and of the choice for validation")
-    number("--val_fraction", 0.005, "of the documents, to validate on")
-    number("--max_docs", 0, "stop after so many documents, 0: never")
-    number("--max_tokens", 0, "stop with the document that reaches so many, 0: never")
-    number("--shard_size", 10**8, "bytes of text in a file")
+    cli.add_argument("--seed", type=int, default=0, help="of the order and of the choice for validation (%(default)s)")
+    cli.add_argument("--val_fraction", type=float, default=0.005, help="of the documents, to validate on (%(default)s)")
+    cli.add_argument("--max_tokens", type=int, default=0, help="stop with the document that reaches so many, 0: never")
+    cli.add_argument("--shard_size", type=int, default=10**8, help="bytes of text in a file (%(default)s)")
 
     _, changing_tokens = free.parse_known_args(argv)
     command = shlex.join(["python", f"data/{dataset}/prepare.py", *changing_tokens])
     cli.set_defaults(dataset=dataset, command=command, **defaults)
     return cli
-
-
-def check_options(args):
-    for name, smallest in ("seed", 0), ("max_docs", 0), ("max_tokens", 0), ("shard_size", 1), ("num_proc", 1):
-        value = getattr(args, name)
-        if value < smallest:
-            raise DataError(f"--{name}={value}, expected at least {smallest}")
 
 
 def find_folder(args):
@@ -71,10 +60,22 @@ def find_folder(args):
     return Path(os.path.relpath(Path(__file__).parent / args.dataset / name))
 
 
+def run_script(main):
+    """Run main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
+    import httpx2
+
+    try:
+        main()
+    except (DataError, OSError, ValueError, httpx2.HTTPError) as error:
+        sys.exit(f"error: {error}".splitlines()[0])
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command will go on from here")
+
+
 # ---- a whole corpus ----------------------------------------------------------------------------------------------
 
 
-def write(args, source, parts, read, total=inf, files=(), whole_files=False):
+def write(args, source, parts, read, total=None, files=(), whole_files=False):
     """
     Tokenise a corpus into args.out_dir, going on where an interrupted run stopped, and return the folder. If another
     process is writing there, wait for it first.
@@ -85,7 +86,6 @@ def write(args, source, parts, read, total=inf, files=(), whole_files=False):
     files: the paths of the parts, if these are files of this machine. Then a later run sees whether one was edited.
     whole_files: put all documents of a file into the same split.
     """
-    check_options(args)
     folder = find_folder(args)
     digests = look_at(files)
     new = new_state(args, source, len(parts), digests)
@@ -97,12 +97,10 @@ def write(args, source, parts, read, total=inf, files=(), whole_files=False):
         val_parts = choose(digests, sizes, sizes.sum(), new)[0][order]
     with locked(folder):
         state = resume(folder, new)
-        finished = (folder / "meta.json").exists()
-        if not finished:
+        if not (folder / "meta.json").exists():
             write_shards(folder, state, parts, read, val_parts, args.num_proc, total)
-        for kind, counts in state["notes"].items():
-            print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
-        if not finished:
+            for kind, counts in state["notes"].items():
+                print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
             finish(folder, state)
     print(summary(folder, state))
     if whole_files:
@@ -152,7 +150,7 @@ def locked(folder):
 
 # ---- the state ---------------------------------------------------------------------------------------------------
 
-OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_docs", "max_tokens", "shard_size"
+OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_tokens", "shard_size"
 
 
 def new_state(args, source, n_parts, digests):
@@ -175,18 +173,13 @@ def resume(folder, new):
             state = read_meta(path)
             for key in "contents", *OPTIONS, "source", "parts":
                 if state.get(key) != new[key]:
-                    begun = f"{key} = {state.get(key)!r}, not {new[key]!r}"
-                    if key == "contents":
-                        begun = f"other text than {new['source']} holds now"
-                    raise DataError(f"{folder} was begun with {begun}: delete it, or choose another --out_dir")
-            for shard in shards(folder, "train", state) + shards(folder, "val", state):
-                check_size(shard, state)
+                    was = "other text" if key == "contents" else f"{key} = {state.get(key)!r}, not {new[key]!r}"
+                    raise DataError(f"{folder} was begun with {was}: delete it, or choose another --out_dir")
             return state
     # save_shard saves progress.json before the first shard, so without it the shards are from somewhere else.
-    for pattern in "train.bin", "train.*.bin", "val.bin", "val.*.bin":
-        if any(folder.glob(pattern)):
-            raise DataError(f"{folder} holds token files that data/{new['dataset']}/prepare.py has not written "
-                            f"({pattern}): move them away, or choose another --out_dir")
+    if any(folder.glob("*.bin")):
+        raise DataError(f"{folder} holds .bin files that data/{new['dataset']}/prepare.py has not written: "
+                        "move them away, or choose another --out_dir")
     return new
 
 
@@ -198,8 +191,7 @@ def finish(folder, state):
             shard.path.unlink(missing_ok=True)
         (folder / "progress.json").unlink(missing_ok=True)
         raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
-                        "least one of each: give more text, or raise --max_docs and --max_tokens, or lower "
-                        f"--val_fraction; python data/{state['dataset']}/prepare.py --help says what a document is")
+                        "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
     save_state(folder, state)
     os.replace(folder / "progress.json", folder / "meta.json")
 
@@ -218,12 +210,11 @@ def unwritten(parts, read, state):
     import httpx2  # datasets and huggingface_hub raise its errors when a download has failed several times
 
     first_part, last_row = state["part"], state["row"]
-    notes = state["notes"]  # filled while documents are read, and saved with the next shard
     for i in range(first_part, len(parts)):
         part = parts[i]
 
-        def note(kind, n):
-            notes.setdefault(kind, {})[str(part)] = n
+        def note(kind, n):  # saved with the next shard
+            state["notes"].setdefault(kind, {})[str(part)] = n
         try:
             for row, text in enumerate(read(part, note), 1):
                 written = i == first_part and row <= last_row
@@ -234,33 +225,46 @@ def unwritten(parts, read, state):
             raise DataError(f"{part} cannot be read ({error!r}); the same command will go on from there") from None
 
 
-def encoder(tokenizer):
-    """A function that turns a document (UTF-8) into its ids: a list of arrays, one after the other."""
-    if tokenizer == "bytes":
-        return lambda text: [np.frombuffer(text, np.uint8)]
-    gpt2 = open_gpt2()
+def read_column(builder, path, column):
+    """Yield one column of a file that `datasets` can read (builder: parquet, json, csv or arrow), local or hf://."""
+    from datasets import load_dataset
+
+    # A comment that says "NA" or "null" is a text, and not a missing value.
+    options = dict(keep_default_na=False) if builder == "csv" else {}
+    table = load_dataset(builder, data_files=path, split="train", streaming=True, **options)
+    for batch in table.iter(1000):
+        if column not in batch:
+            raise DataError(f"{path} has no column {column}, only {', '.join(batch)}")
+        for text in batch[column]:
+            if not isinstance(text, str | None):
+                raise DataError(f"{path}: column {column} holds {text!r:.40}, expected text")
+            yield text
+
+
+def encoder(state):
+    """A function that turns a document into its ids, with the end-of-text token."""
+    gpt2 = open_gpt2() if state["tokenizer"] == "gpt2" else None
     # A very long text overflows the stack of tiktoken's regex engine, so it is cut into pieces of 100,000 characters:
     # before a space, where gpt2 begins a new token anyway, or anywhere if there is no space.
     pieces = re.compile(r".{1,100000}(?= |\Z)|.{1,100000}", re.DOTALL)
 
-    def encode(text):
-        # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
-        return [gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces.findall(text.decode())]
+    def encode(document):
+        text = document.text.decode()
+        if state["spaced"]:
+            text = " ".join(text)
+        if gpt2:
+            # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
+            ids = [gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces.findall(text)]
+        else:
+            ids = [np.frombuffer(text.encode(), np.uint8)]
+        return np.concatenate([*ids, [state["eot_token"]]], dtype=state["dtype"], casting="unsafe")
     return encode
 
 
-def encoded(documents, state, pool):
-    """Each document and its ids, with the end-of-text token."""
-    encode = encoder(state["tokenizer"])
-    eot = np.array([state["eot_token"]])
-
-    def ids_of(document):
-        text = document.text
-        if state["spaced"]:
-            text = " ".join(text.decode()).encode()
-        return np.concatenate([*encode(text), eot], dtype=state["dtype"], casting="unsafe")
+def encoded(documents, encode, pool):
+    """Each document and its ids."""
     while batch := list(itertools.islice(documents, 256)):  # not all of them, because pool.map reads its whole input
-        yield from zip(batch, pool.map(ids_of, batch))
+        yield from zip(batch, pool.map(encode, batch))
 
 
 # ---- shards ------------------------------------------------------------------------------------------------------
@@ -269,12 +273,9 @@ def encoded(documents, state, pool):
 def write_shards(folder, state, parts, read, val_parts, n_threads, total):
     """Write the missing shards. The state, which progress.json holds as well, is brought up to date with each."""
     documents = unwritten(parts, read, state)
-    if state["max_docs"] > 0:
-        total = min(total, state["max_docs"])
-        documents = itertools.islice(documents, state["max_docs"] - state["n_docs"])
     with ThreadPoolExecutor(n_threads) as pool, \
             tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
-        pairs = encoded(iter(bar), state, pool)
+        pairs = encoded(iter(bar), encoder(state), pool)
         while shard := gather(pairs, state):
             save_shard(folder, state, shard, val_parts)
             bar.set_postfix_str(f"{state['n_tokens']:,} tokens")
@@ -311,64 +312,26 @@ def save_shard(folder, state, shard, val_parts):
     else:
         to_val = val_parts[[document.part for document in documents]]  # (N,) bool
     order = np.random.default_rng([state["seed"], n_shards]).permutation(len(ids))
-    save_split(folder, "train", state, [ids[i] for i in order if not to_val[i]])
-    save_split(folder, "val", state, [ids[i] for i in order if to_val[i]])
+    for split, chosen in ("train", ~to_val), ("val", to_val):
+        docs = [ids[i] for i in order if chosen[i]]
+        tokens = np.concatenate([np.empty(0, state["dtype"]), *docs])  # np.empty: there may be no document
+        state["docs"][split] += len(docs)
+        state["tokens"][split].append(len(tokens))
+        state["crc32"][split].append(zlib.crc32(tokens))
+        save(shards(folder, split, state)[-1].path, tokens)
     save_state(folder, state)
 
 
-def save_split(folder, split, state, ids):
-    """Save the next file of a split. ids: a list of arrays, one for each document."""
-    crc32 = 0
-    for tokens in ids:
-        crc32 = zlib.crc32(tokens, crc32)
-    state["docs"][split] += len(ids)
-    state["tokens"][split].append(sum(len(tokens) for tokens in ids))
-    state["crc32"][split].append(crc32)
-    save(shards(folder, split, state)[-1].path, ids)
-
-
 def save_state(folder, state):
-    save(folder / "progress.json", [json.dumps(state, indent=1).encode()])
+    save(folder / "progress.json", json.dumps(state, indent=1).encode())
 
 
-def save(path, chunks):
+def save(path, data):
     """Write under a temporary name, then rename, so that the file is complete or not there at all."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb", buffering=1 << 20) as file:
-            file.writelines(chunks)
+        temporary.write_bytes(data)
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise DataError(f"{path} cannot be written ({error.strerror}); the same command will go on there") from None
-
-
-# ---- for the scripts ---------------------------------------------------------------------------------------------
-
-
-def read_column(builder, path, column):
-    """Yield one column of a file that `datasets` can read (builder: parquet, json, csv or arrow), local or hf://."""
-    from datasets import load_dataset
-
-    # A comment that says "NA" or "null" is a text, and not a missing value.
-    options = dict(keep_default_na=False) if builder == "csv" else {}
-    table = load_dataset(builder, data_files=path, split="train", streaming=True, **options)
-    for batch in table.iter(1000):
-        if column not in batch:
-            raise DataError(f"{path} has no column {column}, only {', '.join(batch)}")
-        for text in batch[column]:
-            if not isinstance(text, str | None):
-                raise DataError(f"{path}: column {column} holds {text!r:.40}, expected text")
-            yield text
-
-
-def run_script(main):
-    """Run main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
-    import httpx2
-
-    try:
-        main()
-    except (DataError, OSError, httpx2.HTTPError) as error:
-        sys.exit(f"error: {error}".splitlines()[0])
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command will go on from here")

@@ -28,6 +28,21 @@ def long(cfg):
     return replace(cfg, max_iters=80, eval_interval=5)
 
 
+@pytest.fixture
+def whole(long):
+    """The same run, which nothing interrupts."""
+    whole = replace(long, out_dir=long.out_dir + "_whole")
+    train.main(argv(whole))
+    return whole
+
+
+def last_line(life):
+    """The line in which a process ended that met something a user can mend."""
+    status, said = end(life)
+    assert status == 1 and "Traceback" not in said, said
+    return said.splitlines()[-1]
+
+
 def assert_same_losses(cfg, other):
     columns = ["step", "train_loss", "val_loss"]
     np.testing.assert_allclose(log(cfg)[columns], log(other)[columns], atol=2e-5)
@@ -41,9 +56,7 @@ MOMENTS = [  # (the function in whose n-th call a process dies, n, the share of 
         ("train.Trainer.train_step", 9), ("torch.save", 2), ("os.replace", 7), ("data.results.runs.append", 6)])]
 
 
-def test_a_run_that_is_killed_at_ten_moments_ends_bit_for_bit_as_the_whole_one(long, tmp_path):
-    whole = replace(long, out_dir=long.out_dir + "_whole")
-    train.main(argv(whole))
+def test_a_run_that_is_killed_at_ten_moments_ends_bit_for_bit_as_the_whole_one(long, whole, tmp_path):
     out, stale = Path(long.out_dir), 0
     for moment in MOMENTS:
         status, said = end(begin(argv(long, init_from="resume"), tmp_path / "life.txt", moment))
@@ -67,18 +80,14 @@ def until_step(cfg, step):
         time.sleep(0.02)
 
 
-def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number_of_them(long, tmp_path):
+def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number_of_them(long, whole, tmp_path):
     """Two processes until the second is killed, one, two until the first is killed, one, two."""
-    whole = replace(long, out_dir=long.out_dir + "_whole")
-    train.main(argv(whole))
     resume = argv(long, init_from="resume")
     for step, killed in (10, 1), (40, 0):
         lives = begin_ranks(resume, tmp_path / "rank")
         until_step(long, step)
         lives[killed].kill()
-        status, said = end(lives[1 - killed])
-        last = said.splitlines()[-1]
-        assert status == 1 and "Traceback" not in said, said
+        last = last_line(lives[1 - killed])
         assert last.startswith("train.py: another process of this run does not answer (") and "gloo" in last
         assert last.endswith(f"--init_from=resume goes on from the last checkpoint in {long.out_dir}")
         alone = begin(resume, tmp_path / "alone", ("train.Trainer.train_step", 12, 0))
@@ -100,17 +109,13 @@ def test_two_processes_that_compile_within_ddp_give_the_losses_of_one_that_does_
     assert_same_losses(two, cfg)
 
 
-@pytest.mark.parametrize("key, value", [("out_dir", "elsewhere"), ("eval_interval", 3)])
-def test_processes_that_would_not_do_the_same_end_in_one_line(cfg, tmp_path, key, value):
+@pytest.mark.parametrize("change", [dict(out_dir="{}/elsewhere"), dict(eval_interval=3)])
+def test_processes_that_would_not_do_the_same_end_in_one_line(cfg, tmp_path, change):
     """Two nodes that do not see the same out_dir, so that one would resume and the other begin; or other commands."""
     train.main(argv(cfg, max_iters=2))
-    if key == "out_dir":
-        value = tmp_path / value
-    others = argv(cfg, init_from="resume", **{key: value})
+    others = [arg.format(tmp_path) for arg in argv(cfg, init_from="resume", **change)]
     for life in begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rank", others):
-        status, said = end(life)
-        assert status == 1 and "Traceback" not in said, said
-        assert said.splitlines()[-1].startswith("train.py: the processes of this run differ in their configuration")
+        assert last_line(life).startswith("train.py: the processes of this run differ in their configuration")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes of torchrun are found in /proc")
@@ -135,9 +140,8 @@ def test_torchrun_goes_on_by_itself_after_losing_a_process(long):
                                            ("data.results.runs.append", 7, "scores.csv")])
 def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(finished, cfg, tmp_path, name, n, file):
     out = Path(cfg.out_dir)
-    status, said = end(begin(argv(cfg), tmp_path / "life.txt", full=(name, n, 30)))
-    assert status == 1 and "Traceback" not in said, said
-    assert said.splitlines()[-1].startswith(f"train.py: {out}/{file} cannot be written (File too large): mend that")
+    life = begin(argv(cfg), tmp_path / "life.txt", full=(name, n, 30))
+    assert last_line(life).startswith(f"train.py: {out}/{file} cannot be written (File too large): mend that")
     assert not list(out.glob("*.tmp"))
     train.main(argv(cfg, init_from="resume"))
     assert result(cfg) == result(finished)
@@ -172,18 +176,15 @@ def test_float16_skips_a_step_that_overflows_and_goes_on(cfg, monkeypatch):
     assert losses.iloc[-1] < losses[1] - 0.5
 
 
-def test_float16_that_overflows_at_every_scale_stops_the_run_and_leaves_a_good_checkpoint(cfg, monkeypatch):
-    spoil_gradients(monkeypatch, lambda step: step >= 6, torch.inf)
-    said = refusal(argv(cfg, dtype="float16", max_iters=100, eval_interval=50))
-    assert "float16 gradients overflow" in said and f"what {cfg.out_dir}/ckpt.pt holds" in said
-    assert torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)["step"] == 0
-
-
-def test_weights_that_are_not_finite_are_never_saved(cfg, monkeypatch):
-    spoil_gradients(monkeypatch, lambda step: step == 7, torch.nan)  # the loss of step 8 is finite, its update is not
+@pytest.mark.parametrize("value, changes, words, kept", [
+    (torch.inf, dict(dtype="float16", max_iters=100, eval_interval=50), "float16 gradients overflow", 0),
+    (torch.nan, dict(), "step 8: weights are no longer finite", 4)])
+def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch, value, changes, words, kept):
+    spoil_gradients(monkeypatch, lambda step: step >= 7, value)  # the loss of step 8 is finite, its update is not
     monkeypatch.setattr(train.Trainer, "evaluate", lambda run: 1.0)  # weights that no batch uses do not show in a loss
-    assert "step 8: weights are no longer finite" in refusal(argv(cfg))
-    assert torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)["step"] == 4
+    said = refusal(argv(cfg, **changes))
+    assert words in said and f"{cfg.out_dir}/ckpt.pt" in said
+    assert torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)["step"] == kept
 
 
 # ---- what a step may cost ----------------------------------------------------------------------------------------

@@ -45,7 +45,6 @@ def make(folder):
     Prepare a folder such as data/stdlib/bytes if it is missing. train.py calls this. Folders with a name that this
     script does not give are left alone. If two processes come here at once, the second waits until the first is done.
     """
-    folder = pathlib.Path(folder)
     options = tokens.options(folder.absolute().name)
     if folder.absolute().parent.name == "stdlib" and options and not (folder / "meta.json").exists():
         main([*options, f"--out_dir={folder}"])

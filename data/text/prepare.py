@@ -6,9 +6,9 @@ Your own text: files, and folders with all that is in and below them.
 
 A file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or anywhere
 after 16 times as many). So even a single file gives documents to train and to validate on. If there are so many files
-that --val_fraction of them is at least one, each goes to one split as a whole. Text is UTF-8, or what a byte-order mark
-says; bytes that cannot be decoded become U+FFFD. Binary files (one NUL in 500 bytes) are left out, and so is what is
-hidden in a folder.
+that --val_fraction of them is at least one, each goes to one split as a whole. Text is UTF-8, or UTF-16 if a byte-order
+mark says so; bytes that cannot be decoded become U+FFFD. Binary files (one NUL in 500 bytes) are left out, and so is
+what is hidden in a folder.
 
 With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow, which datasets.save_to_disk
 writes. What is no table is left out.
@@ -43,11 +43,9 @@ def files_in(path):
 
 
 def encoding(path):
-    """utf-8, or what a byte-order mark says (the mark itself is no text); None for a binary file."""
+    """utf-8, or utf-16 if a byte-order mark says so (the mark itself is no text); None for a binary file."""
     with open(path, "rb") as file:
         start = file.read(65_536)
-    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):  # before UTF-16, whose mark begins the same way
-        return "utf-32"
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     if start.count(0) > 4 + len(start) / BINARY:
@@ -83,9 +81,9 @@ def choose(files, column):
     else:
         chosen = [file for file in files if encoding(file) is not None]
         kind = "binary files"
-    left_out = set(files) - set(chosen)
+    left_out = sorted(set(files) - set(chosen))
     if left_out:
-        print(f"{len(left_out):,} {kind} left out: {writer.some(sorted(left_out))}")
+        print(f"{len(left_out):,} {kind} left out: {writer.some(left_out)}")
     return [str(file) for file in chosen if file.stat().st_size > 0]
 
 
