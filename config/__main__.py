@@ -13,7 +13,6 @@ that began with the weights of a folder cannot be repeated from it.
 
 import csv
 import json
-import os
 import re
 import shlex
 import sys
@@ -49,13 +48,10 @@ def runs_of_file(path):
     try:
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
         # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-        planned = [(name, seed, base, dict(changes)) for seed in seeds for name, changes in named.items()]
+        return [(name, seed, base, dict(changes)) for seed in seeds for name, changes in named.items()]
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise ConfigError(f"{path} is no comparison ({type(e).__name__} {e}): expected base, arms and seeds, "
                           "as in config/arms/example.py")
-    if not planned:
-        raise ConfigError(f"{path} is a comparison of no runs: expected arms and seeds, as in config/arms/example.py")
-    return planned
 
 
 def runs_of_csv(path):
@@ -85,12 +81,10 @@ def parse_comparison(path):
 
 def most_similar(config, bases):
     """-> the one of bases {file: its keys} that differs from config in the fewest keys; these keys and their values."""
-    best, fewest = None, None
+    changes = {}
     for base, theirs in bases.items():
-        changes = {key: config[key] for key in HINTS if key in config and config[key] != theirs[key]}
-        if best is None or len(changes) < len(fewest):
-            best, fewest = base, changes
-    return best, fewest
+        changes[base] = {key: config[key] for key in HINTS if key in config and config[key] != theirs[key]}
+    return min(changes.items(), key=lambda item: len(item[1]))
 
 
 def main(argv):
@@ -102,10 +96,7 @@ def main(argv):
         lines = [shlex.join(words) for path in paths for words in arms(path, overrides)]
     except (ConfigError, OSError) as e:
         sys.exit(f"python -m config: {e}")
-    try:
-        print("\n".join(lines), flush=True)  # none before all are known to be right
-    except BrokenPipeError:  # nobody reads on, as after `| head`; then what is left goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print("\n".join(lines))  # none before all are known to be right
 
 
 if __name__ == "__main__":
