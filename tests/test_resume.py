@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import train
-from config import TrainConfig
 from data.results import runs
-from tests.lives import SMALL, argv, begin, end, log, refusal, result
+from tests.lives import argv, begin, end, log, refusal, result, small_run
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -31,8 +30,8 @@ def copied(finished, cfg):
 @pytest.fixture(scope="module")
 def whole_of_100_steps(data_dir, tmp_path_factory):
     """An uninterrupted run that is long enough to be hit by a signal."""
-    changes = dict(max_iters=100, eval_interval=25, score_interval=30, n_layer=1)
-    cfg = TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
+    cfg = small_run(data_dir, tmp_path_factory.mktemp("run") / "whole", max_iters=100, eval_interval=25,
+                    score_interval=30, n_layer=1)
     train.main(argv(cfg))
     return cfg
 
