@@ -1,7 +1,7 @@
 """
 How fast, against what people would use instead, as ratios within one run:
 
-    python tests/bench.py                # or some of: layer updates train
+    python tests/bench.py                # or one of: layer train
     python tests/bench.py --cpu train    # the CPU time of one thread, on a machine that does other work as well
 
 A ratio above 1 means that ours is faster. Both sides do the same work on the same machine with the same threads, in
@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -24,8 +23,6 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that it runs as a script from anywhere
 
 import analyze
-import train
-from data.batches import get_batch
 from model import ModelConfig, Transformer
 
 GPU = torch.cuda.is_available()
@@ -101,37 +98,16 @@ def bench_layer():
     row("its 32 heads", *ratio(plain_heads, our_heads, 3, 0))
 
 
-def bench_updates():
-    """What train.py computes between two steps, to write scores.csv."""
-    head("scores during training", "step / scores", "step [s]", "scores [s]")
-    model = Transformer(ModelConfig(1000, 512, 12, 12, 768)).to(DEVICE)
-    factors = [w.detach() for w in train.stacked_qk(model)]
-    before = [w + 1e-3 * torch.randn_like(w) for w in factors]
-    idx, targets, positions = batch(1000, False, 2)
-    step = training_step(model, lambda: model(idx, targets, positions), "float32")
-    row("every layer and head of BERT 12, and their updates; a step of 2 x 512",
-        *ratio(step, lambda: analyze.score_rows(0, 12, factors, before), 3, 1))
-
-
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
-class RandomTokens(int):
-    """A stream of 10^9 of them, below the number that it is."""
-
-    def __len__(self):
-        return 10**9
-
-    def rows(self, starts, length):
-        return np.random.default_rng(0).integers(0, self, (len(starts), length))
-
-
-def batch(vocab_size, causal, rows, block_size=512):
-    """A batch as train.py makes it: idx, targets, and positions or None."""
-    cfg = SimpleNamespace(block_size=block_size, batch_size=rows, predicts_next=causal, mlm_probability=0.15)
-    meta = dict(n_vocab=vocab_size, mask_token=vocab_size - 1)
-    found = get_batch(cfg, meta, RandomTokens(vocab_size), 0, 0, np.arange(rows))
-    return (*(x.to(DEVICE) for x in found), *([None] if causal else []))
+def batch(vocab_size, causal, rows, T=512):
+    """What a training step takes: idx, targets, and for an encoder the positions of 15 % of the tokens."""
+    idx = torch.randint(vocab_size, (rows, T), device=DEVICE)
+    if causal:
+        return idx, idx.roll(-1, dims=1), None
+    positions = torch.rand(rows, T, device=DEVICE).topk(round(0.15 * T)).indices.sort().values  # (rows, K)
+    return idx, idx.gather(1, positions), positions
 
 
 def training_step(model, loss, dtype):
@@ -187,7 +163,7 @@ def bench_train():
           f"{torch.cuda.get_device_name() if GPU else 'CPU'}{', CPU time' if CPU_TIME else ''}")
 
 
-ROWS = dict(layer=bench_layer, updates=bench_updates, train=bench_train)
+ROWS = dict(layer=bench_layer, train=bench_train)
 
 
 def main(argv):
