@@ -82,8 +82,9 @@ class TrainConfig:
         for name, value in vars(self).items():
             if type(value) not in (int, float) or name == "diagonal":  # which may be any number
                 continue
+            expected = "0 or more" if name in from_zero else "more than 0"
             if value < 0 or (value == 0 and name not in from_zero):
-                raise ConfigError(f"{name} = {value}, expected {'0 or more' if name in from_zero else 'more than 0'}")
+                raise ConfigError(f"{name} = {value}, expected {expected}")
             if name in shares and value >= 1:
                 raise ConfigError(f"{name} = {value}, expected a share below 1")
         if self.n_embd % self.n_head:
@@ -114,8 +115,8 @@ HINTS = typing.get_type_hints(TrainConfig)  # {key: its type}
 
 def load(argv, where="command line"):
     """
-    argv: at most one file, and any number of --key=value, which override it -> TrainConfig. where: who gave these keys,
-    for messages.
+    argv: at most one file, and any number of --key=value, which override it -> TrainConfig
+    where: who gave these keys, for messages
     """
     flags = [word for word in argv if word.startswith("-")]
     files = [word for word in argv if not word.startswith("-")]
@@ -137,9 +138,9 @@ def load(argv, where="command line"):
     cfg = TrainConfig(**(values | given))
     for name in "qk_std", "v_std":  # which a file may have computed from its own n_embd
         if name in values and name not in given and values.get("n_embd", cfg.n_embd) != cfg.n_embd:
-            raise ConfigError(f"n_embd = {cfg.n_embd}: the file sets {name} = {values[name]:.4g} for n_embd = "
-                              f"{values['n_embd']}; give --{name} too (1/sqrt(3 n_embd) is "
-                              f"{(3 * cfg.n_embd) ** -0.5:.4g})")
+            rule = (3 * cfg.n_embd) ** -0.5
+            raise ConfigError(f"n_embd = {cfg.n_embd}: the file sets {name} = {values[name]:.4g} for its own n_embd; "
+                              f"give --{name} too (1/sqrt(3 n_embd) is {rule:.4g})")
     return cfg
 
 
@@ -165,8 +166,9 @@ def run_file(path, folder):
         raise ConfigError(f"{path} is no file; there are {', '.join(config_files(folder))}")
     try:
         return runpy.run_path(path)
-    except (Exception, SystemExit) as e:  # it is the user's code, which may raise whatever it likes
-        lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == str(path)]
+    except Exception as e:  # it is the user's code, which may raise whatever it likes
+        frames = traceback.extract_tb(e.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         line = lines[-1] if lines else getattr(e, "lineno", 1)  # a SyntaxError comes before any line is run
         message = f"{path}, line {line}, is not plain key = value Python: {type(e).__name__} {e}"
         raise ConfigError(message.replace("\n", " "))

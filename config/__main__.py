@@ -6,9 +6,9 @@ The runs of a comparison, one a line, as arguments of train.py:
     python -m config data/results/csv/tuned.csv                                    # those that made this file
 
 A comparison is a file of config/arms (config/arms/example.py explains one), or the CSV file in which analyze.py --runs
-keeps it. Such a file holds all that a run computes. Where and how it ran is not in it (device, threads, compile, keep,
-micro_batch_size, profile): these keys come from the file of config/ that is most like the run. Nor is init_from: a run
-that began with the weights of a folder cannot be repeated from it.
+keeps it. Such a CSV file has what a run computes, and not where and how it ran (device, threads, compile, keep,
+micro_batch_size, profile): these keys come from the file of config/ that is most like the run. A run that began with
+the weights of a folder (init_from) cannot be repeated from it.
 """
 
 import csv
@@ -80,7 +80,7 @@ def parse_comparison(path):
 
 
 def most_similar(config, bases):
-    """-> the one of bases {file: its keys} that differs from config in the fewest keys; these keys and their values."""
+    """-> the one of bases {file: its keys} that differs least from config; {key: value} of where it does."""
     changes = {}
     for base, theirs in bases.items():
         changes[base] = {key: config[key] for key in HINTS if key in config and config[key] != theirs[key]}

@@ -39,7 +39,7 @@ class Place:
     """The device of a process, and which of all processes it is. One process is rank 0 of a world of 1."""
 
     rank: int  # the number of this process, from 0
-    world: int  # the number of processes
+    world: int  # how many processes there are
     device: torch.device
 
     def mean(self, x):
@@ -128,7 +128,7 @@ def meet(device):
 
 
 def require_same(place, run, step):
-    """ConfigError unless all processes will do the same. run: what runs.describe returns; step: the step to begin at."""
+    """ConfigError unless all processes have the same run, as runs.describe returns it, and begin at the same step."""
     if place.world == 1:
         return
     config = {key: value for key, value in run["config"].items() if key not in NODE_KEYS}
@@ -171,7 +171,7 @@ def or_without_compiler(place):
 
 
 def end_unless_bug(error, cfg):
-    """End this process with one line on stderr and exit status 1 if it is out of memory, or has lost another process."""
+    """If memory has run out or another process is lost, end this one in one line, with exit status 1."""
     if is_out_of_memory(error):
         advice = f"lower micro_batch_size = {cfg.micro_batch_size}, or the sizes of the model"
         message = f"train.py: out of memory ({first_line(error)}): {advice}"
