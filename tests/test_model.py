@@ -202,24 +202,16 @@ def pre_norm(block, x, positions=None):
     return x if positions is None else model.rows_at(x, positions)
 
 
-def rms_norms(cfg):
+def rms_norm(cfg):
     block = Block(cfg)
-    block.ln_1, block.ln_2 = torch.nn.RMSNorm(cfg.n_embd), torch.nn.RMSNorm(cfg.n_embd)
-    return block
-
-
-def one_norm_more(cfg):
-    block = Block(cfg)
-    block.ln_3 = torch.nn.LayerNorm(cfg.n_embd)
+    block.ln_1 = torch.nn.RMSNorm(cfg.n_embd)
     return block
 
 
 FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_hf says of it
     ("model.Block.forward", pre_norm, {}, "computes something else"),
     ("model.F.gelu", F.relu, {}, "computes something else"),
-    ("model.LN_EPS", 1e-5, {}, "computes something else"),
-    ("model.Block", rms_norms, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
-    ("model.Block", one_norm_more, {}, "this model alone has a weight blocks.0.ln_3.bias"),
+    ("model.Block", rms_norm, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
     (None, None, dict(diagonal=0.01), "computes something else: it has no qk_norm, no diagonal"),
     (None, None, dict(causal=True, qk_norm=True), "computes something else: it has no qk_norm, no diagonal"),
 ]
