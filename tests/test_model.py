@@ -57,7 +57,8 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, tmp_path):
     config, state = to_hf(ours)
     BertConfig(**config).save_pretrained(tmp_path)
     save_file({name: x.contiguous() for name, x in state.items()}, tmp_path / "model.safetensors", {"format": "pt"})
-    hf, info = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(tmp_path, output_loading_info=True)
+    their_class = BertLMHeadModel if causal else BertForMaskedLM
+    hf, info = their_class.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
     assert_same_function(ours, hf.eval(), torch.randint(61, (3, 16)))
 
@@ -89,7 +90,7 @@ def test_loss_of_the_decoder_is_that_of_the_next_token():
 def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monkeypatch):
     monkeypatch.setattr("model.LOSS_ROWS", chunk)
     monkeypatch.setattr("model.LOSS_CHUNKS", 8)
-    x, weight, bias = (torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in [(8, 5), (7, 5), (7,)])
+    x, weight, bias = (torch.randn(shape, dtype=torch.double).requires_grad_() for shape in [(8, 5), (7, 5), (7,)])
     targets = torch.randint(7, (8,))
     loss = LinearCrossEntropy.apply(x, weight, bias, targets, True)
     torch.testing.assert_close(loss, F.cross_entropy(x @ weight.T + bias, targets))
@@ -186,7 +187,7 @@ def test_rows_at_positions_are_those_rows_of_the_full_model(causal, diagonal):
 @either
 def test_the_loss_that_tells_berts_block_from_another_is_that_of_transformers(causal, monkeypatch):
     probes, forward = [], Transformer.forward
-    monkeypatch.setattr(Transformer, "forward", lambda self, *a, **k: probes.append(self) or forward(self, *a, **k))
+    monkeypatch.setattr(Transformer, "forward", lambda *a, **k: probes.append(a[0]) or forward(*a, **k))
     loss = probe_loss(Transformer(ModelConfig(**CFG, causal=causal)))
     config, state = to_hf(probes[0])
     hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config)).double().eval()

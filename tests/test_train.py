@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -139,12 +140,12 @@ def test_the_global_batch_is_split_over_processes_and_micro_batches_or_refused(c
 
 def test_score_rows_are_the_definitions_of_each_head_layer_and_update():
     torch.manual_seed(0)
-    old, new = (tuple(torch.randn(2, 12, 12) for _ in "qk") for _ in "ab")  # (L, C, C)
+    old, new = torch.randn(2, 2, 2, 12, 12, dtype=torch.float64)  # W_q and W_k of each: (2, L, C, C)
     rows = analyze.score_rows(5, 3, new, old)
     assert [tuple(row[:3]) for row in rows] == [(5, l, h) for l in range(2) for h in ("", 0, 1, 2)]
     for row in rows:
         columns = slice(None) if row.head == "" else slice(4 * row.head, 4 * row.head + 4)
-        before, m = (q[row.layer][:, columns].double() @ k[row.layer][:, columns].double().T for q, k in (old, new))
+        before, m = (q[row.layer, :, columns] @ k[row.layer, :, columns].T for q, k in (old, new))
         for x, value in (m, row.symmetry), (m - before, row.update_symmetry):
             assert float(value) == pytest.approx(((x @ x).trace() / x.square().sum()).item(), abs=1e-5)
         assert float(row.directionality) == pytest.approx(analyze.directionality(m).item(), abs=1e-5)
@@ -152,12 +153,13 @@ def test_score_rows_are_the_definitions_of_each_head_layer_and_update():
 
 def test_a_small_update_is_scored_without_cancellation():
     torch.manual_seed(0)
-    old = tuple(torch.randn(1, 64, 64, dtype=torch.float64) for _ in "qk")
-    new = tuple(w + 1e-4 * torch.randn_like(w) for w in old)
-    old, new = (tuple(w.float() for w in ws) for ws in (old, new))  # what a run holds
-    change = new[0][0].double() @ new[1][0].double().T - old[0][0].double() @ old[1][0].double().T
+    old = torch.randn(2, 1, 64, 64)  # W_q and W_k, in float32, as a run holds them
+    new = old + 1e-4 * torch.randn_like(old)
+    (q, k), (old_q, old_k) = new[:, 0].double(), old[:, 0].double()
+    change = q @ k.T - old_q @ old_k.T
     expected = (change * change.T).sum() / change.square().sum()
-    assert float(analyze.score_rows(1, 1, new, old)[0].update_symmetry) == pytest.approx(expected.item(), abs=1e-4)
+    layer, *_ = analyze.score_rows(1, 1, new, old)
+    assert float(layer.update_symmetry) == pytest.approx(expected.item(), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind, sign", [("symmetric", 1), ("skew", -1)])
@@ -180,14 +182,14 @@ def test_constraint_is_the_ratio_of_norms_and_pulls_the_symmetry_to_its_end(cfg,
 
 def test_a_run_leaves_what_the_contract_says(finished):
     out = Path(finished.out_dir)
-    files = {".lock", "run.json", "log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
-    assert {p.name for p in out.iterdir()} == files
+    model = {"ckpt.pt", "model.safetensors", "config.json"}
+    assert {p.name for p in out.iterdir()} == model | {".lock", "run.json", "log.csv", "scores.csv", "run.png"}
     assert (out / "run.png").read_bytes().startswith(b"\x89PNG")
     rows = log(finished)
     assert list(rows.step) == [0, 4, 8, 12] and list(rows.tokens) == [8 * 16 * step for step in (0, 4, 8, 12)]
     assert rows.val_loss[3] < rows.val_loss[0] == pytest.approx(math.log(258), abs=0.1)
-    expected = [(step, layer, head) for step in (0, 3, 6, 9, 12) for layer in range(2) for head in (-1, 0, 1)]
-    assert list(scores(finished).fillna(-1)[["step", "layer", "head"]].itertuples(index=False, name=None)) == expected
+    rows = scores(finished).fillna(-1)
+    assert list(zip(rows.step, rows.layer, rows["head"])) == list(product([0, 3, 6, 9, 12], [0, 1], [-1, 0, 1]))
     state = torch.load(out / "ckpt.pt", weights_only=True)
     assert state["step"] == 12 and state["config"]["n_embd"] == 16
 
@@ -224,7 +226,8 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(cfg, corpus, 
     lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][-6:]
     hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(cfg.out_dir).eval()
     decode = samples.make_decode(corpus.meta)
-    for start, before, after in zip(np.linspace(0, len(corpus.val) - 16, 3).astype(int), lines[::2], lines[1::2]):
+    starts = np.linspace(0, len(corpus.val) - 16, 3).astype(int)
+    for start, before, after in zip(starts, lines[::2], lines[1::2]):
         text = torch.from_numpy(corpus.val.rows(np.array([start]), 16))  # (1, 16)
         seen = text[:, :8] if causal else text.index_fill(1, torch.tensor([3, 10]), 257)
         assert before == decode(seen[0].tolist())
@@ -321,7 +324,8 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
 
 
 def popen(cfg, **streams):
-    return subprocess.Popen([sys.executable, train.__file__, *argv(cfg)], text=True, stdout=subprocess.PIPE, **streams)
+    command = [sys.executable, train.__file__, *argv(cfg)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, **streams)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what is being imported is seen in /proc")
@@ -388,11 +392,12 @@ def test_a_script_can_be_imported(script):
 
 
 def test_a_few_draws_of_the_null_and_of_the_power_are_near_the_committed_ones(monkeypatch):
-    for name, value in dict(DRAWS={64: 400}, PLANTED_SIZES=[64], PLANTED_COLUMNS=[4], PLANTED_DRAWS=200).items():
-        monkeypatch.setattr(null, name, value)
+    monkeypatch.setattr(null, "DRAWS", {64: 400})
+    monkeypatch.setattr(null, "PLANTED_SIZES", [64])
+    monkeypatch.setattr(null, "PLANTED_COLUMNS", [4])
     torch.manual_seed(0)
-    found, committed = null.null_table(), pandas.read_csv(null.RESULTS / "csv" / "null.csv")[:2]
+    committed = pandas.read_csv(null.RESULTS / "csv" / "null.csv")[:2]
     columns = ["n", "r", "symmetry_mean", "symmetry_q025", "symmetry_q975"]
-    np.testing.assert_allclose(found[columns], committed[columns], atol=0.01)
+    np.testing.assert_allclose(null.null_table()[columns], committed[columns], atol=0.01)
     committed = pandas.read_csv(null.RESULTS / "csv" / "power.csv").query("n == 64 and k == 4")
     np.testing.assert_allclose(null.power_table()[["below", "above"]], committed[["below", "above"]], atol=0.15)
