@@ -87,20 +87,21 @@ class TrainConfig:
                 raise ConfigError(f"{name} = {value}, expected {expected}")
             if name in shares and value >= 1:
                 raise ConfigError(f"{name} = {value}, expected a share below 1")
-        if self.n_embd % self.n_head:
-            near = max(1, round(self.n_embd / self.n_head)) * self.n_head
-            raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}, such as {near}")
+        C, H = self.n_embd, self.n_head
+        if C % H:
+            near = max(1, round(C / H)) * H
+            raise ConfigError(f"n_embd = {C}, expected a multiple of n_head = {H}, such as {near}")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if not self.out_dir.strip():
             raise ConfigError("out_dir is empty, expected a folder")
-        if (self.constraint == "none") != (self.constraint_weight == 0):
-            raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
-                              "set both or neither")
+        part, weight = self.constraint, self.constraint_weight
+        if (part == "none") != (weight == 0):
+            raise ConfigError(f"constraint = {part!r} with constraint_weight = {weight}: set both or neither")
         without = dict(none=[], symmetric=["skew"], skew=["symmetric", "indefinite", "negative"])
-        if self.init in without[self.constraint]:
-            raise ConfigError(f"constraint = {self.constraint!r} with init = {self.init!r}: the start has no "
-                              f"{self.constraint} part, and the constraint divides by it")
+        if self.init in without[part]:
+            raise ConfigError(f"constraint = {part!r} with init = {self.init!r}: the start has no {part} part, "
+                              "and the constraint divides by it")
 
     @property
     def predicts_next(self):

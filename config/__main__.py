@@ -61,7 +61,8 @@ def runs_of_csv(path):
         raise ConfigError(f"{path} has no lines '# config': expected a file that analyze.py --runs --csv wrote")
     bases = {base: vars(load([base])) for base in config_files("config")}
     nearest = {arm: most_similar(config, bases) for arm, config in configs.items()}
-    runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in csv.DictReader(table))  # a run has many rows
+    rows = csv.DictReader(table)
+    runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in rows)  # a run has many rows
     return [(arm, seed, *nearest[arm]) for arm, seed in sorted(runs, key=lambda run: run[1])]
 
 

@@ -5,8 +5,8 @@ How fast, against what people would use instead, as ratios within one run:
     python tests/bench.py --cpu train    # the CPU time of one thread, on a machine that does other work as well
 
 A ratio above 1 means that ours is faster. Both sides do the same work on the same machine with the same threads, in
-turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. About ten minutes on two cores;
-on a GPU the rows of train are BERT of 12 layers, in bfloat16.
+turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. Some minutes on two cores; on a
+GPU the rows of train are BERT of 12 layers, in bfloat16.
 """
 
 import argparse
