@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 import analyze
 import init
 from config import ConfigError, load
-from config._place import explain, find_place, leave, noted_signals, or_without_compiler, require_same
+from config._place import end_unless_bug, find_place, noted_signals, or_without_compiler, require_same
 from data import samples, tokens
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
@@ -427,10 +427,8 @@ def main(argv):
     except (ConfigError, tokens.DataError, runs.RunError, FloatingPointError, OSError) as e:
         sys.exit(f"train.py: {e}")
     except (RuntimeError, MemoryError) as e:
-        message = explain(e, cfg)  # out of memory, or another process is lost
-        if message is None:
-            raise  # a bug of ours, so show the traceback
-        leave(f"train.py: {message}")
+        end_unless_bug(e, cfg)  # out of memory, or another process is lost
+        raise  # a bug of ours, so show the traceback
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

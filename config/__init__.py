@@ -10,9 +10,7 @@ what was expected.
 import ast
 import dataclasses
 import difflib
-import math
 import runpy
-import textwrap
 import traceback
 import typing
 from dataclasses import dataclass
@@ -82,33 +80,29 @@ class TrainConfig:
     def __post_init__(self):
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
         from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", "keep", *shares]
-        for name, value in dataclasses.asdict(self).items():
-            if type(value) not in (int, float):
+        for name, value in vars(self).items():
+            if type(value) not in (int, float) or name == "diagonal":  # which may be any number
                 continue
-            if type(value) is float and not math.isfinite(value):
-                raise ConfigError(f"{name} = {value}, expected a finite number")
-            if name == "diagonal":  # it may be any number
-                continue
+            expected = "0 or more" if name in from_zero else "more than 0"
             if value < 0 or (value == 0 and name not in from_zero):
-                raise ConfigError(f"{name} = {value}, expected {'0 or more' if name in from_zero else 'more than 0'}")
+                raise ConfigError(f"{name} = {value}, expected {expected}")
             if name in shares and value >= 1:
                 raise ConfigError(f"{name} = {value}, expected a share below 1")
-        if self.n_embd % self.n_head:
-            near = max(1, round(self.n_embd / self.n_head)) * self.n_head
-            raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}, such as {near}")
+        C, H = self.n_embd, self.n_head
+        if C % H:
+            near = max(1, round(C / H)) * H
+            raise ConfigError(f"n_embd = {C}, expected a multiple of n_head = {H}, such as {near}")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if not self.out_dir.strip():
             raise ConfigError("out_dir is empty, expected a folder")
-        has_constraint = self.constraint != "none"
-        has_weight = self.constraint_weight > 0
-        if has_constraint != has_weight:
-            raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
-                              "set both or neither")
+        part, weight = self.constraint, self.constraint_weight
+        if (part == "none") != (weight == 0):
+            raise ConfigError(f"constraint = {part!r} with constraint_weight = {weight}: set both or neither")
         without = dict(none=[], symmetric=["skew"], skew=["symmetric", "indefinite", "negative"])
-        if self.init in without[self.constraint]:
-            raise ConfigError(f"constraint = {self.constraint!r} with init = {self.init!r}: the start has no "
-                              f"{self.constraint} part, and the constraint divides by it")
+        if self.init in without[part]:
+            raise ConfigError(f"constraint = {part!r} with init = {self.init!r}: the start has no {part} part, "
+                              "and the constraint divides by it")
 
     @property
     def predicts_next(self):
@@ -123,8 +117,8 @@ HINTS = typing.get_type_hints(TrainConfig)  # {key: its type}
 
 def load(argv, where="command line"):
     """
-    argv: at most one file, and any number of --key=value, which override it -> TrainConfig. where: who gave these keys,
-    for messages.
+    argv: at most one file, and any number of --key=value, which override it -> TrainConfig
+    where: who gave these keys, for messages
     """
     flags = [word for word in argv if word.startswith("-")]
     files = [word for word in argv if not word.startswith("-")]
@@ -141,21 +135,15 @@ def load(argv, where="command line"):
         values = dict(out_dir=f"out/{Path(path).stem}") | read_file(path)
     given = {}
     for flag in flags:
-        name, _, text = flag.removeprefix("--").partition("=")
+        name, text = flag.removeprefix("--").split("=", 1)
         given[name] = checked(name, parse(name, text), where)
-    check_scale(values, given)
-    return TrainConfig(**(values | given))
-
-
-def check_scale(values, given):
-    """ConfigError if n_embd is given anew, and a scale is not, which the file may have computed from its own n_embd."""
-    if "n_embd" not in values or given.get("n_embd", values["n_embd"]) == values["n_embd"]:
-        return
-    there, here = values["n_embd"], given["n_embd"]
-    for name in "qk_std", "v_std":
-        if name in values and name not in given:
-            raise ConfigError(f"n_embd = {here}: the file sets {name} = {values[name]:.4g} for n_embd = {there}; "
-                              f"give --{name} too (1/sqrt(3 n_embd) is {(3 * here) ** -0.5:.4g})")
+    cfg = TrainConfig(**(values | given))
+    for name in "qk_std", "v_std":  # which a file may have computed from its own n_embd
+        if name in values and name not in given and values.get("n_embd", cfg.n_embd) != cfg.n_embd:
+            rule = (3 * cfg.n_embd) ** -0.5
+            raise ConfigError(f"n_embd = {cfg.n_embd}: the file sets {name} = {values[name]:.4g} for its own n_embd; "
+                              f"give --{name} too (1/sqrt(3 n_embd) is {rule:.4g})")
+    return cfg
 
 
 def read_file(path):
@@ -171,8 +159,6 @@ def read_file(path):
             raise ConfigError(f"{path}: unknown key {name}{nearest(name, HINTS)}; a name of your own begins with an "
                               f"underscore: _{name}")
         values[name] = checked(name, value, path)
-    if not values:
-        raise ConfigError(f"{path} sets no key; expected lines such as n_layer = 4")
     return values
 
 
@@ -182,8 +168,9 @@ def run_file(path, folder):
         raise ConfigError(f"{path} is no file; there are {', '.join(config_files(folder))}")
     try:
         return runpy.run_path(path)
-    except (Exception, SystemExit) as e:  # it is the user's code, which may raise whatever it likes
-        lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == str(path)]
+    except Exception as e:  # it is the user's code, which may raise whatever it likes
+        frames = traceback.extract_tb(e.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         line = lines[-1] if lines else getattr(e, "lineno", 1)  # a SyntaxError comes before any line is run
         message = f"{path}, line {line}, is not plain key = value Python: {type(e).__name__} {e}"
         raise ConfigError(message.replace("\n", " "))
@@ -196,20 +183,19 @@ def config_files(folder):
 
 
 def parse(name, text):
-    """The value of a flag: its text if the key takes text, else the number or the Python literal that it is, if any."""
-    hint = HINTS.get(name)
-    if hint is str or typing.get_origin(hint) is Literal:
+    """The value of a flag: its text if the key takes text, else the Python literal that it is."""
+    if HINTS.get(name) not in (int, float, bool):
         return text
     try:
-        return float(text) if hint is float else ast.literal_eval(text)
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return text  # neither of both: `checked` refuses it, and names the key
+        return text  # no literal: `checked` refuses it, and names the key
 
 
 def checked(name, value, where):
     """The value, if there is a key of this name and the value has its type. A float also takes an int."""
     if name not in HINTS:
-        raise ConfigError(f"{where}: unknown key {name} = {value!r}{nearest(name, HINTS)}")
+        raise ConfigError(f"{where}: unknown key {name}{nearest(name, HINTS)}")
     hint = HINTS[name]
     choices = typing.get_args(hint)
     if choices and value not in choices:
@@ -234,7 +220,6 @@ def describe(hint):
 def help_text():
     lines = [TrainConfig.__doc__]
     for field in dataclasses.fields(TrainConfig):
-        kind, *more = textwrap.wrap(describe(HINTS[field.name]), 28)
-        lines.append(f"  --{field.name:18} {kind:28} {field.default!s:18} {field.metadata['help']}")
-        lines += [f"{'':23}{words}" for words in more]
+        kind = describe(HINTS[field.name])
+        lines.append(f"  --{field.name:18} {field.default!s:18} {field.metadata['help']} [{kind}]")
     return "\n".join(lines)

@@ -6,14 +6,13 @@ The runs of a comparison, one a line, as arguments of train.py:
     python -m config data/results/csv/tuned.csv                                    # those that made this file
 
 A comparison is a file of config/arms (config/arms/example.py explains one), or the CSV file in which analyze.py --runs
-keeps it. Such a file holds all that a run computes. Where and how it ran is not in it (device, threads, compile, keep,
-micro_batch_size, profile): these keys come from the file of config/ that is most like the run. Nor is init_from: a run
-that began with the weights of a folder cannot be repeated from it.
+keeps it. Such a CSV file has what a run computes, and not where and how it ran (device, threads, compile, keep,
+micro_batch_size, profile): these keys come from the file of config/ that is most like the run. A run that began with
+the weights of a folder (init_from) cannot be repeated from it.
 """
 
 import csv
 import json
-import os
 import re
 import shlex
 import sys
@@ -49,13 +48,10 @@ def runs_of_file(path):
     try:
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
         # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-        planned = [(name, seed, base, dict(changes)) for seed in seeds for name, changes in named.items()]
+        return [(name, seed, base, dict(changes)) for seed in seeds for name, changes in named.items()]
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise ConfigError(f"{path} is no comparison ({type(e).__name__} {e}): expected base, arms and seeds, "
                           "as in config/arms/example.py")
-    if not planned:
-        raise ConfigError(f"{path} is a comparison of no runs: expected arms and seeds, as in config/arms/example.py")
-    return planned
 
 
 def runs_of_csv(path):
@@ -65,7 +61,8 @@ def runs_of_csv(path):
         raise ConfigError(f"{path} has no lines '# config': expected a file that analyze.py --runs --csv wrote")
     bases = {base: vars(load([base])) for base in config_files("config")}
     nearest = {arm: most_similar(config, bases) for arm, config in configs.items()}
-    runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in csv.DictReader(table))  # a run has many rows
+    rows = csv.DictReader(table)
+    runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in rows)  # a run has many rows
     return [(arm, seed, *nearest[arm]) for arm, seed in sorted(runs, key=lambda run: run[1])]
 
 
@@ -84,13 +81,11 @@ def parse_comparison(path):
 
 
 def most_similar(config, bases):
-    """-> the one of bases {file: its keys} that differs from config in the fewest keys; these keys and their values."""
-    best, fewest = None, None
+    """-> the one of bases {file: its keys} that differs least from config; {key: value} of where it does."""
+    changes = {}
     for base, theirs in bases.items():
-        changes = {key: config[key] for key in HINTS if key in config and config[key] != theirs[key]}
-        if best is None or len(changes) < len(fewest):
-            best, fewest = base, changes
-    return best, fewest
+        changes[base] = {key: config[key] for key in HINTS if key in config and config[key] != theirs[key]}
+    return min(changes.items(), key=lambda item: len(item[1]))
 
 
 def main(argv):
@@ -102,10 +97,7 @@ def main(argv):
         lines = [shlex.join(words) for path in paths for words in arms(path, overrides)]
     except (ConfigError, OSError) as e:
         sys.exit(f"python -m config: {e}")
-    try:
-        print("\n".join(lines), flush=True)  # none before all are known to be right
-    except BrokenPipeError:  # nobody reads on, as after `| head`; then what is left goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print("\n".join(lines))  # none before all are known to be right
 
 
 if __name__ == "__main__":

@@ -2,19 +2,13 @@
 Where a run runs: on which device, and in one process or in several that torchrun has started. It stands beside the keys
 that it reads (device, threads); the underscore of this file says that it is no configuration.
 
-The signals that tell a process to stop, and the errors of memory and of lost processes, are handled here as well.
-
 To train on several nodes, run this command on each of them, with its own --node_rank. All nodes must see the same
 out_dir and data_dir:
 
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 
 If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (on CPUs
-GLOO_SOCKET_IFNAME). A process that does not answer for ten minutes counts as lost. Below the line that says what is
-wrong, torchrun prints a report and a traceback of its own.
-
-For several jobs on one machine, use torchrun --standalone. There, a run that loses a process goes on from its last
-checkpoint by itself with
+GLOO_SOCKET_IFNAME). On one machine, a run that loses a process goes on from its last checkpoint by itself with
 
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --max-restarts=3 ... train.py ... --init_from=resume
 
@@ -26,6 +20,7 @@ import io
 import os
 import signal
 import sys
+import textwrap
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -37,7 +32,6 @@ from config import ConfigError
 
 ANSWER = timedelta(minutes=10)  # how long a process waits for another one; checkpoints and compiling take less
 NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
-LONGEST = 200  # characters of an error message of torch; some list all of its backends
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Place:
     """The device of a process, and which of all processes it is. One process is rank 0 of a world of 1."""
 
     rank: int  # the number of this process, from 0
-    world: int  # the number of processes
+    world: int  # how many processes there are
     device: torch.device
 
     def mean(self, x):
@@ -87,8 +81,10 @@ def find_place(cfg):
     open_streams()
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
-    rank, local_rank, world = read_ranks()
-    device = find_device(cfg.device, local_rank)
+    # torchrun sets these variables. Without it there is one process.
+    rank = int(os.environ.get("RANK", 0))
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    device = find_device(cfg.device)
     if device.type == "cuda":
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
@@ -103,24 +99,13 @@ def open_streams():
         sys.stdout.reconfigure(errors="replace")
 
 
-def read_ranks():
-    """-> (rank, rank on this node, number of processes) as torchrun sets them; (0, 0, 1) without torchrun."""
-    if "RANK" not in os.environ:
-        return 0, 0, 1
-    try:
-        return tuple(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    except KeyError as e:
-        raise ConfigError(f"the environment has RANK, but not {e}: start with torchrun, or unset RANK")
-
-
-def find_device(name, local_rank):
+def find_device(wanted):
     """The device of this name; auto: the accelerator of this machine, or the CPU if there is none."""
-    wanted = name
+    name = wanted
     if name == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        name = accelerator.type if accelerator else "cpu"
-    if name == "cuda":
-        name = f"cuda:{local_rank}"  # without a number all processes would use the first GPU
+        name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    if name == "cuda":  # without a number all processes of this node would use its first GPU
+        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
@@ -143,23 +128,16 @@ def meet(device):
 
 
 def require_same(place, run, step):
-    """
-    ConfigError unless all processes will do the same. run: the configuration and the token files, as runs.describe
-    returns them; step: the step of the checkpoint that this process goes on from.
-    """
-    mine = what_counts(run, step)
-    theirs = [mine] * place.world
-    if place.world > 1:
-        dist.all_gather_object(theirs, mine)
+    """ConfigError unless all processes have the same run, as runs.describe returns it, and begin at the same step."""
+    if place.world == 1:
+        return
+    config = {key: value for key, value in run["config"].items() if key not in NODE_KEYS}
+    mine = config, run["data"], step
+    theirs = [None] * place.world
+    dist.all_gather_object(theirs, mine)
     if any(other != mine for other in theirs):
         raise ConfigError("the processes of this run differ in their configuration, token files or checkpoint: give "
                           f"all of them the same command, and an {run['config']['out_dir']} that all of them see")
-
-
-def what_counts(run, step):
-    """What has to be the same in all processes. Nodes may have their own paths and devices."""
-    config = {key: value for key, value in run["config"].items() if key not in NODE_KEYS}
-    return config, run["data"], step
 
 
 @contextlib.contextmanager
@@ -169,15 +147,10 @@ def noted_signals():
 
     A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
     """
-    signals = []
-
-    def note(signum, frame):
-        signals.append(signum)
-
-    handlers_before = {}
+    signals, handlers_before = [], {}
     for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:  # SIGHUP: the terminal was closed
         if signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
-            handlers_before[signum] = signal.signal(signum, note)
+            handlers_before[signum] = signal.signal(signum, lambda signum, frame: signals.append(signum))
     try:
         yield signals
     finally:
@@ -197,16 +170,22 @@ def or_without_compiler(place):
         torch.compiler.set_stance("force_eager")  # from now on a compiled model runs as if it were not
 
 
-def explain(error, cfg):
-    """One line for an error that is no bug: out of memory, or a lost process. None for any other error."""
+def end_unless_bug(error, cfg):
+    """If memory has run out or another process is lost, end this one in one line, with exit status 1."""
     if is_out_of_memory(error):
-        return (f"out of memory ({first_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or the sizes "
-                "of the model")
-    # Gloo has no error class of its own.
-    if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
-        return (f"another process of this run does not answer ({first_line(error)}); --init_from=resume goes on from "
-                f"the last checkpoint in {cfg.out_dir}")
-    return None
+        advice = f"lower micro_batch_size = {cfg.micro_batch_size}, or the sizes of the model"
+        message = f"train.py: out of memory ({first_line(error)}): {advice}"
+    elif isinstance(error, dist.DistError) or "gloo" in str(error).lower():  # Gloo has no error class of its own
+        advice = f"--init_from=resume goes on from the last checkpoint in {cfg.out_dir}"
+        message = f"train.py: another process of this run does not answer ({first_line(error)}); {advice}"
+    else:
+        return
+    if not dist.is_initialized():
+        sys.exit(message)
+    # With other processes, sys.exit can hang: the threads of DDP and of Gloo wait for each other when they are deleted.
+    sys.stdout.flush()
+    print(message, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def is_out_of_memory(error):
@@ -215,16 +194,6 @@ def is_out_of_memory(error):
 
 
 def first_line(error):
-    """What an error says, in one line of at most LONGEST characters."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
-
-
-def leave(message):
-    """End this process with a line on stderr and exit status 1."""
-    if not dist.is_initialized():
-        sys.exit(message)
-    # With other processes, sys.exit can hang: the threads of DDP and of Gloo wait for each other when they are deleted.
-    sys.stdout.flush()
-    print(message, file=sys.stderr, flush=True)
-    os._exit(1)
+    """What an error says, in one short line: some errors of torch list all of its backends."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return textwrap.shorten(lines[0], 200, placeholder=" ...")

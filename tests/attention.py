@@ -16,6 +16,7 @@ and draws data/results/png/attention.png from it. With no checkpoint: only the p
 import math
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pandas
 import torch
@@ -42,11 +43,6 @@ def entropy(attn):
     return torch.special.entr(weights).sum(-1).mean().item() / math.log(T)  # entr(p) = -p log(p)
 
 
-def mean(numbers):
-    numbers = list(numbers)
-    return sum(numbers) / len(numbers)
-
-
 def measure(path):
     """A checkpoint of train.py -> a row of the table, {column: value}."""
     state = torch.load(path, weights_only=True)
@@ -68,9 +64,9 @@ def measure(path):
         seed=cfg.seed,
         step=state["step"],
         loss=loss,
-        entropy=mean(entropy(attn) for attn in layers),
-        grad_q=mean(attn.q.weight.grad.norm().item() for attn in layers),
-        grad_k=mean(attn.k.weight.grad.norm().item() for attn in layers),
+        entropy=fmean(entropy(attn) for attn in layers),
+        grad_q=fmean(attn.q.weight.grad.norm().item() for attn in layers),
+        grad_k=fmean(attn.k.weight.grad.norm().item() for attn in layers),
     )
 
 

@@ -1,33 +1,28 @@
 """
 How fast, against what people would use instead, as ratios within one run:
 
-    python tests/bench.py                # or some of: layer updates train memory
+    python tests/bench.py                # or one of: layer train
     python tests/bench.py --cpu train    # the CPU time of one thread, on a machine that does other work as well
 
-A ratio above 1 means that ours is faster, or smaller. Both sides do the same work on the same machine with the same
-threads, in turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. About ten minutes on
-two cores; on a GPU the rows train and memory are BERT of 12 layers, in bfloat16.
+A ratio above 1 means that ours is faster. Both sides do the same work on the same machine with the same threads, in
+turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. Some minutes on two cores; on a
+GPU the rows of train are BERT of 12 layers, in bfloat16.
 """
 
 import argparse
-import re
-import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 import transformers
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that it runs as a script from anywhere
+
 import analyze
-import train
-from data.batches import get_batch
 from model import ModelConfig, Transformer
 
 GPU = torch.cuda.is_available()
@@ -37,23 +32,18 @@ HEAD_DIM = 128  # LLaMA-3-8B's
 
 
 def seconds(f):
-    if GPU:
-        torch.cuda.synchronize()
     clock = time.process_time if CPU_TIME else time.perf_counter
     begin = clock()
     f()
     if GPU:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize()  # the time of the work, and not of queueing it; before, nothing is queued
     return clock() - begin
 
 
 def ratio(theirs, ours, repeats, warmup=2):
     """-> (their median / our median, theirs, ours), in turns so that a drift of the machine's speed meets both."""
-    for _ in range(warmup):
-        theirs()
-        ours()
-    times = [(seconds(theirs), seconds(ours)) for _ in range(repeats)]
-    a, b = (median(column) for column in zip(*times))
+    times = [(seconds(theirs), seconds(ours)) for _ in range(warmup + repeats)]
+    a, b = (median(column) for column in zip(*times[warmup:]))
     return a / b, a, b
 
 
@@ -108,37 +98,16 @@ def bench_layer():
     row("its 32 heads", *ratio(plain_heads, our_heads, 3, 0))
 
 
-def bench_updates():
-    """What train.py computes between two steps, to write scores.csv."""
-    head("scores during training", "step / scores", "step [s]", "scores [s]")
-    model = Transformer(ModelConfig(1000, 512, 12, 12, 768)).to(DEVICE)
-    factors = [w.detach() for w in train.stacked_qk(model)]
-    before = [w + 1e-3 * torch.randn_like(w) for w in factors]
-    idx, targets, positions = batch(1000, False, 2)
-    step = training_step(model, lambda: model(idx, targets, positions), "float32")
-    row("every layer and head of BERT 12, and their updates; a step of 2 x 512",
-        *ratio(step, lambda: analyze.score_rows(0, 12, factors, before), 3, 1))
-
-
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
-class RandomTokens(int):
-    """A stream of 10^9 of them, below the number that it is."""
-
-    def __len__(self):
-        return 10**9
-
-    def rows(self, starts, length):
-        return np.random.default_rng(0).integers(0, self, (len(starts), length))
-
-
-def batch(vocab_size, causal, rows, block_size=512):
-    """A batch as train.py makes it: idx, targets, and positions or None."""
-    cfg = SimpleNamespace(block_size=block_size, batch_size=rows, predicts_next=causal, mlm_probability=0.15)
-    meta = dict(n_vocab=vocab_size, mask_token=vocab_size - 1)
-    found = get_batch(cfg, meta, RandomTokens(vocab_size), 0, 0, np.arange(rows))
-    return (*(x.to(DEVICE) for x in found), *([None] if causal else []))
+def batch(vocab_size, causal, rows, T=512):
+    """What a training step takes: idx, targets, and for an encoder the positions of 15 % of the tokens."""
+    idx = torch.randint(vocab_size, (rows, T), device=DEVICE)
+    if causal:
+        return idx, idx.roll(-1, dims=1), None
+    positions = torch.rand(rows, T, device=DEVICE).topk(round(0.15 * T)).indices.sort().values  # (rows, K)
+    return idx, idx.gather(1, positions), positions
 
 
 def training_step(model, loss, dtype):
@@ -156,16 +125,16 @@ def training_step(model, loss, dtype):
 
 def cases():
     """Name, then what `sides` takes."""
+    mini = 8, (4, 4, 256)
     if GPU:
         yield "encoder, BERT 12, 30,522 tokens, bfloat16, compiled", 30522, False, 32, (12, 12, 768), "bfloat16", True
         yield "decoder, BERT 12, 50,304 tokens, bfloat16, compiled", 50304, True, 32, (12, 12, 768), "bfloat16", True
-    else:
-        mini = 8, (4, 4, 256)
-        yield "encoder, 30,522 tokens, float32", 30522, False, *mini, "float32", False
-        yield "encoder, 30,522 tokens, bfloat16, compiled", 30522, False, *mini, "bfloat16", True
-        yield "encoder, 258 tokens (bytes), bfloat16, compiled", 258, False, *mini, "bfloat16", True
-        yield "decoder, 50,304 tokens, float32", 50304, True, *mini, "float32", False
-        yield "decoder, 50,304 tokens, bfloat16, compiled", 50304, True, *mini, "bfloat16", True
+        return
+    yield "encoder, 30,522 tokens, float32", 30522, False, *mini, "float32", False
+    yield "encoder, 30,522 tokens, bfloat16, compiled", 30522, False, *mini, "bfloat16", True
+    yield "encoder, 258 tokens (bytes), bfloat16, compiled", 258, False, *mini, "bfloat16", True
+    yield "decoder, 50,304 tokens, float32", 50304, True, *mini, "float32", False
+    yield "decoder, 50,304 tokens, bfloat16, compiled", 50304, True, *mini, "bfloat16", True
 
 
 def sides(vocab_size, causal, rows, sizes, dtype, compile):
@@ -194,44 +163,14 @@ def bench_train():
           f"{torch.cuda.get_device_name() if GPU else 'CPU'}{', CPU time' if CPU_TIME else ''}")
 
 
-def bench_memory():
-    head("peak memory of training steps", "theirs / ours", "theirs [GB]", "ours [GB]")
-    for name, *case in cases():
-        theirs, ours = (peak_in_a_new_process(side, tuple(case)) for side in (0, 1))
-        row(name, theirs / ours, theirs, ours)
-
-
-def peak_in_a_new_process(side, case):
-    """Peak memory of three steps of one side [GB] over what it takes without a step."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests import bench\nbench.print_peak({side}, {case!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    return float(done.stdout.split()[-1])
-
-
-def print_peak(side, case):
-    step = sides(*case)[side]
-    before = torch.cuda.memory_allocated() if GPU else peak_resident()
-    for _ in range(3):
-        step()
-    print(((torch.cuda.max_memory_allocated() if GPU else peak_resident()) - before) / 1e9)
-
-
-def peak_resident():
-    """The most memory [bytes] that this process has had (Linux). ru_maxrss would begin with that of its parent."""
-    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
-
-
-ROWS = dict(layer=bench_layer, updates=bench_updates, train=bench_train, memory=bench_memory)
+ROWS = dict(layer=bench_layer, train=bench_train)
 
 
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", metavar="row", help=f"some of {' '.join(ROWS)}; none: all")
+    parser.add_argument("rows", nargs="*", choices=ROWS, metavar="row", help=f"some of {' '.join(ROWS)}; none: all")
     parser.add_argument("--cpu", action="store_true", help="the CPU time of one thread")
     args = parser.parse_args(argv)
-    for name in args.rows:
-        if name not in ROWS:
-            parser.error(f"no row is called {name}; there are {', '.join(ROWS)}")
     if args.cpu:
         torch.set_num_threads(1)
     for name in args.rows or ROWS:

@@ -47,21 +47,18 @@ def data_dir(tmp_path_factory):
 @pytest.fixture
 def cfg(data_dir, tmp_path):
     """A run of twelve steps."""
-    from config import TrainConfig
-    from tests.lives import SMALL
+    from tests.lives import small_run
 
-    return TrainConfig(**SMALL, data_dir=data_dir, out_dir=str(tmp_path / "run"))
+    return small_run(data_dir, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")
 def finished(data_dir, tmp_path_factory):
     """The same run, uninterrupted, made in this process. It is not changed: tests copy it."""
-    import train
-    from config import TrainConfig
-    from tests.lives import SMALL, argv
+    from tests import lives
 
-    cfg = TrainConfig(**SMALL, data_dir=data_dir, out_dir=str(tmp_path_factory.mktemp("run") / "whole"))
-    train.main(argv(cfg))
+    cfg = lives.small_run(data_dir, tmp_path_factory.mktemp("run") / "whole")
+    lives.train.main(lives.argv(cfg))
     return cfg
 
 

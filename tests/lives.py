@@ -7,15 +7,16 @@ Runs of train.py for the tests, in this process, or in one that is killed:
 A process imports torch once, is never used, and forks every life.
 """
 
-import importlib
 import itertools
 import multiprocessing
 import os
+import pkgutil
 import resource
 import signal
 import socket
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pandas
 import pytest
@@ -23,12 +24,18 @@ import torch
 from tqdm import tqdm
 
 import train
+from config import TrainConfig
 from data.results import figures_runs
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_batch_size=4, max_iters=12,
              warmup_iters=3, learning_rate=1e-2, eval_interval=4, eval_iters=2, score_interval=3)
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
+
+
+def small_run(data_dir, out_dir, **changes):
+    """The configuration of a run of twelve steps."""
+    return TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(out_dir))
 
 
 def argv(cfg, **changes):
@@ -68,7 +75,7 @@ def draw_nothing(run, path):
 
 def begin(argv, output, kill=None, full=None, **env):
     """train.main(argv) in a process of its own, its output in a file -> the process. kill, full, env: as in `live`."""
-    life = FORKS.Process(target=live, args=(argv, Path(output), kill, full, env))
+    life = FORKS.Process(target=live, args=(argv, output, kill, full, env))
     life.output = Path(output)
     life.start()
     return life
@@ -93,7 +100,11 @@ def end(life, timeout=300):
 
 
 def live(argv, output, kill, full, env):
-    """env: variables of the environment, and BACKEND and CXX of torch.compile."""
+    """
+    kill: (the name of a function, n, a share): SIGKILL in its n-th call, when it has written this share of its bytes
+    full: (the name of a function, n, a number): in its n-th call, the file can grow by no more than so many bytes
+    env: variables of the environment, and BACKEND and CXX of torch.compile
+    """
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for fd in 1, 2:  # one file for both, or one would write over the other
         os.dup2(file, fd)
@@ -115,26 +126,21 @@ def live(argv, output, kill, full, env):
 
 def replace_call(name, n, amount, instead):
     """Have the n-th call of a function do something else: instead(the function, its arguments, amount)."""
-    module, *path, name = name.split(".")
-    owner = importlib.import_module(module)
-    for part in path:
-        owner = getattr(owner, part)
-    whole, calls = getattr(owner, name), itertools.count(1)
+    whole, calls = pkgutil.resolve_name(name), itertools.count(1)
 
     def called(*args):
         if next(calls) == n:
             return instead(whole, args, amount)
         return whole(*args)
 
-    setattr(owner, name, called)
+    mock.patch(name, called).start()
 
 
 def written_by(whole, args):
     """The file to which a call writes, and its size so far; None if it writes to none."""
-    paths = dict(save=lambda: args[1].name, append=lambda: args[0])
-    if whole.__name__ not in paths:
+    if whole.__name__ not in ("save", "append"):
         return None, 0
-    path = Path(paths[whole.__name__]())
+    path = Path(args[1].name if whole.__name__ == "save" else args[0])
     return path, path.stat().st_size if path.exists() else 0
 
 

@@ -14,19 +14,20 @@ Writes, into data/results:
 Not a test, but it stands on analyze.py, as nothing in data/ may. `python -m tests.null --plot` draws only the picture.
 """
 
+import itertools
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas
 import torch
 from tqdm import tqdm
 
 import analyze
 from data.results import figures
-from data.results.runs import replacing
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
-SIZES = [64, 128, 256, 512, 768, 1024, 2048, 4096]
+DRAWS = {64: 4000, 128: 4000, 256: 2000, 512: 600, 768: 300, 1024: 300, 2048: 300, 4096: 300}  # of each n
 RANKS = [32, 64, 128]  # and n, as long as that is not too slow
 LARGEST_FULL = 1024
 SCORES = ["symmetry", "directionality", "directionality_eq17"]
@@ -43,55 +44,10 @@ def main(argv):
     if "--plot" not in argv:
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        write(null_rows(), RESULTS / "csv" / "null.csv", "%.4f")
+        null_table().to_csv(RESULTS / "csv" / "null.csv", index=False, float_format="%.4f")
         torch.manual_seed(0)
-        write(power_rows(), power, "%.3f")
+        power_table().to_csv(power, index=False, float_format="%.3f")
     draw_power(pandas.read_csv(power), RESULTS / "png" / "power.png")
-
-
-def write(rows, path, digits):
-    """rows: a list of {column: value}"""
-    with replacing(path) as temporary:
-        pandas.DataFrame(rows).to_csv(temporary, index=False, float_format=digits)
-
-
-# ---- the null ----------------------------------------------------------------------------------------------------
-
-
-def null_rows():
-    rows = []
-    cases = [(n, r) for n in SIZES for r in ranks_of(n)]
-    for n, r in tqdm(cases, desc="null"):
-        row = dict(n=n, r=r, draws=draws_of(n))
-        for score, values in zip(SCORES, random_scores(n, r, row["draws"])):
-            low, high = band(values)
-            row |= {f"{score}_mean": values.mean().item(), f"{score}_q025": low, f"{score}_q975": high}
-        rows.append(row)
-    return rows
-
-
-def ranks_of(n):
-    ranks = [r for r in RANKS if r < n]
-    return ranks + [n] if n <= LARGEST_FULL else ranks
-
-
-def draws_of(n):
-    if n <= 128:
-        return 4000
-    if n <= 256:
-        return 2000
-    if n <= 512:
-        return 600
-    return 300
-
-
-def random_scores(n, r, draws):
-    """The three scores of W_q W_k^T for `draws` pairs of random factors, (3, draws)."""
-    batches = []
-    for w_q, w_k in random_factors(n, r, draws):
-        s = analyze.scores(w_q, w_k)
-        batches.append(torch.stack([getattr(s, score) for score in SCORES]))
-    return torch.cat(batches, 1)
 
 
 def random_factors(n, r, draws):
@@ -104,8 +60,27 @@ def random_factors(n, r, draws):
 
 def band(values):
     """The 2.5 % and 97.5 % quantiles of values (draws,)."""
-    low, high = values.quantile(torch.tensor([0.025, 0.975])).tolist()
-    return low, high
+    return np.quantile(values, [0.025, 0.975])
+
+
+# ---- the null ----------------------------------------------------------------------------------------------------
+
+
+def null_table():
+    rows = []
+    for n, draws in tqdm(DRAWS.items(), desc="null"):
+        ranks = [r for r in RANKS if r < n]
+        if n <= LARGEST_FULL:
+            ranks.append(n)
+        for r in ranks:
+            parts = [analyze.scores(w_q, w_k) for w_q, w_k in random_factors(n, r, draws)]
+            row = dict(n=n, r=r, draws=draws)
+            for score in SCORES:
+                values = torch.cat([getattr(part, score) for part in parts])  # (draws,)
+                low, high = band(values)
+                row |= {f"{score}_mean": values.mean().item(), f"{score}_q025": low, f"{score}_q975": high}
+            rows.append(row)
+    return pandas.DataFrame(rows)
 
 
 # ---- power -------------------------------------------------------------------------------------------------------
@@ -139,21 +114,18 @@ STATISTICS = {
 }
 
 
-def power_rows():
+def power_table():
     """How often each statistic is below and above its null band, where k of n columns are f times as large."""
     rows = []
-    with tqdm(total=len(PLANTED_SIZES) * (1 + len(PLANTED_COLUMNS)), desc="power") as bar:
-        for n in PLANTED_SIZES:
-            bands = {name: band(values) for name, values in planted(n, k=0, f=1.0, draws=4 * PLANTED_DRAWS).items()}
-            bar.update()
-            for k in PLANTED_COLUMNS:
-                for f in PLANTED_FACTORS:
-                    for name, values in planted(n, k, f, PLANTED_DRAWS).items():
-                        low, high = bands[name]
-                        below, above = (values < low).float().mean().item(), (values > high).float().mean().item()
-                        rows.append(dict(n=n, k=k, f=f, statistic=name, below=below, above=above))
-                bar.update()
-    return sorted(rows, key=lambda row: (row["n"], row["k"], list(STATISTICS).index(row["statistic"]), row["f"]))
+    for n in PLANTED_SIZES:
+        bands = {name: band(values) for name, values in planted(n, k=0, f=1.0, draws=4 * PLANTED_DRAWS).items()}
+        cases = list(itertools.product(PLANTED_COLUMNS, PLANTED_FACTORS))
+        for k, f in tqdm(cases, desc=f"power, n = {n}"):
+            for name, values in planted(n, k, f, PLANTED_DRAWS).items():
+                low, high = bands[name]
+                below, above = (values < low).double().mean().item(), (values > high).double().mean().item()
+                rows.append(dict(n=n, k=k, f=f, statistic=name, below=below, above=above))
+    return pandas.DataFrame(rows).sort_values(["n", "k", "statistic", "f"])
 
 
 def planted(n, k, f, draws):
@@ -172,7 +144,7 @@ def draw_power(table, path):
     titles = []
     with figures.figure(path, [1] * len(PLANTED_COLUMNS), rows=len(PLANTED_SIZES)) as axes:
         for axis, ((n, k), panel) in zip(axes.flat, table.groupby(["n", "k"])):
-            for width, (colour, name) in zip([4, 1.5, 1.5, 1.5], zip(figures.OTHERS, STATISTICS)):
+            for width, colour, name in zip([4, 1.5, 1.5, 1.5], figures.OTHERS, STATISTICS):
                 mine = panel[panel.statistic == name]
                 axis.plot(mine.f, mine.below, color=colour, lw=width, label=name)  # some lie on each other
                 axis.plot(mine.f, mine.above, color=colour, lw=1.5, ls=":")

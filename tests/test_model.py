@@ -42,19 +42,23 @@ def assert_same_function(ours, hf, idx):
         torch.testing.assert_close(ours(idx), out.logits, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+either = pytest.mark.parametrize("causal", [False, True])
+
+
+@either
 def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal):
     hf = theirs(causal)
     assert_same_function(loaded(hf), hf, torch.randint(61, (3, 16)))
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@either
 def test_transformers_opens_our_export_and_computes_the_same(causal, tmp_path):
     ours = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
     config, state = to_hf(ours)
     BertConfig(**config).save_pretrained(tmp_path)
     save_file({name: x.contiguous() for name, x in state.items()}, tmp_path / "model.safetensors", {"format": "pt"})
-    hf, info = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(tmp_path, output_loading_info=True)
+    their_class = BertLMHeadModel if causal else BertForMaskedLM
+    hf, info = their_class.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
     assert_same_function(ours, hf.eval(), torch.randint(61, (3, 16)))
 
@@ -63,7 +67,6 @@ def test_old_checkpoints_with_gamma_and_beta_are_read():
     hf = theirs(False)
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
            for name, x in hf.state_dict().items()}
-    assert any(name.endswith("gamma") for name in old)
     ours = Transformer(ModelConfig(**CFG)).eval()
     load_hf(ours, hf.config.to_dict(), old)
     assert_same_function(ours, hf, torch.randint(61, (3, 16)))
@@ -87,7 +90,7 @@ def test_loss_of_the_decoder_is_that_of_the_next_token():
 def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monkeypatch):
     monkeypatch.setattr("model.LOSS_ROWS", chunk)
     monkeypatch.setattr("model.LOSS_CHUNKS", 8)
-    x, weight, bias = (torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in [(8, 5), (7, 5), (7,)])
+    x, weight, bias = (torch.randn(shape, dtype=torch.double).requires_grad_() for shape in [(8, 5), (7, 5), (7,)])
     targets = torch.randint(7, (8,))
     loss = LinearCrossEntropy.apply(x, weight, bias, targets, True)
     torch.testing.assert_close(loss, F.cross_entropy(x @ weight.T + bias, targets))
@@ -96,8 +99,7 @@ def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monk
 
 def test_an_evaluation_computes_no_gradients():
     """Counted in multiplications: the loss without gradients takes those of the logits and no other."""
-    decoder = Transformer(ModelConfig(**CFG, causal=True)).eval()
-    idx = torch.randint(61, (2, 16))
+    decoder, idx = Transformer(ModelConfig(**CFG, causal=True)).eval(), torch.randint(61, (2, 16))
     counts = []
     for batch in (idx,), (idx, idx):
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -155,7 +157,7 @@ def attention_by_hand(attn, x):
     return attn.proj(y)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@either
 @pytest.mark.parametrize("qk_norm, diagonal", [(False, 0.0), (True, 0.0), (False, 1.5), (True, -2.0)])
 def test_attention_is_what_plain_loops_over_queries_and_keys_compute(qk_norm, diagonal, causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal, qk_norm=qk_norm, diagonal=diagonal)))
@@ -167,7 +169,7 @@ def test_attention_is_what_plain_loops_over_queries_and_keys_compute(qk_norm, di
 
 
 @pytest.mark.parametrize("diagonal", [0.0, 1.5])
-@pytest.mark.parametrize("causal", [False, True])
+@either
 def test_rows_at_positions_are_those_rows_of_the_full_model(causal, diagonal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal, diagonal=diagonal)))
     idx = torch.randint(61, (3, 16))
@@ -182,10 +184,10 @@ def test_rows_at_positions_are_those_rows_of_the_full_model(causal, diagonal):
 # ---- what is not exported ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@either
 def test_the_loss_that_tells_berts_block_from_another_is_that_of_transformers(causal, monkeypatch):
     probes, forward = [], Transformer.forward
-    monkeypatch.setattr(Transformer, "forward", lambda self, *a, **k: probes.append(self) or forward(self, *a, **k))
+    monkeypatch.setattr(Transformer, "forward", lambda *a, **k: probes.append(a[0]) or forward(*a, **k))
     loss = probe_loss(Transformer(ModelConfig(**CFG, causal=causal)))
     config, state = to_hf(probes[0])
     hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config)).double().eval()
@@ -201,25 +203,16 @@ def pre_norm(block, x, positions=None):
     return x if positions is None else model.rows_at(x, positions)
 
 
-def rms_norms(cfg):
+def rms_norm(cfg):
     block = Block(cfg)
-    block.ln_1, block.ln_2 = torch.nn.RMSNorm(cfg.n_embd), torch.nn.RMSNorm(cfg.n_embd)
-    return block
-
-
-def one_norm_more(cfg):
-    block = Block(cfg)
-    block.ln_3 = torch.nn.LayerNorm(cfg.n_embd)
+    block.ln_1 = torch.nn.RMSNorm(cfg.n_embd)
     return block
 
 
 FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_hf says of it
     ("model.Block.forward", pre_norm, {}, "computes something else"),
     ("model.F.gelu", F.relu, {}, "computes something else"),
-    ("model.LN_EPS", 1e-5, {}, "computes something else"),
-    ("model.Block", rms_norms, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
-    ("model.Block", one_norm_more, {}, "this model alone has a weight blocks.0.ln_3.bias"),
-    (None, None, dict(qk_norm=True), "computes something else: it has no qk_norm, no diagonal"),
+    ("model.Block", rms_norm, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
     (None, None, dict(diagonal=0.01), "computes something else: it has no qk_norm, no diagonal"),
     (None, None, dict(causal=True, qk_norm=True), "computes something else: it has no qk_norm, no diagonal"),
 ]

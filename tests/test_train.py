@@ -1,6 +1,6 @@
 """train.py: what a step sees, what a run leaves behind, and what it says. pytest tests/test_train.py"""
 
-import csv
+import importlib
 import json
 import math
 import signal
@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from transformers import BertForMaskedLM, BertLMHeadModel
 
@@ -21,20 +24,33 @@ import train
 from config import ConfigError, TrainConfig, _place
 from config._place import Place
 from data import batches, samples, tokens
-from data.loader import AHEAD, Loader, split_batch
+from data.loader import Loader, split_batch
 from data.results import compare, runs
-from tests import bench
+from tests import null
 from tests.lives import argv, begin, begin_ranks, end, log, refusal
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-ONE_PROCESS = Place(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture
+def corpus(data_dir):
+    return tokens.load(data_dir)
+
+
+def scores(cfg):
+    """scores.csv of a run, a DataFrame, in which the rows of whole layers have no head."""
+    return pandas.read_csv(Path(cfg.out_dir, "scores.csv"))
+
+
+def make_trainer(cfg, **changes):
+    """Of one process, before its first step."""
+    return train.Trainer(replace(cfg, **changes), Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
 
 
 # ---- what a step sees --------------------------------------------------------------------------------------------
 
 
-def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg):
-    corpus = tokens.load(cfg.data_dir)
+def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg, corpus):
     cfg = replace(cfg, causal=True)
     n_blocks = (len(corpus.train) - 1) // cfg.block_size
     all_rows = np.arange(2 * n_blocks)
@@ -48,8 +64,8 @@ def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_row_depends_on_seed_step_and_its_number_alone(cfg, causal):
-    corpus, cfg = tokens.load(cfg.data_dir), replace(cfg, causal=causal)
+def test_a_row_depends_on_seed_step_and_its_number_alone(cfg, corpus, causal):
+    cfg = replace(cfg, causal=causal)
 
     def get(seed, step, rows):
         return batches.get_batch(cfg, corpus.meta, corpus.train, seed, step, np.array(rows))
@@ -61,27 +77,18 @@ def test_a_row_depends_on_seed_step_and_its_number_alone(cfg, causal):
         assert not torch.equal(other[0], whole[0])
 
 
-@pytest.mark.parametrize("first_step", [0, 7, 29])
-def test_batches_that_are_made_ahead_are_those_of_their_steps_to_the_end_and_over_an_epochs_end(cfg, first_step):
-    corpus = tokens.load(cfg.data_dir)
+def test_batches_that_are_made_ahead_are_those_of_their_steps_to_the_end_and_over_an_epochs_end(cfg, corpus):
     cfg = replace(cfg, block_size=len(corpus.train) // 200, max_iters=30)  # 200 blocks: an epoch ends within step 24
-    made = []
-
-    class Counted(Loader):
-        def train_batch(self, step):
-            made.append(step)
-            return super().train_batch(step)
-
-    loader = Counted(cfg, corpus, 1, 2, torch.device("cpu"))  # the second of two processes
-    for step, batch in enumerate(loader.train_batches(first_step), first_step):
+    loader = Loader(cfg, corpus, 1, 2, torch.device("cpu"))  # the second of two processes
+    made = list(loader.train_batches(7))
+    for step, batch in enumerate(made, 7):
         expected = batches.get_batch(cfg, corpus.meta, corpus.train, cfg.seed, step, np.arange(4, 8))
         assert all(map(torch.equal, batch, expected))
-        assert len(made) <= step - first_step + 1 + AHEAD
-    assert made == list(range(first_step, 30)) and step == 29
+    assert len(made) == 30 - 7
 
 
-def test_encoder_and_decoder_see_the_same_text_in_the_same_order(cfg):
-    corpus, rows = tokens.load(cfg.data_dir), np.arange(8)
+def test_encoder_and_decoder_see_the_same_text_in_the_same_order(cfg, corpus):
+    rows = np.arange(8)
     masked, targets, positions = batches.get_batch(cfg, corpus.meta, corpus.train, 1, 3, rows)
     idx, _ = batches.get_batch(replace(cfg, causal=True), corpus.meta, corpus.train, 1, 3, rows)
     assert torch.equal(masked.scatter(1, positions, targets), idx)
@@ -106,7 +113,7 @@ def test_masking_is_berts_80_10_10_of_a_fixed_count_and_touches_nothing_else():
 
 
 def test_evaluation_batches_do_not_depend_on_the_seed(cfg):
-    a, b = (train.Trainer(replace(cfg, seed=s), ONE_PROCESS, tokens.load(cfg.data_dir)) for s in (1, 2))
+    a, b = make_trainer(cfg, seed=1), make_trainer(cfg, seed=2)
     assert a.evaluate() != b.evaluate()
     b.model.load_state_dict(a.model.state_dict())
     assert a.evaluate() == b.evaluate()
@@ -117,17 +124,15 @@ def test_learning_rate_rises_for_the_warm_up_and_falls_to_zero():
     rates = [train.learning_rate(cfg, step) for step in range(1001)]
     assert rates[0] == 0.01 and rates[99] == max(rates) == 1.0 and rates[1000] == 0.0
     assert rates[550] == pytest.approx(0.5) and all(np.diff(rates[:100]) > 0) and all(np.diff(rates[100:]) < 0)
+    assert train.learning_rate(replace(cfg, max_iters=4), 3) == 1.0  # a run that is shorter is all warm-up
 
 
-@pytest.mark.parametrize("world, micro, expected", [
-    (1, 4, (8, 4)), (2, 4, (4, 4)), (8, 4, (1, 1)), (3, 4, None), (1, 5, None), (16, 4, None)])
-def test_the_global_batch_is_split_over_processes_and_micro_batches_or_refused(cfg, world, micro, expected):
-    cfg = replace(cfg, micro_batch_size=micro)
-    if expected:
+def test_the_global_batch_is_split_over_processes_and_micro_batches_or_refused(cfg):
+    for world, expected in (1, (8, 4)), (2, (4, 4)), (8, (1, 1)):
         assert split_batch(cfg, world) == expected
-    else:
+    for world, micro in (3, 4), (1, 5), (16, 4):
         with pytest.raises(ConfigError, match=f"batch_size = 8, expected a multiple of {world} processes x"):
-            split_batch(cfg, world)
+            split_batch(replace(cfg, micro_batch_size=micro), world)
 
 
 # ---- scores and constraint ---------------------------------------------------------------------------------------
@@ -148,45 +153,41 @@ def test_the_first_step_of_q_k_and_v_is_qkv_rate_times_the_learning_rate_and_tha
 
 def test_score_rows_are_the_definitions_of_each_head_layer_and_update():
     torch.manual_seed(0)
-    old, new = (tuple(torch.randn(2, 12, 12) for _ in "qk") for _ in "ab")  # (L, C, C)
+    old, new = torch.randn(2, 2, 2, 12, 12, dtype=torch.float64)  # W_q and W_k of each: (2, L, C, C)
     rows = analyze.score_rows(5, 3, new, old)
     assert [tuple(row[:3]) for row in rows] == [(5, l, h) for l in range(2) for h in ("", 0, 1, 2)]
-    for _, layer, head, s, d, eq17, u in rows:
-        cols = slice(None) if head == "" else slice(4 * head, 4 * head + 4)
-        before, m = ((q[layer][:, cols].double() @ k[layer][:, cols].double().T).numpy() for q, k in (old, new))
-        for x, value in (m, s), (m - before, u):
-            assert float(value) == pytest.approx(np.trace(x @ x) / (x**2).sum(), abs=1e-5)
-        norms = np.linalg.norm(m, axis=1), np.linalg.norm(m, axis=0)
-        r, c = (np.maximum(0, n - n.mean() - 2 * n.std(ddof=1)).sum() for n in norms)
-        assert float(d) == pytest.approx((r - c) / (r + c) if r + c else 0, abs=1e-5)
-        r, c = (n[n > n.mean() + 2 * n.std()].sum() for n in norms)
-        assert float(eq17) == pytest.approx((r - c) / (r + c) if r + c else 0, abs=1e-5)
+    for row in rows:
+        columns = slice(None) if row.head == "" else slice(4 * row.head, 4 * row.head + 4)
+        before, m = (q[row.layer, :, columns] @ k[row.layer, :, columns].T for q, k in (old, new))
+        for x, value in (m, row.symmetry), (m - before, row.update_symmetry):
+            assert float(value) == pytest.approx(((x @ x).trace() / x.square().sum()).item(), abs=1e-5)
+        assert float(row.directionality) == pytest.approx(analyze.directionality(m).item(), abs=1e-5)
 
 
 def test_a_small_update_is_scored_without_cancellation():
     torch.manual_seed(0)
-    old = tuple(torch.randn(1, 64, 64, dtype=torch.float64) for _ in "qk")
-    new = tuple(w + 1e-4 * torch.randn_like(w) for w in old)
-    old, new = (tuple(w.float() for w in ws) for ws in (old, new))  # what a run holds
-    change = new[0][0].double() @ new[1][0].double().T - old[0][0].double() @ old[1][0].double().T
+    old = torch.randn(2, 1, 64, 64)  # W_q and W_k, in float32, as a run holds them
+    new = old + 1e-4 * torch.randn_like(old)
+    (q, k), (old_q, old_k) = new[:, 0].double(), old[:, 0].double()
+    change = q @ k.T - old_q @ old_k.T
     expected = (change * change.T).sum() / change.square().sum()
-    assert float(analyze.score_rows(1, 1, new, old)[0].update_symmetry) == pytest.approx(expected.item(), abs=1e-4)
+    layer, *_ = analyze.score_rows(1, 1, new, old)
+    assert float(layer.update_symmetry) == pytest.approx(expected.item(), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind, sign", [("symmetric", 1), ("skew", -1)])
 def test_constraint_is_the_ratio_of_norms_and_pulls_the_symmetry_to_its_end(cfg, kind, sign):
-    cfg = replace(cfg, constraint=kind, constraint_weight=1.0, max_iters=60)
-    run = train.Trainer(cfg, ONE_PROCESS, tokens.load(cfg.data_dir))
+    run = make_trainer(cfg, constraint=kind, constraint_weight=1.0, max_iters=60)
     ratios = []
     for block in run.model.blocks:
         m = (block.attn.q.weight.T @ block.attn.k.weight).detach()
         part = (m + sign * m.T) / 2
         ratios.append(m.square().sum() / part.square().sum())
-    torch.testing.assert_close(train.constraint(cfg, run.model).detach(), torch.stack(ratios).mean())
+    torch.testing.assert_close(train.constraint(run.cfg, run.model).detach(), torch.stack(ratios).mean())
     for batch in run.loader.train_batches(0):
         run.train_step(batch)
-    for row in analyze.score_rows(60, 2, train.stacked_qk(run.model), None):
-        assert sign * float(row.symmetry) > 0.5 or row.head != ""
+    w_q, w_k = train.stacked_qk(run.model)  # (L, C, C) each
+    assert (sign * analyze.scores(w_q, w_k).symmetry > 0.5).all()
 
 
 # ---- what a run leaves behind ------------------------------------------------------------------------------------
@@ -194,20 +195,20 @@ def test_constraint_is_the_ratio_of_norms_and_pulls_the_symmetry_to_its_end(cfg,
 
 def test_a_run_leaves_what_the_contract_says(finished):
     out = Path(finished.out_dir)
-    files = {".lock", "run.json", "log.csv", "scores.csv", "ckpt.pt", "model.safetensors", "config.json", "run.png"}
-    assert {p.name for p in out.iterdir()} == files
+    model = {"ckpt.pt", "model.safetensors", "config.json"}
+    assert {p.name for p in out.iterdir()} == model | {".lock", "run.json", "log.csv", "scores.csv", "run.png"}
     assert (out / "run.png").read_bytes().startswith(b"\x89PNG")
-    rows, scores = log(finished), runs.read(out / "scores.csv", runs.SCORES_COLUMNS)
+    rows = log(finished)
     assert list(rows.step) == [0, 4, 8, 12] and list(rows.tokens) == [8 * 16 * step for step in (0, 4, 8, 12)]
     assert rows.val_loss[3] < rows.val_loss[0] == pytest.approx(math.log(258), abs=0.1)
-    assert [(r["step"], r["layer"], r["head"]) for r in scores] == \
-        [(str(s), str(l), h) for s in (0, 3, 6, 9, 12) for l in range(2) for h in ("", "0", "1")]
+    rows = scores(finished).fillna(-1)
+    assert list(zip(rows.step, rows.layer, rows["head"])) == list(product([0, 3, 6, 9, 12], [0, 1], [-1, 0, 1]))
     state = torch.load(out / "ckpt.pt", weights_only=True)
     assert state["step"] == 12 and state["config"]["n_embd"] == 16
 
 
 def test_the_rows_have_the_mean_training_loss_of_their_steps(finished):
-    run = train.Trainer(finished, ONE_PROCESS, tokens.load(finished.data_dir))
+    run = make_trainer(finished)
     losses = []
     for batch in run.loader.train_batches(0):
         run.train_step(batch)
@@ -216,31 +217,30 @@ def test_the_rows_have_the_mean_training_loss_of_their_steps(finished):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(finished, causal, cfg):
+def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(finished, causal, cfg, corpus):
     if causal:
         finished = replace(cfg, causal=True, max_iters=4)
         train.main(argv(finished))
-    corpus = tokens.load(finished.data_dir)
     hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(finished.out_dir).eval()
     losses = []
     for i in range(finished.eval_iters):
         idx, targets, *positions = batches.get_batch(finished, corpus.meta, corpus.val, 0, i, np.arange(8))
         with torch.no_grad():
-            logits = hf(idx).logits
+            logits = hf(idx).logits  # (B, T, V)
         if not causal:
-            logits = logits[torch.arange(8)[:, None], positions[0]]
-        losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item())
+            logits = logits[torch.arange(8)[:, None], positions[0]]  # (B, K, V)
+        losses.append(F.cross_entropy(logits.flatten(0, 1), targets.flatten()).item())
     assert log(finished).val_loss.iloc[-1] == pytest.approx(np.mean(losses), abs=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(cfg, causal, capsys):
+def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(cfg, corpus, causal, capsys):
     train.main(argv(cfg, causal=causal, max_iters=4))
     lines = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")][-6:]
-    corpus = tokens.load(cfg.data_dir)
     hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(cfg.out_dir).eval()
     decode = samples.make_decode(corpus.meta)
-    for start, before, after in zip(np.linspace(0, len(corpus.val) - 16, 3).astype(int), lines[::2], lines[1::2]):
+    starts = np.linspace(0, len(corpus.val) - 16, 3).astype(int)
+    for start, before, after in zip(starts, lines[::2], lines[1::2]):
         text = torch.from_numpy(corpus.val.rows(np.array([start]), 16))  # (1, 16)
         seen = text[:, :8] if causal else text.index_fill(1, torch.tensor([3, 10]), 257)
         assert before == decode(seen[0].tolist())
@@ -254,30 +254,23 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(cfg, causal, 
 
 
 @pytest.mark.parametrize("changes", [
-    dict(causal=True, objective="masked"), dict(block_size=1), dict(block_size=1, causal=True), dict(qk_norm=True)])
-def test_other_kinds_of_runs_come_to_their_end(cfg, changes, capsys):
+    dict(causal=True, objective="masked"), dict(block_size=1), dict(block_size=1, causal=True)])
+def test_other_kinds_of_runs_come_to_their_end(cfg, changes):
     train.main(argv(cfg, max_iters=4, **changes))
-    assert list(log(cfg).step) == [0, 4]
-    assert Path(cfg.out_dir, "model.safetensors").exists() != ("qk_norm" in changes)
-    assert ("writes no model.safetensors: a Hugging Face BERT" in capsys.readouterr().out) == ("qk_norm" in changes)
+    assert list(log(cfg).step) == [0, 4] and Path(cfg.out_dir, "model.safetensors").exists()
 
 
-def test_a_run_that_no_bert_can_hold_is_scored_from_its_checkpoint(cfg, tmp_path):
+def test_a_run_that_no_bert_can_hold_says_so_and_is_scored_from_its_checkpoint(cfg, tmp_path, capsys):
     train.main(argv(cfg, max_iters=2, qk_norm=True))
+    assert "writes no model.safetensors: a Hugging Face BERT" in capsys.readouterr().out
+    assert not Path(cfg.out_dir, "model.safetensors").exists()
     with pytest.raises(SystemExit) as end:
         analyze.main(["--hf", cfg.out_dir, "--csv", str(tmp_path / "scores.csv")])
     assert not end.value.code
-    with open(tmp_path / "scores.csv") as f:
-        scored = [float(row["symmetry"]) for row in csv.DictReader(f)]
-    rows = runs.read(cfg.out_dir + "/scores.csv", runs.SCORES_COLUMNS)
-    of_layers = [float(row["symmetry"]) for row in rows if row["step"] == rows[-1]["step"] and not row["head"]]
-    assert scored == pytest.approx(of_layers, abs=1e-5) and len(scored) == cfg.n_layer
-
-
-def test_a_run_that_is_shorter_than_its_warm_up_is_all_warm_up(cfg, capsys):
-    train.main(argv(cfg, max_iters=4, warmup_iters=200))
-    assert "warmup_iters = 200 is shortened to the run" in capsys.readouterr().out
-    assert log(cfg).learning_rate.iloc[-1] == 0.01
+    rows = scores(cfg)
+    expected = rows.symmetry[(rows.step == 2) & rows["head"].isna()]  # of the layers
+    found = pandas.read_csv(tmp_path / "scores.csv").symmetry
+    assert list(found) == pytest.approx(list(expected), abs=1e-5) and len(found) == cfg.n_layer
 
 
 def test_redirected_output_is_a_line_per_evaluation_and_no_bar(cfg, capsys):
@@ -301,10 +294,9 @@ def copy_bert(finished, folder, config={}, more={}, lost=()):
     return folder
 
 
-@pytest.mark.parametrize("more", [
-    {}, {"bert.embeddings.position_ids": torch.arange(16)[None], "bert.pooler.dense.bias": torch.ones(16)}])
-def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, tmp_path, capsys, more):
-    """Older versions of transformers also saved the numbers of its positions; others have a pooler."""
+def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, tmp_path, capsys):
+    more = {"bert.embeddings.position_ids": torch.arange(16)[None],  # older versions of transformers saved them
+            "bert.pooler.dense.bias": torch.ones(16)}
     bert = copy_bert(finished, tmp_path / "bert", more=more)
     train.main(argv(cfg, init_from=bert, init="symmetric"))
     assert log(cfg).val_loss[0] == log(finished).val_loss[3]
@@ -318,13 +310,9 @@ TYPES = "bert.embeddings.token_type_embeddings.weight"
 @pytest.mark.parametrize("changes, words", [
     (dict(config=dict(model_type="gpt2")), "model_type is gpt2 there and bert here"),
     (dict(config=dict(num_attention_heads=4)), "num_attention_heads is 4 there and 2 here"),
-    (dict(config=dict(hidden_act="relu")), "hidden_act is relu there and gelu here"),
-    (dict(config=dict(layer_norm_eps=1e-5)), "layer_norm_eps is 1e-05 there and 1e-12 here"),
-    (dict(config=dict(is_decoder=True)), "is_decoder is True there and False here"),
     (dict(config=dict(position_embedding_type="relative_key")), "position_embedding_type is relative_key there"),
     (dict(lost=[QUERY + "weight"]), QUERY + "weight is missing there and (16, 16) here"),
     (dict(more={QUERY + "scale": torch.ones(16)}), QUERY + "scale is (16,) there and missing here"),
-    (dict(more={QUERY.replace("1", "2") + "bias": torch.ones(16)}), "layer.2.attention.self.query.bias is (16,) there"),
     (dict(more={TYPES: torch.ones(2, 8)}), f"{TYPES} is (1, 8) there and (1, 16) here"),
     (dict(more={QUERY + "weight": torch.full((16, 16), torch.nan)}), f"'{QUERY}weight' holds NaN or infinity"),
 ])
@@ -348,10 +336,14 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
 # ---- the command line and its output -----------------------------------------------------------------------------
 
 
+def popen(cfg, **streams):
+    command = [sys.executable, train.__file__, *argv(cfg)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, **streams)
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what is being imported is seen in /proc")
 def test_ctrl_c_during_the_imports_ends_without_a_traceback(cfg):
-    process = subprocess.Popen([sys.executable, train.__file__, *argv(cfg)], text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT)
+    process = popen(cfg, stderr=subprocess.STDOUT)
     while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
@@ -360,18 +352,10 @@ def test_ctrl_c_during_the_imports_ends_without_a_traceback(cfg):
 
 
 def test_a_reader_that_goes_away_does_not_end_a_run(cfg):
-    process = subprocess.Popen([sys.executable, train.__file__, *argv(cfg)], text=True, stdout=subprocess.PIPE)
+    process = popen(cfg)
     process.stdout.readline()
     process.stdout.close()  # as `| head -1` does
     assert process.wait(300) == 0 and log(cfg).step.iloc[-1] == 12
-
-
-def test_the_bench_helps_and_names_its_rows(capsys):
-    for words, status in (["--help"], 0), (["layers"], 2):
-        with pytest.raises(SystemExit) as e:
-            bench.main(words)
-        said = capsys.readouterr()
-        assert e.value.code == status and "updates" in said.out + said.err
 
 
 # ---- several processes, compiler ---------------------------------------------------------------------------------
@@ -388,9 +372,7 @@ def test_two_processes_give_the_losses_of_one(cfg, tmp_path, causal):
     train.main(argv(cfg))
     for name in "step", "tokens", "val_loss", "train_loss":
         np.testing.assert_allclose(log(cfg)[name], log(two)[name], atol=2e-5)
-    one_process, two_processes = (runs.read(c.out_dir + "/scores.csv", runs.SCORES_COLUMNS) for c in (cfg, two))
-    np.testing.assert_allclose([float(row["symmetry"]) for row in one_process],
-                               [float(row["symmetry"]) for row in two_processes], atol=2e-4)
+    np.testing.assert_allclose(scores(cfg).symmetry, scores(two).symmetry, atol=2e-4)
 
 
 def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, tmp_path):
@@ -400,17 +382,6 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, tmp_pat
     (line,) = [line for line in output.splitlines() if "torch.compile" in line]
     assert "torch.compile does not work here, going on without it" in line and "Traceback" not in output
     assert Path(cfg.out_dir, "model.safetensors").exists()
-
-
-def test_what_a_run_is_and_that_it_compiles_is_said_before_it_does(finished, cfg, monkeypatch, capsys):
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda *args, **kwargs: print("compiles"))
-    train.main(argv(cfg, compile="on"))
-    lines = capsys.readouterr().out.splitlines()
-    assert "encoder of 2 layers" in lines[0] and "training tokens" in lines[1]
-    assert lines[2:4] == ["compiling, about a minute", "compiles"]
-    assert "holds a run already" in refusal(argv(finished, compile="on"))
-    train.main(argv(cfg, compile="on", init_from="resume"))
-    assert "compil" not in capsys.readouterr().out  # there is nothing left to do
 
 
 @pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])
@@ -423,3 +394,23 @@ def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypa
         assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+# ---- the scripts of this folder, which take minutes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", ["attention", "bench"])  # theorem.py is used by the tests of the paper
+def test_a_script_can_be_imported(script):
+    assert importlib.import_module(f"tests.{script}").main
+
+
+def test_a_few_draws_of_the_null_and_of_the_power_are_near_the_committed_ones(monkeypatch):
+    monkeypatch.setattr(null, "DRAWS", {64: 400})
+    monkeypatch.setattr(null, "PLANTED_SIZES", [64])
+    monkeypatch.setattr(null, "PLANTED_COLUMNS", [4])
+    torch.manual_seed(0)
+    committed = pandas.read_csv(null.RESULTS / "csv" / "null.csv")[:2]
+    columns = ["n", "r", "symmetry_mean", "symmetry_q025", "symmetry_q975"]
+    np.testing.assert_allclose(null.null_table()[columns], committed[columns], atol=0.01)
+    committed = pandas.read_csv(null.RESULTS / "csv" / "power.csv").query("n == 64 and k == 4")
+    np.testing.assert_allclose(null.power_table()[["below", "above"]], committed[["below", "above"]], atol=0.15)

@@ -93,12 +93,11 @@ def measure(path, seed, every):
     trainer = train.Trainer(cfg, place, train.open_corpus(cfg, place))
     probe = trainer.loader.val_batch(0)
     rows = []
-    batches = trainer.loader.train_batches(0)
-    for batch in tqdm(batches, total=cfg.max_iters, desc=f"{Path(path).stem}, seed {seed}", unit="step"):
-        if trainer.step % every:
+    for step, batch in enumerate(tqdm(trainer.loader.train_batches(0), total=cfg.max_iters, unit="step")):
+        if step % every:
             trainer.train_step(batch)
             continue
-        step, layers = trainer.step, watch(trainer.model, probe)
+        layers = watch(trainer.model, probe)
         before = [head_matrices(block.attn) for block in trainer.model.blocks]
         trainer.train_step(batch)
         for layer, attn in enumerate(layers):
@@ -108,8 +107,6 @@ def measure(path, seed, every):
             values = symmetry(before[layer]), beta_symmetry(beta), symmetry(g), symmetry(update)  # (H,) each
             means = dict(zip(QUANTITIES, [x.mean().item() for x in values]))
             rows.append(dict(model=Path(path).stem, seed=seed, step=step, layer=layer, **means))
-        if step >= cfg.max_iters - every:
-            break
     return rows
 
 
@@ -120,9 +117,8 @@ def plot(table, path):
     with figures.figure(path, [1] * len(QUANTITIES), rows=len(models)) as axes:
         for row_of_axes, model in zip(axes, models):
             causal = "decoder" in model
-            of_model = table[table.model == model]
             for axis, (quantity, title) in zip(row_of_axes, QUANTITIES.items()):
-                draw_quantity(axis, of_model, quantity, figures.colour_of(causal))
+                draw_quantity(axis, table[table.model == model], quantity, figures.colour_of(causal))
                 titles.append(f"{title}, {figures.kind_of(causal)}")
             row_of_axes[0].set_ylabel("symmetry, mean over heads")
             row_of_axes[0].legend(frameon=False, fontsize=8, loc="upper left")
@@ -131,9 +127,8 @@ def plot(table, path):
 
 def draw_quantity(axis, table, quantity, colour):
     """table: of one model. The last layer is a solid line, those below it are dashed."""
-    last = table.layer.max()
     for layer, of_layer in table.groupby("layer"):
-        dash = "-" if layer == last else "--"
+        dash = "-" if layer == table.layer.max() else "--"
         curves = of_layer.pivot(index="step", columns="seed", values=quantity)  # a column for each seed
         axis.plot(curves, dash, color=colour, lw=0.5, alpha=0.35)
         axis.plot(curves.mean(axis=1), dash, color=colour, lw=1.8, label=f"layer {layer}")
