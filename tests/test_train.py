@@ -138,7 +138,7 @@ def test_the_global_batch_is_split_over_processes_and_micro_batches_or_refused(c
 # ---- scores and constraint ---------------------------------------------------------------------------------------
 
 
-def test_the_first_step_of_q_k_and_v_is_qkv_rate_times_the_learning_rate_and_that_of_others_the_learning_rate(cfg):
+def test_the_first_step_of_q_k_and_v_is_qkv_rate_times_that_of_the_rest(cfg):
     cfg = replace(cfg, qkv_rate=2.5, warmup_iters=0, weight_decay=0.0)
     run = train.Trainer(cfg, ONE_PROCESS, tokens.load(cfg.data_dir))
     before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
