@@ -77,7 +77,7 @@ class Stream:
         return self.ends[-1]
 
     def rows(self, starts, length):
-        """`length` tokens from each of `starts` (B,) on: (B, length) int64. DataError if a file has become shorter."""
+        """`length` tokens from each of `starts` (B,): (B, length) int64. DataError if a file was cut."""
         rows = np.empty((len(starts), length), self.meta["dtype"])
         for row, start in zip(rows, starts.tolist()):
             self.fill(row, start)

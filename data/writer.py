@@ -41,9 +41,9 @@ def command_line(dataset, doc, argv, **defaults):
                                   formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
     cli.add_argument("--spaced", action="store_true", help="put a space between all characters before tokenising")
-    cli.add_argument("--seed", type=int, default=0, help="of the order and of the choice for validation (%(default)s)")
-    cli.add_argument("--val_fraction", type=float, default=0.005, help="of the documents, to validate on (%(default)s)")
-    cli.add_argument("--max_tokens", type=int, default=0, help="stop with the document that reaches so many, 0: never")
+    cli.add_argument("--seed", type=int, default=0, help="of the order and the splits (%(default)s)")
+    cli.add_argument("--val_fraction", type=float, default=0.005, help="share to validate on (%(default)s)")
+    cli.add_argument("--max_tokens", type=int, default=0, help="stop where so many are reached, 0: never")
     cli.add_argument("--shard_size", type=int, default=10**8, help="bytes of text in a file (%(default)s)")
 
     _, changing_tokens = free.parse_known_args(argv)
@@ -130,7 +130,7 @@ def some(names):
 
 @contextlib.contextmanager
 def locked(folder):
-    """Lock a folder, so that one process at a time writes there. The system unlocks it when the process ends."""
+    """Let one process at a time write into a folder. The system unlocks it when the process ends."""
     import fcntl  # in here, because Windows does not have it, and can still read what is there
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,13 +167,15 @@ def new_state(args, source, n_parts, digests):
 
 
 def resume(folder, new):
-    """The state that an earlier run with the same options has left in the folder, or the new state if there is none."""
+    """The state that an earlier run has left in the folder, or the new one. DataError if they do not agree."""
     for path in folder / "meta.json", folder / "progress.json":
         if path.exists():
             state = read_meta(path)
             for key in "contents", *OPTIONS, "source", "parts":
                 if state.get(key) != new[key]:
-                    was = "other text" if key == "contents" else f"{key} = {state.get(key)!r}, not {new[key]!r}"
+                    was = f"{key} = {state.get(key)!r}, not {new[key]!r}"
+                    if key == "contents":
+                        was = "other text"
                     raise DataError(f"{folder} was begun with {was}: delete it, or choose another --out_dir")
             return state
     # save_shard saves progress.json before the first shard, so without it the shards are from somewhere else.
@@ -184,7 +186,7 @@ def resume(folder, new):
 
 
 def finish(folder, state):
-    """Give a complete folder its meta.json. If one of the splits has no document, delete the files and refuse."""
+    """Give a complete folder its meta.json. If a split has no document, delete the files and refuse."""
     n_train, n_val = state["docs"]["train"], state["docs"]["val"]
     if n_train == 0 or n_val == 0:
         for shard in shards(folder, "train", state) + shards(folder, "val", state):
@@ -271,7 +273,7 @@ def encoded(documents, encode, pool):
 
 
 def write_shards(folder, state, parts, read, val_parts, n_threads, total):
-    """Write the missing shards. The state, which progress.json holds as well, is brought up to date with each."""
+    """Write the missing shards, and bring the state up to date with each."""
     documents = unwritten(parts, read, state)
     with ThreadPoolExecutor(n_threads) as pool, \
             tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
