@@ -18,6 +18,9 @@ arms = {
     "symmetric_up": dict(init="symmetric", qk_std=_up),
     "random_self": dict(diagonal=_self),
     "symmetric_no_self": dict(init="symmetric", diagonal=-_self),
+    # As fast in proportion to their size as at 0.02: is it the size at the start that helps, or the smaller step of it?
+    "random_fast": dict(qkv_rate=_big / 0.02),
+    "random_qkv_fast": dict(qk_std=_big, v_std=_big, qkv_rate=_big / 0.02),
 }
 for _start in _starts:
     arms[_start] = dict(init=_start)
