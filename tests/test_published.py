@@ -2,7 +2,6 @@
 pytest tests/test_published.py"""
 
 import csv
-import re
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +32,6 @@ def run(*argv):
 
 
 # ---- Tables S2 and S3, row by row --------------------------------------------------------------------------------
-
-
-def read_readme():
-    """README.md of data/pretrained, whose lines are joined."""
-    return " ".join((ROOT / "data" / "pretrained" / "README.md").read_text().split())
 
 
 def table_of_the_paper(name):
@@ -94,32 +88,6 @@ def test_18_of_the_70_printed_rows_are_not_of_wqk_and_11_not_of_what_they_name()
     assert [row.row for row in PRINTED if not row.directionality] == [35, 70]
 
 
-def test_the_readme_has_the_counts_of_the_files():
-    text = read_readme()
-    others = [row for row in PRINTED if row.matrix != "wqk"]
-    remarked = [row for row in PRINTED if row.matrix == "wqk" and row.remark]
-    assert (f"Of their {len(PRINTED)} rows (68 in S3, which lacks GPT2-medium and Phi-2) {len(others)} are not of "
-            f"W_qk, and {len(remarked)} are of W_qk, but of something else") in text
-    for matrix in {model.matrix for model in MODELS}:
-        of_matrix = [model for model in MODELS if model.matrix == matrix]
-        cells = re.search(rf"\| {matrix} \| [^|]+ \| (\d+) \|", text)
-        assert int(cells[1]) == len(of_matrix), matrix
-    assert f"{len({model.name for model in MODELS})} models in {len(MODELS)} rows" in text
-
-
-@needs_shared
-def test_the_readme_has_the_counts_of_the_published_scores():
-    layers = {}
-    with open(SHARED / "published" / "scores.csv", newline="") as f:
-        for row in csv.DictReader(f):
-            models = layers.setdefault(row["matrix"], {})
-            models.setdefault((row["modality"], row["family"], row["model"]), []).append(row)
-    text = read_readme()
-    for matrix, models in layers.items():
-        assert f"| {matrix} | {len(models)} ({sum(map(len, models.values())):,}) |" in text
-    assert f"scores of {sum(map(len, layers.values()))} models" in text
-
-
 # ---- the points of the figures -----------------------------------------------------------------------------------
 
 
@@ -136,19 +104,6 @@ def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
     for model in repeats:
         first = [other for other in MODELS if other.name == model.repeats and other.causal == model.causal]
         assert [other[10:16] for other in first] == [model[10:16]]  # both scores and their quartiles
-
-
-def test_the_readme_says_how_many_points_are_which():
-    text = read_readme()
-    crossed_out = [model for model in MODELS if model.matrix != "wqk"]
-    assert f"- {len(crossed_out)} of the dots are crossed out." in text
-    near_0 = [model for model in MODELS if model.figure == "2" and model.causal and abs(model.symmetry) < 0.03]
-    left = [model.name for model in near_0 if model.matrix == "wqk"]
-    assert f"Of the {len(near_0)} language decoders" in text and f"{len(near_0) - len(left)} are**" in text
-    assert left == ["tinystories-1m", "tinystories-8m"]
-    undrawn = [model for model in MODELS if not model.drawn_as]
-    assert f"{len(undrawn)} published stacks are added" in text
-    assert {model.family.split("-")[0].rstrip("v23") for model in undrawn} == {"Pythia", "mms", "whisper"}
 
 
 def test_beit_is_among_the_vision_models():
