@@ -110,20 +110,11 @@ def codegen_blocks(config: dict) -> int:
 
 def grouped_convolution(weights, sizes, config):
     """SqueezeBERT: q and k (C, C / G, 1), each a Conv1d of width 1 in G groups."""
-    q, k = weights
-    q = as_linear(q, n_group=pick(config, "q_groups", int, 4))
-    k = as_linear(k, n_group=pick(config, "k_groups", int, 4))
-    return separate([q, k], sizes, config)
-
-
-def as_linear(weight, n_group):
-    """(C, C / G, 1) -> (C, C), the weight of the Linear that does the same: zeros but for G blocks on the diagonal."""
-    blocks = weight.squeeze(2).unflatten(0, (n_group, -1))  # (G, C / G, C / G)
-    size = blocks.shape[1]
-    linear = weight.new_zeros(n_group, size, n_group, size)
-    for i in range(n_group):
-        linear[i, :, i] = blocks[i]
-    return linear.flatten(2).flatten(0, 1)
+    linears = []
+    for weight, key in zip(weights, ["q_groups", "k_groups"]):
+        groups = weight.squeeze(-1).chunk(pick(config, key, int, 4))  # G of (C / G, C / G)
+        linears.append(torch.block_diag(*groups))  # (C, C): the Linear that does the same
+    return separate(linears, sizes, config)
 
 
 def xlnet(weights, sizes, config):
@@ -173,7 +164,6 @@ def scaled_latent(weights, sizes, config):
     return latent([q_a, q_b, kv_a, kv_b], sizes, config)
 
 
-N_AXES = dict(xlnet=3, grouped_convolution=3)  # of a weight; in all other forms it has 2
 FORMS = {form.__name__: form for form in (
     separate, gated, blocks, widening, query_key_value, query_key, conv1d, grouped, multi_query, codegen,
     grouped_convolution, xlnet, low_rank_queries, latent, scaled_latent)}

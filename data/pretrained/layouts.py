@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from data.pretrained.files import CheckpointError, pick, require
-from data.pretrained.layout_forms import FORMS, N_AXES, Sizes
+from data.pretrained.layout_forms import FORMS, Sizes
 from data.pretrained.layout_table import (COMPOSITES, CONFIG_DICT, IMAGES, KNOWN, NOT_READ, OWN, PARTS, ROWS, SOUND,
-                                          STAGES, Row, shared_blocks)
+                                          STAGES, USUAL, Row, Usual, shared_blocks)
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
@@ -49,15 +49,13 @@ class Layer(NamedTuple):
         """
         weights = [tensors[name] for name in self.names]
         n_head = self.sizes.n_head
-        n_axes = N_AXES.get(self.form, 2)
-        fits = all(weight.is_floating_point() and weight.itemsize > 1 and weight.ndim == n_axes and weight.numel() > 0
-                   for weight in weights)
-        if fits:
-            try:
-                q, k = FORMS[self.form](weights, self.sizes, self.config)
-                fits = len(q) == n_head and n_head % len(k) == 0 and q.shape[1:] == k.shape[1:]
-            except RuntimeError:
-                fits = False
+        try:
+            q, k = FORMS[self.form](weights, self.sizes, self.config)
+            fits = (all(weight.is_floating_point() and weight.itemsize > 1 and weight.numel() > 0 for weight in weights)
+                    and q.ndim == k.ndim == 3 and q.shape[1:] == k.shape[1:]
+                    and len(q) == n_head and n_head % len(k) == 0)
+        except RuntimeError:
+            fits = False
         if not fits:
             found = ", ".join(f"{name} {tuple(weight.shape)} {weight.dtype}"
                               for name, weight in zip(self.names, weights))
@@ -350,18 +348,19 @@ def weights_of(row: Row, config: dict) -> list[str]:
 def read_sizes(row: Row, part: Part) -> tuple[int, Sizes]:
     """-> the number of layers and the sizes of the heads, from the config or the defaults of the class."""
     config = part.config
+    usual = USUAL.get(part.model_type, Usual())
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     counted = row.stack.partition(".")[0]  # LXMERT's l.text are its l_layers
-    n_layer = pick(config, N_LAYER.format(counted), int, row.n_layer or len(layer_types))
-    n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
+    n_layer = pick(config, N_LAYER.format(counted), int, usual.n_layer or len(layer_types))
+    n_head = pick(config, N_HEAD.format(row.stack), int, usual.n_head)
     if part.model_type == "openelm":  # of the first layer
         n_head = pick(config, "num_query_heads", list)[0]
     if part.model_type == "bridgetower_vision_model":
-        n_head = pick(config, "hidden_size", int, 768) // row.head_dim
+        n_head = pick(config, "hidden_size", int, 768) // usual.head_dim
     require(n_layer and n_head, f"{part.model_type}: config.json has no number of layers or of heads")
     attn_config = pick(config, "attn_config", dict, {})  # DBRX
     n_kv_head = pick(config, N_KV_HEAD.format(row.stack), int, pick(attn_config, "kv_n_heads", int))
-    head_dim = pick(config, "head_dim d_kv d_head attention_head_size", int, row.head_dim)
+    head_dim = pick(config, "head_dim d_kv d_head attention_head_size", int, usual.head_dim)
     if part.model_type == "mimo_v2_flash":  # twice as many key heads where there is a window: as many as there are
         n_kv_head = None
     if part.model_type == "d_fine" and row.stack == "encoder":  # head_dim is of the decoder
@@ -390,10 +389,11 @@ def sizes_of_layer(sizes: Sizes, config: dict, i: int) -> Sizes:
     return Sizes(n_head or sizes.n_head, n_kv_head or sizes.n_kv_head, head_dim or sizes.head_dim)
 
 
-def scored_layers(row: Row, model_type: str, config: dict, n_layer: int) -> tuple[list[int], range]:
+def scored_layers(model_type: str, config: dict, n_layer: int) -> tuple[list[int], range]:
     """-> the layers with a softmax and queries and keys of their own; and the last ones, whose tensors are not read."""
     # The last ones use the keys of an earlier layer (Gemma 3n and 4), or predict further tokens (DeepSeek-V3).
-    n_own = max(0, n_layer - pick(config, "num_kv_shared_layers", int, row.n_shared))
+    n_shared = pick(config, "num_kv_shared_layers", int, USUAL.get(model_type, Usual()).n_shared)
+    n_own = max(0, n_layer - n_shared)
     last = range(n_own, n_layer + pick(config, "num_nextn_predict_layers", int, 0))
     own = OWN.get(model_type)
     layer_types = pick(config, "layer_types layers_block_type", list, [])
@@ -410,7 +410,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     are not exactly the layers of the config.
     """
     n_layer, sizes = read_sizes(row, part)
-    scored, last = scored_layers(row, part.model_type, part.config, n_layer)
+    scored, last = scored_layers(part.model_type, part.config, n_layer)
     names = defaultdict(dict)  # layer -> weight -> name of the tensor
     for match in matches:
         if int(match["i"]) not in last:
