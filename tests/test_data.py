@@ -103,7 +103,8 @@ def test_documents_and_files_are_shuffled_and_the_seed_decides(parts, tmp_path):
 
 def test_the_ids_are_those_of_tiktoken_for_any_number_of_threads(gpt2, tmp_path):
     texts = [f"Text number {i}, as {'usual' * i}.\n\n  Don't <|endoftext|>!" for i in range(300)]
-    one, three = (write(tmp_path / n, [texts], "--tokenizer=gpt2", f"--num_proc={n}", "--shard_size=20000") for n in "13")
+    options = ["--tokenizer=gpt2", "--shard_size=20000"]
+    one, three = (write(tmp_path / n, [texts], *options, f"--num_proc={n}") for n in "13")
     assert texts_in(one, tuple) == sorted(tuple(gpt2.encode_ordinary(text)) for text in texts)
     assert contents(one) == contents(three) and len(contents(one)) > 10
     for ids in tokens.TOKENIZERS.values():
@@ -290,7 +291,7 @@ CUT = "bytes of train.1.bin, not .*delete it and run python data/test/prepare.py
     (lambda folder: (folder / "meta.json").write_text("no json"), UNCLEAR),
     (lambda folder: os.truncate(folder / "train.1.bin", 100), CUT),
     (lambda folder: (folder / "train.1.bin").unlink(), CUT),
-    (lambda folder: (folder / "meta.json").unlink(), "holds no token files: pass .*; of your own text data/text/prepare.py"),
+    (lambda folder: (folder / "meta.json").unlink(), "holds no token files: pass .*; of your own text data/text/prep"),
     (shutil.rmtree, "has no finished token files: run python data/NAME/prepare.py --out_dir=/"),
 ])
 def test_a_damaged_or_wrong_folder_is_refused_with_what_to_do(change, words, corpus):
