@@ -51,6 +51,12 @@ def test_the_published_recipe_is_what_the_bert_file_says():
     assert (cfg.learning_rate, cfg.weight_decay, cfg.mlm_probability, cfg.dtype) == (5e-5, 0.01, 0.15, "float16")
 
 
+def test_files_for_a_cpu_are_in_float32():
+    """Without units for it, bfloat16 takes ten times as long."""
+    for name in "small", "small_rule", "bert_mini_cpu", "tiny", "tiny_symm", "tiny_decoder":
+        assert load([f"config/{name}.py"]).dtype == "float32"
+
+
 def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (tmp_path / "mine.py").write_text("n_layer = 3\n_width = 32\nn_embd = 2 * _width\nlearning_rate = 1\n")
     cfg = load([str(tmp_path / "mine.py"), "--n_layer=5", "--out_dir=a=b", "--init=skew", "--causal=True"])
