@@ -54,7 +54,7 @@ def test_the_published_recipe_is_what_the_bert_file_says():
 def test_files_for_a_cpu_are_in_float32():
     """Without units for it, bfloat16 takes ten times as long."""
     for name in "small", "small_rule", "bert_mini_cpu", "tiny", "tiny_symm", "tiny_decoder":
-        assert load([f"config/{name}.py"]).dtype == "float32"
+        assert load([str(ROOT / f"config/{name}.py")]).dtype == "float32"
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):

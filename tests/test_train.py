@@ -399,9 +399,10 @@ def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypa
 # ---- the scripts of this folder, which take minutes --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", ["attention", "bench"])  # theorem.py is used by the tests of the paper
-def test_a_script_can_be_imported(script):
-    assert importlib.import_module(f"tests.{script}").main
+def test_a_script_can_be_imported_and_the_bench_helps():  # theorem.py is used by the tests of the paper
+    assert importlib.import_module("tests.attention").main
+    with pytest.raises(SystemExit, match="0"):
+        importlib.import_module("tests.bench").main(["--help"])
 
 
 def test_a_few_draws_of_the_null_and_of_the_power_are_near_the_committed_ones(monkeypatch):
