@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np

@@ -139,8 +139,7 @@ def test_the_global_batch_is_split_over_processes_and_micro_batches_or_refused(c
 
 
 def test_the_first_step_of_q_k_and_v_is_qkv_rate_times_that_of_the_rest(cfg):
-    cfg = replace(cfg, qkv_rate=2.5, warmup_iters=0, weight_decay=0.0)
-    run = train.Trainer(cfg, ONE_PROCESS, tokens.load(cfg.data_dir))
+    run = make_trainer(cfg, qkv_rate=2.5, warmup_iters=0, weight_decay=0.0)
     before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
     run.train_step(next(iter(run.loader.train_batches(0))))
     for name, p in run.model.named_parameters():
