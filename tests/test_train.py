@@ -383,6 +383,14 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, tmp_pat
     assert Path(cfg.out_dir, "model.safetensors").exists()
 
 
+def test_what_a_run_is_and_that_it_compiles_is_said_before_it_does(cfg, monkeypatch, capsys):
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda *args, **kwargs: print("compiles"))
+    train.main(argv(cfg, compile="on"))
+    lines = capsys.readouterr().out.splitlines()
+    assert "encoder of 2 layers" in lines[0] and "training tokens" in lines[1]
+    assert lines[2:4] == ["compiling, about a minute", "compiles"]
+
+
 @pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])
 def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypatch, name, precision):
     """torch's "high" is TF32, and reaches GPUs alone. The device is a name here, and is not used."""
