@@ -345,7 +345,7 @@ def score_all(targets, rows, path, args):
     """
     Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on.
 
-    rows: scored before, in the CSV at path. -> all rows, and {target: its ScoredModel}
+    rows: {(model, revision): its rows} in the CSV at path, to which the new ones come. -> {target: its ScoredModel}
     """
     results = {}
     for target in targets:
@@ -357,10 +357,10 @@ def score_all(targets, rows, path, args):
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
         named = [row._replace(model=target.model, revision=target.revision) for row in result.rows]
         results[target] = result._replace(rows=named)
-        rows = tables.replace_rows(rows, target, named)
-        if path:
-            tables.write_scores(path, rows)  # after every checkpoint, so that nothing is lost if this is stopped
-    return rows, results
+        rows[target.key()] = named  # in the place of those it had
+        if path:  # after every checkpoint, so that nothing is lost if this is stopped
+            tables.write_scores(path, tables.all_rows(rows))
+    return results
 
 
 def analyze_models(args):
@@ -379,16 +379,18 @@ def analyze_models(args):
         path = path or "data/results/csv/paper.csv"
     takes_long = args.paper or args.suite or suites.are_trainings(targets)
     rows = tables.rows_so_far(path, takes_long, targets, args)
-    done = suites.scored_before(targets, rows, path) if takes_long else set()
-    to_score = [target for target in targets if target not in done and not args.offline]
-    if takes_long:  # a checkpoint that has changed has no scores any more, even if this is stopped before its turn
-        outdated = {(target.model, target.revision) for target in to_score}
-        rows = [row for row in rows if (row.model, row.revision) not in outdated]
+    to_score = [] if args.offline else targets
+    if takes_long:
+        to_score = [target for target in to_score
+                    if target.key() not in rows or suites.is_newer(target.source, path)]
+        for target in to_score:  # one that has changed has no scores any more, even if this is stopped before its turn
+            rows.pop(target.key(), None)
     if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
         raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
 
     causal = suites.survey(targets, to_score)
-    rows, results = score_all(to_score, rows, path, args)
+    results = score_all(to_score, rows, path, args)
+    rows = tables.all_rows(rows)
     if args.matrices and results:
         if args.matrices.endswith(".gif"):
             figures.plot_movie(results, args.matrices)

@@ -2,22 +2,21 @@
 
 import csv
 import glob
-import json
 import os
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import BertConfig, BertModel, logging
 
-import analyze
 from data.pretrained import suites
 from data.results import figures
 from data.results.tables import GRID, Scored, difference, find_pairs
 from model import ModelConfig, Transformer
-from tests.test_analyze import read, run
+from tests.test_analyze import read, run, stop_at
 from tests.hub import hub  # noqa: F401, a fixture
 
 logging.disable_progress_bar()
@@ -48,10 +47,18 @@ def symmetry_of(folder):
     return found
 
 
+STEPS = [2, 10, 300]
+
+
+def symmetries(folder):
+    """Of all layers of all checkpoints of a run."""
+    return [symmetry for step in STEPS for symmetry in symmetry_of(folder / f"checkpoint-{step}")]
+
+
 @pytest.fixture
 def run_folder(tmp_path):
     """What a Trainer leaves: checkpoints whose order by name is not that of their steps, and other folders."""
-    for step, mix in (2, 0.0), (10, 0.4), (300, 0.9):
+    for step, mix in zip(STEPS, (0.0, 0.4, 0.9)):
         bert(tmp_path / "run" / f"checkpoint-{step}", mix)
     (tmp_path / "run" / "logs").mkdir()
     return tmp_path / "run"
@@ -63,7 +70,7 @@ def run_folder(tmp_path):
 @pytest.mark.parametrize("name, step", [
     ("step143000", 143000), ("stage1-step900-tokens4B", 900), ("stage1-step-3440000", 3440000), ("chck_10M", 10e6),
     ("google/multiberts-seed_3-step_20k", 20e3), ("checkpoint-500", 500), ("MLMvsCLM/610m-mlm40-42k-1000", 1000),
-    ("global_step10", 10), ("decay0.5B", 0.5e9), ("main", None), ("v", None)])
+    ("global_step10", 10), ("decay0.5B", 0.5e9), ("ckpt_20.pt", 20), ("model_000020.pt", 20), ("main", None)])
 def test_the_step_is_the_number_after_step_else_the_last_one(name, step):
     found = suites.read_step(name)
     assert (found[1] if found else None) == step
@@ -89,41 +96,34 @@ def test_a_phase_that_counts_anew_goes_on_where_the_one_before_ended():
                                                                       ("stage2-step1000", 1000)]
 
 
-def test_stride_and_limit_spread_over_the_training():
-    targets = [suites.Target("m", str(i), "", i) for i in range(11)]
-    assert [target.step for target in suites.thin_out(targets, 5, None)] == [0, 5, 10]
-    assert [target.step for target in suites.thin_out(targets, 1, 3)] == [0, 5, 10]
-    assert [target.step for target in suites.thin_out(targets, 2, 4)] == [0, 4, 6, 10]
-    assert [target.step for target in suites.thin_out(targets, 1, 1)] == [0]
-    assert suites.thin_out(targets, 1, 99) == targets
+def test_stride_and_limit_spread_over_each_training():
+    training = [suites.Target("m", str(i), "", i) for i in range(11)]
+    others = [suites.Target("n", "0", "", 0), suites.Target("alone", "", "")]
+    for stride, limit, steps in (5, None, [0, 5, 10]), (1, 3, [0, 5, 10]), (2, 4, [0, 4, 6, 10]), (1, 1, [0]):
+        found = suites.thin_out(training + others, stride, limit)
+        assert [target.step for target in found] == [*steps, 0, None]
+    assert suites.thin_out(training, 1, 99) == training
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("as_glob", [False, True])
-def test_the_checkpoints_of_a_local_run_are_scored_in_order(run_folder, tmp_path, capsys, as_glob):
-    where = [f"{run_folder}/checkpoint-*"] if as_glob else [str(run_folder), "--revisions", "checkpoint-*"]
-    assert run("--hf", *where, "--csv", str(tmp_path / "s.csv")) == 0
+@pytest.mark.parametrize("way", ["glob", "option", "shell", "shell, with a slash", "shell, all"])
+def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(run_folder, tmp_path, capsys, way):
+    asked = {"glob": [f"{run_folder}/checkpoint-*"], "option": [str(run_folder), "--revisions", "checkpoint-*"],
+             "shell": sorted(glob.glob(f"{run_folder}/checkpoint-*")),  # what it makes of a pattern without quotes
+             "shell, with a slash": sorted(glob.glob(f"{run_folder}/checkpoint-*/")),
+             "shell, all": sorted(glob.glob(f"{run_folder}/*"))}
+    assert run("--hf", *asked[way], "--csv", str(tmp_path / "s.csv")) == 0
     rows = read(tmp_path / "s.csv")
-    assert [Path(row["revision"]).name for row in rows[::3]] == ["checkpoint-2", "checkpoint-10", "checkpoint-300"]
-    for row, wanted in zip(rows, [s for step in (2, 10, 300) for s in symmetry_of(run_folder / f"checkpoint-{step}")]):
-        assert float(row["symmetry"]) == pytest.approx(wanted, abs=1e-5)
+    assert [Path(row["revision"]).name for row in rows[::3]] == [f"checkpoint-{step}" for step in STEPS]
+    assert [float(row["symmetry"]) for row in rows] == pytest.approx(symmetries(run_folder), abs=1e-5)
     out, err = capsys.readouterr()
     size = 3 * 3 * 2 * 16 * 16 * 4  # checkpoints, layers, q and k, float32
     assert f"3 checkpoints, 3 to read: {size / 1000:.1f}kB" in err
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
-
-
-@pytest.mark.parametrize("where", ["checkpoint-*", "checkpoint-*/", "*"])
-def test_what_a_shell_makes_of_an_unquoted_pattern_is_a_training_in_the_order_of_its_steps(run_folder, capsys, where):
-    names = sorted(glob.glob(f"{run_folder}/{where}"))
-    assert [Path(name).name for name in names[:3]] == ["checkpoint-10", "checkpoint-2", "checkpoint-300"]
-    assert run("--hf", *names) == 0
-    out, err = capsys.readouterr()
-    assert f"{run_folder}/checkpoint-*: 3 checkpoints, 3 to read" in err
-    assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
-    assert ("logs" in err) == (where == "*")
+    told = f"1 of the 4 that match have no step in their names, and are left out: {run_folder}/logs"
+    assert (told in err) == (way == "shell, all")
 
 
 def test_models_whose_names_hold_their_sizes_are_no_training(tmp_path, capsys):
@@ -131,26 +131,17 @@ def test_models_whose_names_hold_their_sizes_are_no_training(tmp_path, capsys):
     assert "checkpoints" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("pattern, names", [("ckpt_*.pt", ["ckpt_20.pt", "ckpt_100.pt"]),  # nanoGPT
-                                            ("model_*.pt", ["model_000020.pt", "model_000100.pt"]),  # nanochat
-                                            ("ckpt-*.pt", ["ckpt-00000020.pt", "ckpt-00000100.pt"])])  # ours, --keep
-def test_files_that_match_count_as_folders_do(tmp_path, pattern, names):
-    sizes = dict(vocab_size=30, block_size=8, n_layer=1, n_head=2, n_embd=16)
-    expected = []
+def test_files_that_match_count_as_folders_do(tmp_path):
+    sizes = dict(vocab_size=30, block_size=8, n_layer=1, n_head=2, n_embd=16, causal=True)
+    names, expected = ["ckpt-00000020.pt", "ckpt-00000100.pt"], []  # of train.py --keep
     for seed, name in enumerate(names):
         torch.manual_seed(seed)
-        model = Transformer(ModelConfig(**sizes, causal=True))
-        q, k = model.blocks[0].attn.q.weight.data, model.blocks[0].attn.k.weight.data
-        m = (q.T @ k).double()
+        model = Transformer(ModelConfig(**sizes))
+        attention = model.blocks[0].attn
+        m = (attention.q.weight.T @ attention.k.weight).detach().double()
         expected.append(float((m * m.T).sum() / m.square().sum()))
-        prefix = "transformer.h.0.attn.c_"
-        saved = {"model_*.pt": {f"{prefix}q.weight": q, f"{prefix}k.weight": k},
-                 "ckpt_*.pt": {"model": {f"{prefix}attn.weight": torch.cat([q, k, k])}, "model_args": sizes},
-                 "ckpt-*.pt": {"model": model.state_dict(), "config": sizes | dict(causal=True)}}
-        torch.save(saved[pattern], tmp_path / name)
-        meta = tmp_path / name.replace("model", "meta").replace(".pt", ".json")
-        meta.write_text(json.dumps({"model_config": sizes}))
-    for given in [f"{tmp_path}/{pattern}"], [str(tmp_path), "--revisions", pattern]:
+        torch.save({"model": model.state_dict(), "config": sizes}, tmp_path / name)
+    for given in [f"{tmp_path}/ckpt-*.pt"], [str(tmp_path), "--revisions", "ckpt-*.pt"]:
         assert run("--hf", *given, "--csv", str(tmp_path / f"{len(given)}.csv")) == 0
         rows = read(tmp_path / f"{len(given)}.csv")
         assert [Path(row["revision"]).name for row in rows] == names
@@ -158,37 +149,18 @@ def test_files_that_match_count_as_folders_do(tmp_path, pattern, names):
 
 
 def test_the_config_of_accelerate_is_read_from_the_folder_above(run_folder):
+    expected = symmetries(run_folder)
     for folder in run_folder.glob("checkpoint-*"):
         step = folder.rename(run_folder / folder.name.replace("checkpoint-", "step_"))
         (step / "config.json").rename(run_folder / "config.json")
     assert run("--hf", str(run_folder), "--revisions", "step_*", "--csv", str(run_folder / "s.csv")) == 0
-    symmetries = [float(row["symmetry"]) for row in read(run_folder / "s.csv")]
-    for step in 2, 10, 300:  # transformers wants it beside the weights
-        shutil.copy(run_folder / "config.json", run_folder / f"step_{step}")
-    expected = [s for step in (2, 10, 300) for s in symmetry_of(run_folder / f"step_{step}")]
-    assert symmetries == pytest.approx(expected, abs=1e-5)
-
-
-def test_what_matches_and_has_no_step_is_left_out_and_said(run_folder, capsys):
-    (run_folder / "last").mkdir()
-    assert run("--hf", str(run_folder), "--revisions", "*") == 0
-    err = capsys.readouterr().err
-    assert f"{run_folder} *: 2 of the 5 that match have no step in their names, and are left out: last, logs\n" in err
-    assert "3 checkpoints, 3 to read" in err
-    assert run("--hf", str(run_folder), "--revisions", "checkpoint-*") == 0
-    assert "left out" not in capsys.readouterr().err
+    assert [float(row["symmetry"]) for row in read(run_folder / "s.csv")] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run_folder, capsys):
     (run_folder / "checkpoint-2").rename(run_folder / "run[2]")
     assert run("--hf", str(run_folder / "run[2]")) == 0
     assert "run[2]: read" in capsys.readouterr().err
-
-
-def test_a_single_model_beside_a_training_is_refused_before_anything_is_read(run_folder, tmp_path):
-    alone = bert(tmp_path / "alone", 0.5)
-    told = run("--hf", f"{run_folder}/checkpoint-*", alone, "--csv", str(tmp_path / "s.csv"))
-    assert f"{alone} is no training, and others are" in told and not (tmp_path / "s.csv").exists()
 
 
 def test_two_trainings_that_one_glob_matches_are_two(run_folder, tmp_path):
@@ -230,19 +202,18 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tm
     run("--hf", str(run_folder), str(tmp_path / "decoder"), "--revisions", "checkpoint-*", "--csv",
         str(tmp_path / "s.csv"), "--plot", str(tmp_path / "s.png"))
     medians, layers, others = drawn[0].axes[:3]
-    values = np.array([symmetry_of(run_folder / f"checkpoint-{step}") for step in (2, 10, 300)])  # (P, L)
+    values = np.reshape(symmetries(run_folder), (3, 3))  # (P, L)
     line = medians.lines[0]
-    assert list(line.get_xdata()) == [2, 10, 300]
+    assert list(line.get_xdata()) == STEPS
     np.testing.assert_allclose(line.get_ydata(), np.median(values, axis=1), atol=1e-5)
     corners = medians.collections[0].get_paths()[0].vertices
-    for i, step in enumerate((2, 10, 300)):
+    for i, step in enumerate(STEPS):
         edges = corners[corners[:, 0] == step, 1]
         np.testing.assert_allclose([edges.min(), edges.max()], np.percentile(values[i], [25, 75]), atol=1e-5)
     for i in range(3):
         np.testing.assert_allclose(layers.lines[i].get_ydata(), values[:, i], atol=1e-5)
     assert [line.get_color() for line in medians.lines[:2]] == [figures.ENCODER, figures.DECODER]
     assert len(others.lines) == 3  # two layers, and the line at 0
-    assert medians.get_xscale() == "log" and layers.get_xscale() == "log"
 
 
 @pytest.mark.parametrize("argv, wanted", [
@@ -251,38 +222,30 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tm
     (["--hf", "{run}/checkpoint-2", "--revision", "v1"], "is local, where there is no revision v1"),
     (["--suite", "ettn"], "no suite ettn: there are "),
     (["--suite", "{run}/none.csv"], "there is no file {run}/none.csv"),
-    (["--suite", "{run}"], "no suite {run}"),
+    (["--hf", "{run}/checkpoint-*", "{run}/run[2]"], "{run}/run[2] is no training, and others are"),
+    (["--suite", "{run}/alone.csv", "--plot", "{run}/s.png"], "nothing to draw"),
 ])
-def test_what_cannot_be_found_is_one_line(argv, wanted, run_folder, capsys):
+def test_what_cannot_be_scored_or_drawn_is_one_line(argv, wanted, run_folder, capsys):
+    bert(run_folder / "run[2]", 0.5)
+    alone = dict(suite="toy", name="a", hub_id=run_folder / "checkpoint-2", kind="switch", causal=0, partner="no")
+    Path(suite_file(run_folder, [alone])).rename(run_folder / "alone.csv")
     code = run(*(word.format(run=run_folder) for word in argv))
     said = f"{code}\n{capsys.readouterr().err}"
     assert code and wanted.format(run=run_folder) in said and "Traceback" not in said
 
 
-HEADER = ",".join(suites.Member._fields)
-
-
-@pytest.mark.parametrize("content, wanted", [
-    ("", "lists no model"), (HEADER + "\n", "lists no model"), ("a,b\n1,2\n", "line 2 is no row of suite,name"),
-    (HEADER + "\ns,m\n", "line 2"), (HEADER + "\ns,m,x,,,pair,1,x,S,,,here,more\n", "line 2"),
-    (HEADER + "\ns,m,x,,,pair,yes,x,S,,,here\n", "line 2 is no row"),
-    (HEADER + "\ns,m,x,,,dose,1,x,S,many,,here\n", "line 2 is no row"),
-    (HEADER + "\ns,m,x,,,dose,1,x,S,,,here\n", "line 2: a dose goes with kind 'dose'"),
-    (HEADER + "\ns,m,x,,,pairs,1,x,S,,,here\n", "kind is 'pairs', expected one of pair, dose, switch, training"),
-    (HEADER + "\ns,m,x,v*,,pair,1,x,S,,,here\n", "line 2: hub_id or revision is a pattern"),
-    (HEADER + "\ns,m,x,v1,,training,1,x,S,,,here\n", "line 2: hub_id or revision is a pattern"),
-    (HEADER + "\ns,m,x,,,pair,0,x,S,,,a\ns,m,y,,,pair,1,x,S,,,b\n", "line 3: suite s has a member m above"),
-    ("suite,\xff\n", "no list of a suite")])
-def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(content, wanted, tmp_path):
-    (tmp_path / "suite.csv").write_bytes(content.encode("latin1"))
+@pytest.mark.parametrize("rows, wanted", [
+    ("", "lists no model"), ("s,m\n", "line 2 is no row of suite,name"), ("s,m,x,,,pair,yes,x,S,,,here\n", "line 2"),
+    ("s,m,x,,,dose,1,x,S,many,,here\n", "line 2 is no row"),
+    ("s,m,x,,,dose,1,x,S,,,here\n", "m: a dose goes with kind 'dose'"),
+    ("s,m,x,,,pairs,1,x,S,,,here\n", "m: kind is 'pairs', expected one of pair, dose, switch, training"),
+    ("s,m,x,v*,,pair,1,x,S,,,here\n", "m: hub_id or revision is a pattern"),
+    ("s,m,x,v1,,training,1,x,S,,,here\n", "m: hub_id or revision is a pattern"),
+    ("s,m,x,,,pair,0,x,S,,,a\ns,m,y,,,pair,1,x,S,,,b\n", "suite s has two members m of the same revision")])
+def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(rows, wanted, tmp_path):
+    (tmp_path / "suite.csv").write_text(",".join(suites.Member._fields) + "\n" + rows)
     told = run("--suite", str(tmp_path / "suite.csv"))
     assert f"{tmp_path}/suite.csv" in told and wanted in told and "\n" not in told
-
-
-def test_a_suite_of_which_nothing_can_be_drawn_is_one_line_after_its_table(run_folder, tmp_path, capsys):
-    alone = dict(suite="toy", name="alone", hub_id=run_folder / "checkpoint-2", kind="switch", causal=0, partner="no")
-    told = run("--suite", suite_file(tmp_path, [alone]), "--plot", str(tmp_path / "s.png"))
-    assert "alone" in capsys.readouterr().out and "nothing to draw" in told and "\n" not in told
 
 
 # ---- on the Hub --------------------------------------------------------------------------------------------------
@@ -391,10 +354,9 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
     assert again.out == out and ": read " not in again.err
 
 
-@pytest.mark.parametrize("stopped", [False, True])
 def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(suite, tmp_path, monkeypatch,
-                                                                                        capsys, stopped):
-    """Both of a training, by files that keep their time, as with cp -p. stopped: after the first was scored again."""
+                                                                                        capsys):
+    """Both of a training, by files that keep their time, as with cp -p; Ctrl-C comes when one was scored again."""
     path, folders = suite
     argv = ["--suite", path, "--csv", str(tmp_path / "s.csv")]
     assert run(*argv) == 0
@@ -402,21 +364,13 @@ def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_
     os.utime(Path(new) / "model.safetensors", (1e9, 1e9))
     for step in "step_1", "step_9":
         shutil.copy2(Path(new) / "model.safetensors", folders[step])
-    if stopped:
-        score = analyze.score_model
-
-        def stop_at_step_9(source, *rest):
-            if "step9" in source:  # as Ctrl-C
-                raise KeyboardInterrupt
-            return score(source, *rest)
-
-        with monkeypatch.context() as m:
-            m.setattr(analyze, "score_model", stop_at_step_9)
-            assert run(*argv) == 130
-    capsys.readouterr()
+    stop_at(monkeypatch, folders["step_9"])
+    assert run(*argv) == 130
+    monkeypatch.undo()
+    assert "t step1: read " in capsys.readouterr().err
     assert run(*argv) == 0
-    read_again = [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if ": read " in line]
-    assert read_again == (["t step9"] if stopped else ["t step1", "t step9"])
+    err = capsys.readouterr().err
+    assert "t step9: read " in err and err.count(": read ") == 1
     for step in "step1", "step9":
         found = [float(row["symmetry"]) for row in read(tmp_path / "s.csv") if row["revision"] == step]
         assert found == pytest.approx(symmetry_of(new), abs=1e-5)
@@ -454,8 +408,8 @@ def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run_
 def test_the_difference_is_taken_at_equal_depth():
     """Scores that are straight lines over depth, on 3 and 5 layers: so is their difference."""
     member = suites.Member("s", "m", "", "", "", "pair", False, "", "S", None, "", "")
-    encoder = Scored(member, 8, 8, 1 - np.linspace(0, 1, 3), np.zeros(3))
-    decoder = Scored(member._replace(causal=True), 8, 8, 0.5 * np.linspace(0, 1, 5), np.zeros(5))
+    encoder = Scored(member, pd.DataFrame({"symmetry": 1 - np.linspace(0, 1, 3)}))
+    decoder = Scored(member._replace(causal=True), pd.DataFrame({"symmetry": 0.5 * np.linspace(0, 1, 5)}))
     (pair,) = find_pairs([decoder, encoder])
     np.testing.assert_allclose(difference(*pair[1:], "symmetry"), 1 - 1.5 * GRID, atol=1e-12)
 

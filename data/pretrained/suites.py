@@ -11,6 +11,7 @@ For each member, suites.csv says where it is, what it was trained for, and how w
 
 import csv
 import glob
+import itertools
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from tqdm import tqdm
 
 from data.pretrained.files import CheckpointError, printable, require
@@ -41,8 +43,11 @@ class Target(NamedTuple):
     source: str  # what open_checkpoint takes
     step: float | None = None  # its step in the training, in the unit of the names; None if it is not known
 
+    def key(self) -> tuple[str, str]:
+        return self.model, self.revision
+
     def label(self) -> str:
-        return f"{self.model} {self.revision}".strip()
+        return " ".join(self.key()).strip()
 
 
 # ---- along a training --------------------------------------------------------------------------------------------
@@ -92,34 +97,37 @@ def phase_order(phase: str):
 
 
 def thin_out(targets: list[Target], stride: int, limit: int | None) -> list[Target]:
-    """Every stride-th target. If these are more than limit, keep so many, evenly spread, with the first and last."""
-    targets = targets[::stride]
-    if limit is None or len(targets) <= limit:
-        return targets
-    gap = (len(targets) - 1) / max(1, limit - 1)
-    return [targets[round(i * gap)] for i in range(limit)]
+    """
+    Of every training, each stride-th checkpoint. If these are more than limit, keep so many, evenly spread, with the
+    first and last.
+    """
+    kept = []
+    for _, group in itertools.groupby(targets, lambda target: target if target.step is None else target.model):
+        group = list(group)[::stride]  # a training, or a single checkpoint
+        n = min(len(group), limit or len(group))
+        kept += [group[round(i)] for i in np.linspace(0, len(group) - 1, n)]
+    return kept
 
 
 # ---- what a name stands for --------------------------------------------------------------------------------------
 
 
-def find_targets(name: str, revisions: str | None = None, stride: int = 1, limit: int | None = None) -> list[Target]:
+def find_targets(name: str, revisions: str | None = None) -> list[Target]:
     """
     The checkpoints that a name stands for.
 
     revisions: a glob for the branches and tags of a repository, or for the folders and files in a folder. The name may
-    be a glob itself. stride and limit apply to every training by itself.
+    be a glob itself.
     """
     name = without_address(name)
     if revisions:
-        sources = find_revisions(name, revisions)
-        return order(sources, f"{name} {revisions}", stride, limit, model=name)
+        return order(find_revisions(name, revisions), f"{name} {revisions}", model=name)
     if is_pattern(name):
-        return order({match: match for match in find_matches(name)}, name, stride, limit)
+        return order({match: match for match in find_matches(name)}, name)
     return [Target(name, "", find_source(name))]
 
 
-def order(sources: dict[str, str], asked: str, stride: int, limit: int | None, model: str = "") -> list[Target]:
+def order(sources: dict[str, str], asked: str, model: str = "") -> list[Target]:
     """
     The checkpoints of one training or of several, each in the order of its steps. sources: {name: what open_checkpoint
     takes}. asked: what the user wrote. model: the model of all; "": a training is of the names that differ in the step
@@ -141,8 +149,7 @@ def order(sources: dict[str, str], asked: str, stride: int, limit: int | None, m
                         f"and are left out: {shown}"), file=sys.stderr)
     targets = []
     for of_model, names in trainings.items():
-        training = [Target(of_model, name, sources[name], step) for name, step in in_order(names)]
-        targets += thin_out(training, stride, limit)
+        targets += [Target(of_model, name, sources[name], step) for name, step in in_order(names)]
     return targets
 
 
@@ -223,35 +230,32 @@ CAUSAL = {"0": False, "1": True, "": None}
 
 
 def read_suites(path=SUITES) -> list[Member]:
-    members = {}  # (suite, name, revision) -> Member; a CSV of scores tells members apart by name and revision
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as f:  # -sig: a spreadsheet puts a mark before the text
-            for number, row in enumerate(csv.DictReader(f), 2):
-                member = read_member(row, f"{path}, line {number}")
-                key = member.suite, member.name, member.revision
-                require(key not in members, f"{path}, line {number}: suite {member.suite} has a member {member.name} "
-                                            "above, of the same revision: give it another name")
-                members[key] = member
-    except (UnicodeDecodeError, csv.Error) as e:
-        raise CheckpointError(f"{path} is no list of a suite ({e})") from e
+    with open(path, newline="", encoding="utf-8-sig") as f:  # -sig: a spreadsheet puts a mark before the text
+        reader = csv.DictReader(f)
+        try:
+            members = [read_member(row) for row in reader]
+        except (KeyError, ValueError, TypeError) as e:  # no such column or text; no number; too many cells, or too few
+            raise CheckpointError(f"{path}, line {reader.line_num} is no row of {','.join(Member._fields)}, where "
+                                  "causal is 0, 1 or nothing, and dose a number or nothing") from e
     require(members, f"{path} lists no model")
-    return list(members.values())
+    seen = set()  # a CSV of scores tells members apart by name and revision
+    for member in members:
+        key = member.suite, member.name, member.revision
+        require(key not in seen, f"{path}: suite {member.suite} has two members {member.name} of the same revision: "
+                                 "give one of them another name")
+        seen.add(key)
+        where = f"{path}: {member.name}"
+        require(member.kind in KINDS, f"{where}: kind is {member.kind!r}, expected one of {', '.join(KINDS)}")
+        require((member.dose is None) == (member.kind != "dose"),
+                f"{where}: a dose goes with kind 'dose', and only with that")
+        require(is_training(member) == (member.kind == "training"),
+                f"{where}: hub_id or revision is a pattern where kind is 'training', and only there")
+    return members
 
 
-def read_member(row: dict, line: str) -> Member:
-    """A Member from the text of its cells. line: where it stands, for the message of an error."""
-    try:
-        causal = CAUSAL[row["causal"]]
-        dose = float(row["dose"]) if row["dose"] else None
-        member = Member(**(row | dict(causal=causal, dose=dose)))
-    except (KeyError, ValueError, TypeError) as e:  # TypeError: too many cells, or too few
-        raise CheckpointError(f"{line} is no row of {','.join(Member._fields)}, where causal is 0, 1 or nothing, and "
-                              "dose a number or nothing") from e
-    require(member.kind in KINDS, f"{line}: kind is {member.kind!r}, expected one of {', '.join(KINDS)}")
-    require((dose is None) == (member.kind != "dose"), f"{line}: a dose goes with kind 'dose', and only with that")
-    require(is_training(member) == (member.kind == "training"),
-            f"{line}: hub_id or revision is a pattern where kind is 'training', and only there")
-    return member
+def read_member(row: dict) -> Member:
+    dose = float(row["dose"]) if row["dose"] else None
+    return Member(**(row | dict(causal=CAUSAL[row["causal"]], dose=dose)))
 
 
 def find_suite(name: str) -> list[Member]:
@@ -265,10 +269,10 @@ def find_suite(name: str) -> list[Member]:
     return [member for member in members if member.suite == name]
 
 
-def suite_targets(member: Member, stride: int = 1, limit: int | None = None) -> list[Target]:
+def suite_targets(member: Member) -> list[Target]:
     """The checkpoints of one member, under its name."""
     if is_training(member):
-        found = find_targets(member.hub_id, member.revision or None, stride, limit)
+        found = find_targets(member.hub_id, member.revision)
         return [target._replace(model=member.name) for target in found]
     target = Target(member.name, "", member.hub_id)
     if member.revision:
@@ -285,24 +289,23 @@ def is_training(member: Member) -> bool:
 
 def find_all(entries, revision: str | None = None, revisions: str | None = None, stride: int = 1,
              limit: int | None = None) -> tuple[list[Target], dict[str, CheckpointError]]:
-    """The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found."""
+    """
+    The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found. stride
+    and limit apply to every training by itself.
+    """
+    targets, errors = [], {}
     paths = paths_of_a_shell(entries)
     if paths and not revisions:
-        return order({path: path for path in paths}, os.path.dirname(paths[0]), stride, limit), {}
-    targets, errors = [], {}
+        targets = order({path: path for path in paths}, os.path.dirname(paths[0]))
+        entries = []
     for entry in entries:
         is_member = isinstance(entry, Member)
         try:
-            if is_member:
-                found = suite_targets(entry, stride, limit)
-            else:
-                found = find_targets(entry, revisions, stride, limit)
-            if revision:
-                found = [at_revision(target, revision) for target in found]
-            targets += found
+            found = suite_targets(entry) if is_member else find_targets(entry, revisions)
+            targets += [at_revision(target, revision) for target in found] if revision else found
         except CheckpointError as e:
             errors[entry.name if is_member else entry] = e
-    return list(dict.fromkeys(targets)), errors
+    return thin_out(list(dict.fromkeys(targets)), stride, limit), errors
 
 
 def paths_of_a_shell(entries) -> list[str]:
@@ -322,20 +325,12 @@ def are_trainings(targets: list[Target]) -> bool:
     return len(alone) < len(targets)
 
 
-def scored_before(targets: list[Target], rows: list, path: str) -> set[Target]:
-    """The targets that have rows in the CSV file at path, and that have not changed since it was written."""
-    named = {(row.model, row.revision) for row in rows}
-    return {target for target in targets
-            if (target.model, target.revision) in named and not is_newer(target.source, path)}
-
-
 def is_newer(source: str, path: str) -> bool:
     """Whether a local checkpoint has a file that changed after the file at path. Of the Hub it cannot be told."""
     checkpoint = Path(os.path.expanduser(source))
-    files = [file.stat() for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
-    # A copy may keep the time of its original (cp -p, rsync -a). When it came here, ctime tells.
-    changed = [max(file.st_mtime, file.st_ctime) for file in files]
-    return max(changed, default=0.0) > os.path.getmtime(path)
+    files = [file for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
+    # Not st_mtime: a copy may keep the time of its original (cp -p, rsync -a). When it came here, st_ctime tells.
+    return max((file.stat().st_ctime for file in files), default=0.0) > os.path.getmtime(path)
 
 
 def survey(targets: list[Target], left: list[Target]) -> dict[tuple[str, str], bool | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from string import ascii_lowercase
 
 import numpy as np
+import pandas as pd
 
 from data.results.runs import replacing, require
 from data.results.tables import GAMMA, SCORES, band, quartiles
@@ -156,31 +157,32 @@ def draw_bar(axis, x, found, **style):
 def plot_models(summaries, path):
     """
     Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
-    matrices. The numbers at the dots refer to the legend.
+    matrices. The numbers at the dots refer to the legend. summaries: {(model, stack): tables.Summary}
     """
     with figure(path, [1, 1]) as (panels,):
         for axis, score in zip(panels, SCORES):
-            for number, summary in enumerate(summaries, 1):
+            for number, summary in enumerate(summaries.values(), 1):
                 draw_summary(axis, number, summary, score)
             put_zero(axis)
             axis.set_ylabel(f"{score} of $W_{{qk}}$")
             put_parameters(axis)
         put_titles(panels, ["median and quartiles over layers", "the same of directionality"])
         first = panels[0]
-        for causal in dict.fromkeys(summary.facts.causal for summary in summaries):  # each once, in their order
+        facts = [summary.facts for summary in summaries.values()]
+        for causal in dict.fromkeys(its.causal for its in facts):  # each once, in their order
             first.plot([], [], "o", color=colour_of(causal), label=kind_of(causal))
-        for modality in dict.fromkeys(summary.facts.modality for summary in summaries):
+        for modality in dict.fromkeys(its.modality for its in facts):
             first.plot([], [], MARKERS[modality], color="0.6", label=modality)
         name_null(first)
-        for number, summary in enumerate(summaries, 1):
-            first.plot([], [], " ", label=f"{number} {plain(summary.name())}")
+        for number, (model, stack) in enumerate(summaries, 1):
+            first.plot([], [], " ", label=plain(f"{number} {Path(model).name} {stack}".strip()))
         handles, _ = first.get_legend_handles_labels()
         put_legend(first, handles, ncols=1 + len(handles) // 17)  # so many are as high as the figure
 
 
 def draw_summary(axis, number, summary, score):
     """One stack in the panel of a score."""
-    x, layer = summary.facts.n_params, summary.layers[0]
+    x, layer = summary.facts.n_params, summary.layers.iloc[0]
     limits = band(score, layer.n, layer.r, layer.gamma)
     if limits:
         axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
@@ -210,32 +212,30 @@ def plot_model(result, path):
     """The scores of the layers and heads of one model, and the W_qk of its last layer. result: a ScoredModel"""
     from matplotlib.ticker import MaxNLocator
 
-    rows = result.rows
-    layers = [row for row in rows if row.head is None]
+    rows = pd.DataFrame(result.rows)
+    first, last = rows.iloc[0], last_layer(result)
     colours = shades([facts.causal for facts in result.facts.values()])
     with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
         for axis, score in (left, "symmetry"), (right, "directionality"):
-            put_null(axis, score, layers[0].n, layers[0].r, layers[0].gamma)
+            put_null(axis, score, first.n, first.r, first.gamma)
             for (stack, facts), colour in zip(result.facts.items(), colours):
-                label = f"{stack or plain(Path(rows[0].model).name)} ({kind_of(facts.causal)})"
-                draw_layers(axis, [row for row in rows if row.stack == stack], score, colour, label)
+                label = f"{stack or plain(Path(last.model).name)} ({kind_of(facts.causal)})"
+                draw_layers(axis, rows[rows["stack"] == stack], score, colour, label)
             put_zero(axis)
-            axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, max(row.layer for row in rows) + 0.5))
+            axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, rows["layer"].max() + 0.5))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        draw_parts(pictures, result.corner, layers[-1], find_limit([result]))
-        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(layers[-1])])
+        draw_parts(pictures, result.corner, last, find_limit([result]))
+        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(last)])
         handles = left.get_legend_handles_labels()[0]
         left.figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=8, ncols=4)
 
 
 def draw_layers(axis, rows, score, colour, label):
-    heads = [row for row in rows if row.head is not None]
-    layers = [row for row in rows if row.head is None]
-    if heads:
-        axis.plot([row.layer for row in heads], [getattr(row, score) for row in heads], ".", color=colour, alpha=0.3,
-                  ms=4, label=f"{label}, its heads")
-    axis.plot([row.layer for row in layers], [getattr(row, score) for row in layers], "o-", color=colour, ms=4,
-              label=label)
+    """rows: a DataFrame of the ModelScores of one stack."""
+    layers, heads = rows[rows["head"].isna()], rows[rows["head"].notna()]
+    if len(heads):
+        axis.plot(heads["layer"], heads[score], ".", color=colour, alpha=0.3, ms=4, label=f"{label}, its heads")
+    axis.plot(layers["layer"], layers[score], "o-", color=colour, ms=4, label=label)
 
 
 # ---- W_qk itself -------------------------------------------------------------------------------------------------

@@ -129,11 +129,11 @@ def plot_suite(scored, trainings, path):
 
 
 def draw_pair(axis, pair, score):
-    encoder, _ = pair
-    put_null(axis, score, encoder.n, encoder.r, encoder.gamma)
+    layer = pair[0].layers.iloc[0]
+    put_null(axis, score, layer.n, layer.r, layer.gamma)
     for one in pair:
         causal = one.member.causal
-        axis.plot(one.depth(), getattr(one, score), ".-", color=colour_of(causal), label=kind_of(causal))
+        axis.plot(one.depth(), one.layers[score], ".-", color=colour_of(causal), label=kind_of(causal))
     put_zero(axis)
     axis.set_xlabel("relative depth")
 
@@ -160,8 +160,8 @@ def draw_switched(axis, switched, score):
     for origin, now in switched:
         x = sizes.index(now.member.size)
         x += 0.15 if now.member.causal else -0.15  # so that arrows up and down do not hide each other
-        begin = np.median(getattr(origin, score))
-        end = np.median(getattr(now, score))
+        begin = origin.layers[score].median()
+        end = now.layers[score].median()
         colour = colour_of(now.member.causal)
         axis.plot(x, begin, "o", ms=5, color=colour_of(origin.member.causal))
         axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
@@ -178,7 +178,7 @@ def draw_dose(axis, dose, score):
     for (size, members), line_colour in zip(sizes.items(), colours):
         members = sorted(members, key=lambda one: one.member.dose)
         doses = [one.member.dose for one in members]
-        bars = [quartiles(getattr(one, score)) for one in members]
+        bars = [quartiles(one.layers[score]) for one in members]
         axis.plot(doses, [median for _, median, _ in bars], color=line_colour, label=f"dose, size {size}", zorder=1)
         for one, bar in zip(members, bars):
             draw_bar(axis, one.member.dose, bar, marker="o", ms=4, lw=1, color=colour_of(one.member.causal))

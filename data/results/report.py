@@ -5,6 +5,7 @@ The command line of analyze.py, and what it prints and draws once it has the sco
 import argparse
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -78,28 +79,19 @@ def check(args):
     except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     for flag in "csv", "plot", "matrices":
-        path = getattr(args, flag)
-        if path is None:
+        if getattr(args, flag) is None:
             continue
-        require_writable(flag, path)
+        path = Path(getattr(args, flag))
+        require(not path.is_dir(), f"--{flag}={path} is a folder: give the name of a file")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path.parent).close()
         formats = figures.formats()
-        ending = Path(path).suffix[1:] or "png"
+        ending = path.suffix[1:] or "png"
         require(flag == "csv" or ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
-    if args.csv and Path(args.csv).exists() and Path(args.csv).stat().st_size:
+    if args.csv and Path(args.csv).exists():
         mine = records.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
         require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
-
-
-def require_writable(flag, path):
-    """RunError if no file can be made there."""
-    require(path, f"--{flag} is empty: give the name of a file")
-    path = Path(path)
-    require(not path.is_dir(), f"--{flag}={path} is a folder: give the name of a file")
-    trial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        trial.touch()
-        trial.unlink()
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
@@ -119,19 +111,12 @@ def show(table):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def summarise(rows, results):
-    facts = {}  # (model, stack) -> Facts
-    for target, result in results.items():
-        facts |= {(target.model, stack): known for stack, known in result.facts.items()}
-    return tables.summarise(rows, facts)
-
-
 def report_models(results, with_layers, plot):
     """with_layers: print a table of all layers first."""
     rows = [row for result in results.values() for row in result.rows]
     if with_layers:
         show(tables.layer_table(rows))
-    summaries = summarise(rows, results)
+    summaries = tables.summarise(rows, results)
     show(tables.summary_table(summaries))
     if plot and len(results) == 1:
         figures.plot_model(*results.values(), plot)
@@ -160,10 +145,9 @@ def report_suite(members, rows, targets, causal, plot):
 
 def report_paper(rows, results, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
-    summaries = summarise([row for row in rows if not row.revision], results)  # none of a training
-    if summaries:
-        show(tables.summary_table(summaries))
-    ours = {(summary.layers[0].model, summary.layers[0].stack): summary for summary in summaries}
+    ours = tables.summarise([row for row in rows if not row.revision], results)  # none of a training
+    if ours:
+        show(tables.summary_table(ours))
     printed_rows = tables.read_printed_tables()
     show(tables.printed_table(printed_rows, ours))
     show(tables.tally(printed_rows))

@@ -65,7 +65,7 @@ class ModelScore(NamedTuple):
 
 
 def write_scores(path, rows):
-    """rows: a list of ModelScore."""
+    """rows: ModelScores."""
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
         csv.writer(f).writerows([ModelScore._fields, *rows])
 
@@ -78,8 +78,8 @@ def holds_scores(path):
 
 
 def read_scores(path):
-    """The rows of a CSV that write_scores has written; none if there is no file, or an empty one."""
-    if not path or not Path(path).exists() or not Path(path).stat().st_size:
+    """The rows of a CSV that write_scores has written; none if there is no file."""
+    if not path or not Path(path).exists():
         return []
     require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
     with open(path, newline="") as f:
@@ -100,33 +100,37 @@ def read_row(cells):
 
 def rows_so_far(path, takes_long, targets, args):
     """
-    The rows of the CSV file at path, if there is one. A job that takes long goes on where it ends. Another job scores
-    all models anew, and keeps the rows of one that cannot be read any more. So the file must hold nothing else.
+    {(model, revision): rows} of the CSV file at path, if there is one. A job that takes long goes on where it ends.
+    Another job scores all models anew, and keeps the rows of one that cannot be read any more. So the file must hold
+    nothing else.
     """
     rows = read_scores(path)
-    asked = {(target.model, target.revision) for target in targets}
+    asked = {target.key() for target in targets}
     asked |= {(name, args.revision or "") for name in args.hf or []}  # those that were not found, too
     ours = how_scored(args.published, args.gamma, args.per_head)
     with_heads = any(row.head is not None for row in rows)
+    by_checkpoint = {}
     for row in rows:
         name = f"{row.model} {row.revision}".strip()
         require(takes_long or (row.model, row.revision) in asked,
                 f"{path} holds the scores of {name}, which would be lost: give another --csv")
         theirs = how_scored(row.matrix == "published", row.gamma, with_heads)
         require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
-    return rows
+        by_checkpoint.setdefault((row.model, row.revision), []).append(row)
+    return by_checkpoint
+
+
+def all_rows(by_checkpoint):
+    return list(itertools.chain.from_iterable(by_checkpoint.values()))
 
 
 def how_scored(published, gamma, per_head):
     return f"--gamma={gamma:g}{' --published' if published else ''}{' --per_head' if per_head else ''}"
 
 
-def replace_rows(rows, target, new):
-    """rows, with the new rows of a target in the place of those it had, or at the end if it had none."""
-    had = [(row.model, row.revision) == (target.model, target.revision) for row in rows]
-    place = had.index(True) if any(had) else len(rows)
-    others = [row for row, is_old in zip(rows, had) if not is_old]
-    return others[:place] + new + others[place:]  # no row before the place is an old one
+def layer_frame(rows):
+    """The scores of whole layers, without those of heads: a DataFrame with the columns of ModelScore."""
+    return pd.DataFrame([row for row in rows if row.head is None], columns=ModelScore._fields)
 
 
 # ---- what chance gives -------------------------------------------------------------------------------------------
@@ -169,63 +173,62 @@ class Facts(NamedTuple):
 class Summary(NamedTuple):
     """One stack of layers of one model."""
 
-    layers: list  # the ModelScores of its layers
+    layers: pd.DataFrame  # of layer_frame
     facts: Facts
     published: dict  # its row of data/pretrained/models.csv, or {}
 
-    def name(self):
-        return f"{Path(self.layers[0].model).name} {self.layers[0].stack}".strip()
-
     def quartiles(self, score):
-        return quartiles([getattr(row, score) for row in self.layers])
+        return quartiles(self.layers[score])
 
     def outside(self):
         """How many layers have a directionality that 95 of 100 random matrices do not have, as "2/12"."""
-        bands = [band("directionality", row.n, row.r, row.gamma) for row in self.layers]
+        bands = [band("directionality", layer.n, layer.r, layer.gamma) for layer in self.layers.itertuples()]
         if None in bands:
             return "-"
-        n_inside = sum(low <= row.directionality <= high for row, (low, high) in zip(self.layers, bands))
-        return f"{len(self.layers) - n_inside}/{len(self.layers)}"
+        low, high = np.transpose(bands)  # (L,) each
+        is_outside = ~self.layers["directionality"].between(low, high)
+        return f"{is_outside.sum()}/{len(self.layers)}"
 
 
-def summarise(rows, facts):
+def summarise(rows, results):
     """
-    The Summary of every model and stack in rows, which hold one checkpoint of each model. facts: (model, stack) ->
-    Facts, of those that were scored now. What is known of others is in models.csv.
+    {(model, stack): Summary} of rows, which hold one checkpoint of each model. results: {target: its ScoredModel}, of
+    those that were scored now. What is known of others is in models.csv.
     """
-    known = {}  # (model, stack) -> its row of models.csv; a model is found by its name or its Hub id
+    published = {}  # (model, stack) -> its row of models.csv; a model is found by its name or its Hub id
+    facts = {}  # (model, stack) -> Facts
     for row in known_models():
-        known[row["name"], row["stack"]] = known[row["hub_id"], row["stack"]] = row
-    layers_of = {}  # (model, stack) -> the rows of its layers
-    for row in rows:
-        if row.head is None:
-            layers_of.setdefault((row.model, row.stack), []).append(row)
-    summaries = []
-    for key, layers in layers_of.items():
-        row = known.get(key, {})
-        its_facts = facts.get(key, Facts(math.nan, None))
-        if row:
-            if key not in facts:
-                its_facts = Facts(float(row["params"]), row["causal"] == "1")
-            its_facts = its_facts._replace(modality=row["modality"])  # which a config.json does not always tell
-        summaries.append(Summary(layers, its_facts, row))
-    return summaries
+        for name in row["name"], row["hub_id"]:
+            published[name, row["stack"]] = row
+            facts[name, row["stack"]] = Facts(float(row["params"]), row["causal"] == "1", row["modality"])
+    for target, result in results.items():
+        for stack, found in result.facts.items():
+            key = target.model, stack
+            if key in published:  # a config.json does not always tell the modality
+                found = found._replace(modality=published[key]["modality"])
+            facts[key] = found
+    unknown = Facts(math.nan, None)
+    return {key: Summary(layers, facts.get(key, unknown), published.get(key, {}))
+            for key, layers in layer_frame(rows).groupby(["model", "stack"], sort=False)}
 
 
 def summary_table(summaries):
-    """Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv)."""
+    """
+    Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv).
+    summaries: as summarise returns them.
+    """
     lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published", "outside",
               "Eq. 17"]]
     other_matrices = set()
-    for summary in summaries:
-        first, n_params, published = summary.layers[0], summary.facts.n_params, summary.published
+    for (model, stack), summary in summaries.items():
+        n_params, published = summary.facts.n_params, summary.published
         is_of_wqk = published.get("matrix", "wqk") == "wqk"
         if not is_of_wqk:
             other_matrices.add(published["matrix"])
-        cells = [first.model, first.stack, str(len(summary.layers))]
+        cells = [model, stack, str(len(summary.layers))]
         cells.append("-" if math.isnan(n_params) else tqdm.format_sizeof(n_params))
         for score in SCORES:
-            cells.append(with_quartiles([getattr(row, score) for row in summary.layers]))
+            cells.append(with_quartiles(summary.layers[score]))
             cells.append(f"{float(published[score]):5.2f}{'' if is_of_wqk else '*'}" if published else "-")
         _, eq17, _ = summary.quartiles("directionality_eq17")
         lines.append([*cells, summary.outside(), f"{eq17:5.2f}"])
@@ -259,7 +262,7 @@ class Training(NamedTuple):
     r: int
     symmetry: np.ndarray  # (P, L)
     directionality: np.ndarray  # (P, L)
-    gamma: float = GAMMA
+    gamma: float
 
 
 def find_trainings(targets, rows, causal):
@@ -267,10 +270,9 @@ def find_trainings(targets, rows, causal):
     The trainings that have rows. targets: the checkpoints, each with model, revision and step. causal: (model, stack)
     -> whether it is.
     """
-    step_of = {(target.model, target.revision): target.step for target in targets if target.step is not None}
-    layers = [row for row in rows if row.head is None and (row.model, row.revision) in step_of]
-    table = pd.DataFrame(layers, columns=ModelScore._fields)
-    table["step"] = [step_of[row.model, row.revision] for row in layers]
+    step_of = {target.key(): target.step for target in targets if target.step is not None}
+    table = layer_frame(row for row in rows if (row.model, row.revision) in step_of)
+    table["step"] = [step_of[checkpoint] for checkpoint in zip(table["model"], table["revision"])]
     trainings = []
     for (model, stack), its_rows in table.groupby(["model", "stack"], sort=False):
         # A row for each checkpoint, in the order of their steps, and of each score a column for each layer.
@@ -300,38 +302,31 @@ def training_table(trainings):
 
 
 class Scored(NamedTuple):
-    """A member of a suite that has been scored: its row of suites.csv, and the scores of its layers."""
+    """A member of a suite that has been scored."""
 
     member: object  # a Member of data/pretrained/suites.py
-    n: int  # the size of its layers, as in Training
-    r: int
-    symmetry: np.ndarray  # (L,)
-    directionality: np.ndarray  # (L,)
-    gamma: float = GAMMA
+    layers: pd.DataFrame  # of layer_frame
 
     def depth(self):
         """The relative depth of its layers, (L,): 0 is the first layer, 1 the last."""
-        n_layer = len(self.symmetry)
+        n_layer = len(self.layers)
         return np.array([0.5]) if n_layer == 1 else np.linspace(0, 1, n_layer)
 
 
 def find_scored(members, rows):
     """The members that are not trainings and have rows; and those that have, but not of the stack that is meant."""
+    table = layer_frame(rows)
     scored, without_stack = [], []
     for member in members:
-        checkpoint = member.name, member.revision  # the same CSV may hold other revisions, as of its training
-        layers = [row for row in rows if (row.model, row.revision) == checkpoint and row.head is None]
-        if member.kind == "training" or not layers:
+        # The same CSV may hold other revisions, as of its training.
+        of_member = table[(table["model"] == member.name) & (table["revision"] == member.revision)]
+        layers = of_member[of_member["stack"] == member.stack] if member.stack else of_member
+        if member.kind == "training" or of_member.empty:
             continue
-        layers = [row for row in layers if row.stack == member.stack or not member.stack]
-        if not layers:
+        if layers.empty:
             without_stack.append(member)
-            continue
-        layers.sort(key=lambda row: (row.stack, row.layer))
-        first = layers[0]
-        symmetry = np.array([row.symmetry for row in layers])
-        directionality = np.array([row.directionality for row in layers])
-        scored.append(Scored(member, first.n, first.r, symmetry, directionality, first.gamma))
+        else:
+            scored.append(Scored(member, layers))
     return scored, without_stack
 
 
@@ -346,8 +341,8 @@ def find_pairs(scored):
 
 def difference(encoder, decoder, score):
     """Encoder less decoder at the relative depths of GRID, (21,), with linear interpolation between layers."""
-    of_encoder = np.interp(GRID, encoder.depth(), getattr(encoder, score))
-    of_decoder = np.interp(GRID, decoder.depth(), getattr(decoder, score))
+    of_encoder = np.interp(GRID, encoder.depth(), encoder.layers[score])
+    of_decoder = np.interp(GRID, decoder.depth(), decoder.layers[score])
     return of_encoder - of_decoder
 
 
@@ -358,8 +353,8 @@ def suite_table(scored, trainings):
     """
     cells = [["member", "objective", "size", "layers", "symmetry [quartiles]", "directionality [quartiles]"]]
     for one in scored:
-        cells.append([one.member.name, one.member.objective, one.member.size, str(len(one.symmetry)),
-                      with_quartiles(one.symmetry), with_quartiles(one.directionality)])
+        cells.append([one.member.name, one.member.objective, one.member.size, str(len(one.layers)),
+                      *(with_quartiles(one.layers[score]) for score in SCORES)])
     lines = [align(cells)]
     for size, encoder, decoder in find_pairs(scored):
         symmetry, directionality = [difference(encoder, decoder, score).mean() for score in SCORES]
