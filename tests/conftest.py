@@ -20,14 +20,16 @@ for signum in signal.SIGHUP, signal.SIGINT:
 @pytest.fixture
 def drawn(monkeypatch):
     """The figures that were drawn, in order. None is rendered, because that takes seconds: their files are empty."""
-    from matplotlib import figure, pyplot as plt
+    from matplotlib.figure import Figure
 
     found = []
-    close = plt.close
-    monkeypatch.setattr(plt, "close", found.append)
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, path, **_: Path(path).touch())
-    yield found
-    close("all")
+
+    def savefig(self, path, **_):
+        found.append(self)
+        Path(path).touch()
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return found
 
 
 # ---- runs of train.py: tests/lives.py, which is imported here because it takes seconds --------------------------

@@ -4,7 +4,6 @@ in the paper.
 """
 
 import contextlib
-import warnings
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -64,12 +63,11 @@ def formats():
 
 
 def make_axes(widths, rows, size):
-    import matplotlib
+    """A figure and its axes (rows, len(widths))."""
+    from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    return plt.subplots(rows, len(widths), figsize=size, layout="constrained", width_ratios=widths, squeeze=False)
+    fig = Figure(size, layout="constrained")
+    return fig, fig.subplots(rows, len(widths), width_ratios=widths, squeeze=False)
 
 
 @contextlib.contextmanager
@@ -79,16 +77,8 @@ def figure(path, widths, rows=1, inches=2.4):
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
-    with replacing(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a letter that the font does not have: a box stands for it
+    with replacing(path) as temporary:
         fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:] or "png")
-    close(fig)
-
-
-def close(fig):
-    from matplotlib import pyplot as plt
-
-    plt.close(fig)
 
 
 def plain(name):
@@ -289,6 +279,7 @@ def plot_movie(results, path):
     W_qk of the last layer of each training, side by side, as a moving picture (GIF) over its checkpoints, in one colour
     scale. results: {target of a training: its ScoredModel}
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
     trainings = {}  # model -> [(step, its ScoredModel)]
@@ -297,6 +288,7 @@ def plot_movie(results, path):
         trainings.setdefault(target.model, []).append((target.step, result))
     limit = find_limit(results.values())
     fig, (axes,) = make_axes([1] * len(trainings), 1, (2.7 * len(trainings), 3.2))
+    canvas = FigureCanvasAgg(fig)
     frames = []
     for step in sorted({target.step for target in results}):
         for axis, (name, checkpoints) in zip(axes, trainings.items()):
@@ -308,9 +300,8 @@ def plot_movie(results, path):
             of_layer = f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"
             axis.set_title(f"{short(Path(name).name)}, layer {layer.layer}\n{of_layer}", fontsize=9)
         fig.suptitle(f"step {step:g}", fontsize=10)
-        fig.canvas.draw()
-        frames.append(Image.fromarray(np.asarray(fig.canvas.buffer_rgba())).convert("RGB"))
-    close(fig)
+        canvas.draw()
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
     palette = frames[-1].quantize(128, method=Image.Quantize.MAXCOVERAGE)  # fewer than 256: a small file
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     times = [200] * (len(frames) - 1) + [2000]  # [ms]
