@@ -368,7 +368,7 @@ def analyze_models(args):
     members = suites.find_suite(args.suite) if args.suite else []
     of_paper = [row["name"] for row in known_models()] if args.paper else []
     wanted = members or of_paper or args.hf
-    targets, errors = suites.find_all(wanted, args.revision, args.revisions, args.stride, args.limit)
+    targets, errors = suites.find_all(wanted, args.revisions, args.stride, args.limit)
     for name, error in errors.items():  # a name that cannot be found does not stop the others
         complain(name, error)
 
@@ -392,10 +392,8 @@ def analyze_models(args):
     results = score_all(to_score, rows, path, args)
     rows = tables.all_rows(rows)
     if args.matrices and results:
-        if args.matrices.endswith(".gif"):
-            figures.plot_movie(results, args.matrices)
-        else:
-            figures.plot_matrices(results.values(), args.matrices)
+        plot = figures.plot_movie if args.matrices.endswith(".gif") else figures.plot_matrices
+        plot(results, args.matrices)
     # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:
         report.report_paper(rows, results, args.plot)

@@ -219,7 +219,6 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tm
 @pytest.mark.parametrize("argv, wanted", [
     (["--hf", "{run}", "--revisions", "step*"], "no folder or file in {run} matches step*"),
     (["--hf", "{run}/lo*"], "nothing that matches {run}/lo* has a step in its name"),
-    (["--hf", "{run}/checkpoint-2", "--revision", "v1"], "is local, where there is no revision v1"),
     (["--suite", "ettn"], "no suite ettn: there are "),
     (["--suite", "{run}/none.csv"], "there is no file {run}/none.csv"),
     (["--hf", "{run}/checkpoint-*", "{run}/run[2]"], "{run}/run[2] is no training, and others are"),

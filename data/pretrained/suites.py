@@ -196,13 +196,6 @@ def find_revisions(name: str, pattern: str) -> dict[str, str]:
     return found
 
 
-def at_revision(target: Target, revision: str) -> Target:
-    """The same model at one branch, tag or commit."""
-    require(not os.path.exists(os.path.expanduser(target.source)),
-            f"{target.source} is local, where there is no revision {revision}")
-    return target._replace(revision=revision, source=f"{target.source}@{revision}")
-
-
 # ---- suites ------------------------------------------------------------------------------------------------------
 
 
@@ -274,10 +267,8 @@ def suite_targets(member: Member) -> list[Target]:
     if is_training(member):
         found = find_targets(member.hub_id, member.revision)
         return [target._replace(model=member.name) for target in found]
-    target = Target(member.name, "", member.hub_id)
-    if member.revision:
-        target = at_revision(target, member.revision)
-    return [target]
+    source = f"{member.hub_id}@{member.revision}" if member.revision else member.hub_id
+    return [Target(member.name, member.revision, source)]
 
 
 def is_training(member: Member) -> bool:
@@ -287,7 +278,7 @@ def is_training(member: Member) -> bool:
 # ---- all that is asked for ---------------------------------------------------------------------------------------
 
 
-def find_all(entries, revision: str | None = None, revisions: str | None = None, stride: int = 1,
+def find_all(entries, revisions: str | None = None, stride: int = 1,
              limit: int | None = None) -> tuple[list[Target], dict[str, CheckpointError]]:
     """
     The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found. stride
@@ -301,8 +292,7 @@ def find_all(entries, revision: str | None = None, revisions: str | None = None,
     for entry in entries:
         is_member = isinstance(entry, Member)
         try:
-            found = suite_targets(entry) if is_member else find_targets(entry, revisions)
-            targets += [at_revision(target, revision) for target in found] if revision else found
+            targets += suite_targets(entry) if is_member else find_targets(entry, revisions)
         except CheckpointError as e:
             errors[entry.name if is_member else entry] = e
     return thin_out(list(dict.fromkeys(targets)), stride, limit), errors

@@ -232,12 +232,12 @@ def draw_layers(axis, rows, score, colour, label):
 
 
 def plot_matrices(results, path):
-    """For each model a row: W_qk of its last layer, and its parts, in one colour scale. results: ScoredModels"""
+    """For each model a row: W_qk of its last layer, and its parts, in one colour scale. results: as for plot_movie"""
     with figure(path, [1, 1, 1], rows=len(results), inches=3.4) as axes:
         titles = []
-        for row_of_axes, result in zip(axes, results):
+        for row_of_axes, result in zip(axes, results.values()):
             layer = last_layer(result)
-            draw_parts(row_of_axes, result.corner, layer, find_limit(results))
+            draw_parts(row_of_axes, result.corner, layer, find_limit(results.values()))
             first, *others = titles_of_parts(layer)
             titles += [f"{plain(Path(layer.model).name)}: {first}", *others]
         put_titles(axes.flat, titles)

@@ -19,10 +19,11 @@ from data.results.runs import RunError, require, writing
 
 
 def parse(argv, description, gamma):
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--hf", nargs="+", metavar="NAME",
-                      help="names of data/pretrained/models.csv, Hub ids, or local folders and files")
+                      help="names of data/pretrained/models.csv, Hub ids (org/name@revision), local folders and files")
     what.add_argument("--paper", action="store_true",
                       help="every model of data/pretrained/models.csv; goes on where --csv stands")
     what.add_argument("--suite", metavar="NAME",
@@ -46,10 +47,8 @@ def parse(argv, description, gamma):
                         help="threshold of directionality, in standard deviations (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="where to compute (%(default)s)")
-    which = models.add_mutually_exclusive_group()
-    which.add_argument("--revision", help="with --hf: branch, tag or commit on the Hub")
-    which.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
-                       "folders and files in it, that match, in the order of their steps; goes on where --csv stands")
+    models.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
+                        "folders and files in it, that match, in the order of their steps; goes on where --csv stands")
     models.add_argument("--stride", type=positive, default=1, metavar="N", help="of a training, score every N-th")
     models.add_argument("--limit", type=positive, metavar="N", help="of a training, score at most N, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv. "

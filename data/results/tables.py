@@ -106,7 +106,6 @@ def rows_so_far(path, takes_long, targets, args):
     """
     rows = read_scores(path)
     asked = {target.key() for target in targets}
-    asked |= {(name, args.revision or "") for name in args.hf or []}  # those that were not found, too
     ours = how_scored(args.published, args.gamma, args.per_head)
     with_heads = any(row.head is not None for row in rows)
     by_checkpoint = {}
@@ -309,8 +308,7 @@ class Scored(NamedTuple):
 
     def depth(self):
         """The relative depth of its layers, (L,): 0 is the first layer, 1 the last."""
-        n_layer = len(self.layers)
-        return np.array([0.5]) if n_layer == 1 else np.linspace(0, 1, n_layer)
+        return np.linspace(0, 1, len(self.layers))
 
 
 def find_scored(members, rows):
