@@ -312,8 +312,6 @@ def test_a_comparison_is_not_written_over_by_one_that_lacks_some_of_its_runs(tmp
     other.write_bytes(bytes(range(128, 256)))
     assert "holds something else" in run(first, "--csv", str(other))
     assert not run(str(path), write_run(tmp_path / "c-1", init="tilted"), "--csv", str(path))  # one more is welcome
-    (tmp_path / "empty.csv").touch()
-    assert not run(first, "--csv", str(tmp_path / "empty.csv")) and (tmp_path / "empty.csv").stat().st_size > 0
 
 
 def test_there_is_nothing_to_write_of_the_authors_runs_alone(tmp_path):

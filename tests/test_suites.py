@@ -385,23 +385,18 @@ def test_a_member_whose_stack_its_model_does_not_have_is_named(run_folder, tmp_p
 
 
 def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run_folder, tmp_path, capsys):  # noqa: F811
-    """One CSV for the steps of a training, its last step and an earlier version of that, all named m."""
-    last, earlier = run_folder / "checkpoint-300", run_folder / "checkpoint-10"
-    hub.add("org/m", files_of(last))
-    hub.add("org/m", files_of(earlier), branch="v1")
-    hub.add("org/m", files_of(run_folder / "checkpoint-2"), branch="step2")
+    """The steps of a training, its last step, and an earlier version of that, all named m."""
+    revisions = {"step2": "checkpoint-2", "": "checkpoint-300", "v1": "checkpoint-10"}
+    for revision, folder in revisions.items():
+        hub.add("org/m", files_of(run_folder / folder), branch=revision or "main")
     common = dict(suite="toy", name="m", hub_id="org/m", size="S", causal=0)
-    csv_path = str(tmp_path / "s.csv")
-    path = suite_file(tmp_path, [common | dict(kind="training", revision="step*")])
-    assert run("--suite", path, "--csv", csv_path) == 0
-    for revision, folder in ("", last), ("v1", earlier):
-        capsys.readouterr()
-        path = suite_file(tmp_path, [common | dict(kind="pair", revision=revision)])
-        assert run("--suite", path, "--csv", csv_path) == 0
-        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("m ")]
-        words = line.split()
-        assert words[2] == "3" and words[3] == f"{np.median(symmetry_of(folder)):.2f}"  # layers, median
-    assert len(read(tmp_path / "s.csv")) == 9
+    members = [common | dict(kind="training", revision="step*")]
+    members += [common | dict(kind="pair", revision=revision) for revision in ("", "v1")]
+    assert run("--suite", suite_file(tmp_path, members), "--csv", str(tmp_path / "s.csv")) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("m ")]
+    medians = [np.median(symmetry_of(run_folder / revisions[revision])) for revision in ("", "v1")]
+    assert [words[2:4] for words in lines] == [["3", f"{median:.2f}"] for median in medians]  # layers, median
+    assert [row["revision"] for row in read(tmp_path / "s.csv")[::3]] == list(revisions)
 
 
 def test_the_difference_is_taken_at_equal_depth():
