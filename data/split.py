@@ -1,5 +1,5 @@
 """
-Which documents, or whole files, of a corpus are kept to validate on. writer.py asks this of every shard.
+Which documents, or whole files, of a corpus are kept to validate on. writer.py asks this of every chunk.
 """
 
 import hashlib

@@ -4,19 +4,15 @@ Token files: their format, and how they are read. data/writer.py writes them.
     corpus = tokens.load("data/stdlib/bytes")
     corpus.train.rows(np.array([0, 1000]), 32)  # 32 tokens from each of two places: (2, 32)
 
-A folder (data/NAME/TOKENIZER) holds two splits, train and val. Each split is one or more files, called shards:
-train.bin, train.1.bin, ... and val.bin, val.1.bin, ... A shard holds token ids as little-endian unsigned integers and
+A folder (data/NAME/TOKENIZER) holds two splits, train.bin and val.bin: token ids as little-endian unsigned integers and
 nothing else. Every document ends with an end-of-text token.
 
-meta.json describes the files. It is written last, so a folder that has it is complete. Until then it is progress.json.
+meta.json describes them. It is written last, so a folder that has it is complete. Until then it is progress.json.
 """
 
 import json
 import os
 import zlib
-from bisect import bisect_right
-from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,67 +58,45 @@ def load(folder):
 
 
 class Stream:
-    """The shards of a split as one sequence of tokens."""
+    """The tokens of a split."""
 
     def __init__(self, folder, split, meta):
+        self.path = folder / f"{split}.bin"
         self.meta = meta
-        self.shards = [shard for shard in shards(folder, split, meta) if shard.n_tokens > 0]
-        self.ends = list(accumulate(shard.n_tokens for shard in self.shards))  # where each shard ends in the sequence
-        self.stamps = [None] * len(self.shards)  # time and inode that each file had when its bytes were checked
-        self.file = lru_cache(maxsize=256)(self.open_file)  # so many stay open; the system often allows 1024
-        for shard in self.shards:
-            check_size(shard, meta)
+        self.n_tokens = meta["tokens"][split]
+        self.crc32 = meta["crc32"][split]
+        self.stamp = None  # time and inode that the file had when its bytes were checked
+        check_size(self.path, self.n_tokens, meta)
+        self.file = open(self.path, "rb", buffering=0)
 
     def __len__(self):
-        return self.ends[-1]
+        return self.n_tokens
 
     def rows(self, starts, length):
-        """`length` tokens from each of `starts` (B,): (B, length) int64. DataError if a file was cut."""
+        """`length` tokens from each of `starts` (B,): (B, length) int64. DataError if the file was cut."""
         rows = np.empty((len(starts), length), self.meta["dtype"])
         for row, start in zip(rows, starts.tolist()):
-            self.fill(row, start)
-        return rows.astype(np.int64)
-
-    def fill(self, row, start):
-        """Fill row (T,) with the tokens from `start` on. They may lie in several shards."""
-        i = bisect_right(self.ends, start)  # the shard that holds the first token
-        while len(row) > 0:
-            left = self.ends[i] - start  # tokens from `start` to the end of this shard
-            offset = (self.shards[i].n_tokens - left) * row.itemsize
             # Not a memmap: if the file has become shorter, reading beyond its end would kill the process (SIGBUS).
-            read = os.pread(self.file(i).fileno(), row[:left].nbytes, offset)
-            if len(read) < row[:left].nbytes:
-                check_size(self.shards[i], self.meta)
-            row[:left] = np.frombuffer(read, row.dtype)
-            row = row[left:]
-            start = self.ends[i]
-            i += 1
-
-    def open_file(self, i):
-        check_size(self.shards[i], self.meta)
-        return open(self.shards[i].path, "rb", buffering=0)
+            read = os.pread(self.file.fileno(), row.nbytes, start * row.itemsize)
+            if len(read) < row.nbytes:
+                check_size(self.path, self.n_tokens, self.meta)
+            row[:] = np.frombuffer(read, row.dtype)
+        return rows.astype(np.int64)
 
     def check(self):
         """
-        DataError if a file has changed. A file is read if its time or inode is not that of the last check. If its bytes
+        DataError if the file has changed. It is read if its time or inode is not that of the last check. If its bytes
         are the same, it was only copied or touched.
         """
-        for i, shard in enumerate(self.shards):
-            check_size(shard, self.meta)
-            status = shard.path.stat()
-            stamp = status.st_mtime_ns, status.st_ino
-            if stamp != self.stamps[i] and zlib.crc32(shard.path.read_bytes()) != shard.crc32:
-                raise broken(shard.path.parent, f"has another {shard.path.name} than its meta.json says", self.meta)
-            self.stamps[i] = stamp
+        check_size(self.path, self.n_tokens, self.meta)
+        status = self.path.stat()
+        stamp = status.st_mtime_ns, status.st_ino
+        if stamp != self.stamp and crc32_of(self.path) != self.crc32:
+            raise broken(self.path.parent, f"has another {self.path.name} than its meta.json says", self.meta)
+        self.stamp = stamp
 
 
 # ---- meta.json and the files -------------------------------------------------------------------------------------
-
-
-class Shard(NamedTuple):
-    path: Path
-    n_tokens: int
-    crc32: int  # checksum of its bytes
 
 
 def read_meta(path):
@@ -132,27 +106,27 @@ def read_meta(path):
         meta = json.loads(path.read_bytes())
         ids = TOKENIZERS[meta["tokenizer"]]
         for split in "train", "val":
-            shards(folder, split, meta)
+            int(meta["tokens"][split]), int(meta["crc32"][split])
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{path} cannot be understood: move {folder} away and run {command(folder, {})}") from None
     return meta | ids
 
 
-def shards(folder, split, meta):
-    """The shards of a split, from meta.json."""
-    found = []
-    for i, (n_tokens, crc32) in enumerate(zip(meta["tokens"][split], meta["crc32"][split], strict=True)):
-        name = f"{split}.{i}.bin" if i > 0 else f"{split}.bin"
-        found.append(Shard(folder / name, n_tokens, crc32))
-    return found
-
-
-def check_size(shard, meta):
-    """DataError if the file of a shard does not have the size that meta.json says."""
-    expected = shard.n_tokens * np.dtype(meta["dtype"]).itemsize
-    size = shard.path.stat().st_size if shard.path.exists() else 0
+def check_size(path, n_tokens, meta):
+    """DataError if a file does not hold so many tokens."""
+    expected = n_tokens * np.dtype(meta["dtype"]).itemsize
+    size = path.stat().st_size if path.exists() else 0
     if size != expected:
-        raise broken(shard.path.parent, f"has {size:,} bytes of {shard.path.name}, not {expected:,}", meta)
+        raise broken(path.parent, f"has {size:,} bytes of {path.name}, not {expected:,}", meta)
+
+
+def crc32_of(path):
+    """The checksum of a file, which may be larger than the memory."""
+    crc32 = 0
+    with open(path, "rb") as file:
+        while piece := file.read(2**24):
+            crc32 = zlib.crc32(piece, crc32)
+    return crc32
 
 
 def broken(folder, what, meta):

@@ -2,10 +2,11 @@
 Writes token files, for every data/NAME/prepare.py. data/tokens.py describes the files, and reads them.
 
 A corpus is a list of parts (files or URLs), and each part is read as a sequence of documents (str). About 100 MB of
-documents are read at a time. They are encoded, shuffled, divided into the two splits, and saved as a shard of each.
+documents, a chunk, are read at a time. They are encoded, shuffled, divided into the two splits, and added to the file of
+each.
 
-progress.json says which documents are in the shards so far. A script that was stopped, however hard, goes on from there
-and ends with the same bytes. Memory is bounded by the size of a shard.
+progress.json says which documents are in the files so far. A script that was stopped, however hard, goes on from there
+and ends with the same bytes. Memory is bounded by the size of a chunk.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.split import choose, first_8_bytes, look_at
-from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta, shards
+from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -44,7 +45,7 @@ def command_line(dataset, doc, argv, **defaults):
     cli.add_argument("--seed", type=int, default=0, help="of the order and the splits (%(default)s)")
     cli.add_argument("--val_fraction", type=float, default=0.005, help="share to validate on (%(default)s)")
     cli.add_argument("--max_tokens", type=int, default=0, help="stop where so many are reached, 0: never")
-    cli.add_argument("--shard_size", type=int, default=10**8, help="bytes of text in a file (%(default)s)")
+    cli.add_argument("--chunk_size", type=int, default=10**8, help="bytes of text shuffled together (%(default)s)")
 
     _, changing_tokens = free.parse_known_args(argv)
     command = shlex.join(["python", f"data/{dataset}/prepare.py", *changing_tokens])
@@ -98,7 +99,7 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
     with locked(folder):
         state = resume(folder, new)
         if not (folder / "meta.json").exists():
-            write_shards(folder, state, parts, read, val_parts, args.num_proc, total)
+            write_chunks(folder, state, parts, read, val_parts, args.num_proc, total)
             for kind, counts in state["notes"].items():
                 print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
             finish(folder, state)
@@ -112,7 +113,7 @@ def summary(folder, state):
     """What is in a finished folder, in a line, and in another one if the splits are not as they were asked for."""
     docs, tokens = state["n_docs"], state["n_tokens"]
     megabytes = tokens * np.dtype(state["dtype"]).itemsize / 1e6
-    share = sum(state["tokens"]["val"]) / tokens
+    share = state["tokens"]["val"] / tokens
     text = (f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, "
             f"{share:.2%} to validate on, {megabytes:,.1f} MB")
     wanted = state["val_fraction"]
@@ -150,16 +151,17 @@ def locked(folder):
 
 # ---- the state ---------------------------------------------------------------------------------------------------
 
-OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_tokens", "shard_size"
+OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_tokens", "chunk_size"
 
 
 def new_state(args, source, n_parts, digests):
-    """The state of a corpus before its first shard. progress.json holds the state, and in the end meta.json does."""
+    """The state of a corpus before its first chunk. progress.json holds the state, and in the end meta.json does."""
     contents = hashlib.sha256(b"".join(digests)).hexdigest() if digests else ""  # changes if a file is edited
     return dict(
         **{option: getattr(args, option) for option in OPTIONS},
         source=source, parts=n_parts, contents=contents, command=args.command, **TOKENIZERS[args.tokenizer],
-        docs=dict(train=0, val=0), tokens=dict(train=[], val=[]), crc32=dict(train=[], val=[]), n_docs=0, n_tokens=0,
+        docs=dict(train=0, val=0), tokens=dict(train=0, val=0), crc32=dict(train=0, val=0), n_docs=0, n_tokens=0,
+        chunks=0,  # how many have been written
         checksum="0",  # of all documents; it does not depend on their order
         part=0, row=0,  # up to which document the parts have been read
         lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
@@ -178,7 +180,7 @@ def resume(folder, new):
                         was = "other text"
                     raise DataError(f"{folder} was begun with {was}: delete it, or choose another --out_dir")
             return state
-    # save_shard saves progress.json before the first shard, so without it the shards are from somewhere else.
+    # save_chunk saves progress.json before the first chunk, so without it the files are from somewhere else.
     if any(folder.glob("*.bin")):
         raise DataError(f"{folder} holds .bin files that data/{new['dataset']}/prepare.py has not written: "
                         "move them away, or choose another --out_dir")
@@ -189,9 +191,8 @@ def finish(folder, state):
     """Give a complete folder its meta.json. If a split has no document, delete the files and refuse."""
     n_train, n_val = state["docs"]["train"], state["docs"]["val"]
     if n_train == 0 or n_val == 0:
-        for shard in shards(folder, "train", state) + shards(folder, "val", state):
-            shard.path.unlink(missing_ok=True)
-        (folder / "progress.json").unlink(missing_ok=True)
+        for name in "train.bin", "val.bin", "progress.json":
+            (folder / name).unlink(missing_ok=True)
         raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
                         "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
     save_state(folder, state)
@@ -208,14 +209,14 @@ class Document(NamedTuple):
 
 
 def unwritten(parts, read, state):
-    """The documents that are in no shard yet."""
+    """The documents that are in no file yet."""
     import httpx2  # datasets and huggingface_hub raise its errors when a download has failed several times
 
     first_part, last_row = state["part"], state["row"]
     for i in range(first_part, len(parts)):
         part = parts[i]
 
-        def note(kind, n):  # saved with the next shard
+        def note(kind, n):  # saved with the next chunk
             state["notes"].setdefault(kind, {})[str(part)] = n
         try:
             for row, text in enumerate(read(part, note), 1):
@@ -269,26 +270,26 @@ def encoded(documents, encode, pool):
         yield from zip(batch, pool.map(encode, batch))
 
 
-# ---- shards ------------------------------------------------------------------------------------------------------
+# ---- chunks ------------------------------------------------------------------------------------------------------
 
 
-def write_shards(folder, state, parts, read, val_parts, n_threads, total):
-    """Write the missing shards, and bring the state up to date with each."""
+def write_chunks(folder, state, parts, read, val_parts, n_threads, total):
+    """Write the missing chunks, and bring the state up to date with each."""
     documents = unwritten(parts, read, state)
     with ThreadPoolExecutor(n_threads) as pool, \
             tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
         pairs = encoded(iter(bar), encoder(state), pool)
-        while shard := gather(pairs, state):
-            save_shard(folder, state, shard, val_parts)
+        while chunk := gather(pairs, state):
+            save_chunk(folder, state, chunk, val_parts)
             bar.set_postfix_str(f"{state['n_tokens']:,} tokens")
 
 
 def gather(pairs, state):
-    """The next shard: a list of (document, its ids). It is empty at the end of the corpus, or at --max_tokens."""
+    """The next chunk: a list of (document, its ids). It is empty at the end of the corpus, or at --max_tokens."""
     found = []
     size = 0  # [bytes]
     n_tokens = state["n_tokens"]
-    while size < state["shard_size"] and n_tokens < (state["max_tokens"] or inf):
+    while size < state["chunk_size"] and n_tokens < (state["max_tokens"] or inf):
         document, ids = next(pairs, (None, None))
         if document is None:
             break
@@ -298,42 +299,47 @@ def gather(pairs, state):
     return found
 
 
-def save_shard(folder, state, shard, val_parts):
-    """Split, shuffle and save a list of (document, its ids), and bring the state up to date."""
-    n_shards = len(state["tokens"]["train"])
-    if n_shards == 0:
-        save_state(folder, state)  # before any shard, so that resume knows the shards as its own
-    documents, ids = zip(*shard)
+def save_chunk(folder, state, chunk, val_parts):
+    """Split, shuffle and write a list of (document, its ids), and bring the state up to date."""
+    if state["chunks"] == 0:
+        save_state(folder, state)  # before any token, so that resume knows the files as its own
+    documents, ids = zip(*chunk)
     digests = [hashlib.sha256(document.text).digest() for document in documents]
     lengths = np.array([len(tokens) for tokens in ids])  # (N,)
     checksum = int(state["checksum"], 16) + int(first_8_bytes(digests).sum())  # a sum does not depend on the order
+    order = np.random.default_rng([state["seed"], state["chunks"]]).permutation(len(ids))
     state.update(n_docs=state["n_docs"] + len(ids), n_tokens=state["n_tokens"] + int(lengths.sum()),
-                 checksum=f"{checksum % 2**64:x}", part=documents[-1].part, row=documents[-1].row)
+                 checksum=f"{checksum % 2**64:x}", part=documents[-1].part, row=documents[-1].row,
+                 chunks=state["chunks"] + 1)
     if val_parts is None:
         to_val, state["lowest"] = choose(digests, lengths, state["n_tokens"], state)
     else:
         to_val = val_parts[[document.part for document in documents]]  # (N,) bool
-    order = np.random.default_rng([state["seed"], n_shards]).permutation(len(ids))
     for split, chosen in ("train", ~to_val), ("val", to_val):
         docs = [ids[i] for i in order if chosen[i]]
         tokens = np.concatenate([np.empty(0, state["dtype"]), *docs])  # np.empty: there may be no document
+        path = folder / f"{split}.bin"
+        with writing(path), open(path, "ab") as file:
+            file.truncate(state["tokens"][split] * tokens.itemsize)  # a run that was killed may have written more
+            file.write(tokens)
         state["docs"][split] += len(docs)
-        state["tokens"][split].append(len(tokens))
-        state["crc32"][split].append(zlib.crc32(tokens))
-        save(shards(folder, split, state)[-1].path, tokens)
+        state["tokens"][split] += len(tokens)
+        state["crc32"][split] = zlib.crc32(tokens, state["crc32"][split])
     save_state(folder, state)
 
 
 def save_state(folder, state):
-    save(folder / "progress.json", json.dumps(state, indent=1).encode())
-
-
-def save(path, data):
-    """Write under a temporary name, then rename, so that the file is complete or not there at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_bytes(data)
+    """Write progress.json: complete or not at all."""
+    path, temporary = folder / "progress.json", folder / "progress.json.tmp"
+    with writing(path):
+        temporary.write_text(json.dumps(state, indent=1))
         os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def writing(path):
+    """Turn an error of the system, such as a full disk, into a DataError that names the file."""
+    try:
+        yield
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DataError(f"{path} cannot be written ({error.strerror}); the same command will go on there") from None

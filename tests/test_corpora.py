@@ -85,7 +85,7 @@ def test_redpajama_skips_and_names_what_the_host_lacks(hub, prepare, tmp_path):
     hub.add("datasets/org/pages", files | {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"})
     hub.forbidden = forbidden
     base = f"--base_url={hub.url}/datasets/org/pages/resolve/main"
-    run = prepare("redpajama", base, "--shard_size=5000", "--val_fraction=0.05")
+    run = prepare("redpajama", base, "--chunk_size=5000", "--val_fraction=0.05")
     assert run.returncode == 0, run.stderr
     found, whole = set(texts_in(tmp_path / "out")), set(encoded(sum((texts[names[i]] for i in (0, 6, 7)), [])))
     assert whole < found and found - whole < set(encoded(texts[names[3]]))

@@ -42,9 +42,8 @@ def write(folder, documents, *argv, read=None):
 def documents(folder, decode=bytes):
     """The documents of both splits as bytes, from the files alone."""
     meta, splits = json.loads((folder / "meta.json").read_text()), {}
-    for split, counts in meta["tokens"].items():
-        names = [f"{split}.bin"] + [f"{split}.{i}.bin" for i in range(1, len(counts))]
-        ids = np.concatenate([np.fromfile(folder / name, "<u2") for name in names])
+    for split in "train", "val":
+        ids = np.fromfile(folder / f"{split}.bin", "<u2")
         ends = np.flatnonzero(ids == meta["eot_token"])
         splits[split] = [decode(piece[:-1].tolist()) for piece in np.split(ids, ends + 1)[:-1]]
         assert meta["docs"][split] == len(splits[split]) and ends[-1:] == len(ids) - 1
@@ -91,7 +90,7 @@ def test_spaced_puts_a_space_between_all_characters_and_half_a_character_becomes
 
 @pytest.mark.parametrize("parts", [[[f"{i:03}" for i in range(300)]], [[f"{i:03}"] for i in range(120)]])
 def test_documents_and_files_are_shuffled_and_the_seed_decides(parts, tmp_path):
-    size = "--shard_size=1" if len(parts) > 1 else "--shard_size=10000"  # a document a shard: only files are shuffled
+    size = "--chunk_size=1" if len(parts) > 1 else "--chunk_size=10000"  # a document a chunk: only files are shuffled
     folders = [write(tmp_path / seed, parts, f"--seed={seed}", "--val_fraction=0.2", size) for seed in "01"]
     zero, one = map(documents, folders)
     both = set(zero["train"]) & set(one["train"])
@@ -103,18 +102,18 @@ def test_documents_and_files_are_shuffled_and_the_seed_decides(parts, tmp_path):
 
 def test_the_ids_are_those_of_tiktoken_for_any_number_of_threads(gpt2, tmp_path):
     texts = [f"Text number {i}, as {'usual' * i}.\n\n  Don't <|endoftext|>!" for i in range(300)]
-    options = ["--tokenizer=gpt2", "--shard_size=20000"]
+    options = ["--tokenizer=gpt2", "--chunk_size=20000"]
     one, three = (write(tmp_path / n, [texts], *options, f"--num_proc={n}") for n in "13")
     assert texts_in(one, tuple) == sorted(tuple(gpt2.encode_ordinary(text)) for text in texts)
-    assert contents(one) == contents(three) and len(contents(one)) > 10
+    assert contents(one) == contents(three) and tokens.load(one).meta["chunks"] > 2
     for ids in tokens.TOKENIZERS.values():
         assert ids["n_vocab"] <= ids["eot_token"] < ids["mask_token"] < ids["vocab_size"] <= 2**16
 
 
-@pytest.mark.parametrize("shard_size", [100, 10**8])
-def test_a_limit_stops_with_the_document_that_reaches_it(shard_size, tmp_path):
+@pytest.mark.parametrize("chunk_size", [100, 10**8])
+def test_a_limit_stops_with_the_document_that_reaches_it(chunk_size, tmp_path):
     texts = [[f"document number {i:4}" for i in range(500)]]  # 21 tokens each
-    folder = write(tmp_path / "out", texts, "--max_tokens=2000", f"--shard_size={shard_size}")
+    folder = write(tmp_path / "out", texts, "--max_tokens=2000", f"--chunk_size={chunk_size}")
     assert sum(lengths(folder)) == 96 * 21
 
 
@@ -168,17 +167,19 @@ def folder_of_text(tmp_path):
 
 
 def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(folder_of_text, tmp_path):
-    argv = [str(folder_of_text), "--shard_size=100000", "--val_fraction=0.2"]
-    text.main([*argv, f"--out_dir={tmp_path / 'whole'}"])
-    for call in "2", "3", "4", "3", "9":  # each of them is a rename: of a shard, or of progress.json
-        run = subprocess.run([sys.executable, "-c", KILLED, call, *argv, f"--out_dir={tmp_path / 'killed'}"],
-                             cwd=ROOT, capture_output=True)
+    argv = [str(folder_of_text), "--chunk_size=50000", "--val_fraction=0.2"]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    text.main([*argv, f"--out_dir={whole}"])
+    for call in "2", "1", "3", "1", "4":  # before this rename of progress.json: after a chunk that it does not know of
+        run = subprocess.run([sys.executable, "-c", KILLED, call, *argv, f"--out_dir={killed}"], cwd=ROOT,
+                             capture_output=True)
         assert run.returncode == -signal.SIGKILL, run.stderr.decode()
         with pytest.raises(tokens.DataError, match="no finished token files: run python data/text/prepare.py /"):
-            tokens.load(tmp_path / "killed")
-    text.main([*argv, f"--out_dir={tmp_path / 'killed'}"])
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-    assert len(contents(tmp_path / "whole")) > 8
+            tokens.load(killed)
+    with open(killed / "train.bin", "ab") as file:
+        file.write(b"odd")  # killed while it was writing
+    text.main([*argv, f"--out_dir={killed}"])
+    assert contents(killed) == contents(whole) and tokens.load(whole).meta["chunks"] >= 8
 
 
 def test_going_on_does_not_read_again_what_is_done(tmp_path):
@@ -189,12 +190,12 @@ def test_going_on_does_not_read_again_what_is_done(tmp_path):
         if len(seen) == 6:
             raise OSError("the network is gone")
         yield from texts[part]
-    argv = tmp_path / "out", texts, "--shard_size=1000"
+    argv = tmp_path / "out", texts, "--chunk_size=1000"
     with pytest.raises(tokens.DataError, match="network is gone.*will go on"):
         write(*argv, read=read)
     write(*argv, read=read)
     assert len(seen) <= 6 + 4 and set(seen) == set(range(8))
-    assert contents(tmp_path / "out") == contents(write(tmp_path / "whole", texts, "--shard_size=1000"))
+    assert contents(tmp_path / "out") == contents(write(tmp_path / "whole", texts, "--chunk_size=1000"))
 
 
 def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path, capsys):
@@ -208,7 +209,7 @@ def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_nam
 
 
 def test_an_edited_input_is_refused_and_a_touched_one_is_not(folder_of_text, tmp_path):
-    argv = [str(folder_of_text), "--shard_size=100000", f"--out_dir={tmp_path / 'out'}"]
+    argv = [str(folder_of_text), "--chunk_size=100000", f"--out_dir={tmp_path / 'out'}"]
     text.main(argv)
     before, edited = contents(tmp_path / "out"), folder_of_text / "1" / "1.txt"
     os.utime(edited, (1, 1))
@@ -222,8 +223,8 @@ def test_an_edited_input_is_refused_and_a_touched_one_is_not(folder_of_text, tmp
 
 def test_a_full_disk_ends_in_one_line_and_a_later_run_goes_on(folder_of_text, tmp_path):
     (folder_of_text / "large.txt").write_text("one line of very many characters " * 7000)
-    argv = [sys.executable, ROOT / "data/text/prepare.py", folder_of_text, "--shard_size=50000"]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # a shard with large.txt has more
+    argv = [sys.executable, ROOT / "data/text/prepare.py", folder_of_text, "--chunk_size=50000"]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # train.bin has more
     run = subprocess.run([*argv, f"--out_dir={tmp_path / 'full'}"], preexec_fn=limit, capture_output=True, text=True)
     assert run.returncode == 1 and "Traceback" not in run.stderr
     assert f"error: {tmp_path / 'full'}/" in run.stderr.splitlines()[-1] and ".bin cannot be written" in run.stderr
@@ -260,20 +261,17 @@ def test_a_process_waits_for_another_one_that_makes_the_same_folder(tmp_path):
 @pytest.fixture
 def corpus(tmp_path):
     texts = [[f"document {i} " * (1 + i % 7) for i in range(400)]]
-    return write(tmp_path / "out", texts, "--shard_size=3000", "--val_fraction=0.1")
+    return write(tmp_path / "out", texts, "--chunk_size=3000", "--val_fraction=0.1")
 
 
-def test_rows_are_the_shards_end_to_end(corpus):
+def test_rows_are_the_tokens_of_the_file(corpus):
     for split in "train", "val":
-        number = lambda path: int("0" + "".join(filter(str.isdigit, path.name)))
-        files = sorted(corpus.glob(f"{split}*.bin"), key=number)
-        ids = np.concatenate([np.fromfile(path, "<u2") for path in files]).astype(np.int64)
+        ids = np.fromfile(corpus / f"{split}.bin", "<u2").astype(np.int64)
         stream = getattr(tokens.load(corpus), split)
-        assert len(stream) == len(ids) and len(files) > 3
+        assert len(stream) == len(ids)
         starts = np.random.default_rng(0).integers(len(ids) - 500, size=40)
         for length in 1, 500:
             assert (stream.rows(starts, length) == ids[starts[:, None] + np.arange(length)]).all()
-        assert (stream.rows(np.array([0]), len(ids)) == ids).all()
 
 
 def edit_meta(folder, **changes):
@@ -282,15 +280,15 @@ def edit_meta(folder, **changes):
 
 
 UNCLEAR = "cannot be understood: move .* away and run python data/"
-CUT = "bytes of train.1.bin, not .*delete it and run python data/test/prepare.py --shard_size=3000"
+CUT = "bytes of train.bin, not .*delete it and run python data/test/prepare.py --chunk_size=3000"
 
 
 @pytest.mark.parametrize("change, words", [
     (lambda folder: edit_meta(folder, tokenizer="mine"), UNCLEAR),
     (lambda folder: edit_meta(folder, tokens=None), UNCLEAR),
     (lambda folder: (folder / "meta.json").write_text("no json"), UNCLEAR),
-    (lambda folder: os.truncate(folder / "train.1.bin", 100), CUT),
-    (lambda folder: (folder / "train.1.bin").unlink(), CUT),
+    (lambda folder: os.truncate(folder / "train.bin", 100), CUT),
+    (lambda folder: (folder / "train.bin").unlink(), CUT),
     (lambda folder: (folder / "meta.json").unlink(), "holds no token files: pass .*; of your own text data/text/prep"),
     (shutil.rmtree, "has no finished token files: run python data/NAME/prepare.py --out_dir=/"),
 ])
@@ -310,7 +308,7 @@ def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(fold
 
 
 def test_a_touched_or_copied_file_has_not_changed_and_one_with_other_bytes_has(corpus):
-    opened, path = tokens.load(corpus), corpus / "train.1.bin"
+    opened, path = tokens.load(corpus), corpus / "train.bin"
     opened.check()
     os.utime(path, (1, 1))
     opened.check()
@@ -322,13 +320,13 @@ def test_a_touched_or_copied_file_has_not_changed_and_one_with_other_bytes_has(c
     path.write_bytes(data)
     os.utime(path, (1, 1))
     for check in opened.check, tokens.load(corpus).check:  # during a run, and at the start of the next one
-        with pytest.raises(tokens.DataError, match="another train.1.bin than its meta.json says: delete it and run"):
+        with pytest.raises(tokens.DataError, match="another train.bin than its meta.json says: delete it and run"):
             check()
 
 
 @pytest.mark.parametrize("size", [-2, 2, None])
 def test_a_file_of_another_size_is_noticed_after_it_was_opened(size, corpus):
-    opened, path = tokens.load(corpus), corpus / "train.1.bin"
+    opened, path = tokens.load(corpus), corpus / "train.bin"
     everything = lambda: opened.train.rows(np.array([0]), len(opened.train))
     everything()
     if size is None:
@@ -401,7 +399,7 @@ def test_all_pieces_of_one_of_many_files_are_in_the_same_split_and_the_files_to_
     files = sorted(map(str, tmp_path.glob("*.txt")))
     validated = set()
     for seed in range(4):
-        folder = text.main([*files, f"--seed={seed}", "--val_fraction=0.2", "--shard_size=50000",
+        folder = text.main([*files, f"--seed={seed}", "--val_fraction=0.2", "--chunk_size=50000",
                             f"--out_dir={tmp_path / f'{seed}'}"])
         train, val = split_by_name(folder)
         assert len(documents(folder)["train"]) > 3 * len(train) and not train & val and len(train | val) == 30
