@@ -118,8 +118,8 @@ def plot(table, path):
         for row_of_axes, model in zip(axes, models):
             causal = "decoder" in model
             for axis, (quantity, title) in zip(row_of_axes, QUANTITIES.items()):
-                draw_quantity(axis, table[table.model == model], quantity, figures.colour_of(causal))
-                titles.append(f"{title}, {figures.kind_of(causal)}")
+                draw_quantity(axis, table[table.model == model], quantity, figures.COLOURS[causal])
+                titles.append(f"{title}, {figures.KINDS[causal]}")
             row_of_axes[0].set_ylabel("symmetry, mean over heads")
             row_of_axes[0].legend(frameon=False, fontsize=8, loc="upper left")
         figures.put_titles(axes.flat, titles)

@@ -13,27 +13,17 @@ import pandas as pd
 from data.results.runs import replacing, require
 from data.results.tables import GAMMA, SCORES, band, quartiles
 
-ENCODER, DECODER, UNKNOWN = "#2166ac", "#8e3b9e", "0.5"
-SHADES = {False: "Blues", True: "Purples", None: "Greys"}  # by causal
+# By causal, which is None if it is not known.
+KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
+COLOURS = {False: "#2166ac", True: "#8e3b9e", None: "0.5"}
+ENCODER, DECODER = COLOURS[False], COLOURS[True]
+SHADES = {False: "Blues", True: "Purples", None: "Greys"}
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 LETTERS = [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)]  # a, ..., aa
 
 
 # ---- colours and panels ------------------------------------------------------------------------------------------
-
-
-def kind_of(causal):
-    """What a network is. causal: None if it is not known."""
-    if causal is None:
-        return "causal unknown"
-    return "decoder" if causal else "encoder"
-
-
-def colour_of(causal):
-    if causal is None:
-        return UNKNOWN
-    return DECODER if causal else ENCODER
 
 
 def shades(causal):
@@ -44,8 +34,8 @@ def shades(causal):
     for i, is_causal in enumerate(causal):
         n = causal.count(is_causal)
         nth = causal[:i].count(is_causal)  # how many of its kind come before it
-        alone = n == 1
-        colours.append(colour_of(is_causal) if alone else colormaps[SHADES[is_causal]](0.45 + 0.5 * nth / (n - 1)))
+        shade = colormaps[SHADES[is_causal]]
+        colours.append(shade(0.45 + 0.5 * nth / (n - 1)) if n > 1 else COLOURS[is_causal])
     return colours
 
 
@@ -160,7 +150,7 @@ def plot_models(summaries, path):
         first = panels[0]
         facts = [summary.facts for summary in summaries.values()]
         for causal in dict.fromkeys(its.causal for its in facts):  # each once, in their order
-            first.plot([], [], "o", color=colour_of(causal), label=kind_of(causal))
+            first.plot([], [], "o", color=COLOURS[causal], label=KINDS[causal])
         for modality in dict.fromkeys(its.modality for its in facts):
             first.plot([], [], MARKERS[modality], color="0.6", label=modality)
         name_null(first)
@@ -178,7 +168,7 @@ def draw_summary(axis, number, summary, score):
         axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
     found = summary.quartiles(score)
     draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker=MARKERS[summary.facts.modality],
-             color=colour_of(summary.facts.causal))
+             color=COLOURS[summary.facts.causal])
     axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
 
 
@@ -209,7 +199,7 @@ def plot_model(result, path):
         for axis, score in (left, "symmetry"), (right, "directionality"):
             put_null(axis, score, first.n, first.r, first.gamma)
             for (stack, facts), colour in zip(result.facts.items(), colours):
-                label = f"{stack or plain(Path(last.model).name)} ({kind_of(facts.causal)})"
+                label = f"{stack or plain(Path(last.model).name)} ({KINDS[facts.causal]})"
                 draw_layers(axis, rows[rows["stack"] == stack], score, colour, label)
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, rows["layer"].max() + 0.5))

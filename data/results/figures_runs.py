@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from data.results import compare
-from data.results.figures import (DECODER, ENCODER, OTHERS, colour_of, draw_quartiles, figure, layer_colour, plain,
+from data.results.figures import (COLOURS, DECODER, ENCODER, OTHERS, draw_quartiles, figure, layer_colour, plain,
                                   put_legend, put_null, put_titles, put_zero, share_limits, short)
 from data.results.records import Trajectory
 from data.results.tables import SCORES
@@ -219,7 +219,7 @@ def plot_trajectories(trajectories, arms, path):
         for row, score in zip(axes, SCORES):
             for axis, (title, shown) in zip(row, columns.items()):
                 for run in shown:
-                    style = of_ours.get(run.name, dict(color=colour_of(run.causal)))
+                    style = of_ours.get(run.name, dict(color=COLOURS[run.causal]))
                     draw_quartiles(axis, run.steps, getattr(run, score), label=plain(run.name), **style)
                 put_zero(axis)
                 axis.set_title(title, fontsize=7, loc="left")

@@ -5,7 +5,7 @@ purple a decoder; if there are several, they go from light to dark.
 
 import numpy as np
 
-from data.results.figures import (DECODER, MARKERS, colour_of, draw_bar, draw_quartiles, figure, kind_of, layer_colour,
+from data.results.figures import (COLOURS, DECODER, KINDS, MARKERS, draw_bar, draw_quartiles, figure, layer_colour,
                                   name_null, put_legend, put_null, put_parameters, put_titles, put_zero, shades,
                                   share_limits, short)
 from data.results.runs import require
@@ -133,7 +133,7 @@ def draw_pair(axis, pair, score):
     put_null(axis, score, layer.n, layer.r, layer.gamma)
     for one in pair:
         causal = one.member.causal
-        axis.plot(one.depth(), one.layers[score], ".-", color=colour_of(causal), label=kind_of(causal))
+        axis.plot(one.depth(), one.layers[score], ".-", color=COLOURS[causal], label=KINDS[causal])
     put_zero(axis)
     axis.set_xlabel("relative depth")
 
@@ -162,8 +162,8 @@ def draw_switched(axis, switched, score):
         x += 0.15 if now.member.causal else -0.15  # so that arrows up and down do not hide each other
         begin = origin.layers[score].median()
         end = now.layers[score].median()
-        colour = colour_of(now.member.causal)
-        axis.plot(x, begin, "o", ms=5, color=colour_of(origin.member.causal))
+        colour = COLOURS[now.member.causal]
+        axis.plot(x, begin, "o", ms=5, color=COLOURS[origin.member.causal])
         axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
         axis.annotate("", (x, end), (x, begin), arrowprops=dict(arrowstyle="-|>", color=colour, shrinkA=3, shrinkB=3))
     put_zero(axis)
@@ -181,7 +181,7 @@ def draw_dose(axis, dose, score):
         bars = [quartiles(one.layers[score]) for one in members]
         axis.plot(doses, [median for _, median, _ in bars], color=line_colour, label=f"dose, size {size}", zorder=1)
         for one, bar in zip(members, bars):
-            draw_bar(axis, one.member.dose, bar, marker="o", ms=4, lw=1, color=colour_of(one.member.causal))
+            draw_bar(axis, one.member.dose, bar, marker="o", ms=4, lw=1, color=COLOURS[one.member.causal])
     put_zero(axis)
     axis.set_xlabel(counted)
 
@@ -216,7 +216,7 @@ def plot_pretrained(models, ours, path):
 def draw_model(axis, model, summary, score):
     """One stack in the panel of a score. summary: of our scores; None if we have none."""
     x, median, causal = int(model["params"]), float(model[score]), model["causal"] == "1"
-    style = dict(color=colour_of(causal), marker=MARKERS[model["modality"]], ms=5)
+    style = dict(color=COLOURS[causal], marker=MARKERS[model["modality"]], ms=5)
     if summary is None:
         found = [float(model[name]) for name in (f"{score}_q1", score, f"{score}_q3")]
     else:
@@ -225,14 +225,14 @@ def draw_model(axis, model, summary, score):
         axis.plot(x, median, mfc="white", mew=0.8, ls="", **style)
     draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, **style)
     if is_miscoloured(model):
-        axis.plot(x, median, "o", ms=9, mfc="none", mec=colour_of(not causal))
+        axis.plot(x, median, "o", ms=9, mfc="none", mec=COLOURS[not causal])
     if model["matrix"] in CROSSES:
         axis.plot(x, median, CROSSES[model["matrix"]], color="black", ms=8, mew=0.9, zorder=4)
 
 
 def put_key(axis, ours):
     for causal, text in (False, "encoder: every token sees all"), (True, "decoder: a token sees\nthose before it"):
-        axis.plot([], [], "o", color=colour_of(causal), label=text)
+        axis.plot([], [], "o", color=COLOURS[causal], label=text)
     for modality, marker in MARKERS.items():
         axis.plot([], [], marker, ls="", color="0.6", label=modality)
     if ours:
