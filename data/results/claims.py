@@ -161,6 +161,8 @@ def draw(claims, path):
             axis.set(yticks=range(len(rows)), yticklabels=[claim.setting for claim in rows])
             axis.set(ylim=(len(rows) - 0.5, -0.5), xlabel="difference of losses [nats/token]")
             axis.set_title(textwrap.fill(question, 42), fontsize=9)
+        for empty in axes.flat[len(questions) :]:
+            empty.axis("off")
         axes.flat[0].set_xlabel("difference of losses [nats/token]; full: p < 0.05; encoders blue, decoders purple")
 
 
