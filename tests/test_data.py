@@ -368,7 +368,7 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     marked = {name: f"\ufeff{name} 漢字".encode(name) for name in ("utf-16-le", "utf-16-be")}
     files = {"a.txt": b"crlf\r\nnul \0 kept", "deep/b.md": b"latin \xe9\xff1", "deep/f": "é".encode() * 9,
              "empty": b"", ".git/c": b"hidden", "d.bin": bytes(range(256)) * 40, "e": b"text\0" * 900,
-             "m.txt": "\ufeffmark".encode()} | marked
+             "package.json": b"{}", "m.txt": "\ufeffmark".encode()} | marked
     for name, data in files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
@@ -377,7 +377,7 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     expected = ["crlf\r\nnul \0 kept", "latin \ufffd\ufffd1", "é" * 9, "mark", "utf-16-le 漢字", "utf-16-be 漢字"]
     assert texts_in(folder) == encoded(expected)
     printed = capsys.readouterr().out
-    assert "2 binary files left out" in printed and "2 U+FFFD" in printed and "b.md" in printed
+    assert "3 files left out that are binary, or tables: " in printed and "2 U+FFFD" in printed and "b.md" in printed
     before = contents(folder)
     text.main([str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}"])  # its token files are no text
     assert contents(folder) == before

@@ -7,11 +7,11 @@ Your own text: files, and folders with all that is in and below them.
 A file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or anywhere
 after 16 times as many). So even a single file gives documents to train and to validate on. If there are so many files
 that --val_fraction of them is at least one, each goes to one split as a whole. Text is UTF-8, or UTF-16 if a byte-order
-mark says so; bytes that cannot be decoded become U+FFFD. Binary files (one NUL in 500 bytes) are left out, and so is
-what is hidden in a folder.
+mark says so; bytes that cannot be decoded become U+FFFD. Binary files (one NUL in 500 bytes) and tables are left out, and
+so is what is hidden in a folder.
 
 With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow, which datasets.save_to_disk
-writes. What is no table is left out.
+writes. What is no table is left out. Without --column, what is mostly tables is refused.
 """
 
 import codecs
@@ -71,20 +71,25 @@ def read(path, note):
 
 
 def choose(files, column):
-    """The files to read: with a column the tables, else the text. DataError if there are tables and no column."""
+    """The files to read: with a column the tables, else the text. DataError if it is mostly tables, and no column."""
     tables = [file for file in files if file.suffix.lower() in TABLES]
-    if tables and not column:
-        raise DataError(f"tables, not text: {writer.some(tables)}; --column=NAME says which column is the text")
+    others = [file for file in files if file not in tables]
     if column:
         chosen = [file for file in tables if file.name not in BESIDE_ARROW]
-        kind = "files that are no tables"
+        kind = "that are no tables"
     else:
-        chosen = [file for file in files if encoding(file) is not None]
-        kind = "binary files"
+        if n_bytes(tables) > n_bytes(others):
+            raise DataError(f"tables, not text: {writer.some(tables)}; --column=NAME says which column is the text")
+        chosen = [file for file in others if encoding(file) is not None]
+        kind = "that are binary, or tables"
     left_out = sorted(set(files) - set(chosen))
     if left_out:
-        print(f"{len(left_out):,} {kind} left out: {writer.some(left_out)}")
+        print(f"{len(left_out):,} files left out {kind}: {writer.some(left_out)}")
     return [str(file) for file in chosen if file.stat().st_size > 0]
+
+
+def n_bytes(files):
+    return sum(file.stat().st_size for file in files)
 
 
 def main(argv=None):
