@@ -2,8 +2,8 @@
 Writes token files, for every data/NAME/prepare.py. data/tokens.py describes the files, and reads them.
 
 A corpus is a list of parts (files or URLs), and each part is read as a sequence of documents (str). About 100 MB of
-documents, a chunk, are read at a time. They are encoded, shuffled, divided into the two splits, and added to the file of
-each.
+documents, a chunk, are read at a time. They are encoded, shuffled, divided into the two splits, and added to the file
+of each.
 
 progress.json says which documents are in the files so far. A script that was stopped, however hard, goes on from there
 and ends with the same bytes. Memory is bounded by the size of a chunk.
