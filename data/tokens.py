@@ -67,20 +67,18 @@ class Stream:
         self.crc32 = meta["crc32"][split]
         self.stamp = None  # time and inode that the file had when its bytes were checked
         check_size(self.path, self.n_tokens, meta)
-        self.file = open(self.path, "rb", buffering=0)
 
     def __len__(self):
         return self.n_tokens
 
     def rows(self, starts, length):
         """`length` tokens from each of `starts` (B,): (B, length) int64. DataError if the file was cut."""
+        check_size(self.path, self.n_tokens, self.meta)
         rows = np.empty((len(starts), length), self.meta["dtype"])
-        for row, start in zip(rows, starts.tolist()):
-            # Not a memmap: if the file has become shorter, reading beyond its end would kill the process (SIGBUS).
-            read = os.pread(self.file.fileno(), row.nbytes, start * row.itemsize)
-            if len(read) < row.nbytes:
-                check_size(self.path, self.n_tokens, self.meta)
-            row[:] = np.frombuffer(read, row.dtype)
+        # Not a memmap: if the file became shorter, reading beyond its end would kill the process (SIGBUS).
+        with open(self.path, "rb", buffering=0) as file:
+            for row, start in zip(rows, starts.tolist()):
+                row[:] = np.frombuffer(os.pread(file.fileno(), row.nbytes, start * row.itemsize), row.dtype)
         return rows.astype(np.int64)
 
     def check(self):
