@@ -14,7 +14,6 @@ The last part reads the authors' own runs, as they published them (csv/published
     trajectories.csv   symmetry and directionality of every layer: Figures 3, S3, S4
 """
 
-import csv
 import io
 import json
 from dataclasses import asdict
@@ -27,58 +26,54 @@ import pandas
 from config import TrainConfig
 from config.__main__ import parse_comparison
 from data.results.runs import HOW, LOG_COLUMNS, SCORES_COLUMNS, RunError, read, read_config, replacing, require
+from data.results.tables import SCORES
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
-BY_LAYER = ["symmetry", "directionality"]  # scores kept of every layer as well, in columns symmetry_0, symmetry_1, ...
 DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
+LOGGED_EVERY = 200  # updates; a row of the authors' losses is the mean over those since the row before
+SYMMETRIC = "--symmetric-init"  # how the name of a run of theirs ends that starts from W_k = W_q
 
 
 class Record(NamedTuple):
-    """One run, finished or not. train_loss is nan at step 0, and update_symmetry at the first scores."""
+    """A run of train.py, finished or not; or one of the authors' runs, of which we have the scores of layers only."""
 
     arm: str
     seed: int
     config: dict
-    table: pandas.DataFrame  # its rows in the file of a comparison, by step. All that follows is taken from it
-    eval_steps: np.ndarray  # the steps of evaluations, (E,)
-    train_loss: np.ndarray  # (E,) [nats/token]
-    val_loss: np.ndarray  # (E,) [nats/token]
-    steps: np.ndarray  # the steps at which scores were written, (S,)
-    medians: dict  # name of MEDIANS -> median over layers, (S,)
-    layers: dict  # name of BY_LAYER -> (S, L)
+    table: pandas.DataFrame  # its rows in the file of a comparison, by step; nan where a step has no loss, or no score
+
+    def curve(self, column):
+        """A column of the table at those steps that have it: a Series by step."""
+        return self.table[column].dropna()
+
+    def last(self, column):
+        return self.curve(column).iloc[-1]
+
+    def layers(self, score):
+        """One of SCORES, at those steps that have it: a DataFrame (S, L) by step."""
+        return self.table[[f"{score}_{layer}" for layer in range(self.config["n_layer"])]].dropna(how="all")
 
 
 def columns(n_layer):
-    """The columns of a table: two of losses, then scores."""
-    by_layer = [f"{name}_{layer}" for layer in range(n_layer) for name in BY_LAYER]
+    """The columns of a table: two of losses [nats/token], then scores. Those of SCORES are kept of every layer, too."""
+    by_layer = [f"{score}_{layer}" for layer in range(n_layer) for score in SCORES]
     return ["train_loss", "val_loss", *MEDIANS, "symmetry_std", *by_layer]  # of symmetry over heads, mean over layers
 
 
 def record_of_table(arm, seed, config, table):
     """A Record from its rows in the file of a comparison. ValueError, KeyError: they are damaged."""
-    n_layer = config["n_layer"]
-    table = table[columns(n_layer)].astype(float).round(DIGITS)
-    table = table.sort_index()  # a spreadsheet may have sorted its rows in another way
-    evaluated = table[table["val_loss"].notna()]
-    scored = table[table["symmetry"].notna()]
-    if evaluated.empty or scored.empty:
+    table = table[columns(config["n_layer"])].astype(float).round(DIGITS)
+    record = Record(arm, seed, config, table.sort_index())  # a spreadsheet may have sorted its rows in another way
+    if record.curve("val_loss").empty or record.curve("symmetry").empty:
         raise ValueError(f"no loss or no score of {arm}, seed {seed}")
-    layers = {}
-    for name in BY_LAYER:
-        layers[name] = scored[[f"{name}_{layer}" for layer in range(n_layer)]].to_numpy()  # (S, L)
-    return Record(
-        arm=arm,
-        seed=seed,
-        config=config,
-        table=table,
-        eval_steps=evaluated.index.to_numpy(),
-        train_loss=evaluated["train_loss"].to_numpy(),
-        val_loss=evaluated["val_loss"].to_numpy(),
-        steps=scored.index.to_numpy(),
-        medians={name: scored[name].to_numpy() for name in MEDIANS},
-        layers=layers,
-    )
+    return record
+
+
+def by_layer(rows):
+    """A row for each step and layer -> a row for each step, with columns such as symmetry_0."""
+    table = rows.pivot(index="step", columns="layer", values=SCORES)
+    return table.set_axis([f"{score}_{layer}" for score, layer in table.columns], axis="columns")
 
 
 # ---- the folder of a run -----------------------------------------------------------------------------------------
@@ -97,10 +92,8 @@ def read_run(folder):
     of_heads = scores[scores["head"].notna()]
     medians = of_layers.groupby("step")[MEDIANS].median()
     spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
-    by_layer = of_layers.pivot(index="step", columns="layer", values=BY_LAYER)  # a column for each (score, layer)
-    by_layer.columns = [f"{name}_{layer}" for name, layer in by_layer.columns]
-    parts = [log.set_index("step"), medians, spread.groupby("step").mean().rename("symmetry_std"), by_layer]
-    table = pandas.concat(parts, axis="columns")
+    spread = spread.groupby("step").mean().rename("symmetry_std")
+    table = pandas.concat([log.set_index("step"), medians, spread, by_layer(of_layers)], axis="columns")
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
     return record_of_table(arm, config["seed"], config, table)
 
@@ -177,82 +170,24 @@ def read_comparison(path):
 
 # ---- the authors' runs -----------------------------------------------------------------------------------------------
 
-LOGGED_EVERY = 200  # updates; a row of losses is the mean over those since the row before
-TRAJECTORIES = ["run", "step", "layer", "symmetry", "directionality"]  # the first line of trajectories.csv
-N_LAYER = {"bert_small": 4, "bert": 12}  # by the first part of a run's name
-SYMMETRIC = "--symmetric-init"  # how the name of a run ends that starts from W_k = W_q
+
+def read_published(path):
+    """A file of theirs -> losses {name: a Series by step}, trajectories {name: [its Record]}; one of them is empty."""
+    try:
+        table = pandas.read_csv(path)
+        if list(table.columns) == ["run", "step", "layer", *SCORES]:
+            return {}, {name: [trajectory(name, rows)] for name, rows in table.groupby("run", sort=False)}
+        for name in table:
+            if "--" not in name:
+                raise ValueError(f"a column {name}, and no published run is called {name}")
+        table.index = LOGGED_EVERY * np.arange(1, len(table) + 1)
+        return dict(table.items()), {}
+    except ValueError as e:
+        raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published: it has {e}; "
+                       "for a run of train.py, give its folder") from e
 
 
-class Trajectory(NamedTuple):
-    """The scores of one of their runs: bert_small--encoder--jigsaw has 4 layers, bert--decoder--wikipedia 12."""
-
-    name: str
-    n_layer: int
-    causal: bool
-    corpus: str
-    steps: np.ndarray  # (S,)
-    symmetry: np.ndarray  # (S, L)
-    directionality: np.ndarray  # (S, L)
-
-
-class CsvFiles(NamedTuple):
-    """What is in the authors' CSV files that were given to analyze.py --runs."""
-
-    curves: dict  # name of a published run -> (steps, training loss)
-    trajectories: list  # of Trajectory
-
-
-def read_csv_files(paths):
-    """Read files of both kinds; the first line tells which kind a file is. RunError: a file is neither."""
-    found = CsvFiles({}, [])
-    for path in paths:
-        try:
-            with open(path, newline="") as f:
-                header = next(csv.reader(f), [])
-            if header == TRAJECTORIES:
-                found.trajectories.extend(read_trajectories(path))
-            else:
-                found.curves.update(read_curves(path))
-        except (KeyError, TypeError, ValueError, csv.Error) as e:  # TypeError: a line that is cut short
-            raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published: it has {e}; "
-                           "for a run of train.py, give its folder") from e
-    return found
-
-
-def read_trajectories(path):
-    """-> a list of Trajectory, in the order of the file."""
-    scores = {}  # run -> step -> (symmetry, directionality) of each layer
-    with open(path, newline="") as f:
-        for row in csv.DictReader(f):
-            steps = scores.setdefault(row["run"], {})
-            layers = steps.setdefault(int(row["step"]), [])  # layers follow one another
-            layers.append((float(row["symmetry"]), float(row["directionality"])))
-    trajectories = []
-    for name, steps in scores.items():
-        model, kind, corpus = name.split("--")
-        values = np.array(list(steps.values()))  # (S, L, 2)
-        trajectories.append(Trajectory(
-            name=name,
-            n_layer=N_LAYER[model],
-            causal=kind == "decoder",
-            corpus=corpus,
-            steps=np.array(list(steps)),
-            symmetry=values[:, :, 0],
-            directionality=values[:, :, 1],
-        ))
-    return trajectories
-
-
-def read_curves(path):
-    """Training losses, a column per run and a row every LOGGED_EVERY updates -> {name: (steps, loss)}."""
-    with open(path, newline="") as f:
-        names, *rows = csv.reader(f)
-    for name in names:
-        if name.split("--")[0] not in N_LAYER:
-            raise ValueError(f"a column {name}, and no published run is called {name}")
-    curves = {}
-    for name, column in zip(names, zip(*rows)):
-        loss = np.array([float(cell or "nan") for cell in column])
-        steps = LOGGED_EVERY * np.arange(1, len(loss) + 1)
-        curves[name] = (steps, loss)
-    return curves
+def trajectory(name, rows):
+    """The Record of a run such as bert_small--encoder--jigsaw; bert_small has 4 layers, bert 12."""
+    _, kind, _ = name.split("--")
+    return Record(name, 1, dict(n_layer=rows["layer"].nunique(), causal=kind == "decoder"), by_layer(rows))
