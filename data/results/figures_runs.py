@@ -67,13 +67,11 @@ def share_axes(axes, score):
 
 def styles(arms):
     """{arm: dict(color, ls)}"""
-    pairs = ((colour, dash) for dash in itertools.cycle(DASHES) for colour in OTHERS)
-    first = {False: ENCODER, True: DECODER}
+    others = itertools.cycle(itertools.product(DASHES, OTHERS))
+    first = {False: ("-", ENCODER), True: ("-", DECODER)}
     found = {}
     for name, records in arms.items():
-        colour, dash = first.pop(records[0].config["causal"], None), "-"
-        if colour is None:
-            colour, dash = next(pairs)
+        dash, colour = first.pop(records[0].config["causal"], None) or next(others)
         found[name] = dict(color=colour, ls=dash)
     return found
 
@@ -102,20 +100,16 @@ def plot_run(record, path):
 # ---- a comparison ------------------------------------------------------------------------------------------------
 
 
-def plot_runs(arms, outcomes, level, curves, path):
+def plot_runs(arms, outcomes, level, path):
     """
-    Figures 3 and S5: losses and scores over the steps.
-
-    outcomes: from compare.find_outcomes. level: the loss that is marked, or None. curves: {name: a Series of losses},
-    drawn in grey under the losses.
+    Figures 3 and S5: losses and scores over the steps. outcomes: from compare.find_outcomes. level: the loss that is
+    marked, or None.
     """
     style = styles(arms)
     config = next(iter(arms.values()))[0].config
     has_one_task = outcomes["baseline"].nunique() == 1
     with figure(path, [1.2, 1, 1.2, 1.2] if has_one_task else [1, 1, 1]) as axes:
         loss, *ends, symmetry, directionality = axes[0]
-        for curve in curves.values():
-            loss.plot(curve, color="0.75", lw=0.8, zorder=0)
         draw_losses(loss, arms, style, level)
         titles = ["validation loss, of several tasks"]
         if has_one_task:

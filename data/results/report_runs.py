@@ -47,7 +47,7 @@ def report_runs(args):
     arms, baseline_of = choose(compare.pool(ours), args.arms, args.baseline)
     if args.csv:
         require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
-        if Path(args.csv).exists() and Path(args.csv).stat().st_size > 0:
+        if Path(args.csv).exists():
             records.require_no_others(args.csv, arms)
     if curves:
         show(curves_table(curves))
@@ -67,25 +67,25 @@ def report_runs(args):
     if args.csv:
         records.write_comparison(args.csv, arms)
     if args.plot:
-        draw_runs(counted, outcomes, level, curves, trajectories, Path(args.plot))
+        draw_runs(counted, outcomes, level, trajectories, Path(args.plot))
 
 
 def choose(arms, names, baseline):
     """The arms with these names (None: all), sorted, and {arm: its baseline}. baseline: the chosen one, or None."""
-    for name in [*(names or []), *([baseline] if baseline else [])]:
+    asked = names or list(arms)
+    for name in asked if baseline is None else [*asked, baseline]:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
-    names = names or list(arms)
-    require(baseline is None or baseline in names, f"--baseline={baseline} is none of --arms: add it there")
-    baseline_of = compare.find_baselines({name: arms[name] for name in names}, baseline)
+    require(baseline is None or baseline in asked, f"--baseline={baseline} is none of --arms: add it there")
+    baseline_of = compare.find_baselines({name: arms[name] for name in asked}, baseline)
     return {name: arms[name] for name in baseline_of}, baseline_of
 
 
-def draw_runs(arms, outcomes, level, curves, trajectories, path):
+def draw_runs(arms, outcomes, level, trajectories, path):
     """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
     if trajectories:
         figures_runs.plot_trajectories(trajectories, arms, path)
     elif arms:
-        figures_runs.plot_runs(arms, outcomes, level, curves, path)
+        figures_runs.plot_runs(arms, outcomes, level, path)
     else:
         raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")
     figures_runs.plot_layers(trajectories | arms, path.with_stem(path.stem + "_layers"))
