@@ -36,21 +36,24 @@ SIGNIFICANT = 0.05
 
 def find_claims():
     """
-    The rows of claims.csv that are shown, and what came of them: a DataFrame. Its columns are those of the file, causal,
-    what compare.compare_pairs returns, with Holm's p for the family, and p_alone, of this comparison alone.
+    The rows of claims.csv that are shown, and what came of them: a DataFrame with the columns of that file, and those
+    of find_claim.
     """
     claims = pandas.read_csv(HERE / "csv" / "claims.csv", keep_default_na=False)
-    claims = claims.join(pandas.DataFrame([find_claim(row) for row in claims.itertuples()]))
+    found = pandas.DataFrame([find_claim(row) for row in claims.itertuples()])
+    claims = claims.join(found)
     claims["p_alone"] = claims["p"]
+    # Those that are not shown were tried as well, and count.
     claims["p"] = claims.groupby("family")["p_alone"].transform(compare.holm)
     return claims[claims["question"] != ""]
 
 
 def find_claim(row):
-    """What came of a row of claims.csv, as a dict."""
+    """What came of a row of claims.csv: causal, and what compare.compare_pairs returns."""
     arms = read_arms(row.files)
     ours, theirs = compare.finished(arms[row.arm]), compare.finished(arms[row.baseline])
-    return dict(causal=ours[0].config["causal"]) | compare.compare_pairs(compare.pairs_of(ours, theirs), row.measure)
+    found = compare.compare_pairs(compare.pairs_of(ours, theirs), row.measure)
+    return found | dict(causal=ours[0].config["causal"])
 
 
 @functools.cache  # most files stand in many rows
@@ -88,7 +91,8 @@ def row_of(claim):
     if claim.measure == "val_loss":
         saved = f"{claim.speed_up:.0%}" if math.isfinite(claim.speed_up) else "loss not reached"
     p = f"**{claim.p:.3f}**" if claim.p < SIGNIFICANT else f"{claim.p:.3f}"
-    return f"| {claim.setting} | {claim.n_pairs} | {claim.difference:+.3f} [{low:+.3f}, {high:+.3f}] | {p} | {saved} |"
+    difference = f"{claim.difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"| {claim.setting} | {claim.n_pairs} | {difference} | {p} | {saved} |"
 
 
 def summary(claims):
@@ -98,9 +102,9 @@ def summary(claims):
     lost = losses[is_significant & ~false_discoveries(losses["p_alone"])]
     n_in_all = (compare.holm(losses["p_alone"]) < SIGNIFICANT).sum()
     note = f" (not: {'; '.join(lost['setting'])})" if len(lost) else ""
-    return (f"Of {len(losses)} differences of losses {is_significant.sum()} are significant. Over all {len(losses)} at "
-            f"once, {is_significant.sum() - len(lost)} of these hold at a false-discovery rate of 5 %{note}, and "
-            f"{n_in_all} after Holm's correction.\n")
+    n, n_found = len(losses), is_significant.sum()
+    return (f"Of {n} differences of losses {n_found} are significant. Over all {n} at once, {n_found - len(lost)} of "
+            f"these hold at a false-discovery rate of 5 %{note}, and {n_in_all} after Holm's correction.\n")
 
 
 def readme_text(claims):

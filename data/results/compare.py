@@ -38,7 +38,8 @@ def pool(paths):
     """Folders of runs, and files of comparisons -> {arm: its records}. RunError if two of one name are not one arm."""
     arms = {}
     for path in paths:
-        for record in read_comparison(path) if Path(path).is_file() else [read_run(path)]:
+        records = read_comparison(path) if Path(path).is_file() else [read_run(path)]
+        for record in records:
             others = arms.setdefault(record.arm, [])
             for other in others:
                 require_same_arm(record, other)
@@ -85,7 +86,7 @@ def is_plain(config):
 
 
 def finished(records):
-    return [record for record in records if record.curve("val_loss").index[-1] == record.config["max_iters"]]
+    return [record for record in records if record.last_step() == record.config["max_iters"]]
 
 
 def counted(records):
@@ -102,13 +103,13 @@ def smooth(loss):
 
 
 def first_step(loss, target):
-    """The first step at which the loss is at or below the target. inf, later than any step, if it never is."""
+    """The first step at which the loss is at or below the target; inf, later than any, if it never is."""
     reached = loss.index[loss <= target]
     return float(reached[0]) if len(reached) else math.inf
 
 
 def leaving_step(record, level):
-    """The first step at which the smoothed loss is at or below the level: the run has left the plateau. inf: never."""
+    """The first step at which the smoothed loss is at or below the level: the run has left the plateau."""
     return first_step(smooth(record.curve("val_loss")), level)
 
 
@@ -120,7 +121,8 @@ def speed_up(loss, baseline_loss):
     T = loss.index[-1]
     if T == 0:
         return math.nan
-    return (T - first_step(smooth(loss), target=smooth(baseline_loss).iloc[-1])) / T
+    target = smooth(baseline_loss).iloc[-1]
+    return (T - first_step(smooth(loss), target)) / T
 
 
 # ---- chance ------------------------------------------------------------------------------------------------------
@@ -203,50 +205,46 @@ def pairs_of(records, others):
 
 def compare_pairs(pairs, measure="val_loss"):
     """
-    What an arm gains over its baseline, as a dict. measure: a column of tables, whose values at the end are compared.
-
-    n_pairs; difference: less the baseline's, mean over pairs; interval: the differences that these pairs, by
-    themselves, do not exclude; p: of sign_flip; speed_up: median over pairs, -inf: not reached. nan without a pair.
+    What an arm gains over its baseline, as a dict; nan if there is no pair. measure: a column of tables, whose values
+    at the end are compared.
     """
+    nan = math.nan
     if not pairs:
-        return dict(n_pairs=0, difference=math.nan, interval=(math.nan, math.nan), p=math.nan, speed_up=math.nan)
+        return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan, speed_up=nan)
     differences = np.array([mine.last(measure) - other.last(measure) for mine, other in pairs])
     gains = [speed_up(mine.curve("val_loss"), other.curve("val_loss")) for mine, other in pairs]
-    return dict(n_pairs=len(pairs), difference=differences.mean(), interval=interval(differences),
-                p=sign_flip(differences), speed_up=np.median(gains))
+    return dict(
+        n_pairs=len(pairs),
+        difference=differences.mean(),  # arm less baseline
+        interval=interval(differences),  # what these pairs, by themselves, do not exclude
+        p=sign_flip(differences),
+        speed_up=np.median(gains),  # -inf: not reached
+    )
 
 
 def find_outcomes(arms, baseline_of, level):
     """
-    What came of each arm: a DataFrame with a row for each, in the order of baseline_of. level: a loss [nats/token].
-
-        name, baseline   of the arm; a baseline is its own
-        losses           at the end of each run that counts [nats/token]; `counted` says which do
-        first_steps      of each run, the first at which the smoothed loss is at or below the level; inf: never
-        symmetry, directionality    at the end, median over layers, mean over seeds
-        update_symmetry  median over layers, then over the run, mean over seeds
-        n_unfinished     runs that have not finished
-        n_pairs, difference, interval, p, speed_up    as compare_pairs returns them; of a baseline as without a pair
-        p_step           of sign_flip_of_ranks of first_steps
-
-    p and p_step are corrected for the number of arms.
+    What came of each arm: a DataFrame with a row for each, in the order of baseline_of, which is of find_baselines.
+    level: a loss [nats/token]. p, of losses, and p_step, of first steps, are corrected for the number of arms.
     """
     rows = []
     for name, baseline in baseline_of.items():
         records = counted(arms[name])
+        # A baseline has no pairs with itself.
         pairs = pairs_of(records, counted(arms[baseline])) if name != baseline else []
+        row = dict(name=name, baseline=baseline) | compare_pairs(pairs)
+        # At the end of each run [nats/token].
+        row["losses"] = [record.last("val_loss") for record in records]
+        # Where the smoothed loss of each run comes to the level; inf: never.
+        row["first_steps"] = [leaving_step(record, level) for record in records]
         steps = [(leaving_step(mine, level), leaving_step(other, level)) for mine, other in pairs]
-        rows.append(dict(
-            name=name,
-            baseline=baseline,
-            losses=[record.last("val_loss") for record in records],
-            first_steps=[leaving_step(record, level) for record in records],
-            symmetry=np.mean([record.last("symmetry") for record in records]),
-            directionality=np.mean([record.last("directionality") for record in records]),
-            update_symmetry=np.mean([record.table["update_symmetry"].median() for record in records]),
-            n_unfinished=len(arms[name]) - len(finished(arms[name])),
-            p_step=sign_flip_of_ranks(*zip(*steps)) if steps else math.nan,
-            **compare_pairs(pairs),
-        ))
+        row["p_step"] = sign_flip_of_ranks(*zip(*steps)) if steps else math.nan
+        # Medians over layers, at the end or over the run; then means over seeds.
+        row["symmetry"] = np.mean([record.last("symmetry") for record in records])
+        row["directionality"] = np.mean([record.last("directionality") for record in records])
+        changes = [record.table["update_symmetry"].median() for record in records]
+        row["update_symmetry"] = np.mean(changes)
+        row["n_unfinished"] = len(arms[name]) - len(finished(arms[name]))
+        rows.append(row)
     outcomes = pandas.DataFrame(rows)
     return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))

@@ -111,14 +111,15 @@ def plot_runs(arms, outcomes, level, path):
     with figure(path, [1.2, 1, 1.2, 1.2] if has_one_task else [1, 1, 1]) as axes:
         loss, *ends, symmetry, directionality = axes[0]
         draw_losses(loss, arms, style, level)
+        opacity = 0.1 if len(arms) <= MAX_BANDS else 0
         titles = ["validation loss, of several tasks"]
         if has_one_task:
             titles = ["validation loss", "loss at the end; bar: mean"]
             draw_ends(ends[0], outcomes, style)
         for axis, score in zip([symmetry, directionality], SCORES):
             for name, records in arms.items():
-                opacity = 0.1 if len(arms) <= MAX_BANDS else 0
-                draw_seeds(axis, [record.curve(score) for record in records], opacity, **style[name])
+                medians = [record.curve(score) for record in records]  # over layers
+                draw_seeds(axis, medians, opacity, **style[name])
             put_zero(axis)
             axis.set(xlabel="step")
         put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
@@ -147,7 +148,8 @@ def draw_losses(axis, arms, style, level):
         lowest += [loss.min() for loss in losses]
         highest += [loss.iloc[len(loss) // 8 :].max() for loss in losses]
     low, high = min(lowest), max(highest)
-    axis.set(xlabel="step", ylabel="nats/token", ylim=(low - 0.05 * (high - low), high + 0.1 * (high - low)))
+    margin = high - low
+    axis.set(xlabel="step", ylabel="nats/token", ylim=(low - 0.05 * margin, high + 0.1 * margin))
     if level is not None:
         axis.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
 
@@ -201,7 +203,8 @@ def plot_trajectories(theirs, ours, path):
         for row, score in zip(axes, SCORES):
             for axis, (title, shown) in zip(row, columns.items()):
                 for name, records in shown.items():
-                    steps, values = together([record.layers(score) for record in records])  # (S,), (seeds, S, L)
+                    # (S,), (seeds, S, L)
+                    steps, values = together([record.layers(score) for record in records])
                     style = of_ours.get(name, dict(color=colour_of(records[0].config["causal"])))
                     draw_quartiles(axis, steps, values.mean(0), label=plain(name), **style)
                 put_zero(axis)

@@ -15,6 +15,7 @@ The last part reads the authors' own runs, as they published them (csv/published
 """
 
 import io
+import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -36,35 +37,44 @@ SYMMETRIC = "--symmetric-init"  # how the name of a run of theirs ends that star
 
 
 class Record(NamedTuple):
-    """A run of train.py, finished or not; or one of the authors' runs, of which we have the scores of layers only."""
+    """A run of train.py, finished or not; or one of the authors' runs, of which we have scores of layers only."""
 
     arm: str
     seed: int
     config: dict
-    table: pandas.DataFrame  # its rows in the file of a comparison, by step; nan where a step has no loss, or no score
+    # A row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores at
+    # one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
+    table: pandas.DataFrame
 
     def curve(self, column):
-        """A column of the table at those steps that have it: a Series by step."""
+        """A column at those steps that have it: a Series by step."""
         return self.table[column].dropna()
 
     def last(self, column):
         return self.curve(column).iloc[-1]
 
+    def last_step(self):
+        """How far the run has come: the step of its last evaluation."""
+        return self.curve("val_loss").index[-1]
+
     def layers(self, score):
-        """One of SCORES, at those steps that have it: a DataFrame (S, L) by step."""
-        return self.table[[f"{score}_{layer}" for layer in range(self.config["n_layer"])]].dropna(how="all")
+        """One of SCORES at those steps that have it: a DataFrame (S, L)."""
+        names = [f"{score}_{layer}" for layer in range(self.config["n_layer"])]
+        return self.table[names].dropna(how="all")
 
 
 def columns(n_layer):
-    """The columns of a table: two of losses [nats/token], then scores. Those of SCORES are kept of every layer, too."""
-    by_layer = [f"{score}_{layer}" for layer in range(n_layer) for score in SCORES]
-    return ["train_loss", "val_loss", *MEDIANS, "symmetry_std", *by_layer]  # of symmetry over heads, mean over layers
+    """The columns of a table. Those of SCORES are kept of every layer as well."""
+    losses = ["train_loss", "val_loss"]  # [nats/token]
+    spread = "symmetry_std"  # over the heads of a layer, mean over layers
+    return [*losses, *MEDIANS, spread, *(f"{score}_{layer}" for layer in range(n_layer) for score in SCORES)]
 
 
 def record_of_table(arm, seed, config, table):
     """A Record from its rows in the file of a comparison. ValueError, KeyError: they are damaged."""
     table = table[columns(config["n_layer"])].astype(float).round(DIGITS)
-    record = Record(arm, seed, config, table.sort_index())  # a spreadsheet may have sorted its rows in another way
+    table = table.sort_index()  # a spreadsheet may have sorted its rows in another way
+    record = Record(arm, seed, config, table)
     if record.curve("val_loss").empty or record.curve("symmetry").empty:
         raise ValueError(f"no loss or no score of {arm}, seed {seed}")
     return record
@@ -73,7 +83,8 @@ def record_of_table(arm, seed, config, table):
 def by_layer(rows):
     """A row for each step and layer -> a row for each step, with columns such as symmetry_0."""
     table = rows.pivot(index="step", columns="layer", values=SCORES)
-    return table.set_axis([f"{score}_{layer}" for score, layer in table.columns], axis="columns")
+    table.columns = [f"{score}_{layer}" for score, layer in table.columns]
+    return table
 
 
 # ---- the folder of a run -----------------------------------------------------------------------------------------
@@ -93,7 +104,8 @@ def read_run(folder):
     medians = of_layers.groupby("step")[MEDIANS].median()
     spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
     spread = spread.groupby("step").mean().rename("symmetry_std")
-    table = pandas.concat([log.set_index("step"), medians, spread, by_layer(of_layers)], axis="columns")
+    parts = [log.set_index("step"), medians, spread, by_layer(of_layers)]
+    table = pandas.concat(parts, axis="columns")
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
     return record_of_table(arm, config["seed"], config, table)
 
@@ -112,7 +124,8 @@ def read_numbers(path, header):
 
 def write_comparison(path, arms):
     """arms: {name: its records}"""
-    tables = {(record.arm, record.seed): record.table for records in arms.values() for record in records}
+    records = itertools.chain.from_iterable(arms.values())
+    tables = {(record.arm, record.seed): record.table for record in records}
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
         f.write("\n".join(config_lines(arms)) + "\n")
@@ -123,7 +136,8 @@ def config_lines(arms):
     """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
     configs = {}
     for name, records in arms.items():
-        configs[name] = {key: value for key, value in records[0].config.items() if key not in HOW and key != "seed"}
+        config = records[0].config
+        configs[name] = {key: config[key] for key in config if key not in HOW | {"seed"}}
     first = next(iter(configs.values()))
     shared = {}
     for key, value in first.items():
@@ -144,7 +158,7 @@ def is_comparison(path):
 
 def require_no_others(path, arms):
     """RunError if the comparison at path, which is to be written anew, also has another run than those of arms."""
-    ours = {(record.arm, record.seed) for records in arms.values() for record in records}
+    ours = {(name, record.seed) for name, records in arms.items() for record in records}
     for record in read_comparison(path):
         require((record.arm, record.seed) in ours, f"{path} holds a run of {record.arm} with the seed {record.seed}, "
                                                    "which would be lost: give another --csv")
@@ -154,9 +168,9 @@ def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError if it is damaged."""
     try:
         configs, lines = parse_comparison(path)
+        types = dict(arm=str, seed=int, step=int)
         # An arm may be called NA, which pandas would read as nan.
-        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=dict(arm=str, seed=int, step=int), na_values=[""],
-                                keep_default_na=False)
+        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
         records = []
         for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
             config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)  # a newer key has its default
@@ -172,13 +186,14 @@ def read_comparison(path):
 
 
 def read_published(path):
-    """A file of theirs -> losses {name: a Series by step}, trajectories {name: [its Record]}; one of them is empty."""
+    """A file of theirs -> losses {name: a Series by step}, trajectories {name: [its Record]}; one is empty."""
     try:
         table = pandas.read_csv(path)
         if list(table.columns) == ["run", "step", "layer", *SCORES]:
-            return {}, {name: [trajectory(name, rows)] for name, rows in table.groupby("run", sort=False)}
+            runs = table.groupby("run", sort=False)
+            return {}, {name: [trajectory(name, rows)] for name, rows in runs}
         for name in table:
-            if "--" not in name:
+            if "--" not in name:  # as in bert--encoder--jigsaw
                 raise ValueError(f"a column {name}, and no published run is called {name}")
         table.index = LOGGED_EVERY * np.arange(1, len(table) + 1)
         return dict(table.items()), {}
@@ -190,4 +205,5 @@ def read_published(path):
 def trajectory(name, rows):
     """The Record of a run such as bert_small--encoder--jigsaw; bert_small has 4 layers, bert 12."""
     _, kind, _ = name.split("--")
-    return Record(name, 1, dict(n_layer=rows["layer"].nunique(), causal=kind == "decoder"), by_layer(rows))
+    config = dict(n_layer=rows["layer"].nunique(), causal=kind == "decoder")
+    return Record(name, 1, config, by_layer(rows))

@@ -21,10 +21,12 @@ def report_run(folder):
     run = records.read_run(folder)
     lines = ["layer   symmetry: start     end   directionality: start     end"]
     for layer in range(run.config["n_layer"]):
-        symmetry, directionality = run.curve(f"symmetry_{layer}"), run.curve(f"directionality_{layer}")
-        lines.append(f"{layer:5}         {symmetry.iloc[0]:8.2f}{symmetry.iloc[-1]:8.2f}"
-                     f"                 {directionality.iloc[0]:8.2f}{directionality.iloc[-1]:8.2f}")
-    lines.append(f"validation loss {run.last('val_loss'):.4f} nats/token; picture: {folder}/run.png")
+        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
+        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
+        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
+                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
+    loss = run.last("val_loss")
+    lines.append(f"validation loss {loss:.4f} nats/token; picture: {folder}/run.png")
     return "\n".join(lines)
 
 
@@ -116,10 +118,10 @@ def comparison_table(outcomes, level):
             line[f"passed {level:g}"] = f"{n_passed} of {len(outcome.first_steps)}"
             line["step"] = f"{step:.0f}" if np.isfinite(step) else "not passed"
             line["p (step)"] = "" if is_baseline else p_text(outcome.p_step)
-        low, high = outcome.interval
-        difference = f"{text(outcome.difference, '+.3f')} [{text(low, '+.3f')}, {text(high, '+.3f')}]"
+        numbers = [outcome.difference, *outcome.interval]
+        difference, low, high = [text(x, "+.3f") for x in numbers]
         line["loss"] = f"{np.mean(outcome.losses):.3f}"
-        line["difference [95 %]"] = "baseline" if is_baseline else difference
+        line["difference [95 %]"] = "baseline" if is_baseline else f"{difference} [{low}, {high}]"
         line["p (loss)"] = "" if is_baseline else p_text(outcome.p)
         line["speed-up"] = "" if is_baseline else share(outcome.speed_up)
         line["symmetry"] = text(outcome.symmetry, ".2f")
@@ -158,7 +160,7 @@ def comparison_notes(outcomes, arms):
         if name != baseline and outcome.n_pairs < len(outcome.losses):
             notes.append(f"{name}: {outcome.n_pairs} of its seeds are seeds of {baseline}, and only these are compared")
         if outcome.n_unfinished:
-            behind = min(run.curve("val_loss").index[-1] for run in runs_of_arm)
+            behind = min(run.last_step() for run in runs_of_arm)
             how = "counted as they are" if outcome.n_unfinished == len(runs_of_arm) else "left out"
             notes.append(f"{name}: {outcome.n_unfinished} of its runs have not finished ({how}), one is at {behind}")
     n_pairs = outcomes["n_pairs"].max()
@@ -218,5 +220,8 @@ def ends_table(trajectories, arms):
 
 
 def end_line(name, runs):
-    symmetry, directionality = [np.mean([run.layers(score).iloc[-1].median() for run in runs]) for score in SCORES]
-    return f"{name:31} {symmetry:8.2f}  {directionality:14.2f}"
+    means = []
+    for score in SCORES:
+        ends = [run.layers(score).iloc[-1] for run in runs]  # (L,) each
+        means.append(np.mean([end.median() for end in ends]))
+    return f"{name:31} {means[0]:8.2f}  {means[1]:14.2f}"
