@@ -52,12 +52,9 @@ def test_of_a_level_never_reached_and_of_no_training_at_all_nothing_is_said():
     ([1.0, 2.0, 3.0, 4.0, 5.0], 2 / 32),  # all of one sign: only they and their opposite are as far from 0
     ([-1.0, 2.0, 3.0, 4.0, 5.0], 4 / 32),  # sum 13: one more way is as far, 15, and both turned around
     ([1.0, -2.0, 3.0, 4.0, 5.0], 6 / 32),  # sum 11: so far come 15, 13 (the 1 turned), 11 (the 2)
-    ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2 / 256),
-    ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0], (2 + 2 * 8) / 256),  # one of the eight the other way: 8 ways
     ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0], (2 + 2 * 8 + 2 * 28) / 256),  # two of eight: 28 ways
     ([0.1, 0.2, -0.3], 1.0),  # nothing is nearer to 0
-    ([0.0, 0.0, 0.0], 1.0),
-    ([7.0], 1.0)])
+    ([0.0, 0.0, 0.0], 1.0)])
 def test_sign_flips_are_counted_as_by_hand(differences, p):
     assert compare.sign_flip(np.array(differences)) == p
     assert compare.sign_flip(-1e-7 * np.array(differences)) == p  # neither sign nor unit matters
@@ -66,7 +63,6 @@ def test_sign_flips_are_counted_as_by_hand(differences, p):
 def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by_how_much():
     never = math.inf
     assert compare.sign_flip_of_ranks([100, 200, 300, 400, 500], [600, 700, 800, 900, never]) == 2 / 32
-    assert compare.sign_flip_of_ranks([100, 200, 300, 400, 500], [never] * 5) == 2 / 32
     assert compare.sign_flip_of_ranks([never] * 5, [never] * 5) == 1.0
     # ranks 1, 2 | 3, 4.5 and 4.5 for two that never do: differences -2, -2.5; with 900 for one of them the same order
     assert compare.sign_flip_of_ranks([1, 2, never], [3, never, never]) == 0.5  # two pairs count, the third is even
@@ -145,35 +141,24 @@ def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_s
                     "0.062", "not", "reached", "0.53", "-0.50", "0.05"]
 
 
-def test_another_baseline_can_be_chosen(tmp_path, capsys):
-    assert not run(*run_arms(tmp_path, seeds=[1, 2]), "--baseline", "slow")
-    out = capsys.readouterr().out.splitlines()
-    assert out[1].split()[0] == "slow" and "baseline" in out[1] and "-0.785" in out[3] and out[3].startswith("random")
-    assert "with 2 pairs and 2 tests no p can come below 0.05" in "\n".join(out)
-
-
-def test_arms_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):
+def test_arms_and_their_baseline_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):
     assert not run(*run_arms(tmp_path), "--arms", "slow", "fast", "--baseline", "fast")
     out = capsys.readouterr().out.splitlines()
-    assert out[1].startswith("fast") and out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
-    assert "random" not in "".join(out)
+    assert out[1].startswith("fast") and "baseline" in out[1] and "random" not in "".join(out)
+    assert out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
 
 
-def test_what_one_seed_gains_over_another_stands_below_the_table(tmp_path, capsys):
+def test_only_pairs_of_one_seed_are_compared_and_what_a_seed_gains_over_another_is_said(tmp_path, capsys):
     folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed) for seed in (1, 2)]
-    assert not run(*folders)
-    # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
-    assert "random, one seed against another: speed-up not reached, from 10% to 10%, not reached by 1 of 2" \
-        in capsys.readouterr().out
-
-
-def test_only_pairs_of_one_seed_are_compared(tmp_path, capsys):
-    folders = [write_run(tmp_path / f"random-{seed}", FALL, seed) for seed in (1, 2)]
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew") for seed in (2, 3)]
     assert not run(*folders)
     out = capsys.readouterr().out
-    assert "+2.000" in out.splitlines()[2]  # of seed 2 alone
-    assert "other: 1 of its seeds are seeds of random, and only these are compared" in out
+    assert "+1.800" in out.splitlines()[2]  # of seed 2 alone
+    # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
+    for note in ["random, one seed against another: speed-up not reached, from 10% to 10%, not reached by 1 of 2",
+                 "other: 1 of its seeds are seeds of random, and only these are compared",
+                 "with 1 pairs and 1 tests no p can come below 0.05"]:
+        assert note in out
 
 
 def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
