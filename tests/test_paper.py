@@ -38,28 +38,18 @@ def attention_and_scores(causal, bias_of=None):
     return attn(x, x)[0, :, :T], scores
 
 
-def same_order(alpha, scores, causal):
-    """Whether every row of alpha sorts the keys that its query sees as its row of scores does."""
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias_of, keeps", [(None, True), ("k", True), ("q", False)])
+def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, causal):
+    """alpha_ij < alpha_ij' <=> x_i^T W_qk x_j < x_i^T W_qk x_j', and alpha_i is convex (Eq. 2-5, S11-S16): holds in
+    each head, among the keys that i sees. A bias of k adds the same to a whole row; one of q changes the order."""
+    alpha, scores = attention_and_scores(causal, bias_of)
     T = len(alpha)
     seen = [i + 1 if causal else T for i in range(T)]
-    return all(torch.equal(alpha[i, :n].argsort(), scores[i, :n].argsort()) for i, n in enumerate(seen))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("bias_of", [None, "k"])
-def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, causal):
-    """alpha_ij < alpha_ij' <=> x_i^T W_qk x_j < x_i^T W_qk x_j', and alpha_i is convex (Eq. 2-5, S11-S16): holds in
-    each head, among the keys that i sees. A bias of k adds the same to a whole row."""
-    alpha, scores = attention_and_scores(causal, bias_of)
-    assert same_order(alpha, scores, causal)
-    assert (alpha > -1e-12).all() and exact(alpha.sum(1), torch.ones(len(alpha)))
+    same = [torch.equal(alpha[i, :n].argsort(), scores[i, :n].argsort()) for i, n in enumerate(seen)]
+    assert all(same) == keeps
+    assert (alpha > -1e-12).all() and exact(alpha.sum(1), torch.ones(T))
     assert ((alpha > 1e-12) == torch.ones_like(alpha).tril().bool()).all() or not causal
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_prop_2_1_needs_queries_without_a_bias(causal):
-    alpha, scores = attention_and_scores(causal, bias_of="q")
-    assert not same_order(alpha, scores, causal)
 
 
 def test_eq_S8_the_product_of_all_conditionals_is_not_the_probability():
@@ -178,20 +168,15 @@ def test_remark_S1_6_the_step_of_wqk_is_not_proportional_to_its_gradient():
     assert symmetry(step).mean() == pytest.approx(2 * D / (2 * D + C), abs=0.02)
 
 
-def gradients_through(query=None, key=None):
-    """
-    x (T, C), beta (T, T), and the part of dL/dW_qk (C, C) that passes through the scores of one query or of one key.
-    """
+def gradients_through(query=slice(None), key=slice(None)):
+    """x (T, C), beta (T, T), and the part of dL/dW_qk (C, C) that passes through the scores of a query or of a key."""
     T, C, V = 6, 4, 5
     x, w_v, w_u = torch.randn(T, C), torch.randn(C, C), torch.randn(C, V)
     t = torch.randint(V, (T,))
     w_qk = torch.randn(C, C, requires_grad=True)
     scores = x @ w_qk @ x.T  # (T, T)
     passes = torch.zeros(T, T).bool()
-    if query is not None:
-        passes[query, :] = True
-    if key is not None:
-        passes[:, key] = True
+    passes[query, key] = True
     scores = torch.where(passes, scores, scores.detach())
     scores.retain_grad()
     z = (x + scores.softmax(-1) @ x @ w_v) @ w_u  # (T, V)
@@ -204,9 +189,7 @@ def test_prop_S1_7_columns_and_rows_for_a_token_as_context():
     star = 2
     x, beta, update = gradients_through(key=star)
     predicted = sum(beta[i, star] * x[i] for i in range(len(x)))  # (C,), all that t* helps to predict
-    for n in range(len(update)):
-        assert exact(update[:, n], x[star, n] * predicted)
-        assert exact(update[n, :], predicted[n] * x[star])
+    assert exact(update, predicted[:, None] * x[star])  # both at once: column by column, row by row
 
 
 def test_prop_S1_7_columns_and_rows_for_a_token_as_prediction():
@@ -215,11 +198,8 @@ def test_prop_S1_7_columns_and_rows_for_a_token_as_prediction():
     star = 2
     x, beta, update = gradients_through(query=star)
     context = sum(beta[star, j] * x[j] for j in range(len(x)))  # (C,), all that t* is predicted from
-    for n in range(len(update)):
-        assert exact(update[n, :], x[star, n] * context)
-        S44 = context[n] * x[star]  # (C,)
-        assert exact(update[:, n], S44) and not exact(update[n, :], S44)
-    S50 = context.outer(x[star])  # (C, C)
+    assert exact(update, x[star][:, None] * context)
+    S50 = context[:, None] * x[star]  # (C, C); its row k is that of S44
     assert exact(update.T, S50) and not exact(update, S50)
 
 

@@ -12,10 +12,8 @@ The loss of a small encoder falls at first, then hardly changes for hundreds of 
 run has left the plateau when its loss comes to a given level.
 """
 
-import itertools
 import math
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas
@@ -38,17 +36,14 @@ MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 
 def pool(paths):
     """Folders of runs, and files of comparisons -> {arm: its records}. RunError if two of one name are not one arm."""
-    records = []
-    for path in paths:
-        if Path(path).is_file():
-            records += read_comparison(path)
-        else:
-            records.append(read_run(path))
     arms = {}
-    for record in records:
-        for other in arms.setdefault(record.arm, []):
-            require_same_arm(record, other)
-        arms[record.arm].append(record)
+    for path in paths:
+        records = read_comparison(path) if Path(path).is_file() else [read_run(path)]
+        for record in records:
+            others = arms.setdefault(record.arm, [])
+            for other in others:
+                require_same_arm(record, other)
+            others.append(record)
     return arms
 
 
@@ -60,13 +55,6 @@ def require_same_arm(record, other):
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
 
 
-def choose(arms, names):
-    """The arms with these names, in this order; all arms if there are no names."""
-    for name in names or []:
-        require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
-    return {name: arms[name] for name in names or arms}
-
-
 def conditions(config):
     """The values of SAME in the configuration of a run (a dict), as a tuple. If they are equal, losses are compared."""
     objective = config["objective"]
@@ -76,27 +64,20 @@ def conditions(config):
     return tuple(known[key] for key in SAME)
 
 
-def arrange(arms, chosen=None):
+def find_baselines(arms, chosen=None):
     """
-    The same arms, sorted: those with the same conditions stand together, and the first of them is their baseline. This
-    is the chosen arm, else the first with BERT's plain random start, else the first.
+    {arm: its baseline}, sorted: arms with the same conditions stand together, and the first of them is their baseline.
+    This is the chosen arm, else the first with BERT's plain random start, else the first.
     """
-    require(chosen is None or chosen in arms, f"no arm is called {chosen}: there are {', '.join(arms)}")
     names_of = {}  # conditions -> the names of the arms that have them
     for name, records in arms.items():
         names_of.setdefault(conditions(records[0].config), []).append(name)
-    arranged = {}
+    baseline_of = {}
     for names in names_of.values():
         plain = [name for name in names if is_plain(arms[name][0].config)]
-        baseline = names[0]
-        if chosen in names:
-            baseline = chosen
-        elif plain:
-            baseline = plain[0]
-        arranged[baseline] = arms[baseline]
-        for name in names:
-            arranged[name] = arms[name]  # the baseline stays where it is
-    return arranged
+        baseline = chosen if chosen in names else (plain or names)[0]
+        baseline_of |= dict.fromkeys([baseline, *names], baseline)
+    return baseline_of
 
 
 def is_plain(config):
@@ -104,35 +85,44 @@ def is_plain(config):
     return is_scratch and all(config[key] == value for key, value in PLAIN.items())
 
 
-# ---- a loss curve in one number ----------------------------------------------------------------------------------
+def finished(records):
+    return [record for record in records if record.last_step() == record.config["max_iters"]]
+
+
+def counted(records):
+    """The finished runs of an arm; all of its runs if none has finished."""
+    return finished(records) or records
+
+
+# ---- a loss curve in one number: losses are Series by step -------------------------------------------------------
 
 
 def smooth(loss):
     """The mean of each evaluation and up to two before it."""
-    return np.array([loss[max(0, i - 2) : i + 1].mean() for i in range(len(loss))])
+    return loss.rolling(3, min_periods=1).mean()
 
 
-def first_step(steps, loss, target):
-    """The first step at which the loss is at or below the target. inf, later than any step, if it never is."""
-    reached = np.flatnonzero(loss <= target)
-    return float(steps[reached[0]]) if len(reached) else math.inf
+def first_step(loss, target):
+    """The first step at which the loss is at or below the target; inf, later than any, if it never is."""
+    reached = loss.index[loss <= target]
+    return float(reached[0]) if len(reached) else math.inf
 
 
 def leaving_step(record, level):
-    """The first step at which the smoothed loss is at or below the level: the run has left the plateau. inf: never."""
-    return first_step(record.eval_steps, smooth(record.val_loss), level)
+    """The first step at which the smoothed loss is at or below the level: the run has left the plateau."""
+    return first_step(smooth(record.curve("val_loss")), level)
 
 
-def speed_up(steps, loss, baseline_loss):
+def speed_up(loss, baseline_loss):
     """
     (T - t) / T, where T is the last step, and t is the first evaluation at which the smoothed loss is at or below the
     last smoothed loss of the baseline. -inf, less than any number, if it never is. nan if there is no step after 0.
     """
-    T = steps[-1]
+    T = loss.index[-1]
     if T == 0:
         return math.nan
-    t = first_step(steps, smooth(loss), target=smooth(baseline_loss)[-1])
-    return (T - t) / T
+    target = smooth(baseline_loss).iloc[-1]
+    return (T - first_step(smooth(loss), target)) / T
 
 
 # ---- chance ------------------------------------------------------------------------------------------------------
@@ -187,122 +177,74 @@ def interval(differences):
 
 def holm(ps):
     """
-    p of m tests -> p after Holm's correction. A baseline has no test, and its nan stays.
+    p of m tests (m,) -> p after Holm's correction. A baseline has no test, and its nan stays.
 
     Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m:
     then the chance that it is below 0.05 is 0.05 at most. If it is significant, m - 1 tests are left that may be of
     nothing, so the next p is multiplied by m - 1, and so on.
     """
-    corrected = np.full(len(ps), math.nan)
-    order = [i for i in np.argsort(ps) if not math.isnan(ps[i])]
-    largest = 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, (len(order) - rank) * ps[i])  # a larger p stays at least as large after the correction
-        corrected[i] = min(1.0, largest)
-    return corrected
+    ps = np.asarray(ps, dtype=float)
+    order = np.argsort(ps)  # nan comes last
+    n_left = np.isfinite(ps).sum() - np.arange(len(ps))
+    corrected = np.empty(len(ps))
+    corrected[order] = np.maximum.accumulate(n_left * ps[order])  # a larger p stays at least as large
+    return np.minimum(corrected, 1)
 
 
-# ---- the table of a comparison -----------------------------------------------------------------------------------
+# ---- an arm and its baseline -------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
-    """What came of one arm: a line of the table. A pair is a run of it and a run of its baseline with the same seed."""
-
-    name: str  # of the arm
-    baseline: str  # the name of its baseline; its own name if it is one
-    losses: np.ndarray  # at the end of each run, (seeds,) [nats/token]
-    first_steps: np.ndarray  # the first step at which the smoothed loss is at or below the level; inf: never. (seeds,)
-    symmetry: float  # at the end, median over layers, mean over seeds
-    directionality: float
-    update_symmetry: float  # median over layers, then over the run, mean over seeds
-    n_unfinished: int  # the number of runs that have not finished; they count only if no run has finished
-    # Against the baseline; nan if this is a baseline itself, or shares no seed with it:
-    n_pairs: int = 0
-    difference: float = math.nan  # of the losses at the end, mean over pairs [nats/token]
-    interval: tuple = (math.nan, math.nan)  # the differences that this arm's pairs, by themselves, do not exclude
-    p_loss: float = math.nan
-    p_step: float = math.nan
-    speed_up: float = math.nan  # median over pairs; -inf: not reached
-
-
-def find_outcomes(arms, level):
-    """
-    {arm: its records}, as `arrange` returns them -> a list of Outcome. level: a loss [nats/token]. Each column of p is
-    corrected for the number of arms.
-    """
-    baseline_of = {}  # conditions -> the first arm that has them
-    outcomes = []
-    for name, records in arms.items():
-        baseline = baseline_of.setdefault(conditions(records[0].config), name)
-        outcome = outcome_of(name, baseline, records, level)
-        if name != baseline:
-            outcome = compare_with(outcome, records, arms[baseline], level)
-        outcomes.append(outcome)
-    ps_loss = holm([outcome.p_loss for outcome in outcomes])
-    ps_step = holm([outcome.p_step for outcome in outcomes])
-    corrected = []
-    for outcome, p_loss, p_step in zip(outcomes, ps_loss, ps_step):
-        corrected.append(outcome._replace(p_loss=p_loss, p_step=p_step))
-    return corrected
-
-
-def outcome_of(name, baseline, records, level):
-    """What can be said of an arm by itself."""
-    n_unfinished = len(records) - len(finished(records))
-    records = counted(records)
-    return Outcome(
-        name=name,
-        baseline=baseline,
-        losses=np.array([record.val_loss[-1] for record in records]),
-        first_steps=np.array([leaving_step(record, level) for record in records]),
-        symmetry=np.mean([record.medians["symmetry"][-1] for record in records]),
-        directionality=np.mean([record.medians["directionality"][-1] for record in records]),
-        update_symmetry=np.mean([median_change(record) for record in records]),
-        n_unfinished=n_unfinished,
-    )
-
-
-def compare_with(outcome, records, others, level):
-    """The same outcome, with what can be said against the baseline. others: the records of the baseline."""
-    of_seed = {other.seed: other for other in counted(others)}
-    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
-    if not pairs:
-        return outcome
-    require(len(pairs) <= MAX_PAIRS, f"{outcome.name} and {outcome.baseline} share {len(pairs)} seeds; the exact test "
+def pairs_of(records, others):
+    """[(run of an arm, run of its baseline)] with the same seed: they saw the same data."""
+    of_seed = {other.seed: other for other in others}
+    pairs = [(mine, of_seed[mine.seed]) for mine in records if mine.seed in of_seed]
+    require(len(pairs) <= MAX_PAIRS, f"{records[0].arm} and {others[0].arm} share {len(pairs)} seeds; the exact test "
                                      f"takes {MAX_PAIRS} at the most")
-    differences = np.array([mine.val_loss[-1] - other.val_loss[-1] for mine, other in pairs])
-    our_steps = [leaving_step(mine, level) for mine, _ in pairs]
-    their_steps = [leaving_step(other, level) for _, other in pairs]
-    gains = [speed_up(mine.eval_steps, mine.val_loss, other.val_loss) for mine, other in pairs]
-    return outcome._replace(
+    return pairs
+
+
+def compare_pairs(pairs, measure="val_loss"):
+    """
+    What an arm gains over its baseline, as a dict; nan if there is no pair. measure: a column of tables, whose values
+    at the end are compared.
+    """
+    nan = math.nan
+    if not pairs:
+        return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan, speed_up=nan)
+    differences = np.array([mine.last(measure) - other.last(measure) for mine, other in pairs])
+    gains = [speed_up(mine.curve("val_loss"), other.curve("val_loss")) for mine, other in pairs]
+    return dict(
         n_pairs=len(pairs),
-        difference=differences.mean(),
-        interval=interval(differences),
-        p_loss=sign_flip(differences),
-        p_step=sign_flip_of_ranks(our_steps, their_steps),
-        speed_up=np.median(gains),
+        difference=differences.mean(),  # arm less baseline
+        interval=interval(differences),  # what these pairs, by themselves, do not exclude
+        p=sign_flip(differences),
+        speed_up=np.median(gains),  # -inf: not reached
     )
 
 
-def finished(records):
-    return [record for record in records if record.eval_steps[-1] == record.config["max_iters"]]
-
-
-def counted(records):
-    """The finished runs of an arm; all of its runs if none has finished."""
-    return finished(records) or records
-
-
-def median_change(record):
-    """The symmetry of the change of W_qk between two rows of scores, median over the run; nan if there is one row."""
-    changes = record.medians["update_symmetry"]
-    changes = changes[np.isfinite(changes)]
-    return np.median(changes) if len(changes) else math.nan
-
-
-def chance_speed_ups(records):
-    """The speed-up of each run of an arm over each other run of it: what chance alone gives."""
-    gains = []
-    for mine, other in itertools.permutations(records, 2):
-        gains.append(speed_up(mine.eval_steps, mine.val_loss, other.val_loss))
-    return gains
+def find_outcomes(arms, baseline_of, level):
+    """
+    What came of each arm: a DataFrame with a row for each, in the order of baseline_of, which is of find_baselines.
+    level: a loss [nats/token]. p, of losses, and p_step, of first steps, are corrected for the number of arms.
+    """
+    rows = []
+    for name, baseline in baseline_of.items():
+        records = counted(arms[name])
+        # A baseline has no pairs with itself.
+        pairs = pairs_of(records, counted(arms[baseline])) if name != baseline else []
+        row = dict(name=name, baseline=baseline) | compare_pairs(pairs)
+        # At the end of each run [nats/token].
+        row["losses"] = [record.last("val_loss") for record in records]
+        # Where the smoothed loss of each run comes to the level; inf: never.
+        row["first_steps"] = [leaving_step(record, level) for record in records]
+        steps = [(leaving_step(mine, level), leaving_step(other, level)) for mine, other in pairs]
+        row["p_step"] = sign_flip_of_ranks(*zip(*steps)) if steps else math.nan
+        # Medians over layers, at the end or over the run; then means over seeds.
+        row["symmetry"] = np.mean([record.last("symmetry") for record in records])
+        row["directionality"] = np.mean([record.last("directionality") for record in records])
+        changes = [record.table["update_symmetry"].median() for record in records]
+        row["update_symmetry"] = np.mean(changes)
+        row["n_unfinished"] = len(arms[name]) - len(finished(arms[name]))
+        rows.append(row)
+    outcomes = pandas.DataFrame(rows)
+    return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))

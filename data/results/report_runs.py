@@ -2,6 +2,7 @@
 What analyze.py prints and draws of the runs of train.py.
 """
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas
 from data.results import compare, figures_runs, records
 from data.results.report import show
 from data.results.runs import RunError, require
+from data.results.tables import SCORES
 
 # ---- one run -----------------------------------------------------------------------------------------------------
 
@@ -17,18 +19,14 @@ from data.results.runs import RunError, require
 def report_run(folder):
     """A table with the first and the last scores of every layer of a run."""
     run = records.read_run(folder)
-    loss = run.val_loss[-1]
-    return run_table(run) + f"\nvalidation loss {loss:.4f} nats/token; picture: {folder}/run.png"
-
-
-def run_table(run):
-    """The first and the last scores of every layer of a run."""
     lines = ["layer   symmetry: start     end   directionality: start     end"]
     for layer in range(run.config["n_layer"]):
-        symmetry = run.layers["symmetry"][:, layer]
-        directionality = run.layers["directionality"][:, layer]
+        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
+        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
         lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
                      f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
+    loss = run.last("val_loss")
+    lines.append(f"validation loss {loss:.4f} nats/token; picture: {folder}/run.png")
     return "\n".join(lines)
 
 
@@ -40,50 +38,59 @@ def report_runs(args):
     Compare runs, from their folders or from the CSV file of an earlier comparison, and the authors' runs. args: the
     command line, of which runs, level, baseline, arms, csv and plot are used.
     """
-    ours, theirs = [], []
+    ours, curves, trajectories = [], {}, {}
     for path in args.runs:
-        if path.endswith(".csv") and not records.is_comparison(path):
-            theirs.append(path)
+        if Path(path).is_file() and not records.is_comparison(path):
+            more_curves, more_trajectories = records.read_published(path)
+            curves |= more_curves
+            trajectories |= more_trajectories
         else:
             ours.append(path)
-    curves, trajectories = records.read_csv_files(theirs)
-    arms = compare.pool(ours)
-    is_left_out = args.arms and args.baseline in arms and args.baseline not in args.arms
-    require(not is_left_out, f"--baseline={args.baseline} is none of --arms: add it there")
-    arms = compare.arrange(compare.choose(arms, args.arms), args.baseline)
+    arms, baseline_of = choose(compare.pool(ours), args.arms, args.baseline)
     if args.csv:
         require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
-        if Path(args.csv).exists() and Path(args.csv).stat().st_size > 0:
+        if Path(args.csv).exists():
             records.require_no_others(args.csv, arms)
-    outcomes = compare.find_outcomes(arms, args.level)
-    is_reached = any(np.isfinite(outcome.first_steps).any() for outcome in outcomes)
-    level = args.level if is_reached else None  # on other text no loss may come near it
     if curves:
         show(curves_table(curves))
-    if outcomes:
+    outcomes, level = None, None
+    if arms:
+        outcomes = compare.find_outcomes(arms, baseline_of, args.level)
+        if any(np.isfinite(steps).any() for steps in outcomes["first_steps"]):
+            level = args.level  # on other text no loss may come near it
         show(comparison_table(outcomes, level))
         if level is None:
             show(f"no loss comes to {args.level:g} nats/token: --level sets another level")
         for note in comparison_notes(outcomes, arms):
             show(note)
+    counted = {name: compare.counted(runs) for name, runs in arms.items()}
     if trajectories:
-        show(ends_table(trajectories, arms))
+        show(ends_table(trajectories, counted))
     if args.csv:
         records.write_comparison(args.csv, arms)
     if args.plot:
-        draw_runs(arms, outcomes, level, curves, trajectories, Path(args.plot))
+        draw_runs(counted, outcomes, level, trajectories, Path(args.plot))
 
 
-def draw_runs(arms, outcomes, level, curves, trajectories, path):
+def choose(arms, names, baseline):
+    """The arms with these names (None: all), sorted, and {arm: its baseline}. baseline: the chosen one, or None."""
+    asked = names or list(arms)
+    for name in asked if baseline is None else [*asked, baseline]:
+        require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
+    require(baseline is None or baseline in asked, f"--baseline={baseline} is none of --arms: add it there")
+    baseline_of = compare.find_baselines({name: arms[name] for name in asked}, baseline)
+    return {name: arms[name] for name in baseline_of}, baseline_of
+
+
+def draw_runs(arms, outcomes, level, trajectories, path):
     """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
-    path_of_layers = path.with_stem(path.stem + "_layers")
     if trajectories:
         figures_runs.plot_trajectories(trajectories, arms, path)
-    elif outcomes:
-        figures_runs.plot_runs(arms, outcomes, level, curves, path)
+    elif arms:
+        figures_runs.plot_runs(arms, outcomes, level, path)
     else:
         raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")
-    figures_runs.plot_layers(trajectories, arms, path_of_layers)
+    figures_runs.plot_layers(trajectories | arms, path.with_stem(path.stem + "_layers"))
 
 
 # Below the table of a comparison: what its columns hold.
@@ -102,60 +109,47 @@ change: symmetry of what was added to W_qk between two rows of scores, median ov
 def comparison_table(outcomes, level):
     """A line for each of compare.find_outcomes. level: None if no run has passed it, and then nothing is said of it."""
     lines = []
-    for outcome in outcomes:
+    for outcome in outcomes.itertuples():
         is_baseline = outcome.name == outcome.baseline
         line = dict(arm=outcome.name)
         if level is not None:
+            step = np.median(outcome.first_steps)  # a seed that did not pass is later than any step
             n_passed = np.isfinite(outcome.first_steps).sum()
             line[f"passed {level:g}"] = f"{n_passed} of {len(outcome.first_steps)}"
-            line["step"] = step_text(outcome.first_steps)
+            line["step"] = f"{step:.0f}" if np.isfinite(step) else "not passed"
             line["p (step)"] = "" if is_baseline else p_text(outcome.p_step)
-        low, high = outcome.interval
-        difference = f"{signed(outcome.difference)} [{signed(low)}, {signed(high)}]"
-        line["loss"] = f"{outcome.losses.mean():.3f}"
-        line["difference [95 %]"] = "baseline" if is_baseline else difference
-        line["p (loss)"] = "" if is_baseline else p_text(outcome.p_loss)
+        numbers = [outcome.difference, *outcome.interval]
+        difference, low, high = [text(x, "+.3f") for x in numbers]
+        line["loss"] = f"{np.mean(outcome.losses):.3f}"
+        line["difference [95 %]"] = "baseline" if is_baseline else f"{difference} [{low}, {high}]"
+        line["p (loss)"] = "" if is_baseline else p_text(outcome.p)
         line["speed-up"] = "" if is_baseline else share(outcome.speed_up)
-        line["symmetry"] = number(outcome.symmetry)
-        line["directionality"] = number(outcome.directionality)
-        line["change"] = number(outcome.update_symmetry)
+        line["symmetry"] = text(outcome.symmetry, ".2f")
+        line["directionality"] = text(outcome.directionality, ".2f")
+        line["change"] = text(outcome.update_symmetry, ".2f")
         lines.append(line)
     table = pandas.DataFrame(lines).set_index("arm").rename_axis(index=None, columns="arm")
     legend = [OF_LEVEL, OF_ARMS] if level is not None else [OF_ARMS]
     return "\n".join([table.to_string(), *legend])
 
 
-def step_text(steps):
-    """The median over seeds, in which a seed that did not pass is later than any step."""
-    median = np.median(steps)
-    return f"{median:.0f}" if np.isfinite(median) else "not passed"
+def text(x, form):
+    return "-" if np.isnan(x) else format(x, form)
 
 
 def p_text(p):
-    if np.isnan(p):
-        return "-"
-    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+    return "<0.001" if p < 0.001 else text(p, ".3f")
 
 
-def signed(x):
-    return "-" if np.isnan(x) else f"{x:+.3f}"
-
-
-def share(x):
-    if np.isnan(x):
-        return "-"
-    return f"{x:.0%}" if np.isfinite(x) else "not reached"
-
-
-def number(x):
-    return "-" if np.isnan(x) else f"{x:.2f}"
+def share(x, form=".0%"):
+    return "not reached" if np.isinf(x) else text(x, form)
 
 
 def comparison_notes(outcomes, arms):
     """What a reader must know about these runs, in lines."""
     notes = []
-    first = outcomes[0].baseline
-    for outcome in outcomes:
+    first = outcomes["name"].iloc[0]
+    for outcome in outcomes.itertuples():
         name, baseline = outcome.name, outcome.baseline
         runs_of_arm = arms[name]
         if name == baseline and name != first:
@@ -166,11 +160,11 @@ def comparison_notes(outcomes, arms):
         if name != baseline and outcome.n_pairs < len(outcome.losses):
             notes.append(f"{name}: {outcome.n_pairs} of its seeds are seeds of {baseline}, and only these are compared")
         if outcome.n_unfinished:
-            behind = min(record.eval_steps[-1] for record in runs_of_arm)
+            behind = min(run.last_step() for run in runs_of_arm)
             how = "counted as they are" if outcome.n_unfinished == len(runs_of_arm) else "left out"
             notes.append(f"{name}: {outcome.n_unfinished} of its runs have not finished ({how}), one is at {behind}")
-    n_pairs = max(outcome.n_pairs for outcome in outcomes)
-    n_tests = sum(outcome.n_pairs > 0 for outcome in outcomes)
+    n_pairs = outcomes["n_pairs"].max()
+    n_tests = (outcomes["n_pairs"] > 0).sum()
     smallest_p = n_tests * 2 / 2**n_pairs  # of sign flips, after Holm
     if n_tests and smallest_p > 0.05:
         notes.append(f"with {n_pairs} pairs and {n_tests} tests no p can come below 0.05, and no difference is "
@@ -180,16 +174,14 @@ def comparison_notes(outcomes, arms):
 
 def differing(config, other):
     """The keys that keep two arms from being compared, and their values, as `max_iters (2000, 1000)`."""
-    found = []
-    for key, here, there in zip(compare.SAME, compare.conditions(config), compare.conditions(other)):
-        if here != there:
-            found.append(f"{key} ({here}, {there})")
-    return ", ".join(found)
+    values = zip(compare.SAME, compare.conditions(config), compare.conditions(other))
+    return ", ".join(f"{key} ({here}, {there})" for key, here, there in values if here != there)
 
 
-def chance_note(name, records):
+def chance_note(name, runs):
     """How much faster one run of an arm is than another run of it: a speed-up within this range says nothing."""
-    gains = np.array(compare.chance_speed_ups(records))
+    losses = [run.curve("val_loss") for run in runs]
+    gains = np.array([compare.speed_up(mine, other) for mine, other in itertools.permutations(losses, 2)])
     reached = gains[np.isfinite(gains)]
     note = f"{name}, one seed against another: speed-up {share(np.median(gains))}"
     if len(reached):
@@ -206,33 +198,30 @@ def curves_table(curves):
     whose loss is below the plain run's last one, by ours the losses are smoothed first (compare.speed_up).
     """
     lines = [f"{'published run':31} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
-    for name, (steps, loss) in curves.items():
+    for name, loss in curves.items():
         if name + records.SYMMETRIC not in curves:
             continue
-        _, symmetric_loss = curves[name + records.SYMMETRIC]
-        theirs = (steps[-1] - compare.first_step(steps, symmetric_loss, loss[-1])) / steps[-1]
-        ours = compare.speed_up(steps, symmetric_loss, loss)
-        lines.append(f"{name:31} {loss[-1]:9.3f} {symmetric_loss[-1]:21.3f} {percent(theirs):>30}  {percent(ours)}")
+        symmetric = curves[name + records.SYMMETRIC]
+        T = loss.index[-1]
+        theirs = (T - compare.first_step(symmetric, loss.iloc[-1])) / T
+        ours = compare.speed_up(symmetric, loss)
+        lines.append(f"{name:31} {loss.iloc[-1]:9.3f} {symmetric.iloc[-1]:21.3f} {share(theirs, '.1%'):>30}  "
+                     f"{share(ours, '.1%')}")
     return "\n".join(lines)
-
-
-def percent(x):
-    return f"{x:.1%}" if np.isfinite(x) else "not reached"
 
 
 def ends_table(trajectories, arms):
     """Scores at the last step, medians over layers: of every published run, and of our arms as means over seeds."""
     lines = [f"{'published run':31} symmetry  directionality"]
-    for run in trajectories:
-        lines.append(end_line(run.name, np.median(run.symmetry[-1]), np.median(run.directionality[-1])))
+    lines += [end_line(name, runs) for name, runs in trajectories.items()]
     if arms:
         lines.append("ours")
-    for name, records in arms.items():
-        symmetry = np.mean([np.median(record.layers["symmetry"][-1]) for record in records])
-        directionality = np.mean([np.median(record.layers["directionality"][-1]) for record in records])
-        lines.append(end_line(name, symmetry, directionality))
-    return "\n".join(lines)
+    return "\n".join(lines + [end_line(name, runs) for name, runs in arms.items()])
 
 
-def end_line(name, symmetry, directionality):
-    return f"{name:31} {symmetry:8.2f}  {directionality:14.2f}"
+def end_line(name, runs):
+    means = []
+    for score in SCORES:
+        ends = [run.layers(score).iloc[-1] for run in runs]  # (L,) each
+        means.append(np.mean([end.median() for end in ends]))
+    return f"{name:31} {means[0]:8.2f}  {means[1]:14.2f}"
