@@ -23,7 +23,7 @@ import numpy as np
 import pandas
 
 from data.results import compare
-from data.results.figures import colour_of, figure
+from data.results.figures import COLOURS, figure
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
@@ -128,14 +128,14 @@ def draw(claims, path):
     with figure(path, [1, 1], rows=math.ceil(len(panels) / 2), inches=3.4) as axes:
         for axis, (question, rows) in zip(axes.flat, panels):
             for y, claim in enumerate(rows.itertuples()):
-                colour = colour_of(claim.causal)
+                colour = COLOURS[claim.causal]
                 axis.plot(claim.interval, [y, y], color=colour, lw=1.5)
                 axis.plot(claim.difference, y, "o", color=colour, mfc=colour if claim.p < SIGNIFICANT else "white")
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
             axis.set(yticks=range(len(rows)), yticklabels=rows["setting"], ylim=(len(rows) - 0.5, -0.5))
             axis.set_title(textwrap.fill(question, 42), fontsize=9)
             axis.set_xlabel("difference of losses [nats/token]")
-        for empty in axes.flat[len(questions) :]:
+        for empty in axes.flat[len(panels) :]:
             empty.axis("off")
         axes.flat[0].set_xlabel("difference of losses [nats/token]; full: p < 0.05; encoders blue, decoders purple")
 
