@@ -17,7 +17,7 @@ MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
 def put_steps(axis, trainings):
     """Make the axis logarithmic if the last step is at least 30 times the first. A step 0 then stands to its left."""
     axis.set_xlabel("step")
-    steps = np.concatenate([training.steps for training in trainings])
+    steps = np.concatenate([training.layers["step"] for training in trainings])
     positive = steps[steps > 0]
     if len(positive) and positive.max() >= 30 * positive.min():
         if len(positive) == len(steps):
@@ -50,7 +50,7 @@ def plot_training(trainings, path):
             share_scale(row)
         titles = ["median and quartiles over layers"]
         for training in shown:
-            titles.append(f"{short(training.name)}\nlayers 0 (dark) to {training.symmetry.shape[1] - 1} (light)")
+            titles.append(f"{short(training.name)}\nlayers 0 (dark) to {training.layers['layer'].max()} (light)")
         put_titles(axes[0], titles)
         name_null(axes[0, 0])
         put_legend(axes[0, 0])
@@ -59,20 +59,25 @@ def plot_training(trainings, path):
 def draw_medians(axis, trainings, score):
     colours = shades([training.causal for training in trainings])
     for training, colour in zip(trainings, colours):
-        draw_quartiles(axis, training.steps, getattr(training, score), marker=".", color=colour,
-                       label=short(training.name))
+        curves = training.curves(score)  # (P, L)
+        draw_quartiles(axis, curves.index, curves, marker=".", color=colour, label=short(training.name))
     put_zero(axis)
     put_steps(axis, trainings)
 
 
 def draw_lines(axis, training, score):
-    put_null(axis, score, training.n, training.r, training.gamma)
-    values = getattr(training, score)  # (P, L)
-    n_layer = values.shape[1]
-    for layer in range(n_layer):
-        axis.plot(training.steps, values[:, layer], color=layer_colour(layer, n_layer), lw=1)
+    put_null_of(axis, score, training.layers)
+    curves = training.curves(score)  # (P, L)
+    for i, layer in enumerate(curves):
+        axis.plot(curves[layer], color=layer_colour(i, curves.shape[1]), lw=1)
     put_zero(axis)
     put_steps(axis, [training])
+
+
+def put_null_of(axis, score, layers):
+    """The band of random matrices of the size that these layers have."""
+    first = layers.iloc[0]
+    put_null(axis, score, first.n, first.r, first.gamma)
 
 
 # ---- suites ------------------------------------------------------------------------------------------------------
@@ -129,8 +134,7 @@ def plot_suite(scored, trainings, path):
 
 
 def draw_pair(axis, pair, score):
-    layer = pair[0].layers.iloc[0]
-    put_null(axis, score, layer.n, layer.r, layer.gamma)
+    put_null_of(axis, score, pair[0].layers)
     for one in pair:
         causal = one.member.causal
         axis.plot(one.depth(), one.layers[score], ".-", color=COLOURS[causal], label=KINDS[causal])

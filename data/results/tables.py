@@ -251,17 +251,15 @@ def layer_table(rows):
 
 
 class Training(NamedTuple):
-    """One stack of a model over its training. If a checkpoint does not have a layer, its scores are nan."""
+    """One stack of a model over its training."""
 
     name: str
     causal: bool | None
-    steps: np.ndarray  # (P,), rising
-    revisions: list[str]  # P
-    n: int  # W_qk is n x n, the product of factors (n, r)
-    r: int
-    symmetry: np.ndarray  # (P, L)
-    directionality: np.ndarray  # (P, L)
-    gamma: float
+    layers: pd.DataFrame  # of layer_frame, of all checkpoints, with a column for their steps
+
+    def curves(self, score):
+        """A score of every layer, a DataFrame (P, L) by step. nan where a checkpoint does not have a layer."""
+        return self.layers.pivot_table(score, "step", "layer", aggfunc="last")
 
 
 def find_trainings(targets, rows, causal):
@@ -272,27 +270,18 @@ def find_trainings(targets, rows, causal):
     step_of = {target.key(): target.step for target in targets if target.step is not None}
     table = layer_frame(row for row in rows if (row.model, row.revision) in step_of)
     table["step"] = [step_of[checkpoint] for checkpoint in zip(table["model"], table["revision"])]
-    trainings = []
-    for (model, stack), its_rows in table.groupby(["model", "stack"], sort=False):
-        # A row for each checkpoint, in the order of their steps, and of each score a column for each layer.
-        scores = its_rows.pivot_table(SCORES, ["step", "revision"], "layer", aggfunc="last")
-        steps, revisions = zip(*scores.index)
-        symmetry, directionality = [scores[score].to_numpy() for score in SCORES]
-        first = its_rows.iloc[0]  # all have the same size
-        trainings.append(Training(f"{model} {stack}".strip(), causal.get((model, stack)), np.array(steps),
-                                  list(revisions), first.n, first.r, symmetry, directionality, first.gamma))
-    return trainings
+    return [Training(f"{model} {stack}".strip(), causal.get((model, stack)), layers)
+            for (model, stack), layers in table.groupby(["model", "stack"], sort=False)]
 
 
 def training_table(trainings):
     """A line for each checkpoint: median [q1, q3] over layers."""
     lines = []
     for training in trainings:
-        lines.append(f"{training.name}: {training.symmetry.shape[1]} layers")
+        lines.append(f"{training.name}: {training.layers['layer'].nunique()} layers")
         cells = [["step", "symmetry [quartiles]", "directionality [quartiles]", "revision"]]
-        for i, step in enumerate(training.steps):
-            cells.append([f"{step:,.0f}", with_quartiles(training.symmetry[i]),
-                          with_quartiles(training.directionality[i]), training.revisions[i]])
+        for (step, revision), layers in training.layers.groupby(["step", "revision"]):
+            cells.append([f"{step:,.0f}", *(with_quartiles(layers[score]) for score in SCORES), revision])
         lines.append(align(cells))
     return "\n".join(lines)
 
