@@ -137,16 +137,6 @@ def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k():
 # ---- the authors' training runs ----------------------------------------------------------------------------------
 
 
-@needs_shared
-def test_the_curves_and_trajectories_are_the_published_ones():
-    ours = list(csv.reader(open(HERE / "loss_curves.csv", newline="")))
-    encoders = list(csv.reader(open(SHARED / "published" / "loss_curves.csv", newline="")))
-    decoders = list(csv.reader(open(SHARED / "published" / "loss_curves_decoders.csv", newline="")))
-    assert ours == [left + right for left, right in zip(encoders, decoders, strict=True)]
-    name = "trajectories.csv"
-    assert (HERE / name).read_bytes() == (SHARED / "published" / name).read_bytes()
-
-
 TABLE_1 = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % where the loss was not reached
     "bert_small--encoder--jigsaw": (2.782, 2.758, 26), "bert_small--encoder--wikipedia": (0.984, 0.812, 73),
     "bert_small--encoder--red_pajama": (1.106, 0.907, 69), "bert--encoder--jigsaw": (1.419, 1.430, None),
