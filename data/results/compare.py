@@ -38,7 +38,7 @@ def pool(paths):
     """Folders of runs, and files of comparisons -> {arm: its records}. RunError if two of one name are not one arm."""
     arms = {}
     for path in paths:
-        records = read_comparison(path) if Path(path).is_file() else [read_run(path)]
+        records = [read_run(path)] if Path(path).is_dir() else read_comparison(path)
         for record in records:
             others = arms.setdefault(record.arm, [])
             for other in others:

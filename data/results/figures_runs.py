@@ -92,7 +92,7 @@ def plot_run(record, path):
             draw_layers(axis, [record], score)
             axis.set(ylabel=f"{score} of $W_{{qk}}$")
             put_null(axis, score, record.config["n_embd"], record.config["n_embd"])
-        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer; grey: random matrices"])
+        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality; grey: random"])
         loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
         of_losses, _ = loss.get_legend_handles_labels()
         of_layers, _ = panels[0].get_legend_handles_labels()

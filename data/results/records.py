@@ -183,7 +183,7 @@ def read_comparison(path):
             raise ValueError("no run is in it")
         return records
     except (KeyError, TypeError, ValueError) as e:
-        raise RunError(f"{path} is damaged ({e}): write it again with --csv") from e
+        raise RunError(f"{path} is damaged ({str(e).strip()}): write it again with --csv") from e
 
 
 # ---- the authors' runs -----------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def read_published(path):
         table.index = LOGGED_EVERY * np.arange(1, len(table) + 1)
         return dict(table.items()), {}
     except ValueError as e:
-        raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published: it has {e}; "
+        raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published ({str(e).strip()}); "
                        "for a run of train.py, give its folder") from e
 
 
