@@ -13,7 +13,7 @@ import torch
 
 from data.batches import mask_tokens
 from model import ModelConfig, Transformer
-from tests.theorem import watch  # noqa: F401
+from tests.theorem import head_factors, watch  # noqa: F401
 
 MASK = 257
 LIBRARY = Path(os.__file__).parent
@@ -52,10 +52,3 @@ def batch_of(causal, B, T):
         return idx[:, :-1], idx[:, 1:]
     K = round(0.15 * T)
     return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256})
-
-
-def head_factors(attn):
-    """W_q and W_k of every head of a layer of model.py, (H, C, D) each."""
-    w_q = attn.q.weight.T.unflatten(1, (attn.n_head, -1)).transpose(0, 1)
-    w_k = attn.k.weight.T.unflatten(1, (attn.n_head, -1)).transpose(0, 1)
-    return w_q, w_k

@@ -16,17 +16,13 @@ from tests.paper import MASK, assert_mean, batch_of, exact, float64_and_a_seed, 
 # ---- S1.4.1, S1.4.2: rows and columns, expected ------------------------------------------------------------------
 
 
-def every_draw(T, C):
-    """
-    Embeddings of which every entry is -1, 0 or 1, independently and with the same probability: all 3^(T C) of them,
-    (S, T, C). Means over S are expectations, exactly; an entry has mean 0 and variance 2/3.
-    """
-    return torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=T * C))).unflatten(1, (T, C))
-
-
 def tokens_and_y(T=2, C=3):
-    """x (S, T, C), i.i.d. with covariance sigma (C, C); y (S, C), independent, with covariance 8/3 I; and sigma."""
-    draws = every_draw(T + 1, C)
+    """
+    x (S, T, C), i.i.d. with covariance sigma (C, C); y (S, C), independent, with covariance 8/3 I; and sigma. All are
+    made of entries that are -1, 0 or 1, independently and with the same probability, so of variance 2/3: S goes through
+    all 3^((T + 1) C) draws, and means over S are expectations, exactly.
+    """
+    draws = torch.tensor(list(itertools.product([-1.0, 0.0, 1.0], repeat=(T + 1) * C))).unflatten(1, (T + 1, C))
     root = torch.randn(C, C) * torch.tensor([[0.5], [1.0], [2.0]])
     return draws[:, :T] @ root.T, 2 * draws[:, T], 2 / 3 * root @ root.T
 

@@ -247,7 +247,8 @@ LOSSES = PUBLISHED / "loss_curves.csv"
     (None, "a-1 --csv b-1/log.csv", "log.csv holds something else, which would be lost"),
     (None, f"{LOSSES} --csv x.csv", "nothing to write in x.csv"),
     (None, f"{LOSSES} --plot x.png", "nothing to draw in x.png"),
-    (None, "nowhere", "nowhere/log.csv: No such file"),
+    (None, "nowhere", "No such file or directory: 'nowhere'"),
+    (lambda: Path("a-1/log.csv").unlink(), "a-1", "log.csv: No such file"),
     (new("a-1/log.csv", b""), "a-1", "a-1 has no row in its CSV files yet"),
     (new("a-1/log.csv", ",".join(runs.LOG_COLUMNS).encode()), "a-1", "a-1 has no row in its CSV files yet"),
     (new("a-1/scores.csv", b"step,layer\n"), "a-1", "is not a scores.csv"),
@@ -261,7 +262,9 @@ LOSSES = PUBLISHED / "loss_curves.csv"
     (in_text("c.csv", "(?s)^a,1,.*", "a,1,0\n"), "c.csv", "c.csv is damaged"),
     (new("c.csv", b""), "c.csv", "c.csv is no CSV file of --runs"),
     (new("c.csv", bytes(range(128, 256))), "c.csv", "c.csv is no CSV file of --runs"),
-    (None, "a-1/log.csv", "a column step, and no published run is called step; for a run of train.py, give its folder"),
+    (None, "a-1/log.csv", "no published run is called step); for a run of train.py, give its folder"),
+    (new("c.csv", b"a\nb,c\n"), "c.csv", "c.csv is no CSV file of --runs"),
+    (in_text("c.csv", "^a,1,100,", "a,1,100,1,2,"), "c.csv", "c.csv is damaged"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, change, argv, words):
     monkeypatch.chdir(tmp_path)
@@ -323,7 +326,7 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 5])
 def test_seeds_that_have_come_less_far_are_drawn(tmp_path, capsys, n):
     folders = [write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:n], 2, STEPS[:n])]
     assert not run(*folders, "--plot", tmp_path / "p.png")

@@ -1,11 +1,11 @@
 """
 Why does symmetry emerge? Theorem 2.4 measured through whole runs: pytest does not collect this, it takes minutes.
 
-    python tests/theorem.py config/tiny.py config/tiny_decoder.py --seeds 1 2 3
+    python tests/theorem.py config/tiny.py config/tiny_decoder.py
 
 The gradient of W_qk of a head is G = sum beta_ij x_i x_j^T (Prop. 2.2). Theorem 2.4 says that G is symmetric where
-beta_ij = beta_ji, and that training bidirectionally makes them alike. Every --every updates, on the same rows of
-validation text, this writes for each layer, as the mean over its heads, the symmetry
+beta_ij = beta_ji, and that training bidirectionally makes them alike. Every 50 updates of three seeds, on the same rows
+of validation text, this writes for each layer, as the mean over its heads, the symmetry
 
     w       of W_qk itself
     beta    of beta, over pairs i != j: sum beta_ij beta_ji / sum beta_ij^2
@@ -15,7 +15,6 @@ validation text, this writes for each layer, as the mean over its heads, the sym
 to data/results/csv/theorem.csv, and draws data/results/png/theorem.png from it. With no config: only the picture.
 """
 
-import argparse
 import copy
 import sys
 from pathlib import Path
@@ -29,11 +28,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a sc
 
 import config
 import train
-from analyze import symmetry
+from analyze import symmetry, wqk
 from data.results import figures
 from model import SelfAttention, rows_at
 
 RESULTS = Path(train.__file__).parent / "data" / "results"
+SEEDS = [1, 2, 3]
+EVERY = 50  # updates between two looks
 QUANTITIES = {"w": "W_qk", "beta": "beta", "g": "gradient of W_qk", "update": "AdamW step of W_qk"}
 
 
@@ -56,11 +57,9 @@ class WatchedAttention(SelfAttention):
         return self.proj(y.transpose(1, 2).flatten(2))
 
 
-def head_matrices(attn):
-    """W_qk of every head, (H, C, C)."""
-    w_q = attn.q.weight.detach().unflatten(0, (attn.n_head, -1)).mT  # (H, C, D)
-    w_k = attn.k.weight.detach().unflatten(0, (attn.n_head, -1)).mT  # (H, C, D)
-    return w_q @ w_k.mT
+def head_factors(attn):
+    """W_q and W_k of every head of a layer, (H, C, D) each."""
+    return [part.weight.unflatten(0, (attn.n_head, -1)).mT for part in (attn.q, attn.k)]
 
 
 def watch(model, batch):
@@ -86,7 +85,7 @@ def beta_symmetry(beta):
     return (off * off.mT).sum((0, 2, 3)) / off.square().sum((0, 2, 3))
 
 
-def measure(path, seed, every):
+def measure(path, seed):
     """Train as train.py does, and look on -> rows."""
     cfg = config.load([path, f"--seed={seed}", "--compile=off"])
     place = train.find_place(cfg)
@@ -94,17 +93,13 @@ def measure(path, seed, every):
     probe = trainer.loader.val_batch(0)
     rows = []
     for step, batch in enumerate(tqdm(trainer.loader.train_batches(0), total=cfg.max_iters, unit="step")):
-        if step % every:
-            trainer.train_step(batch)
-            continue
-        layers = watch(trainer.model, probe)
-        before = [head_matrices(block.attn) for block in trainer.model.blocks]
+        layers = [] if step % EVERY else watch(trainer.model, probe)  # copies: the step does not change them
         trainer.train_step(batch)
         for layer, attn in enumerate(layers):
             beta = attn.scores.grad  # (B, H, T, T)
             g = torch.einsum("bhij,bic,bjd->hcd", beta, attn.x, attn.x)  # (H, C, C)
-            update = head_matrices(trainer.model.blocks[layer].attn) - before[layer]
-            values = symmetry(before[layer]), beta_symmetry(beta), symmetry(g), symmetry(update)  # (H,) each
+            before, after = [wqk(*head_factors(its)) for its in (attn, trainer.model.blocks[layer].attn)]  # (H, C, C)
+            values = symmetry(before), beta_symmetry(beta), symmetry(g), symmetry(after - before)  # (H,) each
             means = dict(zip(QUANTITIES, [x.mean().item() for x in values]))
             rows.append(dict(model=Path(path).stem, seed=seed, step=step, layer=layer, **means))
     return rows
@@ -136,17 +131,12 @@ def draw_quantity(axis, table, quantity, colour):
     axis.set(ylim=(-0.4, 1.0), xlabel="step")
 
 
-def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("configs", nargs="*", help="config files of train.py")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--every", type=int, default=50, help="updates between looks (%(default)s)")
-    args = parser.parse_args(argv)
+def main(configs):
     file = RESULTS / "csv" / "theorem.csv"
     rows = []
-    for path in args.configs:
-        for seed in args.seeds:
-            rows += measure(path, seed, args.every)
+    for path in configs:
+        for seed in SEEDS:
+            rows += measure(path, seed)
             pandas.DataFrame(rows).to_csv(file, index=False, float_format="%.4f")
     plot(pandas.read_csv(file), RESULTS / "png" / "theorem.png")
 

@@ -99,6 +99,7 @@ def summary(claims):
     """How many differences of losses are significant, after each of three corrections."""
     losses = claims[claims["measure"] == "val_loss"]
     is_significant = losses["p"] < SIGNIFICANT
+    # In its family, but not among all.
     lost = losses[is_significant & ~false_discoveries(losses["p_alone"])]
     n_in_all = (compare.holm(losses["p_alone"]) < SIGNIFICANT).sum()
     note = f" (not: {'; '.join(lost['setting'])})" if len(lost) else ""
@@ -132,6 +133,7 @@ def draw(claims, path):
                 axis.plot(claim.interval, [y, y], color=colour, lw=1.5)
                 axis.plot(claim.difference, y, "o", color=colour, mfc=colour if claim.p < SIGNIFICANT else "white")
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
+            # The first at the top, as in the table.
             axis.set(yticks=range(len(rows)), yticklabels=rows["setting"], ylim=(len(rows) - 0.5, -0.5))
             axis.set_title(textwrap.fill(question, 42), fontsize=9)
             axis.set_xlabel("difference of losses [nats/token]")

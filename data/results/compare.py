@@ -38,7 +38,7 @@ def pool(paths):
     """Folders of runs, and files of comparisons -> {arm: its records}. RunError if two of one name are not one arm."""
     arms = {}
     for path in paths:
-        records = read_comparison(path) if Path(path).is_file() else [read_run(path)]
+        records = [read_run(path)] if Path(path).is_dir() else read_comparison(path)
         for record in records:
             others = arms.setdefault(record.arm, [])
             for other in others:
@@ -76,7 +76,7 @@ def find_baselines(arms, chosen=None):
     for names in names_of.values():
         plain = [name for name in names if is_plain(arms[name][0].config)]
         baseline = chosen if chosen in names else (plain or names)[0]
-        baseline_of |= dict.fromkeys([baseline, *names], baseline)
+        baseline_of |= dict.fromkeys([baseline, *names], baseline)  # it stays in front
     return baseline_of
 
 
@@ -185,9 +185,10 @@ def holm(ps):
     """
     ps = np.asarray(ps, dtype=float)
     order = np.argsort(ps)  # nan comes last
-    n_left = np.isfinite(ps).sum() - np.arange(len(ps))
+    n_left = np.isfinite(ps).sum() - np.arange(len(ps))  # m, m - 1, ..., 1
     corrected = np.empty(len(ps))
-    corrected[order] = np.maximum.accumulate(n_left * ps[order])  # a larger p stays at least as large
+    # A larger p stays at least as large after the correction.
+    corrected[order] = np.maximum.accumulate(n_left * ps[order])
     return np.minimum(corrected, 1)
 
 

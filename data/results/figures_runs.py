@@ -21,7 +21,8 @@ DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, every seed is drawn
 MAX_BANDS = 6  # arms; with more, the bands of their seeds would cover each other
 MAX_COLUMNS = 6
-CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}  # of the authors' runs
+# Of the authors' runs: how a name ends, and what a title says.
+CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
 
 
 # ---- what they share ---------------------------------------------------------------------------------------------
@@ -49,7 +50,8 @@ def draw_layers(axis, records, score):
     n_layer = records[0].config["n_layer"]
     for layer in range(n_layer):
         curves = [record.curve(f"{score}_{layer}") for record in records]
-        draw_seeds(axis, curves, 0.15, color=layer_colour(layer, n_layer), label=f"layer {layer}")
+        colour = layer_colour(layer, n_layer)
+        draw_seeds(axis, curves, 0.15, color=colour, label=f"layer {layer}")
     put_zero(axis)
     axis.set(xlabel="step")
 
@@ -90,7 +92,7 @@ def plot_run(record, path):
             draw_layers(axis, [record], score)
             axis.set(ylabel=f"{score} of $W_{{qk}}$")
             put_null(axis, score, record.config["n_embd"], record.config["n_embd"])
-        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer; grey: random matrices"])
+        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality; grey: random"])
         loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
         of_losses, _ = loss.get_legend_handles_labels()
         of_layers, _ = panels[0].get_legend_handles_labels()
@@ -162,7 +164,8 @@ def draw_ends(axis, outcomes, style):
         axis.plot([np.mean(outcome.losses)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
     axis.locator_params(axis="x", nbins=4)
     names = [short(name) for name in outcomes["name"]]
-    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))  # the first at the top
+    # The first at the top.
+    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
     axis.set(xlabel="nats/token")
 
 
@@ -210,6 +213,7 @@ def plot_trajectories(theirs, ours, path):
                 put_zero(axis)
                 axis.set_title(title, fontsize=7, loc="left")
             share_axes(row, score)
+        # One entry of the legend for all of theirs of a kind, and one for each of ours.
         for label, colour in ("their encoders", ENCODER), ("their decoders", DECODER):
             axes[0, 0].plot([], [], color=colour, label=label)
         handles = axes[0, 0].get_legend_handles_labels()[0][-2:]

@@ -30,8 +30,10 @@ from data.results.runs import HOW, LOG_COLUMNS, SCORES_COLUMNS, RunError, read, 
 from data.results.tables import SCORES
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
-MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
-DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
+# Scores kept as medians over layers.
+MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]
+# Values are rounded when they are read, so that a run and its rows in a CSV file give the same results.
+DIGITS = 4
 LOGGED_EVERY = 200  # updates; a row of the authors' losses is the mean over those since the row before
 SYMMETRIC = "--symmetric-init"  # how the name of a run of theirs ends that starts from W_k = W_q
 
@@ -82,7 +84,7 @@ def record_of_table(arm, seed, config, table):
 
 def by_layer(rows):
     """A row for each step and layer -> a row for each step, with columns such as symmetry_0."""
-    table = rows.pivot(index="step", columns="layer", values=SCORES)
+    table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
     table.columns = [f"{score}_{layer}" for score, layer in table.columns]
     return table
 
@@ -97,7 +99,8 @@ def read_run(folder):
     scores = read_numbers(folder / "scores.csv", SCORES_COLUMNS)
     config = read_config(folder)
     n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
-    scores = scores.groupby("step").filter(lambda rows: len(rows) == n_rows)  # the last step may lack some
+    # The last step may lack some, as the run may be writing them.
+    scores = scores.groupby("step").filter(lambda rows: len(rows) == n_rows)
     require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
     of_layers = scores[scores["head"].isna()]
     of_heads = scores[scores["head"].notna()]
@@ -173,13 +176,14 @@ def read_comparison(path):
         table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
         records = []
         for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
-            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)  # a newer key has its default
+            # A key that is newer than the file has its default.
+            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
             records.append(record_of_table(arm, seed, config, rows.set_index("step")))
         if not records:
             raise ValueError("no run is in it")
         return records
     except (KeyError, TypeError, ValueError) as e:
-        raise RunError(f"{path} is damaged ({e}): write it again with --csv") from e
+        raise RunError(f"{path} is damaged ({str(e).strip()}): write it again with --csv") from e
 
 
 # ---- the authors' runs -----------------------------------------------------------------------------------------------
@@ -198,7 +202,7 @@ def read_published(path):
         table.index = LOGGED_EVERY * np.arange(1, len(table) + 1)
         return dict(table.items()), {}
     except ValueError as e:
-        raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published: it has {e}; "
+        raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published ({str(e).strip()}); "
                        "for a run of train.py, give its folder") from e
 
 

@@ -47,7 +47,7 @@ def report_runs(args):
         else:
             ours.append(path)
     arms, baseline_of = choose(compare.pool(ours), args.arms, args.baseline)
-    if args.csv:
+    if args.csv:  # before the work is done
         require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
         if Path(args.csv).exists():
             records.require_no_others(args.csv, arms)
@@ -113,7 +113,8 @@ def comparison_table(outcomes, level):
         is_baseline = outcome.name == outcome.baseline
         line = dict(arm=outcome.name)
         if level is not None:
-            step = np.median(outcome.first_steps)  # a seed that did not pass is later than any step
+            # A seed that did not pass is later than any step, so the median may be inf.
+            step = np.median(outcome.first_steps)
             n_passed = np.isfinite(outcome.first_steps).sum()
             line[f"passed {level:g}"] = f"{n_passed} of {len(outcome.first_steps)}"
             line["step"] = f"{step:.0f}" if np.isfinite(step) else "not passed"
