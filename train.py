@@ -340,8 +340,6 @@ def loop(trainer, signals):
     """
     cfg, place = trainer.cfg, trainer.place
     batches = trainer.loader.train_batches(trainer.step)
-    if cfg.profile and place.rank == 0:
-        batches = runs.traced(batches, trainer.out / "trace.json")
     with place.progress_bar(cfg.max_iters, trainer.step) as bar:
         if trainer.step == 0:  # the start belongs to every curve
             trainer.write_scores()

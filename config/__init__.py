@@ -75,7 +75,6 @@ class TrainConfig:
     dtype: Literal["float32", "bfloat16", "float16"] = key("float32", "of matrix products; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
     keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt, and then the best one as well")
-    profile: bool = key(False, "write out_dir/trace.json: five updates, for chrome://tracing or ui.perfetto.dev")
 
     def __post_init__(self):
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]

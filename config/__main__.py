@@ -7,7 +7,7 @@ The runs of a comparison, one a line, as arguments of train.py:
 
 A comparison is a file of config/arms (config/arms/example.py explains one), or the CSV file in which analyze.py --runs
 keeps it. Such a CSV file has what a run computes, and not where and how it ran (device, threads, compile, keep,
-micro_batch_size, profile): these keys come from the file of config/ that is most like the run. A run that began with
+micro_batch_size): these keys come from the file of config/ that is most like the run. A run that began with
 the weights of a folder (init_from) cannot be repeated from it.
 """
 

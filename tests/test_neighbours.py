@@ -99,7 +99,7 @@ def test_the_checkpoints_of_train_py_are_read_beside_the_model_that_it_exports(t
     torch.manual_seed(0)
     model = Transformer(ModelConfig(vocab_size=30, block_size=8, n_layer=N, n_head=H, n_embd=C, causal=True))
     config = dict(n_layer=N, n_head=H, n_embd=C, causal=True, init="random", seed=1)
-    state = dict(config=config, data={"tokenizer": "bytes"}, step=40, rows={}, model=model.state_dict(), scaler={})
+    state = dict(config=config, data={"tokenizer": "bytes"}, step=40, model=model.state_dict(), scaler={})
     out = folder(tmp_path / "out", {"ckpt-00000040.pt": as_bin(state), "ckpt.pt": as_bin(state), "run.json": b"{}"},
                  b'{"model_type": "bert"}')
     for source in (out, out / "ckpt-00000040.pt"):

@@ -128,19 +128,6 @@ def test_rows_whose_checkpoint_was_deleted_are_kept(finished, cfg, left):
     assert Path(cfg.out_dir, left).read_bytes() == Path(finished.out_dir, left).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["log.csv", "scores.csv"])
-def test_a_run_whose_rows_were_lost_does_not_go_on_as_if_it_had_none(copied, name):
-    path = Path(copied.out_dir, name)
-    whole = path.read_text()
-    lines = whole.splitlines(keepends=True)
-    without_the_second, without_the_last = "".join(lines[:2] + lines[3:]), "".join(lines[:-1])
-    for text in "", "step,tok", lines[0], without_the_second, without_the_last, whole + lines[-1]:
-        path.write_text(text)
-        said = refusal(argv(copied, init_from="resume", max_iters=14))
-        assert f"{path} has " in said and f"where ckpt.pt stands, and not {len(lines) - 1}" in said
-        assert path.read_text() == text
-
-
 @pytest.mark.parametrize("changes, words", [
     (dict(max_iters=11), "max_iters = 12 there, 11 here"),
     (dict(eval_iters=3), "eval_iters = 2 there, 3 here"),

@@ -10,11 +10,9 @@ scores.csv grow by rows, and `read` leaves out a last row that is incomplete. An
     model.safetensors, config.json    the model as a Hugging Face BERT
     run.png      losses and scores over the steps, drawn at the end, and before if the last one is not too recent
     .lock        empty; the process that writes the run holds a lock on it
-    trace.json   with --profile=True: five updates, for chrome://tracing or ui.perfetto.dev
 
 Rows are written before the checkpoint of their step. So a run that was killed may have rows after its last checkpoint.
-When it resumes, `begin` drops these rows, and the run writes them again: no row is lost, and none is there twice. A
-file that has lost rows from before the checkpoint is refused.
+When it resumes, `begin` drops these rows, and the run writes them again: no row is lost, and none is there twice.
 """
 
 import contextlib
@@ -36,10 +34,9 @@ from config import TrainConfig
 
 DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus
 # These keys say where and how a run runs, and not what it computes.
-HOW = {"out_dir", "init_from", "device", "threads", "compile", "profile", "keep", "micro_batch_size"}
+HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
 # A resumed run may change these; and max_iters may grow.
 RESUME_FREE = HOW | {"data_dir", "eval_interval", "score_interval"}
-TRACE_AFTER = 10  # updates, which are slower than those that follow
 
 
 class LogRow(NamedTuple):
@@ -122,19 +119,6 @@ def save_hf(folder, config, state):
     with replacing(folder / "model.safetensors") as temporary:
         temporary.write_bytes(safetensors(state, {"format": "pt"}))
     write_json(folder / "config.json", config)
-
-
-def traced(batches, path):
-    """Yield the same batches. After the first TRACE_AFTER, record five updates, and write a Chrome trace to path."""
-    def write(profiler):
-        with replacing(path) as temporary:
-            profiler.export_chrome_trace(str(temporary))
-
-    schedule = torch.profiler.schedule(skip_first=TRACE_AFTER - 1, wait=0, warmup=1, active=5, repeat=1)
-    with torch.profiler.profile(schedule=schedule, on_trace_ready=write) as profiler:
-        for batch in batches:
-            yield batch
-            profiler.step()
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -221,7 +205,6 @@ def find_checkpoint(folder, cfg, meta, resume, device):
     except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
                        "program") from e
-    require_rows(folder, state)
     return state
 
 
@@ -255,19 +238,6 @@ def require_same_run(path, theirs, ours):
         require(there == here, f"{path} is of another run: {key} of data_dir = {there!r} there, {here!r} here")
 
 
-def require_rows(folder, state):
-    """RunError if a CSV file has lost rows since the checkpoint was written."""
-    step = state["step"]
-    if step == 0:  # its rows are written again
-        return
-    for name, header in ROW_FILES:
-        path = folder / name
-        n_rows = len(read(path, header, step))
-        expected = state["rows"][name]
-        require(n_rows == expected, f"{path} has {n_rows} rows up to step {step}, where ckpt.pt stands, and not "
-                                    f"{expected}: put the whole file back, or move the folder away")
-
-
 def begin(folder, cfg, meta, step):
     """Prepare the files of a run that is at `step`. Only one process does this, before any training."""
     folder = Path(folder)
@@ -284,9 +254,8 @@ def begin(folder, cfg, meta, step):
 
 def save_checkpoint(folder, cfg, meta, state):
     """Write ckpt.pt. It needs no random state: batches and dropout follow from seed, step and micro-batch."""
-    rows = {name: (folder / name).read_bytes().count(b"\n") - 1 for name, _ in ROW_FILES}  # without the header
     with replacing(folder / "ckpt.pt") as temporary, open(temporary, "wb") as f:
-        torch.save(describe(cfg, meta) | dict(rows=rows) | state, f)
+        torch.save(describe(cfg, meta) | state, f)
     if cfg.keep > 0:
         keep_checkpoints(folder, state["step"], cfg.keep)
 
