@@ -204,12 +204,13 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
         symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
-def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path, capsys):
-    old = write_run(tmp_path / "old-1", without=["qk_norm", "diagonal", "objective"])
+def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default_and_one_that_is_gone_is_left_out(tmp_path,
+                                                                                                        capsys):
+    old = write_run(tmp_path / "old-1", without=["qk_norm", "diagonal", "objective"], profile=False)
     new = write_run(tmp_path / "new-1")
     assert not run(old, new, "--csv", tmp_path / "c.csv")
     text = (tmp_path / "c.csv").read_text()
-    assert '"diagonal": 0.0, ' in text
+    assert '"diagonal": 0.0, ' in text and "profile" not in text
     (tmp_path / "c.csv").write_text(text.replace('"diagonal": 0.0, ', ""))
     capsys.readouterr()
     assert not run(tmp_path / "c.csv") and "old" in capsys.readouterr().out

@@ -279,7 +279,8 @@ def read_config(folder):
     path = folder / "run.json"
     try:
         run = json.loads(path.read_text())
-        defaults = asdict(TrainConfig())  # for keys that are newer than the run
-        return defaults | run["config"] | {key: run["data"][key] for key in ("checksum", "tokenizer")}
+        defaults = asdict(TrainConfig())  # for keys that are newer than the run; others have gone since then
+        known = {key: value for key, value in run["config"].items() if key in defaults}
+        return defaults | known | {key: run["data"][key] for key in ("checksum", "tokenizer")}
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
