@@ -35,6 +35,7 @@ def shades(causal):
         n = causal.count(is_causal)
         nth = causal[:i].count(is_causal)  # how many of its kind come before it
         shade = colormaps[SHADES[is_causal]]
+        # Lighter shades than 0.45 are hard to see on white.
         colours.append(shade(0.45 + 0.5 * nth / (n - 1)) if n > 1 else COLOURS[is_causal])
     return colours
 
@@ -42,7 +43,7 @@ def shades(causal):
 def layer_colour(layer, n_layer):
     from matplotlib import colormaps
 
-    return colormaps["viridis"](0.9 * layer / n_layer)
+    return colormaps["viridis"](0.9 * layer / n_layer)  # its last tenth is too light for a line
 
 
 def formats():
@@ -128,7 +129,7 @@ def draw_quartiles(axis, steps, values, **style):
 def draw_bar(axis, x, found, **style):
     """A dot at the median, a bar from quartile to quartile. found: (q1, median, q3)"""
     q1, median, q3 = found
-    axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)
+    axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)  # it wants distances from the dot
 
 
 # ---- many models -------------------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ def draw_parts(axes, m, layer, limit):
 
 def draw_matrix(axis, m, limit):
     axis.spines[["top", "right"]].set_visible(True)
-    return axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    return axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")  # red: above 0
 
 
 def titles_of_parts(layer):
@@ -284,7 +285,7 @@ def plot_movie(results, path):
         for axis, (name, checkpoints) in zip(axes, trainings.items()):
             so_far = [result for at, result in checkpoints if at <= step] or [checkpoints[0][1]]
             layer = last_layer(so_far[-1])
-            axis.clear()
+            axis.clear()  # or every frame would keep the images of those before
             draw_matrix(axis, so_far[-1].corner, limit)
             axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
             of_layer = f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"

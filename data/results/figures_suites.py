@@ -25,7 +25,7 @@ def put_steps(axis, trainings):
         else:
             axis.set_xscale("symlog", linthresh=positive.min())
             axis.set_xlim(left=-0.2 * positive.min())
-        axis.minorticks_off()
+        axis.minorticks_off()  # their labels would cover each other
 
 
 def share_scale(axes):
@@ -122,7 +122,7 @@ def plot_suite(scored, trainings, path):
             row[0].set_ylabel(f"{score} of $W_{{qk}}$")
             for axis, (_, draw, shown) in zip(row, columns):
                 draw(axis, shown, score)
-            share_scale(row[: max(1, len(pairs))])
+            share_scale(row[: max(1, len(pairs))])  # the sizes; the columns after them show something else
         put_titles(axes[0], [title for title, _, _ in columns])
         if pairs:
             name_null(axes[0, 0])
@@ -147,11 +147,11 @@ def draw_difference(axis, pairs, score):
     differences = np.stack([difference(encoder, decoder, score) for _, encoder, decoder in pairs])  # (sizes, depths)
     for values in differences:
         axis.plot(GRID, values, color="0.75", lw=0.8)
-    mean = differences.mean(0)
+    mean = differences.mean(0)  # (depths,)
     label = "encoder less decoder"
     if len(pairs) > 1:
         label += f":\nmean of {len(pairs)} sizes,\nand standard deviation"
-        spread = differences.std(0, ddof=1)
+        spread = differences.std(0, ddof=1)  # (depths,)
         axis.fill_between(GRID, mean - spread, mean + spread, color="black", alpha=0.12, lw=0)
     axis.plot(GRID, mean, color="black", label=label)
     put_zero(axis)

@@ -20,7 +20,7 @@ from data.results.runs import RunError, require, writing
 
 def parse(argv, description, gamma):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     allow_abbrev=False)
+                                     allow_abbrev=False)  # flags are written out
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--hf", nargs="+", metavar="NAME",
                       help="names of data/pretrained/models.csv, Hub ids (org/name@revision), local folders and files")
@@ -74,7 +74,7 @@ def check(args):
     """Refuse now what would otherwise fail after the work is done, or lose a file."""
     require(args.paper or not args.offline, "--offline goes with --paper")
     try:
-        torch.zeros(1, dtype=torch.float64, device=args.device).item()
+        torch.zeros(1, dtype=torch.float64, device=args.device).item()  # scores are in float64
     except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
     for flag in "csv", "plot", "matrices":
@@ -84,7 +84,7 @@ def check(args):
         require(not path.is_dir(), f"--{flag}={path} is a folder: give the name of a file")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path.parent).close()
+            tempfile.TemporaryFile(dir=path.parent).close()  # can a file be written there?
         formats = figures.formats()
         ending = path.suffix[1:] or "png"
         require(flag == "csv" or ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")

@@ -63,7 +63,7 @@ def report_runs(args):
             show(f"no loss comes to {args.level:g} nats/token: --level sets another level")
         for note in comparison_notes(outcomes, arms):
             show(note)
-    counted = {name: compare.counted(runs) for name, runs in arms.items()}
+    counted = {name: compare.counted(runs) for name, runs in arms.items()}  # pictures show what the table counts
     if trajectories:
         show(ends_table(trajectories, counted))
     if args.csv:
