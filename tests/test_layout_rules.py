@@ -222,8 +222,10 @@ C_ATTN = qk("h.{i}.attn", BOTH, (96, 32), weights="c_attn")
     (dict(model_type="llava", text_config={}), llama(), "'llava_text' is not known"),
     (dict(LLAMA, model_type="jetmoe"), llama(), "'jetmoe' is not known"),  # each token's router chooses its W_q
     (LLAMA, {"lm_head.weight": (50, 32)}, "no q and k weights"),
-    (LLAMA, llama([0]), r"layers.1.self_attn.q_proj missing"),
-    (LLAMA, NO_Q1, r"layers.1.self_attn.q_proj missing"),
+    (LLAMA, llama([0]), "q_proj of layer 1 missing"),
+    (LLAMA, NO_Q1, "q_proj of layer 1 missing"),
+    (dict(LLAMA, model_type="bert"), qk("encoder.layer.{i}.attention.self", [0], weights="query key"),
+     "2 attention layers in config.json, query of layer 1 missing"),
     (LLAMA, llama(range(3)), "3 found"),
     (LLAMA, llama() | llama(prefix="teacher."), "model. and teacher."),
     (LLAMA, llama() | {"model.layers.0.other.q_proj.weight": (32, 32)}, "no known place for model.layers.0.other"),

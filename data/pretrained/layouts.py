@@ -421,7 +421,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     weights = weights_of(row, part.config)
     for i in scored:
         for weight in weights:
-            require(weight in names[i], f"{told}, {row.path.replace('{i}', str(i))}.{weight} missing")
+            require(weight in names[i], f"{told}, {weight} of layer {i} missing")
     # Some of the weights may be in other layers too: those of Kimi Linear without a softmax have a q_proj.
     whole = [i for i in names if len(names[i]) == len(weights)]
     prefixes = {match["prefix"] for match in matches}
