@@ -168,12 +168,12 @@ ROWS = dict(layer=bench_layer, train=bench_train)
 
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", choices=ROWS, metavar="row", help=f"some of {' '.join(ROWS)}; none: all")
+    parser.add_argument("row", nargs="?", choices=ROWS, help="one of them (all)")
     parser.add_argument("--cpu", action="store_true", help="the CPU time of one thread")
     args = parser.parse_args(argv)
     if args.cpu:
         torch.set_num_threads(1)
-    for name in args.rows or ROWS:
+    for name in [args.row] if args.row else ROWS:
         ROWS[name]()
 
 

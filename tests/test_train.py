@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -405,7 +406,15 @@ def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypa
 # ---- the scripts of this folder, which take minutes --------------------------------------------------------------
 
 
-def test_a_script_can_be_imported_and_the_bench_helps():  # theorem.py is used by the tests of the paper
+def test_a_script_can_be_imported():  # theorem.py is used by the tests of the paper
     assert importlib.import_module("tests.attention").main and importlib.import_module("tests.null").main
+
+
+@pytest.mark.parametrize("argv, rows", [([], ["layer", "train"]), (["train"], ["train"])])
+def test_the_bench_helps_and_measures_what_is_asked_for(argv, rows, monkeypatch):
+    bench, measured = importlib.import_module("tests.bench"), []
     with pytest.raises(SystemExit, match="0"):
-        importlib.import_module("tests.bench").main(["--help"])
+        bench.main(["--help"])
+    monkeypatch.setattr(bench, "ROWS", {name: partial(measured.append, name) for name in bench.ROWS})
+    bench.main(argv)
+    assert measured == rows
