@@ -36,7 +36,7 @@ from config._place import open_streams
 from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_forms import layer_factors, published_factors, side_by_side
-from data.pretrained.layouts import find_modality, find_stacks, missing_stacks
+from data.pretrained.layouts import find_stacks, missing_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
 from data.results import figures, report, report_runs, runs, tables
 
@@ -249,10 +249,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
                 head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
                 rows.append(tables.ModelScore(source, "", stack.name, layer.index, head, n, r,
                                               "published" if published else "wqk", gamma, *map(float, values)))
-        facts = {}
-        for stack in stacks:
-            modality = find_modality(checkpoint.config, stack.name)
-            facts[stack.name] = tables.Facts(checkpoint.n_params, stack.causal, modality)
+        facts = {stack.name: tables.Facts(checkpoint.n_params, stack.causal) for stack in stacks}
         # The corner of W_qk is the product of the first rows of both factors.
         corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER]))
         # The note goes to stderr: what was read, and what this checkpoint does not hold.

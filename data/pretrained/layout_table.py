@@ -349,10 +349,6 @@ PARTS = {
     "fine_acoustics": r"fine_acoustics\.",
     "text": "",
 }
-# How the names of parts, and of other stacks, begin that see images, or hear or say something.
-IMAGES = ("vision", "image", "video", "backbone", "high_res_vision")
-SOUND = ("audio", "speech", "adapter", "projector", "depth_decoder", "t2u", "semantic", "coarse_acoustics",
-         "fine_acoustics")
 # Of Align a network of convolutions, of Granite 4 Vision several stacks of one layer.
 NOT_READ = {("align", "vision"), ("granite4_vision", "qformer")}
 # Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from data.pretrained.files import CheckpointError, pick, require
 from data.pretrained.layout_forms import FORMS, Sizes
-from data.pretrained.layout_table import (COMPOSITES, CONFIG_DICT, IMAGES, KNOWN, NOT_READ, OWN, PARTS, ROWS, SOUND,
-                                          STAGES, USUAL, Row, Usual, shared_blocks)
+from data.pretrained.layout_table import (COMPOSITES, CONFIG_DICT, KNOWN, NOT_READ, OWN, PARTS, ROWS, STAGES, USUAL, Row,
+                                          Usual, shared_blocks)
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
@@ -142,24 +142,6 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
             halves = [row.stack for row in rows_of(part.model_type) if row.stack in ("encoder", "decoder")]
             missing += [half for half in halves if half not in names]
     return missing
-
-
-def find_modality(config: dict, stack: str) -> str:
-    """language, vision or audio, by the name of the stack, or by a key that only configs for images or sound have."""
-    for part in stack.split("."):
-        if part.startswith(IMAGES):
-            return "vision"
-        if part.startswith(SOUND):
-            return "audio"
-    if stack == "encoder" and "audio_token_index" in config:  # of Granite Speech
-        return "audio"
-    if stack == "encoder":  # of Parakeet
-        config = config | pick(config, "encoder_config", dict, {})
-    if "image_size" in config or "patch_size" in config or "num_queries" in config:
-        return "vision"
-    if "num_mel_bins" in config or "conv_stride" in config:
-        return "audio"
-    return "language"
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------

@@ -4,14 +4,14 @@ in the paper.
 """
 
 import contextlib
+import math
 from pathlib import Path
-from string import ascii_lowercase
 
 import numpy as np
 import pandas as pd
 
-from data.results.runs import replacing, require
-from data.results.tables import GAMMA, SCORES, band, quartiles
+from data.results.runs import SCORES, replacing, require
+from data.results.tables import GAMMA, band, quartiles
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -19,8 +19,7 @@ COLOURS = {False: "#2166ac", True: "#8e3b9e", None: "0.5"}
 ENCODER, DECODER = COLOURS[False], COLOURS[True]
 SHADES = {False: "Blues", True: "Purples", None: "Greys"}
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
-MARKERS = {"language": "o", "vision": "s", "audio": "^"}
-LETTERS = [*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase)]  # a, ..., aa
+MAX_COLUMNS = 7  # panels in a row
 
 
 # ---- colours and panels ------------------------------------------------------------------------------------------
@@ -38,12 +37,6 @@ def shades(causal):
         # Lighter shades than 0.45 are hard to see on white.
         colours.append(shade(0.45 + 0.5 * nth / (n - 1)) if n > 1 else COLOURS[is_causal])
     return colours
-
-
-def layer_colour(layer, n_layer):
-    from matplotlib import colormaps
-
-    return colormaps["viridis"](0.9 * layer / n_layer)  # its last tenth is too light for a line
 
 
 def formats():
@@ -83,40 +76,60 @@ def short(name):
 
 
 def put_titles(axes, titles):
-    """Above each panel a letter, a, b, c, ..., and what it shows."""
-    for axis, letter, title in zip(axes, LETTERS, titles):
-        axis.set_title(f"{letter}   {title}", fontsize=9, loc="left")
+    for axis, title in zip(axes, titles):
+        axis.set_title(title, fontsize=9, loc="left")
 
 
 def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
 
 
-def share_limits(axes):
-    """Give all panels the same range."""
-    low = min(axis.get_ylim()[0] for axis in axes)
-    high = max(axis.get_ylim()[1] for axis in axes)
+def put_legend(axes, loc="outside right upper", **options):
+    """A legend for some panels, outside of them, where there are no data. It has every label once."""
+    handles = {}
     for axis in axes:
-        axis.set_ylim(low, high)
-
-
-def put_legend(axis, handles=None, ncols=1):
-    """Put the legend to the right of the panels, where there are no data."""
-    if handles is None:
-        handles = axis.get_legend_handles_labels()[0]
-    axis.figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, ncols=ncols)
+        for handle, label in zip(*axis.get_legend_handles_labels()):
+            handles.setdefault(label, handle)
+    options = dict(frameon=False, fontsize=8, title_fontsize=8) | options
+    axes[0].figure.legend(handles=list(handles.values()), loc=loc, **options)
 
 
 def put_null(axis, score, n, r, gamma=GAMMA):
     """Draw a grey band, if it is known: the range of 95 of 100 random matrices."""
     limits = band(score, n, r, gamma)
     if limits:
-        axis.axhspan(*limits, color="0.93", lw=0, zorder=-1)
+        axis.axhspan(*limits, color="0.93", lw=0, zorder=-1, label="95 of 100\nrandom matrices")
 
 
-def name_null(axis):
-    """Explain the grey band in the legend."""
-    axis.plot([], [], color="0.9", lw=5, label="95 of 100\nrandom matrices")
+def share_scale(axes):
+    """Give panels the same range, with numbers in the first column only."""
+    limits = [axis.get_ylim() for axis in axes]
+    for axis in axes:
+        axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+        axis.tick_params(labelleft=axis.get_subplotspec().is_first_col())
+
+
+def plot_columns(path, columns, n_shared=None, **legend):
+    """
+    A column for each of columns, (title, what draws it, what it takes), and a row for each score. What draws it takes
+    an axis, what it takes, and the score. n_shared: so many of the first columns have the same range; None: all.
+    legend: options of put_legend.
+    """
+    n = min(len(columns), MAX_COLUMNS)
+    n_rows = math.ceil(len(columns) / n)
+    with figure(path, [1] * n, rows=n_rows * len(SCORES)) as axes:
+        for i, score in enumerate(SCORES):
+            panels = axes[i :: len(SCORES)].flat  # of this score
+            for axis, (title, draw, shown) in zip(panels, columns):
+                draw(axis, shown, score)
+                put_zero(axis)
+                put_titles([axis], [title])
+            for row in axes[i :: len(SCORES)]:
+                row[0].set_ylabel(f"{score} of $W_{{qk}}$")
+            share_scale(panels[:n_shared])
+            for empty in panels[len(columns) :]:
+                empty.axis("off")
+        put_legend(axes[:: len(SCORES)].flat, **legend)
 
 
 def draw_quartiles(axis, steps, values, **style):
@@ -148,17 +161,9 @@ def plot_models(summaries, path):
             axis.set_ylabel(f"{score} of $W_{{qk}}$")
             put_parameters(axis)
         put_titles(panels, ["median and quartiles over layers", "the same of directionality"])
-        first = panels[0]
-        facts = [summary.facts for summary in summaries.values()]
-        for causal in dict.fromkeys(its.causal for its in facts):  # each once, in their order
-            first.plot([], [], "o", color=COLOURS[causal], label=KINDS[causal])
-        for modality in dict.fromkeys(its.modality for its in facts):
-            first.plot([], [], MARKERS[modality], color="0.6", label=modality)
-        name_null(first)
         for number, (model, stack) in enumerate(summaries, 1):
-            first.plot([], [], " ", label=plain(f"{number} {Path(model).name} {stack}".strip()))
-        handles, _ = first.get_legend_handles_labels()
-        put_legend(first, handles, ncols=1 + len(handles) // 17)  # so many are as high as the figure
+            panels[0].plot([], [], " ", label=plain(f"{number} {Path(model).name} {stack}".strip()))
+        put_legend(panels, ncols=1 + len(summaries) // 14)  # so many are as high as the figure
 
 
 def draw_summary(axis, number, summary, score):
@@ -166,10 +171,12 @@ def draw_summary(axis, number, summary, score):
     x, layer = summary.facts.n_params, summary.layers.iloc[0]
     limits = band(score, layer.n, layer.r, layer.gamma)
     if limits:
-        axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt")
+        axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt",
+                  label="95 of 100\nrandom matrices")
     found = summary.quartiles(score)
-    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker=MARKERS[summary.facts.modality],
-             color=COLOURS[summary.facts.causal])
+    causal = summary.facts.causal
+    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
+             label=KINDS[causal])
     axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
 
 
@@ -207,8 +214,7 @@ def plot_model(result, path):
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         draw_parts(pictures, result.corner, last, find_limit([result]))
         put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(last)])
-        handles = left.get_legend_handles_labels()[0]
-        left.figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=8, ncols=4)
+        put_legend([left], "outside lower left", ncols=4)
 
 
 def draw_layers(axis, rows, score, colour, label):

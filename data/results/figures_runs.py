@@ -8,19 +8,18 @@ top.
 
 import functools
 import itertools
-import math
+import textwrap
 
 import numpy as np
 import pandas
 
-from data.results.figures import (COLOURS, DECODER, ENCODER, OTHERS, draw_quartiles, figure, layer_colour, plain,
-                                  put_legend, put_null, put_titles, put_zero, share_limits, short)
-from data.results.tables import SCORES
+from data.results.figures import (COLOURS, DECODER, ENCODER, OTHERS, draw_quartiles, figure, plain, plot_columns,
+                                  put_legend, put_null, put_titles, put_zero, short)
+from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, every seed is drawn
 MAX_BANDS = 6  # arms; with more, the bands of their seeds would cover each other
-MAX_COLUMNS = 6
 # Of the authors' runs: how a name ends, and what a title says.
 CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
 
@@ -47,24 +46,23 @@ def draw_seeds(axis, curves, opacity, **style):
 
 def draw_layers(axis, records, score):
     """A line for each layer."""
-    n_layer = records[0].config["n_layer"]
-    for layer in range(n_layer):
-        curves = [record.curve(f"{score}_{layer}") for record in records]
-        colour = layer_colour(layer, n_layer)
-        draw_seeds(axis, curves, 0.15, color=colour, label=f"layer {layer}")
-    put_zero(axis)
-    axis.set(xlabel="step")
+    from matplotlib import colormaps
+
+    layers = [record.layers(score) for record in records]  # (S, L) each
+    names = list(layers[0])
+    for i, name in enumerate(names):
+        # The last tenth of the colours is too light for a line.
+        colour = colormaps["viridis"](0.9 * i / max(1, len(names) - 1))
+        label = {0: "first layer", len(names) - 1: "last layer"}.get(i)
+        draw_seeds(axis, [of_run[name] for of_run in layers], 0.15, color=colour, label=label)
+    put_steps(axis)
 
 
-def share_axes(axes, score):
-    """Give the panels of a score the same range, with numbers at the left edge only, and steps in thousands."""
-    share_limits(axes)
-    for axis in axes:
-        axis.locator_params(axis="x", nbins=4)
-        axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
-        axis.set(xlabel="step", ylabel=score)
-        if not axis.get_subplotspec().is_first_col():
-            axis.set(ylabel="", yticklabels=[])
+def put_steps(axis):
+    """An axis of steps, which are in thousands where they are many."""
+    axis.set_xlabel("step")
+    axis.locator_params(axis="x", nbins=4)
+    axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
 
 
 def styles(arms):
@@ -87,16 +85,16 @@ def plot_run(record, path):
         loss, *panels = axes[0]
         loss.plot(record.curve("train_loss"), color="0.7", label="training loss")
         loss.plot(record.curve("val_loss"), color="black", label="validation loss")
-        loss.set(ylabel="loss [nats/token]", xlabel="step")
+        loss.set_ylabel("loss [nats/token]")
+        put_steps(loss)
         for axis, score in zip(panels, SCORES):
             draw_layers(axis, [record], score)
-            axis.set(ylabel=f"{score} of $W_{{qk}}$")
+            put_zero(axis)
+            axis.set_ylabel(f"{score} of $W_{{qk}}$")
             put_null(axis, score, record.config["n_embd"], record.config["n_embd"])
-        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality; grey: random"])
+        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
         loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
-        of_losses, _ = loss.get_legend_handles_labels()
-        of_layers, _ = panels[0].get_legend_handles_labels()
-        put_legend(loss, of_losses + of_layers)
+        put_legend(axes[0])
 
 
 # ---- a comparison ------------------------------------------------------------------------------------------------
@@ -123,15 +121,13 @@ def plot_runs(arms, outcomes, level, path):
                 medians = [record.curve(score) for record in records]  # over layers
                 draw_seeds(axis, medians, opacity, **style[name])
             put_zero(axis)
-            axis.set(xlabel="step")
+            put_steps(axis)
         put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
-        put_titles(axes[0], [*titles, "symmetry of $W_{qk}$", "directionality; grey: random"])
+        put_titles(axes[0], [*titles, "symmetry of $W_{qk}$", "directionality"])
         counts = sorted({len(records) for records in arms.values()})
         seeds = " to ".join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))
-        handles, _ = loss.get_legend_handles_labels()
-        loss.figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, ncols=5,
-                           title=f"seeds: {seeds}. Scores: median over layers, mean of seeds; "
-                                 "bands: lowest to highest seed", title_fontsize=8)
+        put_legend(axes[0], "outside lower center", ncols=5, title=f"seeds: {seeds}. Scores: median over layers, "
+                   "mean of seeds; bands: lowest to highest seed")
 
 
 def draw_losses(axis, arms, style, level):
@@ -151,7 +147,8 @@ def draw_losses(axis, arms, style, level):
         highest += [loss.iloc[len(loss) // 8 :].max() for loss in losses]
     low, high = min(lowest), max(highest)
     margin = high - low
-    axis.set(xlabel="step", ylabel="nats/token", ylim=(low - 0.05 * margin, high + 0.1 * margin))
+    put_steps(axis)
+    axis.set(ylabel="nats/token", ylim=(low - 0.05 * margin, high + 0.1 * margin))
     if level is not None:
         axis.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
 
@@ -174,19 +171,12 @@ def draw_ends(axis, outcomes, style):
 
 def plot_layers(arms, path):
     """Figures 3 c and d, S4: the scores of every layer over steps, a column for each arm, also of the authors."""
-    n_columns = min(len(arms), MAX_COLUMNS)
-    n_rows = math.ceil(len(arms) / n_columns)
-    with figure(path, [1] * n_columns, rows=2 * n_rows) as axes:
-        for number, score in enumerate(SCORES):
-            panels = list(axes[number::2].flat)  # every other row
-            for axis, (name, records) in zip(panels, arms.items()):
-                draw_layers(axis, records, score)
-                seeds = f"seeds: {len(records)}" if len(records) > 1 else "one run"
-                axis.set_title(plain(f"{name}, {seeds}".replace("--", " ")), fontsize=7, loc="left")
-            share_axes(panels[: len(arms)], score)
-            for empty in panels[len(arms) :]:
-                empty.axis("off")
-        put_legend(max(axes.flat, key=lambda axis: len(axis.lines)))
+    columns = []
+    for name, records in arms.items():
+        seeds = f"seeds: {len(records)}" if len(records) > 1 else "one run"
+        title = textwrap.fill(plain(f"{name}, {seeds}".replace("--", " ")), 26)
+        columns.append((title, draw_layers, records))
+    plot_columns(path, columns)
 
 
 def plot_trajectories(theirs, ours, path):
@@ -194,30 +184,32 @@ def plot_trajectories(theirs, ours, path):
     Figures 3 a and b, S3: the authors' runs, a column for each depth and corpus: median and quartiles over layers. The
     means over seeds of our arms, if there are any, are drawn in a last column.
     """
-    columns = {}
+    columns = []
     for n_layer, (corpus, title) in itertools.product([12, 4], CORPORA.items()):
         shown = {name: records for name, records in theirs.items()
                  if records[0].config["n_layer"] == n_layer and name.endswith(corpus)}
-        columns[f"{n_layer} layers, {title}: one run each"] = shown
-    columns["ours: means of seeds"] = ours
-    columns = {title: shown for title, shown in columns.items() if shown}
-    of_ours = styles(ours)
-    with figure(path, [1] * len(columns), rows=2) as axes:
-        for row, score in zip(axes, SCORES):
-            for axis, (title, shown) in zip(row, columns.items()):
-                for name, records in shown.items():
-                    # (S,), (seeds, S, L)
-                    steps, values = together([record.layers(score) for record in records])
-                    style = of_ours.get(name, dict(color=COLOURS[records[0].config["causal"]]))
-                    draw_quartiles(axis, steps, values.mean(0), label=plain(name), **style)
-                put_zero(axis)
-                axis.set_title(title, fontsize=7, loc="left")
-            share_axes(row, score)
-        # One entry of the legend for all of theirs of a kind, and one for each of ours.
-        for label, colour in ("their encoders", ENCODER), ("their decoders", DECODER):
-            axes[0, 0].plot([], [], color=colour, label=label)
-        handles = axes[0, 0].get_legend_handles_labels()[0][-2:]
-        if ours:
-            handles += axes[0, -1].get_legend_handles_labels()[0]
-        axes[0, 0].figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8,
-                                 title="lines: median over layers; bands: quartiles", title_fontsize=8)
+        if shown:
+            columns.append((f"{n_layer} layers, {title}", draw_theirs, shown))
+    if ours:
+        columns.append(("ours", draw_ours, ours))
+    plot_columns(path, columns, loc="outside lower center", ncols=6,
+                 title="lines: median over layers (ours: of means over seeds); bands: quartiles")
+
+
+def draw_theirs(axis, theirs, score):
+    for records in theirs.values():
+        causal = records[0].config["causal"]
+        label = "their decoders" if causal else "their encoders"
+        draw_quartiles_of(axis, records, score, color=COLOURS[causal], label=label)
+
+
+def draw_ours(axis, arms, score):
+    for name, style in styles(arms).items():
+        draw_quartiles_of(axis, arms[name], score, label=plain(name), **style)
+
+
+def draw_quartiles_of(axis, records, score, **style):
+    """The median and the quartiles over layers of the mean over seeds."""
+    steps, values = together([record.layers(score) for record in records])  # (S,), (seeds, S, L)
+    draw_quartiles(axis, steps, values.mean(0), **style)
+    put_steps(axis)

@@ -5,19 +5,17 @@ purple a decoder; if there are several, they go from light to dark.
 
 import numpy as np
 
-from data.results.figures import (COLOURS, DECODER, KINDS, MARKERS, draw_bar, draw_quartiles, figure, layer_colour,
-                                  name_null, put_legend, put_null, put_parameters, put_titles, put_zero, shades,
-                                  share_limits, short)
-from data.results.runs import require
-from data.results.tables import GRID, SCORES, difference, find_pairs, is_miscoloured, quartiles
-
-MAX_COLUMNS = 6  # trainings whose layers are drawn, each in a column
+from data.results.figures import (COLOURS, DECODER, KINDS, draw_bar, draw_quartiles, figure, plot_columns, put_legend,
+                                  put_null, put_parameters, put_titles, put_zero, shades, short)
+from data.results.figures_runs import draw_layers
+from data.results.runs import SCORES, require
+from data.results.tables import GRID, difference, find_pairs, is_miscoloured, quartiles
 
 
 def put_steps(axis, trainings):
     """Make the axis logarithmic if the last step is at least 30 times the first. A step 0 then stands to its left."""
     axis.set_xlabel("step")
-    steps = np.concatenate([training.layers["step"] for training in trainings])
+    steps = np.concatenate([training.table.index for training in trainings])
     positive = steps[steps > 0]
     if len(positive) and positive.max() >= 30 * positive.min():
         if len(positive) == len(steps):
@@ -28,56 +26,29 @@ def put_steps(axis, trainings):
         axis.minorticks_off()  # their labels would cover each other
 
 
-def share_scale(axes):
-    """Give all panels the same range, with numbers at the first only."""
-    share_limits(axes)
-    for axis in axes[1:]:
-        axis.tick_params(labelleft=False)
-
-
 # ---- over training -----------------------------------------------------------------------------------------------
 
 
 def plot_training(trainings, path):
-    """Left: medians and quartiles over layers of all trainings. Beside it, for each training, a line for each layer."""
-    shown = trainings[:MAX_COLUMNS]
-    with figure(path, [1.5] + [1] * len(shown), rows=2) as axes:
-        for row, score in zip(axes, SCORES):
-            draw_medians(row[0], trainings, score)
-            for axis, training in zip(row[1:], shown):
-                draw_lines(axis, training, score)
-            row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            share_scale(row)
-        titles = ["median and quartiles over layers"]
-        for training in shown:
-            titles.append(f"{short(training.name)}\nlayers 0 (dark) to {training.layers['layer'].max()} (light)")
-        put_titles(axes[0], titles)
-        name_null(axes[0, 0])
-        put_legend(axes[0, 0])
+    """Medians and quartiles over layers of all trainings; and for each training, a line for each layer."""
+    columns = [("median and quartiles over layers", draw_medians, trainings)]
+    columns += [(short(training.arm), draw_lines, training) for training in trainings]
+    plot_columns(path, columns)
 
 
 def draw_medians(axis, trainings, score):
-    colours = shades([training.causal for training in trainings])
+    colours = shades([training.config["causal"] for training in trainings])
     for training, colour in zip(trainings, colours):
-        curves = training.curves(score)  # (P, L)
-        draw_quartiles(axis, curves.index, curves, marker=".", color=colour, label=short(training.name))
-    put_zero(axis)
+        curves = training.layers(score)  # (S, L)
+        draw_quartiles(axis, curves.index, curves, marker=".", color=colour, label=short(training.arm))
     put_steps(axis, trainings)
 
 
 def draw_lines(axis, training, score):
-    put_null_of(axis, score, training.layers)
-    curves = training.curves(score)  # (P, L)
-    for i, layer in enumerate(curves):
-        axis.plot(curves[layer], color=layer_colour(i, curves.shape[1]), lw=1)
-    put_zero(axis)
+    config = training.config
+    put_null(axis, score, config["n"], config["r"], config["gamma"])
+    draw_layers(axis, [training], score)
     put_steps(axis, [training])
-
-
-def put_null_of(axis, score, layers):
-    """The band of random matrices of the size that these layers have."""
-    first = layers.iloc[0]
-    put_null(axis, score, first.n, first.r, first.gamma)
 
 
 # ---- suites ------------------------------------------------------------------------------------------------------
@@ -117,28 +88,15 @@ def plot_suite(scored, trainings, path):
         columns.append(("over training", draw_medians, trainings))
     require(columns, f"{path}: there is nothing to draw, no pair of an encoder and a decoder that was scored, no "
                      "switched model with its partner, no dose and no training")
-    with figure(path, [1] * len(columns), rows=2) as axes:
-        for row, score in zip(axes, SCORES):
-            row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            for axis, (_, draw, shown) in zip(row, columns):
-                draw(axis, shown, score)
-            share_scale(row[: max(1, len(pairs))])  # the sizes; the columns after them show something else
-        put_titles(axes[0], [title for title, _, _ in columns])
-        if pairs:
-            name_null(axes[0, 0])
-        handles = {}  # label -> handle, each once
-        for axis in axes[0]:
-            for handle, label in zip(*axis.get_legend_handles_labels()):
-                handles.setdefault(label, handle)
-        put_legend(axes[0, 0], list(handles.values()))
+    plot_columns(path, columns, n_shared=max(1, len(pairs)))  # the sizes; columns after them show something else
 
 
 def draw_pair(axis, pair, score):
-    put_null_of(axis, score, pair[0].layers)
+    first = pair[0].layers.iloc[0]
+    put_null(axis, score, first.n, first.r, first.gamma)
     for one in pair:
         causal = one.member.causal
         axis.plot(one.depth(), one.layers[score], ".-", color=COLOURS[causal], label=KINDS[causal])
-    put_zero(axis)
     axis.set_xlabel("relative depth")
 
 
@@ -154,7 +112,6 @@ def draw_difference(axis, pairs, score):
         spread = differences.std(0, ddof=1)  # (depths,)
         axis.fill_between(GRID, mean - spread, mean + spread, color="black", alpha=0.12, lw=0)
     axis.plot(GRID, mean, color="black", label=label)
-    put_zero(axis)
     axis.set_xlabel("relative depth")
 
 
@@ -170,7 +127,6 @@ def draw_switched(axis, switched, score):
         axis.plot(x, begin, "o", ms=5, color=COLOURS[origin.member.causal])
         axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
         axis.annotate("", (x, end), (x, begin), arrowprops=dict(arrowstyle="-|>", color=colour, shrinkA=3, shrinkB=3))
-    put_zero(axis)
     axis.set(xticks=range(len(sizes)), xticklabels=sizes, xlim=(-0.6, len(sizes) - 0.4), xlabel="size")
     axis.tick_params(axis="x", rotation=45 if len(sizes) > 3 else 0)
 
@@ -186,13 +142,13 @@ def draw_dose(axis, dose, score):
         axis.plot(doses, [median for _, median, _ in bars], color=line_colour, label=f"dose, size {size}", zorder=1)
         for one, bar in zip(members, bars):
             draw_bar(axis, one.member.dose, bar, marker="o", ms=4, lw=1, color=COLOURS[one.member.causal])
-    put_zero(axis)
     axis.set_xlabel(counted)
 
 
 # ---- what was published ------------------------------------------------------------------------------------------
 
 FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
+MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 CROSSES = {"tiled_kv": "x", "head_space": "+", "cross_attention": "1", "random_init": "2"}  # of what is not W_qk
 
 
@@ -244,4 +200,4 @@ def put_key(axis, ours):
     for matrix, marker in CROSSES.items():
         axis.plot([], [], marker, color="black", ls="", label=f"not of $W_{{qk}}$, {matrix}")
     axis.plot([], [], "o", ms=9, mfc="none", mec=DECODER, label="encoder that the paper\ndraws in purple")
-    put_legend(axis)
+    put_legend([axis])

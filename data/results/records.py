@@ -26,8 +26,8 @@ import pandas
 
 from config import TrainConfig
 from config.__main__ import parse_comparison
-from data.results.runs import HOW, LOG_COLUMNS, SCORES_COLUMNS, RunError, read, read_config, replacing, require
-from data.results.tables import SCORES
+from data.results.runs import (HOW, LOG_COLUMNS, SCORES, SCORES_COLUMNS, RunError, read, read_config, replacing,
+                               require)
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 # Scores kept as medians over layers.
@@ -39,7 +39,10 @@ SYMMETRIC = "--symmetric-init"  # how the name of a run of theirs ends that star
 
 
 class Record(NamedTuple):
-    """A run of train.py, finished or not; or one of the authors' runs, of which we have scores of layers only."""
+    """
+    A run of train.py, finished or not; or one of the authors' runs, or of a pretrained model, of which we have scores of
+    layers only.
+    """
 
     arm: str
     seed: int
@@ -60,9 +63,8 @@ class Record(NamedTuple):
         return self.curve("val_loss").index[-1]
 
     def layers(self, score):
-        """One of SCORES at those steps that have it: a DataFrame (S, L)."""
-        names = [f"{score}_{layer}" for layer in range(self.config["n_layer"])]
-        return self.table[names].dropna(how="all")
+        """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
+        return self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
 
 
 def columns(n_layer):

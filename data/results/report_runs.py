@@ -10,8 +10,7 @@ import pandas
 
 from data.results import compare, figures_runs, records
 from data.results.report import show
-from data.results.runs import RunError, require
-from data.results.tables import SCORES
+from data.results.runs import SCORES, RunError, require
 
 # ---- one run -----------------------------------------------------------------------------------------------------
 

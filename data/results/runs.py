@@ -62,6 +62,7 @@ class RunScore(NamedTuple):
     update_symmetry: str  # symmetry of the change of W_qk since the rows before; nan at the start
 
 
+SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
 LOG_COLUMNS = list(LogRow._fields)
 SCORES_COLUMNS = list(RunScore._fields)
 ROW_FILES = (("log.csv", LOG_COLUMNS), ("scores.csv", SCORES_COLUMNS))  # the files that grow by rows

@@ -18,12 +18,12 @@ import pandas as pd
 from tqdm import tqdm
 
 from data.pretrained.sources import known_models
-from data.results.runs import RunError, replacing, require
+from data.results.records import Record, by_layer
+from data.results.runs import SCORES, RunError, replacing, require
 
 NULL = Path(__file__).parent / "csv" / "null.csv"
 PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
 GAMMA = 2.0  # of the directionalities in null.csv
-SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
 GRID = np.linspace(0, 1, 21)  # relative depth
 
 
@@ -166,7 +166,6 @@ class Facts(NamedTuple):
 
     n_params: float  # nan: not known
     causal: bool | None
-    modality: str = "language"  # or vision, audio
 
 
 class Summary(NamedTuple):
@@ -199,13 +198,9 @@ def summarise(rows, results):
     for row in known_models():
         for name in row["name"], row["hub_id"]:
             published[name, row["stack"]] = row
-            facts[name, row["stack"]] = Facts(float(row["params"]), row["causal"] == "1", row["modality"])
+            facts[name, row["stack"]] = Facts(float(row["params"]), row["causal"] == "1")
     for target, result in results.items():
-        for stack, found in result.facts.items():
-            key = target.model, stack
-            if key in published:  # a config.json does not always tell the modality
-                found = found._replace(modality=published[key]["modality"])
-            facts[key] = found
+        facts |= {(target.model, stack): found for stack, found in result.facts.items()}
     unknown = Facts(math.nan, None)
     return {key: Summary(layers, facts.get(key, unknown), published.get(key, {}))
             for key, layers in layer_frame(rows).groupby(["model", "stack"], sort=False)}
@@ -250,38 +245,33 @@ def layer_table(rows):
 # ---- trainings ---------------------------------------------------------------------------------------------------
 
 
-class Training(NamedTuple):
-    """One stack of a model over its training."""
-
-    name: str
-    causal: bool | None
-    layers: pd.DataFrame  # of layer_frame, of all checkpoints, with a column for their steps
-
-    def curves(self, score):
-        """A score of every layer, a DataFrame (P, L) by step. nan where a checkpoint does not have a layer."""
-        return self.layers.pivot_table(score, "step", "layer", aggfunc="last")
-
-
 def find_trainings(targets, rows, causal):
     """
-    The trainings that have rows. targets: the checkpoints, each with model, revision and step. causal: (model, stack)
-    -> whether it is.
+    The trainings that have rows, a Record for each stack. targets: the checkpoints, each with model, revision and step.
+    causal: (model, stack) -> whether it is.
     """
     step_of = {target.key(): target.step for target in targets if target.step is not None}
     table = layer_frame(row for row in rows if (row.model, row.revision) in step_of)
     table["step"] = [step_of[checkpoint] for checkpoint in zip(table["model"], table["revision"])]
-    return [Training(f"{model} {stack}".strip(), causal.get((model, stack)), layers)
-            for (model, stack), layers in table.groupby(["model", "stack"], sort=False)]
+    trainings = []
+    for (model, stack), layers in table.groupby(["model", "stack"], sort=False):
+        layers = layers.drop_duplicates(["step", "layer"], keep="last")
+        revisions = layers.groupby("step")["revision"].last()
+        first = layers.iloc[0]
+        config = dict(causal=causal.get((model, stack)), n=first.n, r=first.r, gamma=first.gamma)
+        trainings.append(Record(f"{model} {stack}".strip(), 1, config, by_layer(layers).assign(revision=revisions)))
+    return trainings
 
 
 def training_table(trainings):
     """A line for each checkpoint: median [q1, q3] over layers."""
     lines = []
     for training in trainings:
-        lines.append(f"{training.name}: {training.layers['layer'].nunique()} layers")
+        scores = [training.layers(score) for score in SCORES]  # (S, L) each
+        lines.append(f"{training.arm}: {scores[0].shape[1]} layers")
         cells = [["step", "symmetry [quartiles]", "directionality [quartiles]", "revision"]]
-        for (step, revision), layers in training.layers.groupby(["step", "revision"]):
-            cells.append([f"{step:,.0f}", *(with_quartiles(layers[score]) for score in SCORES), revision])
+        for step, revision in training.table["revision"].items():
+            cells.append([f"{step:,.0f}", *(with_quartiles(score.loc[step]) for score in scores), revision])
         lines.append(align(cells))
     return "\n".join(lines)
 
