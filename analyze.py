@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from pandas import DataFrame
 from tqdm import tqdm
 
 from config._place import open_streams
@@ -206,13 +207,13 @@ def squared_norms(x, y):
 class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
-    rows: list  # a tables.ModelScore for each layer, and with per_head for each head
+    table: DataFrame  # a row for each layer, and with per_head for each head; its columns are in tables.COLUMNS
     facts: dict  # stack -> tables.Facts; a stack is an encoder or a decoder, and "" in a model that has one
     corner: np.ndarray  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
     note: str  # how much was read
 
     def __repr__(self):
-        return tables.layer_table(self.rows)
+        return tables.layer_table(self.table)
 
 
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=False):
@@ -222,8 +223,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
         >>> from analyze import score_model
         >>> model = score_model("out/tiny", per_head=True)
         >>> model                                           # a table of layers and heads
-        >>> model.rows[-1].symmetry                         # of the last head of the last layer
-        >>> pandas.DataFrame(model.rows)
+        >>> model.table.symmetry                            # of all of them
 
     published: the matrix that the authors' code scored. CheckpointError: it cannot be read, in one line.
     """
@@ -247,15 +247,15 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
             n_kv, n, D = w_k.shape
             for i, values in enumerate(found):
                 head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
-                rows.append(tables.ModelScore(source, "", stack.name, layer.index, head, n, r,
-                                              "published" if published else "wqk", gamma, *map(float, values)))
+                matrix = "published" if published else "wqk"
+                rows.append([source, "", stack.name, layer.index, head, n, r, matrix, gamma, *map(float, values)])
         facts = {stack.name: tables.Facts(checkpoint.n_params, stack.causal) for stack in stacks}
         # The corner of W_qk is the product of the first rows of both factors.
         corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER]))
         # The note goes to stderr: what was read, and what this checkpoint does not hold.
         notes = [bytes_read(checkpoint), checkpoint.note]
         notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
-        return ScoredModel(rows, facts, corner.numpy(), ", ".join(filter(None, notes)))
+        return ScoredModel(tables.score_table(rows), facts, corner.numpy(), ", ".join(filter(None, notes)))
 
 
 def score_layer(w_q, w_k, gamma=GAMMA, per_head=False, device="cpu"):
@@ -338,11 +338,11 @@ def complain(name, error):
     print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
 
 
-def score_all(targets, rows, path, args):
+def score_all(targets, so_far, path, args):
     """
     Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on.
 
-    rows: {(model, revision): its rows} in the CSV at path, to which the new ones come. -> {target: its ScoredModel}
+    so_far: {(model, revision): its table} in the CSV at path, to which the new ones come. -> {target: its ScoredModel}
     """
     results = {}
     for target in targets:
@@ -352,11 +352,11 @@ def score_all(targets, rows, path, args):
             complain(target.label(), e)
             continue
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
-        named = [row._replace(model=target.model, revision=target.revision) for row in result.rows]
-        results[target] = result._replace(rows=named)
-        rows[target.key()] = named  # in the place of those it had
+        named = result.table.assign(model=target.model, revision=target.revision)
+        results[target] = result._replace(table=named)
+        so_far[target.key()] = named  # in the place of the one it had
         if path:  # after every checkpoint, so that nothing is lost if this is stopped
-            tables.write_scores(path, tables.all_rows(rows))
+            tables.write_scores(path, tables.together(so_far))
     return results
 
 
@@ -375,29 +375,29 @@ def analyze_models(args):
     if args.paper:
         path = path or "data/results/csv/paper.csv"
     takes_long = args.paper or args.suite or suites.are_trainings(targets)
-    rows = tables.rows_so_far(path, takes_long, targets, args)
+    so_far = tables.scores_so_far(path, takes_long, targets, args)
     to_score = [] if args.offline else targets
     if takes_long:
         to_score = [target for target in to_score
-                    if target.key() not in rows or suites.is_newer(target.source, path)]
+                    if target.key() not in so_far or suites.is_newer(target.source, path)]
         for target in to_score:  # one that has changed has no scores any more, even if this is stopped before its turn
-            rows.pop(target.key(), None)
+            so_far.pop(target.key(), None)
     if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
         raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
 
     causal = suites.survey(targets, to_score)
-    results = score_all(to_score, rows, path, args)
-    rows = tables.all_rows(rows)
+    results = score_all(to_score, so_far, path, args)
+    table = tables.together(so_far)
     if args.matrices and results:
         plot = figures.plot_movie if args.matrices.endswith(".gif") else figures.plot_matrices
         plot(results, args.matrices)
     # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:
-        report.report_paper(rows, results, args.plot)
-    elif args.suite and rows:
-        report.report_suite(members, rows, targets, causal, args.plot)
-    elif takes_long and rows:
-        report.report_trainings(rows, targets, causal, args.plot)
+        report.report_paper(table, results, args.plot)
+    elif args.suite and len(table):
+        report.report_suite(members, table, targets, causal, args.plot)
+    elif takes_long and len(table):
+        report.report_trainings(table, targets, causal, args.plot)
     elif results:
         report.report_models(results, len(targets) == 1 or (args.per_head and not args.csv), args.plot)
     return 1 if errors or len(results) < len(to_score) else 0

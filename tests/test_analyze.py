@@ -158,8 +158,8 @@ def test_a_model_of_transformers_in_memory_and_in_a_folder_have_the_scores_of_it
     bert.save_pretrained(tmp_path)
     source = {"folder": str(tmp_path), "file": f"{tmp_path}/model.safetensors", Path: tmp_path}[path]
     scored = analyze.score_model(source)
-    assert len(scored.rows) == 3 and scored.facts[""].causal is False
-    for block, row in zip(bert.encoder.layer, scored.rows):
+    assert len(scored.table) == 3 and scored.facts[""].causal is False
+    for block, row in zip(bert.encoder.layer, scored.table.itertuples()):
         q, k = block.attention.self.query, block.attention.self.key
         embeddings = torch.eye(32)
         queries, keys = q(embeddings) - q.bias, k(embeddings) - k.bias  # of basis vectors, without the biases
@@ -267,14 +267,14 @@ def test_a_name_with_control_characters_does_not_reach_the_terminal(tmp_path, ca
     assert "\x1b" not in out + err and "m?[31m" in out and "m?[31m" in err
 
 
-def test_a_head_of_zeros_is_nan_in_the_csv_and_the_layer_has_its_score(tmp_path):
+def test_a_head_of_zeros_is_empty_in_the_csv_and_the_layer_has_its_score(tmp_path):
     folder = Path(model(BERT, tmp_path / "m"))
     weights = load_file(folder / "model.safetensors")
     weights["encoder.layer.1.attention.self.query.weight"][8:16] = 0  # the second of four heads
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     files = ["--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "f.png")]
     assert run("--hf", str(folder), "--per_head", *files) == 0
-    nan = [(row["layer"], row["head"]) for row in read(tmp_path / "s.csv") if row["directionality"] == "nan"]
+    nan = [(row["layer"], row["head"]) for row in read(tmp_path / "s.csv") if row["directionality"] == ""]
     assert nan == [("1", "1")]
 
 
@@ -367,14 +367,14 @@ def test_scores_of_other_models_are_not_written_over(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0", '"' + 200_000 * "a"])
-def test_a_damaged_csv_is_named_with_its_line(tmp_path, damage):
+def test_a_damaged_csv_is_named(tmp_path, damage):
     model(LLAMA, tmp_path / "m" / "step1")
     asked = ["--hf", str(tmp_path / "m" / "step*"), "--csv", str(tmp_path / "s.csv")]
     assert run(*asked) == 0
     with open(tmp_path / "s.csv", "a") as f:
         f.write(damage)
     said = run(*asked)
-    assert f"{tmp_path / 's.csv'}, line 4" in said and "\n" not in said
+    assert f"{tmp_path / 's.csv'} is damaged" in said and "\n" not in said
 
 
 def make_symmetric(folder):
@@ -512,9 +512,9 @@ def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_si
     assert tables.band("directionality", 64, 64) == (-0.5, 0.5)
     assert tables.band("directionality", 3000, 99) == (-0.1, 0.1)
     assert tables.band("directionality", 64, 64, 3.0) is None and tables.band("symmetry", 64, 64, 3.0) == (0, 1)
-    layers = [tables.ModelScore("m", "", "", i, None, 64, 64, "wqk", 2.0, 0.1, d, 0.3)
-              for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))]
+    layers = tables.score_table([["m", "", "", i, None, 64, 64, "wqk", 2.0, 0.1, d, 0.3]
+                                 for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))])
     (summary,) = tables.summarise(layers, {}).values()
     assert summary.outside() == "2/4"
-    (unknown,) = tables.summarise([row._replace(gamma=3.0) for row in layers], {}).values()
+    (unknown,) = tables.summarise(layers.assign(gamma=3.0), {}).values()
     assert unknown.outside() == "-"

@@ -194,12 +194,13 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, capsys, drawn):
     def rows(model, symmetry, revision="", stack=""):
-        return [tables.ModelScore(model, revision, stack, layer, None, 768, 64, "wqk", 2.0, symmetry * layer, -0.5, 0.0)
+        return [[model, revision, stack, layer, None, 768, 64, "wqk", 2.0, symmetry * layer, -0.5, 0.0]
                 for layer in range(3)]
 
     # Two steps of its training, a stack and a model that models.csv does not list
     others = [("gpt2", 0.9, "step1"), ("gpt2", 0.7, "step9"), ("git-base", 0.1, "", "text"), ("mine", 0.1)]
-    tables.write_scores(tmp_path / "ours.csv", sum([rows(*other) for other in others], rows("gpt2", 0.1)))
+    table = tables.score_table(sum([rows(*other) for other in others], rows("gpt2", 0.1)))
+    tables.write_scores(tmp_path / "ours.csv", table)
     assert run("--paper", "--offline", "--csv", str(tmp_path / "ours.csv"), "--plot", str(tmp_path / "f.png")) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["34", "GPT2", "0.15", "0.10", "-0.58", "-0.50"] in lines

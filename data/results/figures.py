@@ -8,10 +8,9 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from data.results.runs import SCORES, replacing, require
-from data.results.tables import GAMMA, band, quartiles
+from data.results.tables import GAMMA, band, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -200,26 +199,26 @@ def plot_model(result, path):
     """The scores of the layers and heads of one model, and the W_qk of its last layer. result: a ScoredModel"""
     from matplotlib.ticker import MaxNLocator
 
-    rows = pd.DataFrame(result.rows)
-    first, last = rows.iloc[0], last_layer(result)
+    table, last = result.table, last_layer(result)
+    first = table.iloc[0]
     colours = shades([facts.causal for facts in result.facts.values()])
     with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
         for axis, score in (left, "symmetry"), (right, "directionality"):
             put_null(axis, score, first.n, first.r, first.gamma)
             for (stack, facts), colour in zip(result.facts.items(), colours):
                 label = f"{stack or plain(Path(last.model).name)} ({KINDS[facts.causal]})"
-                draw_layers(axis, rows[rows["stack"] == stack], score, colour, label)
+                draw_layers(axis, table[table["stack"] == stack], score, colour, label)
             put_zero(axis)
-            axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, rows["layer"].max() + 0.5))
+            axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, table["layer"].max() + 0.5))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         draw_parts(pictures, result.corner, last, find_limit([result]))
         put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(last)])
         put_legend([left], "outside lower left", ncols=4)
 
 
-def draw_layers(axis, rows, score, colour, label):
-    """rows: a DataFrame of the ModelScores of one stack."""
-    layers, heads = rows[rows["head"].isna()], rows[rows["head"].notna()]
+def draw_layers(axis, table, score, colour, label):
+    """table: the scores of one stack."""
+    layers, heads = whole_layers(table), table[table["head"].notna()]
     if len(heads):
         axis.plot(heads["layer"], heads[score], ".", color=colour, alpha=0.3, ms=4, label=f"{label}, its heads")
     axis.plot(layers["layer"], layers[score], "o-", color=colour, ms=4, label=label)
@@ -263,7 +262,8 @@ def titles_of_parts(layer):
 
 
 def last_layer(result):
-    return [row for row in result.rows if row.head is None][-1]
+    *_, last = whole_layers(result.table).itertuples()
+    return last
 
 
 def find_limit(results):

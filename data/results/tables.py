@@ -7,7 +7,6 @@ published, and of which matrix. README.md there explains them.
 
 import csv
 import functools
-import itertools
 import math
 from collections import Counter
 from pathlib import Path
@@ -47,89 +46,85 @@ def with_quartiles(values):
 # ---- the CSV file of scores --------------------------------------------------------------------------------------
 
 
-class ModelScore(NamedTuple):
-    """A row of the CSV of pretrained models: the scores of one layer, or of one of its heads."""
+# The columns of the CSV of pretrained models. A row has the scores of one layer, or of one of its heads.
+COLUMNS = {
+    "model": str,
+    "revision": str,  # which of its checkpoints; "" if its name stands for one only
+    "stack": str,  # encoder, decoder, ...; "" if the model has one stack
+    "layer": int,
+    "head": "Int64",  # an empty cell: the whole layer
+    "n": int,  # W_qk is n x n, the product of two factors (n, r)
+    "r": int,
+    "matrix": str,  # what was scored: wqk, or published, as with --published
+    "gamma": float,  # of both directionalities
+    "symmetry": float,
+    "directionality": float,
+    "directionality_eq17": float,
+}
+TEXTS = [name for name, kind in COLUMNS.items() if kind is str]
 
-    model: str
-    revision: str  # which of its checkpoints; "" if its name stands for one only
-    stack: str  # encoder, decoder, ...; "" if the model has one stack
-    layer: int
-    head: int | None  # None: the whole layer, an empty cell in the file
-    n: int  # W_qk is n x n, the product of two factors (n, r)
-    r: int
-    matrix: str  # what was scored: wqk, or published, as with --published
-    gamma: float  # of both directionalities
-    symmetry: float
-    directionality: float
-    directionality_eq17: float
+
+def score_table(rows):
+    """rows: lists of the values of COLUMNS -> a DataFrame."""
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 
-def write_scores(path, rows):
-    """rows: ModelScores."""
-    with replacing(path) as temporary, open(temporary, "w", newline="") as f:
-        csv.writer(f).writerows([ModelScore._fields, *rows])
+def write_scores(path, table):
+    with replacing(path) as temporary:
+        table.to_csv(temporary, index=False)
 
 
 def holds_scores(path):
     """Whether the first line of a file is that of write_scores."""
-    header = ",".join(ModelScore._fields).encode()
+    header = ",".join(COLUMNS).encode()
     with open(path, "rb") as f:
         return f.readline(10 * len(header)).strip() == header  # a file of another kind may be one endless line
 
 
 def read_scores(path):
-    """The rows of a CSV that write_scores has written; none if there is no file."""
+    """The table in a CSV file that write_scores has written; an empty one if there is no file."""
     if not path or not Path(path).exists():
-        return []
-    require(holds_scores(path), f"{path} is not of the form {','.join(ModelScore._fields)}: give another --csv")
-    with open(path, newline="") as f:
-        reader = csv.reader(f)
-        try:
-            return [read_row(cells) for cells in itertools.islice(reader, 1, None)]
-        except (ValueError, csv.Error) as e:
-            raise RunError(f"{path}, line {reader.line_num} is damaged: mend it, or give another --csv") from e
+        return score_table([])
+    require(holds_scores(path), f"{path} is not of the form {','.join(COLUMNS)}: give another --csv")
+    numbers = {name: ["", "nan"] for name in COLUMNS if name not in TEXTS}  # a model may be called nan
+    try:
+        return pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False).astype(COLUMNS)
+    except ValueError as e:
+        raise RunError(f"{path} is damaged ({str(e).strip()}): mend it, or give another --csv") from e
 
 
-def read_row(cells):
-    """A ModelScore from the texts of its cells."""
-    model, revision, stack, layer, head, n, r, matrix, *numbers = cells
-    gamma, *scores = map(float, numbers)
-    head = int(head) if head else None
-    return ModelScore(model, revision, stack, int(layer), head, int(n), int(r), matrix, gamma, *scores)
-
-
-def rows_so_far(path, takes_long, targets, args):
+def scores_so_far(path, takes_long, targets, args):
     """
-    {(model, revision): rows} of the CSV file at path, if there is one. A job that takes long goes on where it ends.
-    Another job scores all models anew, and keeps the rows of one that cannot be read any more. So the file must hold
-    nothing else.
+    {(model, revision): its table} of the CSV file at path, if there is one. A job that takes long goes on where it
+    ends. Another job scores all models anew, and keeps the scores of one that cannot be read any more. So the file must
+    hold nothing else.
     """
-    rows = read_scores(path)
+    table = read_scores(path)
     asked = {target.key() for target in targets}
     ours = how_scored(args.published, args.gamma, args.per_head)
-    with_heads = any(row.head is not None for row in rows)
-    by_checkpoint = {}
-    for row in rows:
-        name = f"{row.model} {row.revision}".strip()
-        require(takes_long or (row.model, row.revision) in asked,
-                f"{path} holds the scores of {name}, which would be lost: give another --csv")
-        theirs = how_scored(row.matrix == "published", row.gamma, with_heads)
+    with_heads = table["head"].notna().any()
+    by_checkpoint = dict(list(table.groupby(["model", "revision"], sort=False)))
+    for checkpoint, rows in by_checkpoint.items():
+        require(takes_long or checkpoint in asked,
+                f"{path} holds the scores of {' '.join(checkpoint).strip()}, which would be lost: give another --csv")
+        first = rows.iloc[0]
+        theirs = how_scored(first["matrix"] == "published", first["gamma"], with_heads)
         require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
-        by_checkpoint.setdefault((row.model, row.revision), []).append(row)
     return by_checkpoint
 
 
-def all_rows(by_checkpoint):
-    return list(itertools.chain.from_iterable(by_checkpoint.values()))
+def together(by_checkpoint):
+    """One table of all."""
+    return pd.concat(by_checkpoint.values()) if by_checkpoint else score_table([])
 
 
 def how_scored(published, gamma, per_head):
     return f"--gamma={gamma:g}{' --published' if published else ''}{' --per_head' if per_head else ''}"
 
 
-def layer_frame(rows):
-    """The scores of whole layers, without those of heads: a DataFrame with the columns of ModelScore."""
-    return pd.DataFrame([row for row in rows if row.head is None], columns=ModelScore._fields)
+def whole_layers(table):
+    """Without the scores of heads."""
+    return table[table["head"].isna()]
 
 
 # ---- what chance gives -------------------------------------------------------------------------------------------
@@ -171,7 +166,7 @@ class Facts(NamedTuple):
 class Summary(NamedTuple):
     """One stack of layers of one model."""
 
-    layers: pd.DataFrame  # of layer_frame
+    layers: pd.DataFrame  # of whole_layers
     facts: Facts
     published: dict  # its row of data/pretrained/models.csv, or {}
 
@@ -188,10 +183,10 @@ class Summary(NamedTuple):
         return f"{is_outside.sum()}/{len(self.layers)}"
 
 
-def summarise(rows, results):
+def summarise(table, results):
     """
-    {(model, stack): Summary} of rows, which hold one checkpoint of each model. results: {target: its ScoredModel}, of
-    those that were scored now. What is known of others is in models.csv.
+    {(model, stack): Summary} of a table with one checkpoint of each model. results: {target: its ScoredModel}, of those
+    that were scored now. What is known of others is in models.csv.
     """
     published = {}  # (model, stack) -> its row of models.csv; a model is found by its name or its Hub id
     facts = {}  # (model, stack) -> Facts
@@ -203,7 +198,7 @@ def summarise(rows, results):
         facts |= {(target.model, stack): found for stack, found in result.facts.items()}
     unknown = Facts(math.nan, None)
     return {key: Summary(layers, facts.get(key, unknown), published.get(key, {}))
-            for key, layers in layer_frame(rows).groupby(["model", "stack"], sort=False)}
+            for key, layers in whole_layers(table).groupby(["model", "stack"], sort=False)}
 
 
 def summary_table(summaries):
@@ -232,11 +227,11 @@ def summary_table(summaries):
     return "\n".join([align(lines), *notes])
 
 
-def layer_table(rows):
+def layer_table(table):
     """A line for each layer and head."""
     cells = [["model", "stack", "layer", "head", "symmetry", "directionality", "as printed, Eq. 17"]]
-    for row in rows:
-        head = "" if row.head is None else str(row.head)
+    for row in table.itertuples():
+        head = "" if row.head is pd.NA else str(row.head)
         scores = [f"{score:6.3f}" for score in (row.symmetry, row.directionality, row.directionality_eq17)]
         cells.append([row.model, row.stack, str(row.layer), head, *scores])
     return align(cells)
@@ -245,14 +240,15 @@ def layer_table(rows):
 # ---- trainings ---------------------------------------------------------------------------------------------------
 
 
-def find_trainings(targets, rows, causal):
+def find_trainings(targets, table, causal):
     """
-    The trainings that have rows, a Record for each stack. targets: the checkpoints, each with model, revision and step.
+    The trainings in a table, a Record for each stack. targets: the checkpoints, each with model, revision and step.
     causal: (model, stack) -> whether it is.
     """
-    step_of = {target.key(): target.step for target in targets if target.step is not None}
-    table = layer_frame(row for row in rows if (row.model, row.revision) in step_of)
-    table["step"] = [step_of[checkpoint] for checkpoint in zip(table["model"], table["revision"])]
+    step_of = {target.key(): target.step for target in targets}
+    table = whole_layers(table)
+    steps = [step_of.get(checkpoint) for checkpoint in zip(table["model"], table["revision"])]
+    table = table.assign(step=pd.Series(steps, table.index, float)).dropna(subset="step")
     trainings = []
     for (model, stack), layers in table.groupby(["model", "stack"], sort=False):
         layers = layers.drop_duplicates(["step", "layer"], keep="last")
@@ -283,16 +279,16 @@ class Scored(NamedTuple):
     """A member of a suite that has been scored."""
 
     member: object  # a Member of data/pretrained/suites.py
-    layers: pd.DataFrame  # of layer_frame
+    layers: pd.DataFrame  # of whole_layers
 
     def depth(self):
         """The relative depth of its layers, (L,): 0 is the first layer, 1 the last."""
         return np.linspace(0, 1, len(self.layers))
 
 
-def find_scored(members, rows):
-    """The members that are not trainings and have rows; and those that have, but not of the stack that is meant."""
-    table = layer_frame(rows)
+def find_scored(members, table):
+    """The members in a table that are no trainings; and those that are in it, but not the stack that is meant."""
+    table = whole_layers(table)
     scored, without_stack = [], []
     for member in members:
         # The same CSV may hold other revisions, as of its training.
