@@ -31,6 +31,7 @@ import init
 from config import ConfigError, load
 from config._place import end_unless_bug, find_place, noted_signals, or_without_compiler, require_same
 from data import samples, tokens
+from data.disk import locked
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
@@ -419,7 +420,7 @@ def main(argv):
         cfg = load(argv)
         place = find_place(cfg)
         # Two runs in one folder would overwrite each other's files.
-        lock = runs.locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
+        lock = locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
         with lock:
             train(cfg, place)
     except (ConfigError, tokens.DataError, runs.RunError, FloatingPointError, OSError) as e:

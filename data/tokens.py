@@ -136,7 +136,7 @@ def what_is_missing(folder):
     meta = {}
     if (folder / "progress.json").exists():
         meta = read_meta(folder / "progress.json")
-    elif folder.is_file() or any(folder.glob("*")):  # then nothing should be written there
+    elif folder.is_file() or any(folder.glob("[!.]*")):  # then nothing should be written there
         return (f"{folder} holds no token files: pass a folder that a prepare script makes, such as data/text/bytes; "
                 "of your own text data/text/prepare.py makes one")
     return f"{folder} has no finished token files: run {command(folder, meta)}"

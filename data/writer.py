@@ -10,10 +10,8 @@ and ends with the same bytes. Memory is bounded by the size of a chunk.
 """
 
 import argparse
-import contextlib
 import hashlib
 import itertools
-import json
 import os
 import re
 import shlex
@@ -27,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from data.disk import locked, write_json, writing
 from data.split import choose, first_8_bytes, look_at
 from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta
 
@@ -96,7 +95,7 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
     if whole_files:
         sizes = np.array([os.path.getsize(path) for path in files])
         val_parts = choose(digests, sizes, sizes.sum(), new)[0][order]
-    with locked(folder):
+    with locked(folder, wait=True):
         state = resume(folder, new)
         if not (folder / "meta.json").exists():
             write_chunks(folder, state, parts, read, val_parts, args.num_proc, total)
@@ -127,26 +126,6 @@ def some(names):
     names = [str(name) for name in names]
     more = ", ..." if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
-
-
-@contextlib.contextmanager
-def locked(folder):
-    """Let one process at a time write into a folder. The system unlocks it when the process ends."""
-    import fcntl  # in here, because Windows does not have it, and can still read what is there
-
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)  # the folder itself, so that no other file is left in it
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"{folder}: another process is writing token files there; this one waits for it", flush=True)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError:
-        pass  # this file system has no locks
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 # ---- the state ---------------------------------------------------------------------------------------------------
@@ -195,7 +174,7 @@ def finish(folder, state):
             (folder / name).unlink(missing_ok=True)
         raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
                         "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
-    save_state(folder, state)
+    write_json(folder / "progress.json", state)
     os.replace(folder / "progress.json", folder / "meta.json")
 
 
@@ -302,7 +281,7 @@ def gather(pairs, state):
 def save_chunk(folder, state, chunk, val_parts):
     """Split, shuffle and write a list of (document, its ids), and bring the state up to date."""
     if state["chunks"] == 0:
-        save_state(folder, state)  # before any token, so that resume knows the files as its own
+        write_json(folder / "progress.json", state)  # before any token, so that resume knows the files as its own
     documents, ids = zip(*chunk)
     digests = [hashlib.sha256(document.text).digest() for document in documents]
     lengths = np.array([len(tokens) for tokens in ids])  # (N,)
@@ -325,21 +304,4 @@ def save_chunk(folder, state, chunk, val_parts):
         state["docs"][split] += len(docs)
         state["tokens"][split] += len(tokens)
         state["crc32"][split] = zlib.crc32(tokens, state["crc32"][split])
-    save_state(folder, state)
-
-
-def save_state(folder, state):
-    """Write progress.json: complete or not at all."""
-    path, temporary = folder / "progress.json", folder / "progress.json.tmp"
-    with writing(path):
-        temporary.write_text(json.dumps(state, indent=1))
-        os.replace(temporary, path)
-
-
-@contextlib.contextmanager
-def writing(path):
-    """Turn an error of the system, such as a full disk, into a DataError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}); the same command will go on there") from None
+    write_json(folder / "progress.json", state)

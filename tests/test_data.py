@@ -13,7 +13,7 @@ import datasets
 import numpy as np
 import pytest
 
-from data import samples, tokens, writer
+from data import disk, samples, tokens, writer
 from data.stdlib import prepare as stdlib
 from data.text import prepare as text
 
@@ -66,7 +66,7 @@ def lengths(folder):
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.glob("[!.]*")}
 
 
 # ---- what is written ---------------------------------------------------------------------------------------------
@@ -243,10 +243,10 @@ def test_token_files_of_another_program_are_neither_overwritten_nor_deleted(tmp_
 
 def test_a_process_waits_for_another_one_that_makes_the_same_folder(tmp_path):
     done, folder = text.main([__file__, f"--out_dir={tmp_path / 'done'}"]), tmp_path / "out"
-    with writer.locked(folder):
+    with disk.locked(folder):
         argv = [sys.executable, ROOT / "data/text/prepare.py", __file__, f"--out_dir={folder}"]
         second = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        waits = f"{folder}: another process is writing token files there; this one waits for it\n"
+        waits = f"{folder}: another process is writing there; this one waits for it\n"
         assert second.stdout.readline() == waits
         shutil.copytree(done, folder, dirs_exist_ok=True)
         before = (folder / "train.bin").stat().st_ino

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import train
+from data import disk
 from data.results import runs
 from tests.lives import argv, begin, end, log, refusal, result, small_run
 
@@ -161,8 +162,8 @@ def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(finis
 
 
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
-    with runs.locked(cfg.out_dir):
-        assert "another process is writing a run there" in refusal(argv(cfg))
+    with disk.locked(cfg.out_dir):
+        assert "another process is writing there" in refusal(argv(cfg))
         assert {path.name for path in Path(cfg.out_dir).iterdir()} == {".lock"}
     train.main(argv(cfg, max_iters=4))
 

@@ -13,6 +13,7 @@ import pandas
 import pytest
 
 import analyze
+from data import disk
 from data.results import compare, figures_runs, records, report, runs
 
 PUBLISHED = Path(runs.__file__).parent / "csv" / "published"
@@ -103,7 +104,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, witho
     config = {key: value for key, value in config.items() if key not in without}
     folder.mkdir(parents=True)
     data = dict(checksum=changes.get("checksum", "a"), tokenizer=changes.get("tokenizer", "bytes"))
-    runs.write_json(folder / "run.json", dict(config=config, data=data))
+    disk.write_json(folder / "run.json", dict(config=config, data=data))
     runs.append(folder / "log.csv", runs.LOG_COLUMNS, [[int(s), 0, "", x, "", ""] for s, x in zip(steps, loss)])
     runs.append(folder / "scores.csv", runs.SCORES_COLUMNS, [
         [int(s), layer, head, (i + layer) / 20 + 0.2 * (head or 0), -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.results.runs import SCORES, replacing, require
+from data.disk import replacing
+from data.results.runs import SCORES, require
 from data.results.tables import GAMMA, band, quartiles, whole_layers
 
 # By causal, which is None if it is not known.

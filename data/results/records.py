@@ -26,8 +26,8 @@ import pandas
 
 from config import TrainConfig
 from config.__main__ import parse_comparison
-from data.results.runs import (HOW, LOG_COLUMNS, SCORES, SCORES_COLUMNS, RunError, read, read_config, replacing,
-                               require)
+from data.disk import replacing
+from data.results.runs import HOW, LOG_COLUMNS, SCORES, SCORES_COLUMNS, RunError, read, read_config, require
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 # Scores kept as medians over layers.

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import torch
 
+from data.disk import writing
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
 from data.results import figures, figures_suites, records, tables
-from data.results.runs import RunError, require, writing
+from data.results.runs import RunError, require
 
 # ---- the command line --------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ Rows are written before the checkpoint of their step. So a run that was killed m
 When it resumes, `begin` drops these rows, and the run writes them again: no row is lost, and none is there twice.
 """
 
-import contextlib
 import csv
 import json
 import math
@@ -31,6 +30,7 @@ import torch
 from safetensors.torch import save as safetensors
 
 from config import TrainConfig
+from data.disk import replacing, write_json, writing
 
 DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus
 # These keys say where and how a run runs, and not what it computes.
@@ -75,43 +75,6 @@ class RunError(Exception):
 def require(condition, message):
     if not condition:
         raise RunError(message)
-
-
-# ---- complete or not at all --------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def writing(path):
-    """Turn an error of the system, such as a full disk, into a RunError that names the file."""
-    try:
-        yield
-    except (OSError, RuntimeError) as e:
-        cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
-        if not isinstance(cause, OSError):
-            raise
-        raise RunError(f"{path} cannot be written ({cause.strerror}): mend that and go on; nothing is lost") from e
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """A temporary path for the block to write. At its end the file is renamed to `path`: complete or not at all."""
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # of this process alone
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)  # a killed run may have left one, and nothing may be appended to it
-        try:
-            yield temporary
-            with open(temporary, "rb+") as f:
-                os.fsync(f.fileno())  # or after a power cut the new name could be there without the bytes
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def write_json(path, value):
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n")
 
 
 def save_hf(folder, config, state):
@@ -160,24 +123,6 @@ def describe_row(row):
 
 
 # ---- a run begun, or gone on with --------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def locked(folder):
-    """Lock a folder for this process. The system unlocks it when the process ends, however it ends."""
-    import fcntl  # in here, because Windows does not have it, and can still read runs
-
-    with writing(folder):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        lock = open(Path(folder) / ".lock", "w")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"{folder}: another process is writing a run there: wait for it, or set --out_dir") from None
-        except OSError:
-            pass  # this file system has no locks
-        yield
 
 
 def describe(cfg, meta):
@@ -242,8 +187,6 @@ def require_same_run(path, theirs, ours):
 def begin(folder, cfg, meta, step):
     """Prepare the files of a run that is at `step`. Only one process does this, before any training."""
     folder = Path(folder)
-    for left in folder.glob("*.tmp"):  # by a run that was killed
-        left.unlink()
     if cfg.init_from == "resume":
         cfg = replace(cfg, init_from=began_from(folder))  # it stays known where the weights came from
     write_json(folder / "run.json", describe(cfg, meta))
