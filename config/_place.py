@@ -63,14 +63,9 @@ class Place:
         return tqdm(total=total, initial=done, unit="step", disable=hidden, dynamic_ncols=True)
 
     def say(self, text):
-        """Print a line above the progress bar. A run goes on when nobody reads the output, as after `| head`."""
-        if self.rank > 0:
-            return
-        try:
-            tqdm.write(text)
-            sys.stdout.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        """Print a line, once and not for every process."""
+        if self.rank == 0:
+            say(text)
 
 
 def find_place(cfg):
@@ -97,6 +92,15 @@ def open_streams():
     """Let no letter end a run: an output that is not UTF-8 gets ? for one that it does not have."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # in a notebook it is not
         sys.stdout.reconfigure(errors="replace")
+
+
+def say(text):
+    """Print a line above any progress bar. The program goes on when nobody reads the output, as after `| head`."""
+    try:
+        tqdm.write(text)
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def find_device(wanted):

@@ -116,4 +116,4 @@ def test_what_is_broken_or_missing_ends_in_one_line(script, argv, files, words, 
     add(hub, JIGSAW if script == "jigsaw" else SAMPLE, files)
     run = prepare(script, *(arg.format(url=hub.url) for arg in argv))
     assert run.returncode == 1 and words in run.stderr.splitlines()[-1] and "Traceback" not in run.stderr
-    assert not [*tmp_path.glob("out/*")]
+    assert not [*tmp_path.glob("out/[!.]*")]

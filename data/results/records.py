@@ -40,8 +40,8 @@ SYMMETRIC = "--symmetric-init"  # how the name of a run of theirs ends that star
 
 class Record(NamedTuple):
     """
-    A run of train.py, finished or not; or one of the authors' runs, or of a pretrained model, of which we have scores of
-    layers only.
+    A run of train.py, finished or not; or one of the authors, or the training of a pretrained model, of which we have
+    scores of layers only.
     """
 
     arm: str

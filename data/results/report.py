@@ -3,13 +3,13 @@ The command line of analyze.py, and what it prints and draws once it has the sco
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
 
 import torch
 
+from config._place import say
 from data.disk import writing
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
@@ -101,15 +101,9 @@ def check(args):
 
 
 def show(table):
-    """
-    Print a table. Names in it may hold control characters, which must not reach the terminal. If nobody reads it, as
-    after `| head`, the program goes on, because a picture may come next.
-    """
-    try:
-        for line in table.splitlines():
-            print(printable(line), flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print a table. Names in it may hold control characters, which must not reach the terminal."""
+    for line in table.splitlines():
+        say(printable(line))
 
 
 def report_models(results, with_layers, plot):
