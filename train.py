@@ -301,7 +301,6 @@ class Trainer:
         """Write the model as a Hugging Face BERT, ckpt.pt, from which a run can resume, and now and then run.png."""
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the loss would show it one step later
             self.fail("weights are no longer finite")
-        self.corpus.check()  # if the token files have changed, the last updates were made on some other text
         if self.place.rank == 0:
             state = dict(
                 step=self.step,

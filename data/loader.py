@@ -34,7 +34,6 @@ def open_corpus(cfg, place):
         stdlib.make(folder)  # if it is a folder of data/stdlib and missing: seconds, no network. Others: nothing
     place.wait()  # the other processes wait for the files
     corpus = tokens.load(folder)
-    corpus.check()  # since the last start a file may have been exchanged for another one of the same size
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
         if len(split) <= rows * cfg.block_size:

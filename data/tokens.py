@@ -11,8 +11,6 @@ meta.json describes them. It is written last, so a folder that has it is complet
 """
 
 import json
-import os
-import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,14 +37,6 @@ class Corpus(NamedTuple):
     train: "Stream"
     val: "Stream"
 
-    def check(self):
-        """
-        DataError if the token files do not hold the bytes that meta.json describes. The first time all of them are
-        read: a GB takes about a second, or as long as the disk needs. Later this is cheap enough for every evaluation.
-        """
-        self.train.check()
-        self.val.check()
-
 
 def load(folder):
     """The Corpus in a folder. The sizes of the files are compared with meta.json, but no file is read yet."""
@@ -58,40 +48,23 @@ def load(folder):
 
 
 class Stream:
-    """The tokens of a split."""
+    """The tokens of a split. Its file is mapped into memory, so only those that are asked for are read."""
 
     def __init__(self, folder, split, meta):
-        self.path = folder / f"{split}.bin"
-        self.meta = meta
-        self.n_tokens = meta["tokens"][split]
-        self.crc32 = meta["crc32"][split]
-        self.stamp = None  # time and inode that the file had when its bytes were checked
-        check_size(self.path, self.n_tokens, meta)
+        path = folder / f"{split}.bin"
+        size = path.stat().st_size if path.exists() else 0
+        expected = meta["tokens"][split] * np.dtype(meta["dtype"]).itemsize
+        if size != expected:
+            raise DataError(f"{folder} has {size:,} bytes of {path.name}, not {expected:,}: delete it and run "
+                            f"{command(folder, meta)}")
+        self.ids = np.memmap(path, meta["dtype"], "r")  # (N,)
 
     def __len__(self):
-        return self.n_tokens
+        return len(self.ids)
 
     def rows(self, starts, length):
-        """`length` tokens from each of `starts` (B,): (B, length) int64. DataError if the file was cut."""
-        check_size(self.path, self.n_tokens, self.meta)
-        rows = np.empty((len(starts), length), self.meta["dtype"])
-        # Not a memmap: if the file became shorter, reading beyond its end would kill the process (SIGBUS).
-        with open(self.path, "rb", buffering=0) as file:
-            for row, start in zip(rows, starts.tolist()):
-                row[:] = np.frombuffer(os.pread(file.fileno(), row.nbytes, start * row.itemsize), row.dtype)
-        return rows.astype(np.int64)
-
-    def check(self):
-        """
-        DataError if the file has changed. It is read if its time or inode is not that of the last check. If its bytes
-        are the same, it was only copied or touched.
-        """
-        check_size(self.path, self.n_tokens, self.meta)
-        status = self.path.stat()
-        stamp = status.st_mtime_ns, status.st_ino
-        if stamp != self.stamp and crc32_of(self.path) != self.crc32:
-            raise broken(self.path.parent, f"has another {self.path.name} than its meta.json says", self.meta)
-        self.stamp = stamp
+        """`length` tokens from each of `starts` (B,): (B, length) int64."""
+        return self.ids[starts[:, None] + np.arange(length)].astype(np.int64)
 
 
 # ---- meta.json and the files -------------------------------------------------------------------------------------
@@ -104,31 +77,10 @@ def read_meta(path):
         meta = json.loads(path.read_bytes())
         ids = TOKENIZERS[meta["tokenizer"]]
         for split in "train", "val":
-            int(meta["tokens"][split]), int(meta["crc32"][split])
+            int(meta["tokens"][split])
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{path} cannot be understood: move {folder} away and run {command(folder, {})}") from None
     return meta | ids
-
-
-def check_size(path, n_tokens, meta):
-    """DataError if a file does not hold so many tokens."""
-    expected = n_tokens * np.dtype(meta["dtype"]).itemsize
-    size = path.stat().st_size if path.exists() else 0
-    if size != expected:
-        raise broken(path.parent, f"has {size:,} bytes of {path.name}, not {expected:,}", meta)
-
-
-def crc32_of(path):
-    """The checksum of a file, which may be larger than the memory."""
-    crc32 = 0
-    with open(path, "rb") as file:
-        while piece := file.read(2**24):
-            crc32 = zlib.crc32(piece, crc32)
-    return crc32
-
-
-def broken(folder, what, meta):
-    return DataError(f"{folder} {what}: delete it and run {command(folder, meta)}")
 
 
 def what_is_missing(folder):

@@ -16,7 +16,6 @@ import os
 import re
 import shlex
 import sys
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from pathlib import Path
@@ -139,7 +138,7 @@ def new_state(args, source, n_parts, digests):
     return dict(
         **{option: getattr(args, option) for option in OPTIONS},
         source=source, parts=n_parts, contents=contents, command=args.command, **TOKENIZERS[args.tokenizer],
-        docs=dict(train=0, val=0), tokens=dict(train=0, val=0), crc32=dict(train=0, val=0), n_docs=0, n_tokens=0,
+        docs=dict(train=0, val=0), tokens=dict(train=0, val=0), n_docs=0, n_tokens=0,
         chunks=0,  # how many have been written
         checksum="0",  # of all documents; it does not depend on their order
         part=0, row=0,  # up to which document the parts have been read
@@ -303,5 +302,4 @@ def save_chunk(folder, state, chunk, val_parts):
             file.write(tokens)
         state["docs"][split] += len(docs)
         state["tokens"][split] += len(tokens)
-        state["crc32"][split] = zlib.crc32(tokens, state["crc32"][split])
     write_json(folder / "progress.json", state)

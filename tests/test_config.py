@@ -79,7 +79,6 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--dropout=1.0"], "dropout = 1.0, expected a share below 1"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
     (["--out_dir="], "out_dir is empty, expected a folder"),
-    (["--init=symmetric", "--constraint=skew", "--constraint_weight=1"], "the start has no skew part"),
     (["--constraint=skew"], "set both or neither"),
     (["config/nothing.py"], "config/nothing.py is no file; there are config/bert.py"),
     (["a.py", "b.py"], "one config file at most"),

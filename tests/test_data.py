@@ -307,37 +307,6 @@ def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(fold
         tokens.load(folder)
 
 
-def test_a_touched_or_copied_file_has_not_changed_and_one_with_other_bytes_has(corpus):
-    opened, path = tokens.load(corpus), corpus / "train.bin"
-    opened.check()
-    os.utime(path, (1, 1))
-    opened.check()
-    shutil.copy(path, corpus / "copy")
-    os.replace(corpus / "copy", path)
-    opened.check()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    os.utime(path, (1, 1))
-    for check in opened.check, tokens.load(corpus).check:  # during a run, and at the start of the next one
-        with pytest.raises(tokens.DataError, match="another train.bin than its meta.json says: delete it and run"):
-            check()
-
-
-@pytest.mark.parametrize("size", [-2, 2, None])
-def test_a_file_of_another_size_is_noticed_after_it_was_opened(size, corpus):
-    opened, path = tokens.load(corpus), corpus / "train.bin"
-    everything = lambda: opened.train.rows(np.array([0]), len(opened.train))
-    everything()
-    if size is None:
-        path.unlink()
-    else:
-        os.truncate(path, path.stat().st_size + size)
-    for use in [opened.check, everything] if size == -2 else [opened.check]:
-        with pytest.raises(tokens.DataError, match=CUT):
-            use()
-
-
 # ---- local text --------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from data.pretrained.files import Folder, require
 from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
 
 N_READERS = 8  # tensors that are read at the same time
-AHEAD = 1 << 28  # bytes that are read in advance (at least one group)
+AHEAD = 3  # groups that are read in advance
 PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")  # weights in these are read as they are; FP8 is scaled
 SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale", "scale")
 BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
@@ -89,15 +89,13 @@ class Checkpoint(AbstractContextManager):
 
         A tensor with NaN or infinity is refused.
         """
-        sizes = [sum(self.tensors[name].end - self.tensors[name].start for name in group) for group in groups]  # bytes
         queue = deque()  # {name: the future of its tensor} for each group that is being read
-        begun = 0  # the number of groups whose reading has begun
-        for i in range(len(groups)):
-            # Begin group i and the next one, and more groups as long as all of them together have at most AHEAD bytes.
-            while begun < len(groups) and (begun < i + 2 or sum(sizes[i : begun + 1]) <= AHEAD):
-                queue.append({name: self._pool.submit(self._read, name) for name in groups[begun]})
-                begun += 1
-            yield {name: future.result() for name, future in queue.popleft().items()}
+        for group in groups:
+            queue.append({name: self._pool.submit(self._read, name) for name in group})
+            if len(queue) > AHEAD:
+                yield results(queue.popleft())
+        while queue:
+            yield results(queue.popleft())
 
     def _read(self, name: str) -> torch.Tensor:
         info = self.tensors[name]
@@ -122,6 +120,11 @@ class Checkpoint(AbstractContextManager):
         if info.stride is None:
             return tensor.reshape(info.shape)
         return tensor.as_strided(info.shape, info.stride)  # transposed, or some columns of a wider tensor
+
+
+def results(futures):
+    """{name: a future} -> {name: its result}, once it is there."""
+    return {name: future.result() for name, future in futures.items()}
 
 
 # ---- eight bits --------------------------------------------------------------------------------------------------

@@ -76,8 +76,6 @@ def explain(e: Exception, repo: str, asked: str | None) -> str:
     if status == 429:
         minutes = math.ceil(asked_to_wait(answer.headers) / 60) or 5
         return f"too many requests for the Hub (429): try again in {minutes} min; with HF_TOKEN it allows more"
-    if isinstance(e, UnicodeEncodeError):
-        return "HF_TOKEN holds a character that no token has: copy it again"
     if isinstance(e, errors.OfflineModeIsEnabled):
         return "not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
     spoken_to = e.request if isinstance(e, httpx2.RequestError) else answer

@@ -21,7 +21,6 @@ import math
 import os
 import pickle
 import shutil
-import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -143,12 +142,9 @@ def find_checkpoint(folder, cfg, meta, resume, device):
         return None
     require(resume, f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
-        with zipfile.ZipFile(path) as file:  # torch writes a zip, and does not look at its checksums when it reads
-            damaged = file.testzip()
-        require(damaged is None, f"{path} is not a checkpoint that can be resumed: {damaged} is damaged")
         state = torch.load(path, map_location=device, weights_only=True)
         require_same_run(path, state, describe(cfg, meta))
-    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as e:
+    except (EOFError, pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
                        "program") from e
     return state
