@@ -16,7 +16,7 @@ dataset is a repository whose name begins with datasets/, as in its addresses; o
 Faults, for one file (or "api") at the host that sends its bytes:
   a status (503, 429, 403, ...), with headers if wanted: Retry_After=7;
   cut, reset, stall: half the body, then the end of the connection, its reset, or nothing;
-  whole: the file with status 200; unranged: no Content-Range; short: a byte less.
+  whole: the file with status 200; unranged: no Content-Range.
 hub.forbidden is a file that no token may read.
 """
 
@@ -199,8 +199,6 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
         if kind == "unranged":
             del headers["Content-Range"]
-        if kind == "short":
-            end -= 1
         self.request_log.status = status
         self.send_response(status)
         for name, value in {**headers, "Content-Length": end - start}.items():

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import constants
-from torch.utils.serialization import config as torch_config
 
 from data.pretrained.tensors import HEAD
 from tests.hub import hub  # noqa: F401 (a fixture)
@@ -105,12 +104,10 @@ def test_zips_of_more_than_four_gigabytes_are_read(tmp_path, numel):
 # What is loaded whole
 
 
-@pytest.mark.parametrize("kind", ["before torch 1.6", "compressed", "multiples of 8", "no checksums"])
+@pytest.mark.parametrize("kind", ["before torch 1.6", "compressed"])
 def test_other_bins_are_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch, kind):
     tied = WEIGHTS | {"head": WEIGHTS["emb"], "mask": torch.zeros(3, dtype=torch.int8), "epoch": 3}
-    options = {"save.compute_crc32": kind != "no checksums", "save.storage_alignment": 8 if "8" in kind else 64}
-    with torch_config.patch(options):
-        data = as_bin(tied, _use_new_zipfile_serialization=kind != "before torch 1.6")
+    data = as_bin(tied, _use_new_zipfile_serialization=kind != "before torch 1.6")
     if kind == "compressed":
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zipped:
@@ -172,14 +169,8 @@ def test_a_pickle_that_would_run_code_is_refused_and_not_run(hub, tmp_path, zipp
 
 
 STATE = make(n_embd=8)
-SHAPE = b"K\x08K\x08\x86"  # (8, 8), of every tensor of STATE
 DAMAGED = {
-    "fewer bytes than the tensor": lambda records: records | {"data/3": bytes(40)},
-    "a storage that is not there": lambda records: {name: records[name] for name in records if name != "data/3"},
     "no pickle": lambda records: {name: records[name] for name in records if name != "data.pkl"},
-    "an empty pickle": lambda records: records | {"data.pkl": b""},
-    "a tensor behind its storage": lambda records: records | {
-        "data.pkl": records["data.pkl"].replace(b"QK\0" + SHAPE, b"QK\1" + SHAPE)},
     "no dict": lambda records: records | {"data.pkl": pickle.dumps([1, 2], 2)},
 }
 
@@ -192,11 +183,6 @@ def test_a_damaged_zip_is_refused(hub, tmp_path, damage):
     hub.add("org/toy", {"config.json": CONFIG, BIN: path})
     for source in (tmp_path / "toy", "org/toy"):
         assert BIN in refusal(source, [list(STATE)])
-
-
-def test_a_pickle_that_has_changed_since_it_was_written_is_refused(tmp_path):
-    data = as_bin(STATE).replace(SHAPE, b"K\x04K\x10\x86")  # (4, 16): as many elements
-    assert BIN in refusal(folder(tmp_path / "toy", {BIN: data}), [list(STATE)])
 
 
 @pytest.mark.parametrize("cut", [0, 3, 100, 2000, -1, -300])

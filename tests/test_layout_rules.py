@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import analyze
 from data.pretrained import layout_table
 from data.pretrained.files import CheckpointError
-from data.pretrained.layouts import find_modality, find_stacks, missing_stacks
+from data.pretrained.layouts import find_stacks, missing_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
 BOTH = range(2)  # layers
@@ -168,19 +168,6 @@ def test_the_number_of_heads_may_change_from_layer_to_layer(config, shapes, n_he
     heads = [layer.heads({name: torch.empty(shapes[name]) for name in layer.names}) for layer in stack.layers]
     assert [(len(w_q), len(w_k)) for w_q, w_k in heads] == n_heads
     assert all(w_q.shape[1:] == w_k.shape[1:] == (16, 8) for w_q, w_k in heads)
-
-
-@pytest.mark.parametrize("config, stack, modality", [
-    ({}, "vision.stage 0", "vision"), ({}, "image", "vision"), ({}, "backbone.stage 3", "vision"),
-    ({}, "text", "language"), ({}, "encoder.vision", "vision"), ({}, "high_res_vision", "vision"),
-    ({}, "encoder.text", "language"), ({"num_queries": 100}, "decoder", "vision"), ({"image_size": 224}, "", "vision"),
-    ({}, "audio", "audio"),
-    ({"encoder_layers": 24}, "encoder", "language"), ({"encoder_layers": 24}, "speech_encoder", "audio"),
-    ({"encoder_layers": 24}, "adapter", "audio"), ({}, "t2u_decoder", "audio"), ({}, "coarse_acoustics", "audio"),
-    ({"encoder_config": {"num_mel_bins": 80}}, "encoder", "audio"), ({"encoder_config": {}}, "encoder", "language"),
-    ({"encoder_config": {"num_mel_bins": 80}}, "text", "language"), ({"conv_stride": [5]}, "", "audio")])
-def test_what_a_stack_sees_is_told_by_its_name_or_by_a_key_of_the_config(config, stack, modality):
-    assert find_modality(config, stack) == modality
 
 
 def test_the_half_of_an_encoder_decoder_says_what_it_lacks(tmp_path, capsys):
