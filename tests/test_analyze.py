@@ -46,7 +46,7 @@ def factors(C, r, seed=0):
 # ---- the scores --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16), (800, 300)])
+@pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16), (200, 100), (800, 257)])
 @pytest.mark.parametrize("gamma", [1.0, 2.0])
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
     w_q, w_k = factors(C, r)
@@ -54,12 +54,6 @@ def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
     assert [x.item() for x in scores(w_q, w_k, gamma)] == pytest.approx(defined(m, gamma), abs=1e-5)
     plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
     assert [x.item() for x in plain] == pytest.approx(defined(m, gamma), abs=1e-12)
-
-
-@pytest.mark.parametrize("r", [1, 256, 257, 515, 1024])
-def test_norms_by_halves_of_the_gram_matrix_are_those_of_the_product(r):
-    x, y = torch.randn(2, 3, 70, r)
-    torch.testing.assert_close(analyze.squared_norms(x, y), (x @ y.mT).norm(dim=-1) ** 2, rtol=1e-4, atol=0)
 
 
 def test_norms_that_are_equal_but_for_rounding_do_not_stand_out():
@@ -137,15 +131,6 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
     w_q, w_k = factors(96, r)
     scaled = w_q * scale, w_k * scale
     assert [x.item() for x in scores(*scaled)] == pytest.approx([x.item() for x in scores(w_q, w_k)], abs=1e-5)
-
-
-@pytest.mark.parametrize("r", [8, 50])
-def test_a_head_of_zeros_has_no_score_and_the_others_have_theirs(r):
-    w_q, w_k = torch.randn(2, 3, 64, r)
-    w_q[1] = 0
-    found = scores(w_q, w_k)
-    for values in found:
-        assert values.isnan().tolist() == [False, True, False]
 
 
 # ---- in a notebook -----------------------------------------------------------------------------------------------

@@ -272,15 +272,6 @@ def test_a_run_that_no_bert_can_hold_says_so_and_is_scored_from_its_checkpoint(c
     assert list(found) == pytest.approx(list(expected), abs=1e-5) and len(found) == cfg.n_layer
 
 
-def test_redirected_output_is_a_line_per_evaluation_and_no_bar(cfg, capsys):
-    train.main(argv(cfg))
-    said, bar = capsys.readouterr()
-    lines = [line for line in said.splitlines() if line.startswith("step ")]
-    assert len(lines) == 4 and "step/s" not in bar
-    for line, row in zip(lines, log(cfg).itertuples()):
-        assert line.startswith(f"step {row.step}: validation loss {row.val_loss:.4f}")
-
-
 # ---- a run that begins with the weights of a BERT ----------------------------------------------------------------
 
 
@@ -381,14 +372,6 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, tmp_pat
     (line,) = [line for line in output.splitlines() if "torch.compile" in line]
     assert "torch.compile does not work here, going on without it" in line and "Traceback" not in output
     assert Path(cfg.out_dir, "model.safetensors").exists()
-
-
-def test_what_a_run_is_and_that_it_compiles_is_said_before_it_does(cfg, monkeypatch, capsys):
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda *args, **kwargs: print("compiles"))
-    train.main(argv(cfg, compile="on"))
-    lines = capsys.readouterr().out.splitlines()
-    assert "encoder of 2 layers" in lines[0] and "training tokens" in lines[1]
-    assert lines[2:4] == ["compiling, about a minute", "compiles"]
 
 
 @pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])
