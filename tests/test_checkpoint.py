@@ -130,7 +130,8 @@ def test_without_network_or_cache_one_line_says_so(hub, monkeypatch):
     read("org/toy")  # caches config.json alone
     hub.close()
     close_session()
-    assert "127.0.0.1" in refusal("org/other") and "network" in refusal("org/other")
+    told = refusal("out/misspelt")
+    assert "127.0.0.1" in told and "network" in told and "no folder" in told
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in refusal("org/other")
     assert "local cache" in refusal("org/toy")

@@ -77,11 +77,11 @@ def explain(e: Exception, repo: str, asked: str | None) -> str:
         minutes = math.ceil(asked_to_wait(answer.headers) / 60) or 5
         return f"too many requests for the Hub (429): try again in {minutes} min; with HF_TOKEN it allows more"
     if isinstance(e, errors.OfflineModeIsEnabled):
-        return "not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
+        return "no folder of this name, and not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
     spoken_to = e.request if isinstance(e, httpx2.RequestError) else answer
     where = page if spoken_to is None else spoken_to.url.host
     reason = " ".join(f"{type(e).__name__} {e}".split())
-    return f"cannot read it from {where} ({reason:.150}): check the network or HF_ENDPOINT"
+    return f"no folder of this name, and {where} cannot be read ({reason:.150}): check the network or HF_ENDPOINT"
 
 
 class HubFolder(Folder):
