@@ -71,7 +71,7 @@ class Checkpoint(AbstractContextManager):
         self.n_params = sum(n_params_at.values())
 
     def __exit__(self, *_):
-        self._folder.close()
+        self._folder.close()  # or the threads would go on to the end of a large tensor
         self._pool.shutdown(cancel_futures=True)
 
     @property
@@ -92,7 +92,7 @@ class Checkpoint(AbstractContextManager):
         queue = deque()  # {name: the future of its tensor} for each group that is being read
         for group in groups:
             queue.append({name: self._pool.submit(self._read, name) for name in group})
-            if len(queue) > AHEAD:
+            if len(queue) > AHEAD:  # while this group is used, the next ones are read
                 yield results(queue.popleft())
         while queue:
             yield results(queue.popleft())

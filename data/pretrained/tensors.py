@@ -84,6 +84,7 @@ def read_safetensors(folder: Folder, file: str) -> WeightFile:
             tensors[name] = TensorInfo(file, dtype, tuple(shape), start + first, start + last)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise CheckpointError(f"{file} has a damaged header ({str(e):.150}): get it again") from e
+    # A file that was cut short still begins with its whole header.
     end = max((info.end for info in tensors.values()), default=start)
     require(end == size, f"{file} has {size} bytes, its header says {end}: cut short or damaged, get it again")
     return WeightFile(size, tensors)

@@ -86,7 +86,7 @@ def put_zero(axis):
 
 def put_legend(axes, loc="outside right upper", **options):
     """A legend for some panels, outside of them, where there are no data. It has every label once."""
-    handles = {}
+    handles = {}  # label -> what it is drawn with
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
             handles.setdefault(label, handle)
@@ -116,10 +116,10 @@ def plot_columns(path, columns, n_shared=None, **legend):
     legend: options of put_legend.
     """
     n = min(len(columns), MAX_COLUMNS)
-    n_rows = math.ceil(len(columns) / n)
+    n_rows = math.ceil(len(columns) / n)  # more columns than fit begin a new row, of each score
     with figure(path, [1] * n, rows=n_rows * len(SCORES)) as axes:
         for i, score in enumerate(SCORES):
-            panels = axes[i :: len(SCORES)].flat  # of this score
+            panels = axes[i :: len(SCORES)].flat  # of this score, in all of its rows
             for axis, (title, draw, shown) in zip(panels, columns):
                 draw(axis, shown, score)
                 put_zero(axis)

@@ -62,7 +62,6 @@ COLUMNS = {
     "directionality": float,
     "directionality_eq17": float,
 }
-TEXTS = [name for name, kind in COLUMNS.items() if kind is str]
 
 
 def score_table(rows):
@@ -87,8 +86,9 @@ def read_scores(path):
     if not path or not Path(path).exists():
         return score_table([])
     require(holds_scores(path), f"{path} is not of the form {','.join(COLUMNS)}: give another --csv")
-    numbers = {name: ["", "nan"] for name in COLUMNS if name not in TEXTS}  # a model may be called nan
+    numbers = {name: ["", "nan"] for name, kind in COLUMNS.items() if kind is not str}  # a model may be called nan
     try:
+        # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
         return pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False).astype(COLUMNS)
     except ValueError as e:
         raise RunError(f"{path} is damaged ({str(e).strip()}): mend it, or give another --csv") from e
