@@ -6,6 +6,7 @@ waits for its core.
 import os
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -30,6 +31,33 @@ def drawn(monkeypatch):
 
     monkeypatch.setattr(Figure, "savefig", savefig)
     return found
+
+
+class Analysis(NamedTuple):
+    """What came of analyze.py."""
+
+    status: int | str  # or the line in which it ended
+    table: "pandas.DataFrame | None"  # what is in s.csv, and "" where a cell is empty
+    out: str
+    err: str
+
+
+@pytest.fixture
+def analysed(tmp_path, monkeypatch, capsys):
+    """Runs analyze.py in tmp_path, with --csv=s.csv -> an Analysis."""
+    import pandas
+
+    import analyze
+
+    monkeypatch.chdir(tmp_path)
+
+    def analysed(*argv):
+        with pytest.raises(SystemExit) as e:
+            analyze.main([*map(str, argv), "--csv=s.csv"])
+        table = pandas.read_csv("s.csv").astype(object).fillna("") if Path("s.csv").exists() else None
+        return Analysis(e.value.code, table, *capsys.readouterr())
+
+    return analysed
 
 
 # ---- runs of train.py: tests/lives.py, which is imported here because it takes seconds --------------------------

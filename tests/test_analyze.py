@@ -47,9 +47,9 @@ def factors(C, r, seed=0):
 
 
 @pytest.mark.parametrize("C, r", [(64, 2), (64, 8), (64, 13), (64, 64), (300, 16), (200, 100), (800, 257)])
-@pytest.mark.parametrize("gamma", [1.0, 2.0])
-def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma):
-    w_q, w_k = factors(C, r)
+@pytest.mark.parametrize("gamma, dtype", [(1.0, torch.float32), (2.0, torch.bfloat16), (2.0, torch.float64)])
+def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma, dtype):
+    w_q, w_k = (w.to(dtype) for w in factors(C, r))
     m = w_q.double() @ w_k.double().T
     assert [x.item() for x in scores(w_q, w_k, gamma)] == pytest.approx(defined(m, gamma), abs=1e-5)
     plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
@@ -69,12 +69,6 @@ def test_nan_is_not_read_as_nothing_stands_out():
     m = torch.eye(4).index_fill(0, torch.tensor([1]), float("nan"))
     assert symmetry(m).isnan() and directionality(m).isnan() and directionality_eq17(m).isnan()
     assert symmetry(torch.zeros(3, 3)).isnan()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_weights_of_any_precision_are_scored_in_float64(dtype):
-    w_q, w_k = (w.to(dtype) for w in factors(96, 8))
-    assert [x.item() for x in scores(w_q, w_k)] == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-5)
 
 
 @pytest.mark.parametrize("n_head, n_kv_head", [(4, 4), (8, 2), (6, 1)])
@@ -196,10 +190,12 @@ def model(config, folder):
     return str(folder)
 
 
-def run(*argv):
-    with pytest.raises(SystemExit) as e:
-        analyze.main(list(argv))
-    return e.value.code
+def edit(folder, change):
+    """change(its weights), which changes them."""
+    path = Path(folder) / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, {"format": "pt"})
 
 
 def stop_at(monkeypatch, checkpoint):
@@ -214,22 +210,18 @@ def stop_at(monkeypatch, checkpoint):
     monkeypatch.setattr(analyze, "score_model", stopped)
 
 
-def read(path):
-    with open(path, newline="") as f:
-        return list(csv.DictReader(f))
-
-
-def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_path):
-    assert run("--hf", model(LLAMA, tmp_path / "m"), "--per_head", "--csv", str(tmp_path / "s.csv")) == 0
-    weights, rows = load_file(tmp_path / "m" / "model.safetensors"), read(tmp_path / "s.csv")
-    assert [(r["layer"], r["head"]) for r in rows] == [(str(i), h) for i in range(2) for h in ("", *"012345")]
-    for i in range(2):
+def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_path, analysed):
+    found = analysed("--hf", model(LLAMA, "m"), "--per_head")
+    assert found.status == 0
+    assert list(zip(found.table.layer, found.table["head"])) == [(i, h) for i in range(2) for h in ("", *range(6))]
+    weights = load_file("m/model.safetensors")
+    for i, rows in found.table.groupby("layer"):
         q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
-        for row, m in zip(rows[7 * i : 7 * i + 7], [sum(heads), *heads]):
-            values = [float(row[name]) for name in ("symmetry", "directionality", "directionality_eq17")]
-            assert values == pytest.approx(defined(m), abs=1e-5)
-            assert float(row["symmetry"]) == float(f"{float(row['symmetry'])!r}") and len(row["symmetry"]) > 8
+        for row, m in zip(rows.itertuples(), [sum(heads), *heads], strict=True):
+            assert row[-3:] == pytest.approx(defined(m), abs=1e-5)
+    scored = analyze.score_model("m", per_head=True).table
+    assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
 
 
 @pytest.mark.parametrize("option, words", [
@@ -241,180 +233,159 @@ def test_what_would_fail_after_the_work_or_lose_a_file_is_one_line_before_it(tmp
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("mine")
     monkeypatch.setattr(analyze, "score_model", lambda *_: pytest.fail("it began"))
-    told = run("--hf", "bert-base", *option.split())
-    assert words in told and "\n" not in told and Path("notes.txt").read_text() == "mine"
+    with pytest.raises(SystemExit) as e:
+        analyze.main(["--hf", "bert-base", option])
+    assert words in e.value.code and "\n" not in e.value.code and Path("notes.txt").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["notes.txt"]
 
 
-def test_a_name_with_control_characters_does_not_reach_the_terminal(tmp_path, capsys):
-    assert run("--hf", model(LLAMA, tmp_path / "m\x1b[31m")) == 0
-    out, err = capsys.readouterr()
-    assert "\x1b" not in out + err and "m?[31m" in out and "m?[31m" in err
+def test_a_name_with_control_characters_does_not_reach_the_terminal(analysed):
+    found = analysed("--hf", model(LLAMA, "m\x1b[31m"))
+    assert "\x1b" not in found.out + found.err and "m?[31m" in found.out and "m?[31m" in found.err
 
 
-def test_a_head_of_zeros_is_empty_in_the_csv_and_the_layer_has_its_score(tmp_path):
-    folder = Path(model(BERT, tmp_path / "m"))
-    weights = load_file(folder / "model.safetensors")
-    weights["encoder.layer.1.attention.self.query.weight"][8:16] = 0  # the second of four heads
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    files = ["--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "f.png")]
-    assert run("--hf", str(folder), "--per_head", *files) == 0
-    nan = [(row["layer"], row["head"]) for row in read(tmp_path / "s.csv") if row["directionality"] == ""]
-    assert nan == [("1", "1")]
+def test_a_head_of_zeros_is_empty_in_the_csv_and_the_layer_has_its_score(analysed):
+    def second_head(weights):
+        weights["encoder.layer.1.attention.self.query.weight"][8:16] = 0
+
+    edit(model(BERT, "m"), second_head)
+    found = analysed("--hf", "m", "--per_head", "--plot=f.png")
+    empty = found.table[found.table.directionality == ""]
+    assert found.status == 0 and list(zip(empty.layer, empty["head"])) == [(1, 1)]
 
 
-def test_an_encoder_decoder_gives_a_row_for_each_stack(tmp_path, capsys):
-    assert run("--hf", model(T5, tmp_path / "m"), model(BERT, tmp_path / "b"), "--csv", str(tmp_path / "s.csv")) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:3] for line in out[1:3]] == [["encoder", "2"], ["decoder", "3"]]
-    assert out[3].split()[1] == "3"  # BERT's: one stack, without a name
-    assert [(r["stack"], r["layer"]) for r in read(tmp_path / "s.csv")][:5] == \
-        [("encoder", "0"), ("encoder", "1"), ("decoder", "0"), ("decoder", "1"), ("decoder", "2")]
+def test_an_encoder_decoder_gives_a_row_for_each_stack(analysed):
+    found = analysed("--hf", model(T5, "m"), model(BERT, "b"))
+    lines = [line.split() for line in found.out.splitlines()[1:4]]
+    assert [words[1:3] for words in lines[:2]] == [["encoder", "2"], ["decoder", "3"]]
+    assert lines[2][1] == "3"  # BERT's: one stack, without a name
+    assert list(zip(found.table["stack"], found.table.layer))[:5] == [
+        ("encoder", 0), ("encoder", 1), ("decoder", 0), ("decoder", 1), ("decoder", 2)]
 
 
-def test_one_failure_does_not_stop_the_others_and_the_status_tells(tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    assert run("--hf", "lama3-8b", str(tmp_path / "empty"), model(BERT, tmp_path / "m")) == 1
-    out, err = capsys.readouterr()
-    assert "lama3-8b: no model or folder of this name" in err
-    assert "empty: no config.json" in err and "Traceback" not in err
-    assert " 3 " in out.splitlines()[1] and len(out.splitlines()) == 4  # a head, one model, two lines that explain
+def test_one_failure_does_not_stop_the_others_and_the_status_tells(analysed):
+    Path("empty").mkdir()
+    found = analysed("--hf", "lama3-8b", "./empty", model(BERT, "m"))
+    assert found.status == 1 and list(found.table.model) == 3 * ["m"]
+    assert "lama3-8b: no model or folder of this name" in found.err
+    assert "empty: no config.json" in found.err and "Traceback" not in found.err
 
 
-def test_a_layer_whose_product_is_zero_is_refused(tmp_path, capsys):
-    folder = Path(model(BERT, tmp_path / "m"))
-    weights = load_file(folder / "model.safetensors")
-    for name in "query", "key":
-        weight = weights[f"encoder.layer.1.attention.self.{name}.weight"]
-        weight[8:16] = weight[:8] if name == "key" else -weight[:8]  # the first two heads cancel
-        weight[16:] = 0
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    assert run("--hf", str(folder)) == 1
-    assert "encoder.layer.1.attention.self.query.weight: W_qk of this layer is zero" in capsys.readouterr().err
+def test_a_layer_whose_product_is_zero_is_refused(analysed):
+    def cancel(weights):  # the first two heads
+        q, k = (weights[f"encoder.layer.1.attention.self.{name}.weight"] for name in ("query", "key"))
+        q[8:16], k[8:16] = -q[:8], k[:8]
+        q[16:] = k[16:] = 0
+
+    edit(model(BERT, "m"), cancel)
+    found = analysed("--hf", "m")
+    assert found.status == 1
+    assert "encoder.layer.1.attention.self.query.weight: W_qk of this layer is zero" in found.err
 
 
-def test_a_short_name_is_read_from_the_hub_and_stands_beside_its_published_numbers(hub, tmp_path, capsys):  # noqa: F811
-    folder = Path(model(BERT, tmp_path / "m"))
-    hub.add("google-bert/bert-base-uncased", {p.name: p.read_bytes() for p in folder.iterdir()})
-    assert run("--hf", "bert-base") == 0
-    out, err = capsys.readouterr()
+def test_a_short_name_is_read_from_the_hub_and_stands_beside_its_published_numbers(hub, analysed):  # noqa: F811
+    hub.add("google-bert/bert-base-uncased", {p.name: p.read_bytes() for p in Path(model(BERT, "m")).iterdir()})
+    found = analysed("--hf", "bert-base")
     row = next(r for r in sources.known_models() if r["name"] == "bert-base")
-    line = out.splitlines()[-3]
+    line = found.out.splitlines()[-3]
     assert line.split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in line
-    assert "bert-base: read " in err
+    assert "bert-base: read " in found.err
 
 
-def test_paper_goes_on_where_it_stopped(hub, tmp_path, monkeypatch, capsys):  # noqa: F811
+def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):  # noqa: F811
     """Two models, one of which cannot be had the first time; the second time, only that one is read."""
     known = [row for row in sources.known_models() if row["name"] in ("bert-base", "llama3-8b")]
-    monkeypatch.setattr(analyze, "known_models", lambda: known)
-    monkeypatch.setattr(sources, "known_models", lambda: known)
-    folders = {row["hub_id"]: Path(model(c, tmp_path / row["name"])) for row, c in zip(known, (BERT, LLAMA))}
-    files = {hub_id: {p.name: p.read_bytes() for p in folder.iterdir()} for hub_id, folder in folders.items()}
-    first, second = files
-    hub.add(first, files[first])
-    where = ["--csv", str(tmp_path / "p.csv"), "--plot", str(tmp_path / "p.png")]
-    assert run("--paper", *where) == 1
-    hub.add(second, files[second])
+    for module in analyze, sources:
+        monkeypatch.setattr(module, "known_models", lambda: known)
+    first, second = [row["hub_id"] for row in known]
+    hub.add(first, {p.name: p.read_bytes() for p in Path(model(BERT, "b")).iterdir()})
+    assert analysed("--paper", "--plot=p.png").status == 1
+    hub.add(second, {p.name: p.read_bytes() for p in Path(model(LLAMA, "l")).iterdir()})
     hub.log.clear()
-    assert run("--paper", *where) == 0
-    assert not any(first in str(entry) for entry in hub.log)
-    expected = [r["name"] for r, n in zip(known, (3, 2)) for _ in range(n)]
-    assert [r["model"] for r in read(tmp_path / "p.csv")] == expected
-    assert "* published: tiled_kv, not W_qk" in capsys.readouterr().out and (tmp_path / "p.png").stat().st_size > 1000
+    found = analysed("--paper", "--plot=p.png")
+    assert found.status == 0 and not any(first in str(entry) for entry in hub.log)
+    assert list(found.table.model) == 3 * [known[0]["name"]] + 2 * [known[1]["name"]]
+    assert "* published: tiled_kv, not W_qk" in found.out and Path("p.png").stat().st_size > 1000
 
 
 # ---- the CSV is gone on with, and nothing in it is lost ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("as_training", [False, True])
-@pytest.mark.parametrize("first, second", [([], ["--gamma", "3"]), (["--gamma", "0.5"], []), ([], ["--published"]),
-                                           (["--published"], []), ([], ["--per_head"]), (["--per_head"], [])])
-def test_scores_of_another_kind_are_neither_gone_on_with_nor_written_over(tmp_path, as_training, first, second):
-    folder = model(LLAMA, tmp_path / "m" / "step1")
-    asked = ["--hf", str(tmp_path / "m" / "step*") if as_training else folder, "--csv", str(tmp_path / "s.csv")]
-    assert run(*asked, *first) == 0
-    before = (tmp_path / "s.csv").read_bytes()
-    said = run(*asked, *second)
+@pytest.mark.parametrize("asked", ["m/step1", "m/step*"])
+@pytest.mark.parametrize("first, second", [([], ["--gamma=3"]), (["--published"], []), ([], ["--per_head"]),
+                                           (["--per_head"], [])])
+def test_scores_of_another_kind_are_neither_gone_on_with_nor_written_over(analysed, asked, first, second):
+    model(LLAMA, "m/step1")
+    assert analysed("--hf", asked, *first).status == 0
+    before = Path("s.csv").read_bytes()
+    said = analysed("--hf", asked, *second).status
     assert "was scored with" in said and "give another --csv" in said and "\n" not in said
-    assert (tmp_path / "s.csv").read_bytes() == before
-    assert run(*asked, *first) == 0 and (tmp_path / "s.csv").read_bytes() == before
+    assert Path("s.csv").read_bytes() == before
+    assert analysed("--hf", asked, *first).status == 0 and Path("s.csv").read_bytes() == before
 
 
-def test_scores_of_other_models_are_not_written_over(tmp_path):
-    path = str(tmp_path / "s.csv")
-    both = ["--hf", model(LLAMA, tmp_path / "a"), model(LLAMA, tmp_path / "b"), "--csv", path]
-    assert run(*both) == 0 and run(*both) == 0  # the same models once more
-    before = (tmp_path / "s.csv").read_bytes()
-    told = run("--hf", str(tmp_path / "a"), "--csv", path)
-    assert f"{path} holds the scores of {tmp_path / 'b'}, which would be lost" in told and "\n" not in told
-    assert (tmp_path / "s.csv").read_bytes() == before
+def test_scores_of_other_models_are_not_written_over(analysed):
+    both = "--hf", model(LLAMA, "a"), model(LLAMA, "b")
+    assert analysed(*both).status == analysed(*both).status == 0  # the same models once more
+    before = Path("s.csv").read_bytes()
+    assert analysed("--hf", "./a").status.endswith("s.csv holds the scores of a, which would be lost: give another "
+                                                   "--csv")
+    assert Path("s.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0", '"' + 200_000 * "a"])
-def test_a_damaged_csv_is_named(tmp_path, damage):
-    model(LLAMA, tmp_path / "m" / "step1")
-    asked = ["--hf", str(tmp_path / "m" / "step*"), "--csv", str(tmp_path / "s.csv")]
-    assert run(*asked) == 0
-    with open(tmp_path / "s.csv", "a") as f:
+def test_a_damaged_csv_is_named(analysed, damage):
+    model(LLAMA, "m/step1")
+    assert analysed("--hf", "m/step*").status == 0
+    with open("s.csv", "a") as f:
         f.write(damage)
-    said = run(*asked)
-    assert f"{tmp_path / 's.csv'} is damaged" in said and "\n" not in said
+    with pytest.raises(SystemExit) as e:
+        analyze.main(["--hf", "m/step*", "--csv=s.csv"])
+    assert "s.csv is damaged" in e.value.code and "\n" not in e.value.code
 
 
-def make_symmetric(folder):
-    """Give the BERT of a folder keys that are its queries. Then W_qk = W_q W_q^T, whose symmetry is 1."""
-    weights = load_file(Path(folder) / "model.safetensors")
+def make_symmetric(weights):
+    """Keys that are the queries of a BERT. Then W_qk = W_q W_q^T, whose symmetry is 1."""
     for name in list(weights):
         if name.endswith("query.weight"):
             weights[name.replace("query", "key")] = weights[name].clone()
-    save_file(weights, Path(folder) / "model.safetensors", {"format": "pt"})
 
 
 @pytest.mark.parametrize("what_fails", ["weights", "stopped"])
-def test_rows_of_a_model_that_cannot_be_read_again_are_kept_and_those_of_others_are_new(tmp_path, monkeypatch, capsys,
+def test_rows_of_a_model_that_cannot_be_read_again_are_kept_and_those_of_others_are_new(monkeypatch, analysed,
                                                                                       what_fails):
-    first, second = model(BERT, tmp_path / "a"), model(LLAMA, tmp_path / "b")
-    both = ["--hf", first, second, "--csv", str(tmp_path / "s.csv")]
-    assert run(*both) == 0
-    before = read(tmp_path / "s.csv")
-    make_symmetric(first)
+    both = "--hf", model(BERT, "a"), model(LLAMA, "b")
+    before = analysed(*both).table
+    edit("a", make_symmetric)
     if what_fails == "weights":
-        (tmp_path / "b" / "model.safetensors").write_bytes(b"broken")
+        Path("b/model.safetensors").write_bytes(b"broken")
     else:
-        stop_at(monkeypatch, second)
-    capsys.readouterr()
-    assert run(*both) == (130 if what_fails == "stopped" else 1)
-    out, err = capsys.readouterr()
-    after = read(tmp_path / "s.csv")
-    assert after[3:] == before[3:] and [row["model"] for row in after] == 3 * [first] + 2 * [second]
-    assert [float(row["symmetry"]) for row in after[:3]] == pytest.approx([1.0] * 3, abs=1e-5)
-    assert second not in out and "Traceback" not in err  # what is printed was scored now
-    assert what_fails != "stopped" or err.splitlines()[-1] == "analyze.py: stopped"
+        stop_at(monkeypatch, "b")
+    found = analysed(*both)
+    assert found.status == (130 if what_fails == "stopped" else 1)
+    assert found.table[3:].equals(before[3:]) and list(found.table.model) == ["a"] * 3 + ["b"] * 2
+    assert list(found.table.symmetry[:3]) == pytest.approx([1.0] * 3, abs=1e-5)
+    assert "\nb " not in found.out and "Traceback" not in found.err  # what is printed was scored now
+    assert what_fails != "stopped" or found.err.splitlines()[-1] == "analyze.py: stopped"
 
 
-def test_rows_that_a_fused_weight_does_not_have_are_one_line_and_the_others_are_scored(tmp_path, capsys):
+def test_rows_that_a_fused_weight_does_not_have_are_one_line_and_the_others_are_scored(analysed):
     """One key head of 12 rows, and one value head: the weight has 48 + 24 rows, and not the 96 of --published."""
-    names = [model(FALCON, tmp_path / "shared"), model(LLAMA, tmp_path / "next")]
-    assert run("--hf", *names, "--published", "--csv", str(tmp_path / "s.csv")) == 1
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("analyze.py: ")]
-    assert names[0] in line and "has 72 rows" in line and "leave out --published" in line
-    assert [row["model"] for row in read(tmp_path / "s.csv")] == 2 * [names[1]]
-    assert run("--hf", names[0]) == 0
+    found = analysed("--hf", model(FALCON, "shared"), model(LLAMA, "next"), "--published")
+    assert found.status == 1 and list(found.table.model) == ["next"] * 2
+    (line,) = [line for line in found.err.splitlines() if line.startswith("analyze.py: ")]
+    assert "shared" in line and "has 72 rows" in line and "leave out --published" in line
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------------
 
 
-def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(tmp_path, drawn, capsys):
-    run("--hf", model(BERT, tmp_path / "b"), model(LLAMA, tmp_path / "l"), "--csv", str(tmp_path / "s.csv"),
-        "--plot", str(tmp_path / "f.png"))
-    rows = read(tmp_path / "s.csv")
-    lines = capsys.readouterr().out.splitlines()[1:3]
+def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(drawn, analysed):
+    found = analysed("--hf", model(BERT, "b"), model(LLAMA, "l"), "--plot=f.png")
+    lines = found.out.splitlines()[1:3]
     for axis, name in zip(drawn[0].axes, ("symmetry", "directionality")):
         dots = [c for c in axis.containers if c.has_yerr]
-        for dot, folder, line in zip(dots, "bl", lines):
-            layers = [float(r[name]) for r in rows if r["model"].endswith(folder)]
+        for dot, (_, layers), line in zip(dots, found.table.groupby("model")[name], lines):
             q1, median, q3 = np.percentile(layers, [25, 50, 75])
             (_, y), = dot.lines[0].get_xydata()
             (low, high), = [segment[:, 1] for segment in dot.lines[2][0].get_segments()]
@@ -429,25 +400,23 @@ def last_wqk(folder):
     return (q.T @ k).numpy()
 
 
-def test_the_picture_of_one_model_holds_its_layers_heads_and_the_last_wqk(tmp_path, drawn):
-    folder = model(BERT, tmp_path / "m")
-    run("--hf", folder, "--per_head", "--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "f.png"))
-    rows = read(tmp_path / "s.csv")
+def test_the_picture_of_one_model_holds_its_layers_heads_and_the_last_wqk(drawn, analysed):
+    table = analysed("--hf", model(BERT, "m"), "--per_head", "--plot=f.png").table
     heads, layers, _zero = drawn[0].axes[0].lines  # the band of the null is no line
-    for line, wanted in (heads, [r for r in rows if r["head"]]), (layers, [r for r in rows if not r["head"]]):
-        assert line.get_ydata() == pytest.approx([float(r["symmetry"]) for r in wanted])
-        assert list(line.get_xdata()) == [int(r["layer"]) for r in wanted]
-    m = last_wqk(folder)
+    for line, wanted in (heads, table[table["head"] != ""]), (layers, table[table["head"] == ""]):
+        assert list(line.get_ydata()) == pytest.approx(list(wanted.symmetry))
+        assert list(line.get_xdata()) == list(wanted.layer)
+    m = last_wqk("m")
     for axis, part in zip(drawn[0].axes[2:5], (m, (m + m.T) / 2, (m - m.T) / 2)):
         np.testing.assert_allclose(axis.images[0].get_array(), part, atol=1e-6)
     share = np.linalg.norm((m + m.T) / 2) ** 2 / np.linalg.norm(m) ** 2
     assert drawn[0].axes[3].get_xlabel().startswith(f"{share:.0%} of")
 
 
-def test_matrices_are_of_the_last_layer_of_each_model_with_its_parts_in_one_colour_scale(tmp_path, drawn):
-    names = [model(BERT, tmp_path / "a"), model(BERT, tmp_path / "b")]
-    make_symmetric(names[1])
-    assert run("--hf", *names, "--matrices", str(tmp_path / "f.png")) == 0
+def test_matrices_are_of_the_last_layer_of_each_model_with_its_parts_in_one_colour_scale(drawn, analysed):
+    names = model(BERT, "a"), model(BERT, "b")
+    edit("b", make_symmetric)
+    assert analysed("--hf", *names, "--matrices=f.png").status == 0
     images = [axis.images[0] for axis in drawn[0].axes if axis.images]
     assert len({image.get_clim() for image in images}) == 1  # one colour scale
     pictures = [image.get_array() for image in images]
@@ -457,8 +426,8 @@ def test_matrices_are_of_the_last_layer_of_each_model_with_its_parts_in_one_colo
         np.testing.assert_allclose(symmetric + skew, whole, atol=1e-6)
 
 
-def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_in_one_colour_scale(tmp_path, monkeypatch):
-    shown = []  # (title, W_qk, colour scale) of every panel of every frame
+def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_in_one_colour_scale(monkeypatch, analysed):
+    shown = []  # (W_qk, colour scale) of every panel of every frame
 
     def watched(axis, m, limit):
         shown.append((m, limit))
@@ -468,26 +437,23 @@ def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_in_one_colo
     monkeypatch.setattr(figures, "draw_matrix", watched)
     for name, steps in ("a", (1, 20, 300)), ("b", (1, 300)):
         for step in steps:
-            folder = Path(model(BERT, tmp_path / name / f"step{step}"))
-            weights = load_file(folder / "model.safetensors")
-            save_file({key: step * value for key, value in weights.items()}, folder / "model.safetensors")
-    names = [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert run("--hf", *names, "--revisions", "step*", "--matrices", str(tmp_path / "w.gif")) == 0
-    with Image.open(tmp_path / "w.gif") as movie:
+            edit(model(BERT, f"{name}/step{step}"), lambda weights: [weight.mul_(step) for weight in weights.values()])
+    assert analysed("--hf", "./a", "./b", "--revisions=step*", "--matrices=w.gif").status == 0
+    with Image.open("w.gif") as movie:
         assert movie.n_frames == 3
     assert len({limit for _, limit in shown}) == 1
     latest = [("a", 1), ("b", 1), ("a", 20), ("b", 1), ("a", 300), ("b", 300)]  # of each, at steps 1, 20 and 300
-    expected = [last_wqk(tmp_path / name / f"step{step}") for name, step in latest]
-    for (m, _), wanted in zip(shown, expected, strict=True):
-        np.testing.assert_allclose(m, wanted, rtol=1e-4, atol=1e-6)
-    told = run("--hf", f"{names[0]}/step1", "--matrices", str(tmp_path / "one.gif"))
-    assert "of the checkpoints of a training" in told and not (tmp_path / "one.gif").exists()
+    for (m, _), (name, step) in zip(shown, latest, strict=True):
+        np.testing.assert_allclose(m, last_wqk(f"{name}/step{step}"), rtol=1e-4, atol=1e-6)
+    Path("s.csv").unlink()
+    told = analysed("--hf", "a/step1", "--matrices=one.gif").status
+    assert "of the checkpoints of a training" in told and not Path("one.gif").exists()
 
 
 @pytest.mark.skipif(not (SHARED / "weights").exists(), reason="needs ../shared/weights")
-def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model(tmp_path):
-    assert run("--hf", str(SHARED / "weights" / "bert-tiny-sst2-qk"), "--csv", str(tmp_path / "s.csv")) == 0
-    assert [float(r["symmetry"]) for r in read(tmp_path / "s.csv")] == pytest.approx([0.620, 0.917], abs=0.01)
+def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model(analysed):
+    table = analysed("--hf", SHARED / "weights" / "bert-tiny-sst2-qk").table
+    assert list(table.symmetry) == pytest.approx([0.620, 0.917], abs=0.01)
 
 
 def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_size(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from data.pretrained import suites
 from data.results import figures
 from data.results.tables import GRID, Scored, difference, find_pairs
 from model import ModelConfig, Transformer
-from tests.test_analyze import read, run, stop_at
+from tests.test_analyze import stop_at
 from tests.hub import hub  # noqa: F401, a fixture
 
 logging.disable_progress_bar()
@@ -50,18 +51,21 @@ def symmetry_of(folder):
 STEPS = [2, 10, 300]
 
 
-def symmetries(folder):
+def symmetries(folder="run"):
     """Of all layers of all checkpoints of a run."""
-    return [symmetry for step in STEPS for symmetry in symmetry_of(folder / f"checkpoint-{step}")]
+    return [symmetry for step in STEPS for symmetry in symmetry_of(f"{folder}/checkpoint-{step}")]
 
 
 @pytest.fixture
-def run_folder(tmp_path):
+def run(tmp_path):
     """What a Trainer leaves: checkpoints whose order by name is not that of their steps, and other folders."""
     for step, mix in zip(STEPS, (0.0, 0.4, 0.9)):
         bert(tmp_path / "run" / f"checkpoint-{step}", mix)
     (tmp_path / "run" / "logs").mkdir()
     return tmp_path / "run"
+
+
+CHECKPOINTS = "--hf", "./run", "--revisions=checkpoint-*"
 
 
 # ---- the order of names ------------------------------------------------------------------------------------------
@@ -108,30 +112,28 @@ def test_stride_and_limit_spread_over_each_training():
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["glob", "option", "shell", "shell, with a slash", "shell, all"])
-def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(run_folder, tmp_path, capsys, way):
-    asked = {"glob": [f"{run_folder}/checkpoint-*"], "option": [str(run_folder), "--revisions", "checkpoint-*"],
-             "shell": sorted(glob.glob(f"{run_folder}/checkpoint-*")),  # what it makes of a pattern without quotes
-             "shell, with a slash": sorted(glob.glob(f"{run_folder}/checkpoint-*/")),
-             "shell, all": sorted(glob.glob(f"{run_folder}/*"))}
-    assert run("--hf", *asked[way], "--csv", str(tmp_path / "s.csv")) == 0
-    rows = read(tmp_path / "s.csv")
-    assert [Path(row["revision"]).name for row in rows[::3]] == [f"checkpoint-{step}" for step in STEPS]
-    assert [float(row["symmetry"]) for row in rows] == pytest.approx(symmetries(run_folder), abs=1e-5)
-    out, err = capsys.readouterr()
+@pytest.mark.parametrize("asked", ["glob", "option", "run/checkpoint-*", "run/checkpoint-*/", "run/*"])
+def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(run, analysed, asked):
+    """A glob; the option; and what a shell makes of a pattern without quotes."""
+    argv = {"glob": ["run/checkpoint-*"], "option": CHECKPOINTS[1:]}.get(asked) or sorted(glob.glob(asked))
+    found = analysed("--hf", *argv)
+    assert found.status == 0
+    assert [Path(name).name for name in found.table.revision[::3]] == [f"checkpoint-{step}" for step in STEPS]
+    assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-5)
     size = 3 * 3 * 2 * 16 * 16 * 4  # checkpoints, layers, q and k, float32
-    assert f"3 checkpoints, 3 to read: {size / 1000:.1f}kB" in err
-    assert [line.split()[0] for line in out.splitlines()[2:]] == ["2", "10", "300"]
-    told = f"1 of the 4 that match have no step in their names, and are left out: {run_folder}/logs"
-    assert (told in err) == (way == "shell, all")
+    assert f"3 checkpoints, 3 to read: {size / 1000:.1f}kB" in found.err
+    assert [line.split()[0] for line in found.out.splitlines()[2:]] == ["2", "10", "300"]
+    told = "1 of the 4 that match have no step in their names, and are left out: run/logs"
+    assert (told in found.err) == (asked == "run/*")
 
 
-def test_models_whose_names_hold_their_sizes_are_no_training(tmp_path, capsys):
-    assert run("--hf", bert(tmp_path / "llama-7b", 0.1), bert(tmp_path / "llama-13b", 0.2)) == 0
-    assert "checkpoints" not in capsys.readouterr().err
+def test_models_whose_names_hold_their_sizes_are_no_training(analysed):
+    found = analysed("--hf", bert("llama-7b", 0.1), bert("llama-13b", 0.2))
+    assert found.status == 0 and "checkpoints" not in found.err
 
 
-def test_files_that_match_count_as_folders_do(tmp_path):
+@pytest.mark.parametrize("asked", [["ckpt-*.pt"], [".", "--revisions=ckpt-*.pt"]])
+def test_files_that_match_count_as_folders_do(analysed, asked):
     sizes = dict(vocab_size=30, block_size=8, n_layer=1, n_head=2, n_embd=16, causal=True)
     names, expected = ["ckpt-00000020.pt", "ckpt-00000100.pt"], []  # of train.py --keep
     for seed, name in enumerate(names):
@@ -140,69 +142,59 @@ def test_files_that_match_count_as_folders_do(tmp_path):
         attention = model.blocks[0].attn
         m = (attention.q.weight.T @ attention.k.weight).detach().double()
         expected.append(float((m * m.T).sum() / m.square().sum()))
-        torch.save({"model": model.state_dict(), "config": sizes}, tmp_path / name)
-    for given in [f"{tmp_path}/ckpt-*.pt"], [str(tmp_path), "--revisions", "ckpt-*.pt"]:
-        assert run("--hf", *given, "--csv", str(tmp_path / f"{len(given)}.csv")) == 0
-        rows = read(tmp_path / f"{len(given)}.csv")
-        assert [Path(row["revision"]).name for row in rows] == names
-        assert [float(row["symmetry"]) for row in rows] == pytest.approx(expected, abs=1e-5)
+        torch.save({"model": model.state_dict(), "config": sizes}, name)
+    table = analysed("--hf", *asked).table
+    assert list(table.revision) == names and list(table.symmetry) == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_config_of_accelerate_is_read_from_the_folder_above(run_folder):
-    expected = symmetries(run_folder)
-    for folder in run_folder.glob("checkpoint-*"):
-        step = folder.rename(run_folder / folder.name.replace("checkpoint-", "step_"))
-        (step / "config.json").rename(run_folder / "config.json")
-    assert run("--hf", str(run_folder), "--revisions", "step_*", "--csv", str(run_folder / "s.csv")) == 0
-    assert [float(row["symmetry"]) for row in read(run_folder / "s.csv")] == pytest.approx(expected, abs=1e-5)
+def test_the_config_of_accelerate_is_read_from_the_folder_above(run, analysed):
+    expected = symmetries()
+    for folder in run.glob("checkpoint-*"):
+        step = folder.rename(run / folder.name.replace("checkpoint-", "step_"))
+        (step / "config.json").rename(run / "config.json")
+    table = analysed("--hf", "./run", "--revisions=step_*").table
+    assert list(table.symmetry) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run_folder, capsys):
-    (run_folder / "checkpoint-2").rename(run_folder / "run[2]")
-    assert run("--hf", str(run_folder / "run[2]")) == 0
-    assert "run[2]: read" in capsys.readouterr().err
+def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run, analysed):
+    (run / "checkpoint-2").rename("run[2]")
+    assert "run[2]: read" in analysed("--hf", "run[2]").err
 
 
-def test_two_trainings_that_one_glob_matches_are_two(run_folder, tmp_path):
+def test_two_trainings_that_one_glob_matches_are_two(run, tmp_path):
     bert(tmp_path / "other" / "checkpoint-7", 0.5)
     found = suites.find_targets(f"{tmp_path}/*/checkpoint-*")
-    assert {target.model for target in found} == {f"{run_folder}/checkpoint-*", f"{tmp_path}/other/checkpoint-*"}
+    assert {target.model for target in found} == {f"{run}/checkpoint-*", f"{tmp_path}/other/checkpoint-*"}
     assert len(found) == 4
 
 
-def test_one_that_fails_is_named_and_skipped_and_the_next_run_reads_that_one_alone(run_folder, tmp_path, capsys):
-    weights = run_folder / "checkpoint-10" / "model.safetensors"
+def test_one_that_fails_is_named_and_skipped_and_the_next_run_reads_that_one_alone(run, analysed):
+    weights = run / "checkpoint-10" / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:50])
-    argv = ["--hf", str(run_folder), "--revisions", "checkpoint-*", "--csv", str(tmp_path / "s.csv")]
-    assert run(*argv) == 1
-    assert f"analyze.py: {run_folder} checkpoint-10: " in capsys.readouterr().err
-    assert {row["revision"] for row in read(tmp_path / "s.csv")} == {"checkpoint-2", "checkpoint-300"}
+    found = analysed(*CHECKPOINTS)
+    assert found.status == 1 and "analyze.py: ./run checkpoint-10: " in found.err
+    assert set(found.table.revision) == {"checkpoint-2", "checkpoint-300"}
     weights.write_bytes(whole)
-    assert run(*argv) == 0
-    err = capsys.readouterr().err
-    assert "3 checkpoints, 1 to read" in err and "checkpoint-10: read" in err and "checkpoint-2: read" not in err
-    rows = read(tmp_path / "s.csv")
-    assert len(rows) == 9 and len({(row["revision"], row["layer"]) for row in rows}) == 9
+    found = analysed(*CHECKPOINTS)
+    assert found.status == 0 and "3 checkpoints, 1 to read" in found.err
+    assert "checkpoint-10: read" in found.err and "checkpoint-2: read" not in found.err
+    assert len(found.table) == 9 and not found.table.duplicated(["revision", "layer"]).any()
 
 
-def test_a_finished_training_is_drawn_again_from_its_csv_alone(run_folder, tmp_path, drawn, capsys):
-    argv = ["--hf", str(run_folder), "--revisions", "checkpoint-*", "--csv", str(tmp_path / "s.csv")]
-    run(*argv)
-    before = (tmp_path / "s.csv").read_bytes()
-    assert run(*argv, "--plot", str(tmp_path / "s.png")) == 0
-    assert (tmp_path / "s.csv").read_bytes() == before and drawn
-    assert "3 checkpoints, 0 to read" in capsys.readouterr().err
-    told = run(*argv, "--matrices", str(tmp_path / "m.png"))  # the CSV has scores, and no W_qk
-    assert "s.csv has all scores, but no W_qk: give another --csv" in told and not (tmp_path / "m.png").exists()
+def test_a_finished_training_is_drawn_again_from_its_csv_alone(run, analysed, drawn):
+    before = analysed(*CHECKPOINTS).table
+    found = analysed(*CHECKPOINTS, "--plot=s.png")
+    assert found.status == 0 and found.table.equals(before) and drawn and "3 checkpoints, 0 to read" in found.err
+    told = analysed(*CHECKPOINTS, "--matrices=m.png").status  # the CSV has scores, and no W_qk
+    assert "s.csv has all scores, but no W_qk: give another --csv" in told and not Path("m.png").exists()
 
 
-def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tmp_path, drawn):
-    bert(tmp_path / "decoder" / "checkpoint-5", 0.1, n_layer=2, causal=True)
-    run("--hf", str(run_folder), str(tmp_path / "decoder"), "--revisions", "checkpoint-*", "--csv",
-        str(tmp_path / "s.csv"), "--plot", str(tmp_path / "s.png"))
+def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed, drawn):
+    bert("decoder/checkpoint-5", 0.1, n_layer=2, causal=True)
+    analysed("--hf", "./run", "./decoder", "--revisions=checkpoint-*", "--plot=s.png")
     medians, layers, others = drawn[0].axes[:3]
-    values = np.reshape(symmetries(run_folder), (3, 3))  # (P, L)
+    values = np.reshape(symmetries(), (3, 3))  # (P, L)
     line = medians.lines[0]
     assert list(line.get_xdata()) == STEPS
     np.testing.assert_allclose(line.get_ydata(), np.median(values, axis=1), atol=1e-5)
@@ -217,34 +209,31 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run_folder, tm
 
 
 @pytest.mark.parametrize("argv, wanted", [
-    (["--hf", "{run}", "--revisions", "step*"], "no folder or file in {run} matches step*"),
-    (["--hf", "{run}/lo*"], "nothing that matches {run}/lo* has a step in its name"),
-    (["--suite", "ettn"], "no suite ettn: there are "),
-    (["--suite", "{run}/none.csv"], "there is no file {run}/none.csv"),
-    (["--hf", "{run}/checkpoint-*", "{run}/run[2]"], "{run}/run[2] is no training, and others are"),
-    (["--suite", "{run}/alone.csv", "--plot", "{run}/s.png"], "nothing to draw"),
-])
-def test_what_cannot_be_scored_or_drawn_is_one_line(argv, wanted, run_folder, capsys):
-    bert(run_folder / "run[2]", 0.5)
-    alone = dict(suite="toy", name="a", hub_id=run_folder / "checkpoint-2", kind="switch", causal=0, partner="no")
-    Path(suite_file(run_folder, [alone])).rename(run_folder / "alone.csv")
-    code = run(*(word.format(run=run_folder) for word in argv))
-    said = f"{code}\n{capsys.readouterr().err}"
-    assert code and wanted.format(run=run_folder) in said and "Traceback" not in said
+    (["--hf", "./run", "--revisions=step*"], "no folder or file in ./run matches step*"),
+    (["--hf", "run/lo*"], "nothing that matches run/lo* has a step in its name"),
+    (["--suite=ettn"], "no suite ettn: there are "),
+    (["--suite=none.csv"], "there is no file none.csv"),
+    (["--hf", "run/checkpoint-*", "run[2]"], "run[2] is no training, and others are"),
+    (["--suite=suite.csv", "--plot=s.png"], "nothing to draw")])
+def test_what_cannot_be_scored_or_drawn_is_one_line(run, analysed, argv, wanted):
+    bert("run[2]", 0.5)
+    write_suite([dict(suite="toy", name="a", hub_id="run/checkpoint-2", kind="switch", causal=0, partner="no")])
+    found = analysed(*argv)
+    said = f"{found.status}\n{found.err}"
+    assert found.status and wanted in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize("rows, wanted", [
-    ("", "lists no model"), ("s,m\n", "line 2 is no row of suite,name"), ("s,m,x,,,pair,yes,x,S,,,here\n", "line 2"),
+    ("", "lists no model"), ("s,m,x,,,pair,yes,x,S,,,here\n", "line 2 is no row of suite,name"),
     ("s,m,x,,,dose,1,x,S,many,,here\n", "line 2 is no row"),
     ("s,m,x,,,dose,1,x,S,,,here\n", "m: a dose goes with kind 'dose'"),
     ("s,m,x,,,pairs,1,x,S,,,here\n", "m: kind is 'pairs', expected one of pair, dose, switch, training"),
     ("s,m,x,v*,,pair,1,x,S,,,here\n", "m: hub_id or revision is a pattern"),
-    ("s,m,x,v1,,training,1,x,S,,,here\n", "m: hub_id or revision is a pattern"),
     ("s,m,x,,,pair,0,x,S,,,a\ns,m,y,,,pair,1,x,S,,,b\n", "suite s has two members m of the same revision")])
-def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(rows, wanted, tmp_path):
-    (tmp_path / "suite.csv").write_text(",".join(suites.Member._fields) + "\n" + rows)
-    told = run("--suite", str(tmp_path / "suite.csv"))
-    assert f"{tmp_path}/suite.csv" in told and wanted in told and "\n" not in told
+def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(rows, wanted, analysed):
+    Path("suite.csv").write_text(",".join(suites.Member._fields) + "\n" + rows)
+    told = analysed("--suite=suite.csv").status
+    assert "suite.csv" in told and wanted in told and "\n" not in told
 
 
 # ---- on the Hub --------------------------------------------------------------------------------------------------
@@ -254,149 +243,130 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hub, tmp_path, capsys):  # noqa: F811
-    folders = [bert(tmp_path / str(i), mix, vocab_size=30_000) for i, mix in enumerate((0.0, 0.4, 0.9))]
+def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hub, analysed):  # noqa: F811
+    folders = [bert(str(i), mix, vocab_size=30_000) for i, mix in enumerate((0.0, 0.4, 0.9))]
     hub.add("org/model", files_of(folders[2]), branch="step300")
     hub.add("org/model", files_of(folders[1]), branch="step10")
     hub.add("org/model", files_of(folders[0]), tag="step2")
     hub.add("org/model", {"README.md": b"no model here"})
-    assert run("--hf", "org/model", "--revisions", "step*", "--csv", str(tmp_path / "s.csv")) == 0
-    rows = read(tmp_path / "s.csv")
-    assert [row["revision"] for row in rows[::3]] == ["step2", "step10", "step300"]
-    for row, wanted in zip(rows, [s for folder in folders for s in symmetry_of(folder)]):
-        assert row["model"] == "org/model" and float(row["symmetry"]) == pytest.approx(wanted, abs=1e-5)
-    assert "org/model: 3 checkpoints, 3 to read" in capsys.readouterr().err
-    whole = (tmp_path / "0" / "model.safetensors").stat().st_size
+    found = analysed("--hf", "org/model", "--revisions=step*")
+    assert found.status == 0 and "org/model: 3 checkpoints, 3 to read" in found.err
+    assert list(found.table.revision[::3]) == ["step2", "step10", "step300"]
+    expected = [symmetry for folder in folders for symmetry in symmetry_of(folder)]
+    assert list(found.table.symmetry) == pytest.approx(expected, abs=1e-5)
     q_and_k = 3 * 2 * 16 * 16 * 4  # layers, q and k, float32
     first_read = 1 << 15  # of each file, for its header; three checkpoints, and the first of them once more beforehand
+    whole = Path("0/model.safetensors").stat().st_size
     assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * q_and_k + 4 * first_read < whole
 
 
-def test_a_model_counts_once_however_it_is_written(hub, run_folder, tmp_path):  # noqa: F811
-    hub.add("org/model", files_of(run_folder / "checkpoint-2"))
+def test_a_model_counts_once_however_it_is_written(hub, run, analysed):  # noqa: F811
+    hub.add("org/model", files_of(run / "checkpoint-2"))
     names = ["org/model", " org/model", f"{hub.url}/org/model", "https://huggingface.co/org/model"]
-    assert run("--hf", *names, "--csv", str(tmp_path / "s.csv")) == 0
-    assert [row["model"] for row in read(tmp_path / "s.csv")] == 3 * ["org/model"]
+    assert list(analysed("--hf", *names).table.model) == 3 * ["org/model"]
 
 
-def test_steps_in_the_names_of_repositories(hub, run_folder, tmp_path):  # noqa: F811
-    for seed in 0, 1:
-        for step in 2, 10, 300:
-            hub.add(f"org/bert-seed_{seed}-step_{step}k", files_of(run_folder / f"checkpoint-{step}"))
-    hub.add("org/bert-seed_0", files_of(run_folder / "checkpoint-2"))
-    assert run("--hf", "org/bert-seed_*-step_*k", "--stride", "2", "--csv", str(tmp_path / "s.csv")) == 0
-    rows = read(tmp_path / "s.csv")
-    assert [(row["model"], row["revision"]) for row in rows[::3]] == [
+def test_steps_in_the_names_of_repositories(hub, run, analysed):  # noqa: F811
+    for seed, step in itertools.product((0, 1), STEPS):
+        hub.add(f"org/bert-seed_{seed}-step_{step}k", files_of(run / f"checkpoint-{step}"))
+    hub.add("org/bert-seed_0", files_of(run / "checkpoint-2"))
+    table = analysed("--hf", "org/bert-seed_*-step_*k", "--stride=2").table[::3]
+    assert list(zip(table.model, table.revision)) == [
         (f"org/bert-seed_{seed}-step_*", f"org/bert-seed_{seed}-step_{step}k") for seed in (0, 1) for step in (2, 300)]
 
 
 @pytest.mark.parametrize("argv, wanted", [
-    (["org/model", "--revisions", "stage*"], "no branch or tag of org/model matches stage*; the first of its 2 are"),
-    (["org/none", "--revisions", "*"], "there is no http"),
-    (["org/../model", "--revisions", "*"], "there is no folder org/../model, and a Hub id is org/name"),
+    (["org/model", "--revisions=stage*"], "no branch or tag of org/model matches stage*; the first of its 2 are"),
+    (["org/none", "--revisions=*"], "there is no http"),
+    (["org/../model", "--revisions=*"], "there is no folder org/../model, and a Hub id is org/name"),
     (["org/none-*"], "matches org/none-*"),
     (["a/b/none-*"], "no folder or file matches a/b/none-*")])
-def test_what_the_hub_does_not_have_is_one_line(hub, run_folder, tmp_path, capsys, argv, wanted):  # noqa: F811
-    for name in "org/model", "org/next":
-        for branch in "main", "step1":
-            hub.add(name, files_of(run_folder / "checkpoint-2"), branch=branch)
-    assert run("--hf", "org/next", *argv) == 1
-    out, err = capsys.readouterr()
-    assert f"analyze.py: {argv[0]}: " in err and wanted in err and "Traceback" not in err
-    assert ("org/next" in out) == (argv[-1] != "stage*")
+def test_what_the_hub_does_not_have_is_one_line(hub, run, analysed, argv, wanted):  # noqa: F811
+    for name, branch in itertools.product(("org/model", "org/next"), ("main", "step1")):
+        hub.add(name, files_of(run / "checkpoint-2"), branch=branch)
+    found = analysed("--hf", "org/next", *argv)
+    assert found.status == 1 and f"analyze.py: {argv[0]}: " in found.err and wanted in found.err
+    assert "Traceback" not in found.err and ("org/next" in found.out) == (argv[-1] != "--revisions=stage*")
 
 
 # ---- a suite -----------------------------------------------------------------------------------------------------
 
 
-def suite_file(folder, rows):
-    with open(folder / "suite.csv", "w", newline="") as f:
+def write_suite(rows):
+    with open("suite.csv", "w", newline="") as f:
         writer = csv.DictWriter(f, suites.Member._fields, restval="")
         writer.writeheader()
         writer.writerows(rows)
-    return str(folder / "suite.csv")
 
 
 @pytest.fixture
-def suite(tmp_path):
+def suite(tmp_path, monkeypatch):
     """Pairs of two sizes, an encoder that was made of a decoder, a dose, and a training."""
-    folders = dict(
-        enc_s=bert(tmp_path / "enc-s", 0.8, 2), dec_s=bert(tmp_path / "dec-s", 0.2, 2, causal=True),
-        enc_l=bert(tmp_path / "enc-l", 0.9, 4), dec_l=bert(tmp_path / "dec-l", 0.1, 4, causal=True),
-        switched=bert(tmp_path / "switched", 0.5, 4), step_1=bert(tmp_path / "t" / "step1", 0.0, 2),
-        step_9=bert(tmp_path / "t" / "step9", 0.7, 2))
-    rows = []
-    for name, causal, size in ("enc_s", 0, "S"), ("dec_s", 1, "S"), ("enc_l", 0, "L"), ("dec_l", 1, "L"):
-        rows.append(dict(suite="toy", name=name, hub_id=folders[name], kind="pair", causal=causal, size=size))
-    rows.append(dict(suite="toy", name="switched", hub_id=folders["switched"], kind="switch", causal=0, size="L",
-                     partner="dec_l"))
-    for dose, name in (100, "dec_l"), (0, "enc_l"), (50, "switched"):
-        rows.append(dict(suite="toy", name=f"dose {dose}", hub_id=folders[name], kind="dose", causal="", size="L",
-                         objective="causal steps", dose=dose))
-    rows.append(dict(suite="toy", name="t", hub_id=str(tmp_path / "t"), revision="step*", kind="training", causal=0,
-                     size="S"))
-    return suite_file(tmp_path, rows), folders
+    monkeypatch.chdir(tmp_path)
+    for folder, mix, n_layer, causal in [
+            ("enc_s", 0.8, 2, False), ("dec_s", 0.2, 2, True), ("enc_l", 0.9, 4, False), ("dec_l", 0.1, 4, True),
+            ("switched", 0.5, 4, False), ("t/step1", 0.0, 2, False), ("t/step9", 0.7, 2, False)]:
+        bert(folder, mix, n_layer, causal)
+    rows = [dict(name=name, hub_id=name, kind="pair", causal=causal, size=size)
+            for name, causal, size in [("enc_s", 0, "S"), ("dec_s", 1, "S"), ("enc_l", 0, "L"), ("dec_l", 1, "L")]]
+    rows.append(dict(name="switched", hub_id="switched", kind="switch", causal=0, size="L", partner="dec_l"))
+    rows += [dict(name=f"dose {dose}", hub_id=name, kind="dose", size="L", objective="causal steps", dose=dose)
+             for dose, name in [(100, "dec_l"), (0, "enc_l"), (50, "switched")]]
+    rows.append(dict(name="t", hub_id="./t", revision="step*", kind="training", causal=0, size="S"))
+    write_suite(row | dict(suite="toy") for row in rows)
 
 
-def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, tmp_path, capsys):
-    path, folders = suite
-    argv = ["--suite", path, "--csv", str(tmp_path / "s.csv")]
-    assert run(*argv) == 0
-    rows = read(tmp_path / "s.csv")
+def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, analysed):
+    found = analysed("--suite=suite.csv")
+    assert found.status == 0
     for name in "enc_s", "dec_l", "switched":
-        found = [float(row["symmetry"]) for row in rows if row["model"] == name]
-        assert found == pytest.approx(symmetry_of(folders[name]), abs=1e-5)
-    assert [row["revision"] for row in rows if row["model"] == "t"] == ["step1", "step1", "step9", "step9"]
-    out = capsys.readouterr().out
-    assert run(*argv) == 0
-    again = capsys.readouterr()
-    assert again.out == out and ": read " not in again.err
+        of_member = found.table.symmetry[found.table.model == name]
+        assert list(of_member) == pytest.approx(symmetry_of(name), abs=1e-5)
+    assert list(found.table.revision[found.table.model == "t"]) == ["step1", "step1", "step9", "step9"]
+    again = analysed("--suite=suite.csv")
+    assert (again.status, again.out) == (0, found.out) and ": read " not in again.err
 
 
-def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(suite, tmp_path, monkeypatch,
-                                                                                        capsys):
+def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(suite, monkeypatch, analysed):
     """Both of a training, by files that keep their time, as with cp -p; Ctrl-C comes when one was scored again."""
-    path, folders = suite
-    argv = ["--suite", path, "--csv", str(tmp_path / "s.csv")]
-    assert run(*argv) == 0
-    new = bert(tmp_path / "other", 0.4, 2)
-    os.utime(Path(new) / "model.safetensors", (1e9, 1e9))
-    for step in "step_1", "step_9":
-        shutil.copy2(Path(new) / "model.safetensors", folders[step])
-    stop_at(monkeypatch, folders["step_9"])
-    assert run(*argv) == 130
-    monkeypatch.undo()
-    assert "t step1: read " in capsys.readouterr().err
-    assert run(*argv) == 0
-    err = capsys.readouterr().err
-    assert "t step9: read " in err and err.count(": read ") == 1
+    assert analysed("--suite=suite.csv").status == 0
+    new = Path(bert("other", 0.4, 2), "model.safetensors")
+    os.utime(new, (1e9, 1e9))
     for step in "step1", "step9":
-        found = [float(row["symmetry"]) for row in read(tmp_path / "s.csv") if row["revision"] == step]
-        assert found == pytest.approx(symmetry_of(new), abs=1e-5)
+        shutil.copy2(new, f"t/{step}/model.safetensors")
+    with monkeypatch.context() as stopped:
+        stop_at(stopped, "./t/step9")
+        found = analysed("--suite=suite.csv")
+    assert found.status == 130 and "t step1: read " in found.err
+    found = analysed("--suite=suite.csv")
+    assert found.status == 0 and "t step9: read " in found.err and found.err.count(": read ") == 1
+    for step in "step1", "step9":
+        of_step = found.table.symmetry[found.table.revision == step]
+        assert list(of_step) == pytest.approx(symmetry_of("other"), abs=1e-5)
 
 
-def test_a_member_whose_stack_its_model_does_not_have_is_named(run_folder, tmp_path, capsys):
-    rows = [dict(suite="toy", name=name, hub_id=run_folder / "checkpoint-2", stack=stack, kind="switch", causal=0)
-            for name, stack in [("whole", ""), ("half", "decoder")]]
+def test_a_member_whose_stack_its_model_does_not_have_is_named(run, analysed):
+    write_suite(dict(suite="toy", name=name, hub_id="run/checkpoint-2", stack=stack, kind="switch", causal=0)
+                for name, stack in [("whole", ""), ("half", "decoder")])
     for _ in "as it is scored", "from the CSV alone":
-        assert run("--suite", suite_file(tmp_path, rows), "--csv", str(tmp_path / "s.csv")) == 0
-        out, err = capsys.readouterr()
-        assert "half: it has no stack decoder, and is left out" in err and "whole" in out and "half" not in out
+        found = analysed("--suite=suite.csv")
+        assert found.status == 0 and "half: it has no stack decoder, and is left out" in found.err
+        assert "whole" in found.out and "half" not in found.out
 
 
-def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run_folder, tmp_path, capsys):  # noqa: F811
+def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run, analysed):  # noqa: F811
     """The steps of a training, its last step, and an earlier version of that, all named m."""
     revisions = {"step2": "checkpoint-2", "": "checkpoint-300", "v1": "checkpoint-10"}
     for revision, folder in revisions.items():
-        hub.add("org/m", files_of(run_folder / folder), branch=revision or "main")
+        hub.add("org/m", files_of(run / folder), branch=revision or "main")
     common = dict(suite="toy", name="m", hub_id="org/m", size="S", causal=0)
-    members = [common | dict(kind="training", revision="step*")]
-    members += [common | dict(kind="pair", revision=revision) for revision in ("", "v1")]
-    assert run("--suite", suite_file(tmp_path, members), "--csv", str(tmp_path / "s.csv")) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("m ")]
-    medians = [np.median(symmetry_of(run_folder / revisions[revision])) for revision in ("", "v1")]
+    write_suite(common | dict(kind=kind, revision=revision)
+                for kind, revision in [("training", "step*"), ("pair", ""), ("pair", "v1")])
+    found = analysed("--suite=suite.csv")
+    lines = [line.split() for line in found.out.splitlines() if line.startswith("m ")]
+    medians = [np.median(symmetry_of(run / revisions[revision])) for revision in ("", "v1")]
     assert [words[2:4] for words in lines] == [["3", f"{median:.2f}"] for median in medians]  # layers, median
-    assert [row["revision"] for row in read(tmp_path / "s.csv")[::3]] == list(revisions)
+    assert list(found.table.revision[::3]) == list(revisions)
 
 
 def test_the_difference_is_taken_at_equal_depth():
@@ -408,39 +378,36 @@ def test_the_difference_is_taken_at_equal_depth():
     np.testing.assert_allclose(difference(*pair[1:], "symmetry"), 1 - 1.5 * GRID, atol=1e-12)
 
 
-def test_the_picture_of_a_suite(suite, tmp_path, drawn):
-    path, folders = suite
-    assert run("--suite", path, "--csv", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "s.png")) == 0
+def test_the_picture_of_a_suite(suite, analysed, drawn):
+    assert analysed("--suite=suite.csv", "--plot=s.png").status == 0
     small, large, differ, switched, dose, over_steps = drawn[0].axes[:6]  # of symmetry
     for axis, names in (small, ("enc_s", "dec_s")), (large, ("enc_l", "dec_l")):
         for line, name in zip(axis.lines, names):
-            np.testing.assert_allclose(line.get_ydata(), symmetry_of(folders[name]), atol=1e-5)
+            np.testing.assert_allclose(line.get_ydata(), symmetry_of(name), atol=1e-5)
             assert list(line.get_xdata()) == pytest.approx(np.linspace(0, 1, len(line.get_ydata())))
     # the difference at both ends, of each size, and the band of one standard deviation over the two
-    ends = np.array([[symmetry_of(folders[f"enc_{size}"])[i] - symmetry_of(folders[f"dec_{size}"])[i]
-                      for i in (0, -1)] for size in "sl"])  # (sizes, ends)
+    ends = np.array([[symmetry_of(f"enc_{size}")[i] - symmetry_of(f"dec_{size}")[i] for i in (0, -1)]
+                     for size in "sl"])  # (sizes, ends)
     for line, wanted in zip(differ.lines, [*ends, ends.mean(0)]):
         np.testing.assert_allclose(line.get_ydata()[[0, -1]], wanted, atol=1e-5)
     corners = differ.collections[0].get_paths()[0].vertices
     edges = corners[corners[:, 0] == 0, 1]
     assert edges.max() - edges.min() == pytest.approx(2 * np.std(ends[:, 0], ddof=1), abs=1e-5)
     (arrow,) = switched.texts
-    assert arrow.xyann[1] == pytest.approx(np.median(symmetry_of(folders["dec_l"])), abs=1e-5)
-    assert arrow.xy[1] == pytest.approx(np.median(symmetry_of(folders["switched"])), abs=1e-5)
+    assert arrow.xyann[1] == pytest.approx(np.median(symmetry_of("dec_l")), abs=1e-5)
+    assert arrow.xy[1] == pytest.approx(np.median(symmetry_of("switched")), abs=1e-5)
     line = dose.lines[0]
     assert list(line.get_xdata()) == [0, 50, 100]
-    wanted = [np.median(symmetry_of(folders[name])) for name in ("enc_l", "switched", "dec_l")]
+    wanted = [np.median(symmetry_of(name)) for name in ("enc_l", "switched", "dec_l")]
     np.testing.assert_allclose(line.get_ydata(), wanted, atol=1e-5)
     assert list(over_steps.lines[0].get_xdata()) == [1, 9]
 
 
-def test_a_member_that_fails_is_left_out_of_the_picture(suite, tmp_path, capsys, drawn):
-    path, folders = suite
-    (Path(folders["dec_s"]) / "model.safetensors").write_bytes(b"broken")
-    assert run("--suite", path, "--plot", str(tmp_path / "s.png")) == 1
-    out, err = capsys.readouterr()
-    assert "analyze.py: dec_s: " in err and "encoder less decoder, L" in out
-    assert "encoder less decoder, S" not in out and drawn
+def test_a_member_that_fails_is_left_out_of_the_picture(suite, analysed, drawn):
+    Path("dec_s/model.safetensors").write_bytes(b"broken")
+    found = analysed("--suite=suite.csv", "--plot=s.png")
+    assert found.status == 1 and "analyze.py: dec_s: " in found.err and "encoder less decoder, L" in found.out
+    assert "encoder less decoder, S" not in found.out and drawn
 
 
 # ---- suites.csv --------------------------------------------------------------------------------------------------
