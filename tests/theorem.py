@@ -79,6 +79,11 @@ def watch(model, batch):
     return [block.attn for block in model.blocks]
 
 
+def pair_sum(attn):
+    """Of a watched layer, sum beta_ij x_i x_j^T of every head, (H, C, C): the gradient of its W_qk."""
+    return torch.einsum("bhij,bic,bjd->hcd", attn.scores.grad, attn.x, attn.x)
+
+
 def beta_symmetry(beta):
     """beta (B, H, T, T) -> (H,), over pairs of different tokens."""
     off = beta * (1 - torch.eye(beta.shape[-1]))
