@@ -172,7 +172,7 @@ def agree(q, k, w_q, w_k):
 
 
 def run(model, attention, reads, n, t):
-    """Run the innermost models in a model that have attention modules of these names and of which we know the inputs."""
+    """Run those innermost models in a model whose inputs we know and that have attention modules of these names."""
     if callable(reads):
         reads(model, n, t)
         return
