@@ -25,43 +25,34 @@ transformers.logging.disable_progress_bar()
 SMALL = dict(
     vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
     intermediate_size=48, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    # The same under other names.
+    # The same under other names, and what else text has.
     d_model=32, n_embd=32, emb_dim=32, dim=32, embed_dim=32, num_layers=2, n_layer=2, n_layers=2, layers=2, num_heads=4,
-    n_head=4, n_heads=4, attention_heads=4, d_kv=6, d_ff=48, ffn_dim=48, dff=48, d_inner=48, max_seq_len=64,
-    block_size=64, input_vocab_size=50, output_vocab_size=50, src_vocab_size=50, tgt_vocab_size=50, embedding_size=16,
-    pronunciation_vocab_size=50, shape_vocab_size=50, rotary_dim=4, max_target_positions=64, intra_bottleneck_size=16,
-    coordinate_size=6, shape_size=4,
-    attention_types=[[["global", "local"], 1]], visual_embed=False, default_language="en_XX", relative_attention=True,
-    pos_att_type=["c2p", "p2c"], num_kv_shared_layers=0, hidden_size_per_layer_input=4, vocab_size_per_layer_input=50,
+    n_head=4, n_heads=4, attention_heads=4, d_kv=6, embedding_size=16, rotary_dim=4, intra_bottleneck_size=16,
+    coordinate_size=6, shape_size=4, attention_types=[[["global", "local"], 1]], visual_embed=False,
+    default_language="en_XX", relative_attention=True, pos_att_type=["c2p", "p2c"], num_kv_shared_layers=0,
+    hidden_size_per_layer_input=4,
     # An encoder and a decoder.
-    encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, max_encoder_position_embeddings=64,
-    encoder_num_hidden_layers=2, encoder_num_attention_heads=4, encoder_num_key_value_heads=4,
-    decoder_layers=3, decoder_attention_heads=2, decoder_ffn_dim=48, max_decoder_position_embeddings=64,
-    decoder_num_hidden_layers=3, decoder_num_attention_heads=4, decoder_num_key_value_heads=4, num_decoder_layers=3,
-    decoder_start_token_id=1, forced_eos_token_id=2, attention_window=4, num_queries=5,
+    encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, encoder_num_hidden_layers=2,
+    encoder_num_attention_heads=4, encoder_num_key_value_heads=4, decoder_layers=3, decoder_attention_heads=2,
+    decoder_ffn_dim=48, decoder_num_hidden_layers=3, decoder_num_attention_heads=4, decoder_num_key_value_heads=4,
+    num_decoder_layers=3, decoder_start_token_id=1, attention_window=4, num_queries=5,
     # Experts.
     num_experts=4, num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
     moe_intermediate_size=16, shared_expert_intermediate_size=16, first_k_dense_replace=1, n_group=1, topk_group=1,
     # Latents, and attention without a softmax.
     q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7, index_topk=64,
     linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8, mamba_n_heads=4,
-    mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1, mamba_d_state=8, mamba_dt_rank=4, mamba_chunk_size=8,
-    use_mamba_kernels=False,
+    mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8, use_mamba_kernels=False,
     # Sound.
-    num_mel_bins=8, max_source_positions=4, num_conv_layers=2, conv_kernel_sizes=[3, 3], conv_channels=16,
-    input_feat_per_channel=8, input_channels=1, conv_dim=(8, 8), conv_stride=(5, 5), conv_kernel=(5, 5),
-    num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, squeeze_factor=1,
-    num_codevectors_per_group=4, codevector_dim=8, proj_codevector_dim=8, feature_projection_input_dim=8,
-    num_codebooks=2, subsampling_conv_channels=8, subsampling_factor=2, downsample_hidden_size=8,
-    num_filters=4, codebook_size=64, codebook_dim=32, vector_quantization_hidden_dimension=32, upsampling_ratios=[2, 2],
-    num_quantizers=4, upsample_groups=32, upsample_initial_channel=64,
+    num_mel_bins=8, max_source_positions=4, input_feat_per_channel=8, conv_dim=(8, 8), conv_stride=(5, 5),
+    conv_kernel=(5, 5), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, squeeze_factor=1,
+    feature_projection_input_dim=8, num_codebooks=2, subsampling_factor=2, num_filters=4, upsample_groups=32,
+    upsampling_ratios=[2, 2], upsample_initial_channel=64,
     # Images.
-    image_size=16, patch_size=8, num_channels=3, num_frames=4, depth=3, temporal_patch_size=1, spatial_merge_size=2,
-    out_hidden_size=64, num_position_embeddings=64, fullatt_block_indexes=[0, 1, 2], deepstack_visual_indexes=[],
-    global_attn_indexes=[0, 1, 2], output_channels=16, mlp_dim=48, pretrain_image_size=16, num_patches=4,
-    num_visual_indicator_tokens=5, patch_embed_hidden_size=24, seq_len=16, max_image_size=32, base_channels=32,
-    channel_multiplier=[1, 1], num_res_blocks=1, num_embeddings=8, latent_channels=32,
-    encoder_hidden_size=24, projection_dim=24, projection_size=24)
+    image_size=16, patch_size=8, num_channels=3, num_frames=4, depth=3, temporal_patch_size=1, out_hidden_size=64,
+    fullatt_block_indexes=[0, 1, 2], deepstack_visual_indexes=[], global_attn_indexes=[0, 1, 2], output_channels=16,
+    pretrain_image_size=16, patch_embed_hidden_size=24, max_image_size=32, base_channels=32, channel_multiplier=[1, 1],
+    encoder_hidden_size=24, projection_dim=24)
 # Beside them, of what sees images only, of what takes their patches with a grid, and of what hears only.
 IMAGES = dict(hidden_size=24, num_hidden_layers=3, num_key_value_heads=4, head_dim=6)
 GRID = dict(hidden_size=32, embed_dim=32, patch_size=4, image_size=32)
