@@ -119,10 +119,15 @@ def test_q_and_k_are_two_parameters_that_part_in_training():
 
 
 @pytest.mark.parametrize("kind", ["indefinite", "skew", "tilted", "mimetic"])
-def test_every_head_draws_apart_the_same_for_a_seed_and_otherwise_for_another(kind):
-    first, same, other = [head_matrices(start(kind, seed=seed)) for seed in (1, 1, 2)]  # (L, H, C, C)
-    assert torch.equal(first, same) and not torch.equal(first, other)
-    assert len(first.norm(dim=(2, 3)).unique()) == L * H
+def test_every_head_and_layer_draws_apart_the_same_for_a_seed_and_otherwise_for_another(kind):
+    w = torch.randn(C, D).expand(H, C, D)  # the same below every head
+
+    def keys(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return torch.cat([init.STARTS[kind](w, w, generator)[1] for _ in range(L)])  # (L H, C, D)
+
+    assert len(keys(1).unique(dim=0)) == L * H
+    assert torch.equal(keys(1), keys(1)) and not torch.equal(keys(1), keys(2))
 
 
 def test_an_unknown_start_is_refused():
