@@ -152,7 +152,7 @@ NULL = pandas.read_csv(Path(__file__).parents[1] / "data" / "results" / "csv" / 
 
 
 @pytest.mark.parametrize("n, r", [(128, 32), (128, 128), (256, 64)])
-def test_the_committed_null_holds_95_of_100_scores_of_random_weights(n, r):
+def test_prop_S1_18_the_committed_null_holds_95_of_100_scores_of_random_weights(n, r):
     row = NULL.loc[n, r]
     found = scores(torch.randn(400, n, r), torch.randn(400, n, r))
     for name in ["symmetry", "directionality", "directionality_eq17"]:
@@ -162,7 +162,7 @@ def test_the_committed_null_holds_95_of_100_scores_of_random_weights(n, r):
         assert_mean(values, row[f"{name}_mean"])
 
 
-def test_of_64_columns_no_directionality_is_beyond_chance():
+def test_prop_S1_18_of_64_columns_no_directionality_is_beyond_chance():
     """d = -1, the least there is, comes up in more than 1 of 40 random matrices."""
     d = directionality(wqk(torch.randn(1000, 64, 32), torch.randn(1000, 64, 32)))
     assert (d == -1).double().mean() > 1 / 40
