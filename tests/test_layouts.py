@@ -172,7 +172,7 @@ def agree(q, k, w_q, w_k):
 
 
 def run(model, attention, reads, n, t):
-    """Run those innermost models in a model whose inputs we know and that have attention modules of these names."""
+    """Run a model, or those parts of it that have the attention modules: the innermost whose inputs are known."""
     if callable(reads):
         reads(model, n, t)
         return

@@ -116,8 +116,8 @@ def first_attention(x, w_q, w_k):
 
 def test_S2_1_the_skew_start_as_printed_is_skew_as_a_whole_only_and_starts_sharp():
     """W_k = W_q S^T with S = A - A^T makes W_qk skew: holds for the layer, not for its heads, which are cut across S.
-    If A ~ N(0, 1), which the paper does not say, W_k is sqrt(2 C) times W_q and attention starts on 1 or 2 tokens. Ours,
-    which is skew head by head (tests/test_init.py), starts even."""
+    If A ~ N(0, 1), which the paper does not say, W_k is sqrt(2 C) times W_q and attention starts on 1 or 2 tokens. Our
+    start, which is skew head by head (tests/test_init.py), is even."""
     x, w_q, w_k = base_size()
     H, C, D = w_q.shape
     A = torch.randn(C, C)

@@ -108,7 +108,7 @@ def part(kind, **config):
 HYBRID = dict(num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2)
 GEMMA = dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
 TWO_STAGES = dict(embed_dim=12, depths=[1, 2], num_heads=[2, 4], patch_size=2, window_size=2)
-SWIN = part("swin", **TWO_STAGES | dict(depths=[1] * 4, num_heads=[2, 2, 2, 3]), image_size=32,
+SWIN = part("swin", **TWO_STAGES | dict(depths=[1] * 4, num_heads=[2, 2, 2, 3]),
             out_features=["stage1", "stage2", "stage3", "stage4"])
 
 
@@ -127,7 +127,13 @@ def places(rows):
     return torch.cartesian_prod(torch.arange(rows), torch.arange(rows))
 
 
-# What tells how a model sees or hears, or that it reads: what its forward takes then.
+def states(size):
+    return lambda n, t: noise(n, t, size)
+
+
+EMBEDDED = dict(input_ids=None, inputs_embeds=states(32))  # where tokens have no embeddings, or several
+
+# What a model takes: the first of these names that its forward has an argument for tells which kind it is.
 INPUTS = {
     "grid_thw": dict(  # 8 x 8 patches of 3 x 4 x 4
         hidden_states=noise(64, 48), pixel_values=noise(64, 48), grid_thw=torch.tensor([[1, 8, 8]]),
@@ -148,17 +154,13 @@ INPUTS = {
 
 
 def inputs(module, reads, n, t):
-    """What the forward of a module takes of `reads` and of INPUTS; {}: it knows none."""
+    """The arguments for the forward of a module, from INPUTS and what its case reads; {}: it takes none of them."""
     takes = inspect.signature(module.forward).parameters
     for sign in (*INPUTS, *reads):
         if sign in takes:
-            known = INPUTS.get(sign, {}) | reads
-            return {name: x(n, t) if callable(x) else x for name, x in known.items() if name in takes}
+            of_its_kind = INPUTS.get(sign, {}) | reads
+            return {name: x(n, t) if callable(x) else x for name, x in of_its_kind.items() if name in takes}
     return {}
-
-
-def states(size):
-    return lambda n, t: noise(n, t, size)
 
 
 # ---- the cases ----------------------------------------------------------------------------------------------------
@@ -173,9 +175,6 @@ def case(types, stacks, reads=None, model=None, **config):
     """
     for kind in types.split():
         CASES.append(pytest.param(kind, config, stacks, reads or {}, model, id=f"{kind}-{len(CASES)}"))
-
-
-EMBEDDED = dict(input_ids=None, inputs_embeds=states(32))  # tokens have no embeddings, or several
 
 
 def decoder(*numbers, name=""):
@@ -379,7 +378,7 @@ def forecast(model, n, t):
 
 
 case("timesfm", DECODER, forecast, "TimesFmModelForPrediction", patch_length=4)
-case("patchtst", ENCODER, dict(past_values=noise(9, 32, 3)), context_length=32, patch_length=4, num_input_channels=3)
+case("patchtst", ENCODER, dict(past_values=noise(9, 32, 3)), patch_length=4, num_input_channels=3)
 # Speech in codes. Those of Mimi are made and read by layers that are not scored.
 case("kyutai_speech_to_text", DECODER, EMBEDDED, codebook_vocab_size=20, audio_pad_token_id=0)
 case("moshi", DECODER, model="MoshiForConditionalGeneration")
@@ -435,7 +434,7 @@ case("gemma4_unified", decoder(0, 1, 2, 3, name="text"), text_config=dict(
 case("diffusion_gemma", EYE | {"text": (None, [0, 1, 2, 3])}, vision_config=GEMMA4_VIT,
      text_config=dict(GEMMA, global_head_dim=24, num_experts=2, top_k_experts=1))
 case("kimi_k25", EYE | TEXT, dict(pixel_values=noise(64, 3, 4, 4)),
-     vision_config=dict(hidden_size=32, patch_size=4, pos_emb_height=4))
+     vision_config=dict(hidden_size=32, patch_size=4))
 case("mllama", EYE | encoder(0, name="vision.global") | decoder(0, 2, name="text"), dict(
     pixel_values=noise(9, 1, 1, 3, 16, 16), aspect_ratio_ids=torch.ones(9, 1, dtype=torch.long),
     aspect_ratio_mask=torch.ones(9, 1, 1)),
@@ -446,7 +445,7 @@ case("llama4", EYE | TEXT, vision_config=dict(
     hidden_size=32, intermediate_size=128, projector_input_dim=24, projector_output_dim=24))
 case("aimv2", EYE | TEXT, dict(attention_mask=torch.ones))
 case("groupvit", EYE_STAGES | TEXT, dict(pixel_values=noise(25, 3, 16, 16)), vision_config=dict(
-    depths=[1, 2], num_group_tokens=[2, 0], num_output_groups=[2, 2]))
+    depths=[1, 2], num_group_tokens=[2, 0]))
 case("xclip", encoder(0, 1, 2, name="vision.space") | encoder(0, 1, 2, name="vision.time") | TEXT)
 case("align", TEXT_ENCODER, vision_config=dict(width_coefficient=0.1, depth_coefficient=0.1))
 case("blip", EYE | TEXT, dict(is_decoder=True))
@@ -482,15 +481,12 @@ case("glmasr", AUDIO | TEXT, audio_config=dict(num_key_value_heads=2))
 case("voxtral", AUDIO | TEXT, audio_config=dict(hidden_size=24, num_hidden_layers=3))
 case("voxtral_realtime", decoder(0, 1, name="audio") | TEXT, lambda model, n, t: (
     model.model.language_model(ids(n, t), t_cond=noise(n, 1, 32)), model.model.audio_tower(noise(9, 8, 32))))
-case("qwen3_asr", AUDIO | TEXT, dict(input_features=noise(1, 8, 400), input_features_mask=torch.ones(1, 400)),
-     audio_config=dict(max_source_positions=64))
+case("qwen3_asr", AUDIO | TEXT, dict(input_features=noise(1, 8, 400), input_features_mask=torch.ones(1, 400)))
 case("granite_speech", encoder(0, 1, name="encoder") | encoder(0, 1, name="projector") | TEXT,
      dict(hidden_states=noise(2, 50, 8)), encoder_config=dict(input_dim=8, hidden_dim=32, dim_head=8, context_size=50))
-for kind, length, sizes_of_windows in (
-        ("qwen2_5_omni_thinker", 80, dict(n_window=40)),
-        ("qwen3_omni_moe_thinker", 400, dict(n_window=50, n_window_infer=400))):
+for kind, length in ("qwen2_5_omni_thinker", 80), ("qwen3_omni_moe_thinker", 400):
     case(kind, EYE | TEXT | AUDIO, dict(input_features=noise(8, length), feature_lens=torch.tensor([length])),
-         audio_config=dict(sizes_of_windows, max_source_positions=64))
+         audio_config=dict(max_source_positions=64, n_window_infer=400))
 case("qwen2_5_omni_talker", DECODER, None, "Qwen2_5OmniTalkerForConditionalGeneration", embedding_size=32)
 case("qwen3_omni_moe_talker_text", DECODER, EMBEDDED, "Qwen3OmniMoeTalkerModel",
      shared_expert_intermediate_size=16)
