@@ -12,6 +12,7 @@ GPU the rows of train are BERT of 12 layers, in bfloat16.
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -23,7 +24,7 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that it runs as a script from anywhere
 
 import analyze
-from model import ModelConfig, Transformer
+from model import ModelConfig, Transformer, to_hf
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -80,22 +81,19 @@ def bench_layer():
     w_q = q.unflatten(0, (-1, HEAD_DIM)).mT  # (32, C, D), views as those that layouts.py finds
     w_k = k.unflatten(0, (-1, HEAD_DIM)).mT  # (8, C, D)
 
-    def plain():
-        return plain_scores(q, k, 4)
-
-    def ours():
-        return analyze.score_layer(w_q, w_k)[0]
+    def plain_layer():
+        return [plain_scores(q, k, 4)]
 
     def plain_heads():
         return [plain_scores(w_q[h].mT, w_k[h // 4].mT, 1) for h in range(32)]
 
-    def our_heads():
-        return analyze.head_scores(w_q, w_k)
-
-    assert np.allclose(plain(), [float(x) for x in ours()[:2]], atol=1e-4)
-    row("the layer", *ratio(plain, ours, 5, 1))
-    assert np.allclose(np.array(plain_heads()), np.array(our_heads())[:, :2], atol=1e-4)
-    row("its 32 heads", *ratio(plain_heads, our_heads, 3, 0))
+    for name, plain, score, repeats, warmup in (
+            ("the layer", plain_layer, analyze.score_layer, 5, 1),
+            ("its 32 heads", plain_heads, analyze.head_scores, 3, 0)):
+        ours = partial(score, w_q, w_k)
+        found = [[float(x) for x in scores[:2]] for scores in ours()]
+        assert np.allclose(plain(), found, atol=1e-4)
+        row(name, *ratio(plain, ours, repeats, warmup))
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -123,28 +121,26 @@ def training_step(model, loss, dtype):
     return step
 
 
-def cases():
-    """Name, then what `sides` takes."""
-    mini = 8, (4, 4, 256)
-    if GPU:
-        yield "encoder, BERT 12, 30,522 tokens, bfloat16, compiled", 30522, False, 32, (12, 12, 768), "bfloat16", True
-        yield "decoder, BERT 12, 50,304 tokens, bfloat16, compiled", 50304, True, 32, (12, 12, 768), "bfloat16", True
-        return
-    yield "encoder, 30,522 tokens, float32", 30522, False, *mini, "float32", False
-    yield "encoder, 30,522 tokens, bfloat16, compiled", 30522, False, *mini, "bfloat16", True
-    yield "encoder, 258 tokens (bytes), bfloat16, compiled", 258, False, *mini, "bfloat16", True
-    yield "decoder, 50,304 tokens, float32", 50304, True, *mini, "float32", False
-    yield "decoder, 50,304 tokens, bfloat16, compiled", 50304, True, *mini, "bfloat16", True
+BERT, MINI = (32, (12, 12, 768)), (8, (4, 4, 256))  # rows, (n_layer, n_head, n_embd)
+CASES = [  # name, then what `sides` takes
+    ("encoder, 30,522 tokens, float32", 30522, False, *MINI, "float32", False),
+    ("encoder, 30,522 tokens, bfloat16, compiled", 30522, False, *MINI, "bfloat16", True),
+    ("encoder, 258 tokens (bytes), bfloat16, compiled", 258, False, *MINI, "bfloat16", True),
+    ("decoder, 50,304 tokens, float32", 50304, True, *MINI, "float32", False),
+    ("decoder, 50,304 tokens, bfloat16, compiled", 50304, True, *MINI, "bfloat16", True),
+]
+CASES_ON_GPU = [
+    ("encoder, BERT 12, 30,522 tokens, bfloat16, compiled", 30522, False, *BERT, "bfloat16", True),
+    ("decoder, BERT 12, 50,304 tokens, bfloat16, compiled", 50304, True, *BERT, "bfloat16", True),
+]
 
 
 def sides(vocab_size, causal, rows, sizes, dtype, compile):
     """Their training step and ours, on the same batch, both without dropout and with the fused AdamW."""
-    n_layer, n_head, n_embd = sizes
-    config = BertConfig(vocab_size=vocab_size, hidden_size=n_embd, num_hidden_layers=n_layer,
-                        num_attention_heads=n_head, intermediate_size=4 * n_embd, is_decoder=causal, use_cache=False,
-                        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    hf = (BertLMHeadModel if causal else BertForMaskedLM)(config).to(DEVICE).train()
-    ours = Transformer(ModelConfig(vocab_size, 512, n_layer, n_head, n_embd, 0.0, 0.0, causal)).to(DEVICE).train()
+    ours = Transformer(ModelConfig(vocab_size, 512, *sizes, dropout=0.0, attn_dropout=0.0, causal=causal)).train()
+    config, _ = to_hf(ours)
+    hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config, use_cache=False)).train()
+    ours, hf = ours.to(DEVICE), hf.to(DEVICE)
     idx, targets, positions = batch(vocab_size, causal, rows)
     labels = idx if causal else torch.full_like(idx, -100).scatter(1, positions, targets)
     if compile:
@@ -156,7 +152,7 @@ def sides(vocab_size, causal, rows, sizes, dtype, compile):
 
 def bench_train():
     head("training step against transformers", "like for like", "theirs [s]", "ours [s]")
-    for name, *case in cases():
+    for name, *case in CASES_ON_GPU if GPU else CASES:
         torch._dynamo.reset()
         row(name, *ratio(*sides(*case), 7))
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, "

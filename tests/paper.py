@@ -13,7 +13,7 @@ import torch
 
 from data.batches import mask_tokens
 from model import ModelConfig, Transformer
-from tests.theorem import head_factors, watch  # noqa: F401
+from tests.theorem import head_factors, pair_sum, watch  # noqa: F401
 
 MASK = 257
 LIBRARY = Path(os.__file__).parent

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.pretrained import layout_table
 from data.pretrained.layouts import find_stacks
-from tests.tiny_models import CASES, MLA, build, configuration_auto, saved, shapes, small_config
+from tests.tiny_models import CASES, build, configuration_auto, inputs, saved, shapes, small_config, transformers
 
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
@@ -171,8 +171,20 @@ def agree(q, k, w_q, w_k):
     return scale > 0 and torch.allclose(found, scale * expected, rtol=0, atol=1e-5 * found.abs().max())
 
 
-@pytest.mark.parametrize("kind, config, stacks, run, name", CASES)
-def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, run, name, tmp_path, monkeypatch):
+def run(model, attention, reads, n, t):
+    """Run a model, or those parts of it that have the attention modules: the innermost whose inputs are known."""
+    if callable(reads):
+        reads(model, n, t)
+        return
+    parts = {path: module for path, module in model.named_modules()
+             if isinstance(module, transformers.PreTrainedModel) and inputs(module, reads, n, t)}
+    around = {name: [path for path in parts if not path or name.startswith(path + ".")] for name in attention}
+    for path in {max(paths, key=len) for paths in around.values()}:
+        parts[path](**inputs(parts[path], reads, n, t))
+
+
+@pytest.mark.parametrize("kind, config, stacks, reads, name", CASES)
+def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, reads, name, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "normalize", lambda x, *_, **__: x)  # the cosine attention of Swin 2
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
@@ -180,9 +192,9 @@ def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, run, 
         model.set_submodule(path, Same())
     probe = Probe(model)
     with torch.no_grad(), probe:
-        run(model, 70, 1)
+        run(model, probe.names.values(), reads, 70, 1)
         probe.basis = False
-        run(model, 2, 4)
+        run(model, probe.names.values(), reads, 2, 4)
 
     found = find_stacks(config, shapes(tensors))
     assert {stack.name: (stack.causal, [layer.index for layer in stack.layers]) for stack in found} == stacks
@@ -211,8 +223,8 @@ def test_every_model_type_of_the_table_is_proven():
         proven |= {kind, *model_types(small_config(kind, config).to_dict())}
     for param in OWN_CODE:
         proven |= model_types(param.values[0])
-    proven |= {"kimi_k2", "new", "sl_model", "exaone4_5_text", "t5gemma_encoder", "t5gemma_decoder"}  # other names
-    proven |= {"squeezebert"}  # below
+    proven |= {*OTHER_TYPES, "squeezebert"}  # below
+    proven |= {"t5gemma_encoder", "t5gemma_decoder"}  # other names
     proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video",
                "sam3_video"}  # made of such
     assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
@@ -230,7 +242,25 @@ def test_usual_sizes_are_those_of_the_class(kind):
     assert head_dim == (usual.head_dim or config.hidden_size // n_head)
 
 
-# ---- old names ----------------------------------------------------------------------------------------------------
+# ---- other names --------------------------------------------------------------------------------------------------
+
+
+def first_case(kind, folder):
+    """-> the model of a model_type, its config.json and its tensors."""
+    kind, config, _, _, name = next(param.values for param in CASES if param.values[0] == kind)
+    model = build(kind, config, name)
+    return model, *saved(model, folder)
+
+
+def assert_same_layers(config, tensors, other_config, others, buffers=()):
+    """buffers: shapes of what is no weight in the other file."""
+    found, also = find_stacks(config, shapes(tensors)), find_stacks(other_config, shapes(others) | dict(buffers))
+    for stack, other in zip(found, also, strict=True):
+        assert stack.name == other.name and other.causal in (stack.causal, None)
+        for one, two in zip(stack.layers, other.layers, strict=True):
+            assert one.index == two.index
+            assert all(map(torch.equal, one.heads(tensors), two.heads(others)))
+
 
 OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, replacement
     "gpt2": (r"^transformer\.", ""), "openai-gpt": (r"^transformer\.", ""), "bloom": (r"^transformer\.", ""),
@@ -244,50 +274,34 @@ OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, 
 
 @pytest.mark.parametrize("kind", OLD_NAMES)
 def test_older_names_give_the_same_layers(kind, tmp_path):
-    values = next(param.values for param in CASES if param.values[0] == kind)
-    config, tensors = saved(build(*values[:2], values[4]), tmp_path)
+    _, config, tensors = first_case(kind, tmp_path)
     old = {re.sub(*OLD_NAMES[kind], name): tensor for name, tensor in tensors.items()}
     assert old.keys() != tensors.keys()
     buffers = {"h.0.attn.bias": (1, 1, 64, 64), "h.0.attn.masked_bias": (), "layers.0.attention.bias": (1, 1, 64, 64),
                "layers.0.self_attn.rotary_emb.inv_freq": (4,)}  # causal masks, not biases
-    for now, then in zip(find_stacks(config, shapes(tensors)), find_stacks(config, shapes(old) | buffers), strict=True):
-        assert (now.name, now.causal) == (then.name, then.causal)
-        for one, other in zip(now.layers, then.layers, strict=True):
-            assert one.index == other.index
-            assert all(map(torch.equal, one.heads(tensors), other.heads(old)))
+    assert_same_layers(config, tensors, config, old, buffers)
 
 
 @pytest.mark.parametrize("kind", """vit deit beit dinov2 dinov2_with_registers ijepa vit_msn pixio
     audio-spectrogram-transformer deepseek_v4""".split())
 def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_path):
-    values = next(param.values for param in CASES if param.values[0] == kind)
-    model = build(*values[:2], values[4])
-    config, tensors = saved(model, tmp_path)
+    model, config, tensors = first_case(kind, tmp_path)
     in_memory = model.state_dict()
-    [hub], [memory] = find_stacks(config, shapes(tensors)), find_stacks(config, shapes(in_memory))
-    for one, other in zip(hub.layers, memory.layers, strict=True):
-        assert one.names != other.names
-        assert all(map(torch.equal, one.heads(tensors), other.heads(in_memory)))
+    assert in_memory.keys() != tensors.keys()
+    assert_same_layers(config, tensors, config, in_memory)
 
 
-@pytest.mark.parametrize("kind, config, other", [
-    ("deepseek_v3", MLA, "kimi_k2"), ("gte", {}, "new"), ("eurobert", {}, "sl_model"),
-    ("exaone4", {}, "exaone4_5_text")])
-def test_another_model_type_of_the_same_model_gives_the_same_layers(kind, config, other, tmp_path):
-    config, tensors = saved(build(kind, config), tmp_path)
+OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}
+
+
+@pytest.mark.parametrize("other", OTHER_TYPES)
+def test_another_model_type_of_the_same_model_gives_the_same_layers(other, tmp_path):
+    _, config, tensors = first_case(OTHER_TYPES[other], tmp_path)
     names = {name.replace("gte.", "new."): tensor for name, tensor in tensors.items()}
-    [one], [two] = find_stacks(config, shapes(tensors)), find_stacks(config | {"model_type": other}, shapes(names))
-    for layer, same in zip(one.layers, two.layers, strict=True):
-        assert all(map(torch.equal, layer.heads(tensors), same.heads(names)))
+    assert_same_layers(config, tensors, config | {"model_type": other}, names)
 
 
 # ---- code that is not in transformers ---------------------------------------------------------
-
-
-def heads(config, tensors):
-    [stack] = find_stacks(config, shapes(tensors))
-    return stack.layers[0].heads(tensors)
-
 
 def chunked(qkv, n_head, n_block):
     """NeoBERT: (T, n_head, 3 D) in three."""
@@ -336,9 +350,11 @@ def own(model_type, path, project, n=8, rows=96, words="q k", **config):
     or of blocks.
     """
     config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=8) | config
-    names = [path.format(word) for word in words.split()] if "{}" in path else [path]
-    shapes = [(32, 32), (4 * n, 32)] if "{}" in path else [(rows, 32)]
-    OWN_CODE.append(pytest.param(config, names, shapes, project, n, id=f"{model_type}-{len(OWN_CODE)}"))
+    sizes = {path: (rows, 32)}
+    if "{}" in path:
+        of_q, of_k = words.split()
+        sizes = {path.format(of_q): (32, 32), path.format(of_k): (4 * n, 32)}
+    OWN_CODE.append(pytest.param(config, sizes, project, n, id=f"{model_type}-{len(OWN_CODE)}"))
 
 
 own("neobert", "model.transformer_encoder.0.qkv.weight", chunked)
@@ -390,12 +406,13 @@ for kind in "fast_vlm", "perception_lm":
         text_config=dict(model_type="qwen2", num_hidden_layers=1, num_attention_heads=8))
 
 
-@pytest.mark.parametrize("config, names, shapes, project, n", OWN_CODE)
-def test_heads_are_those_of_a_models_own_code(config, names, shapes, project, n):
+@pytest.mark.parametrize("config, sizes, project, n", OWN_CODE)
+def test_heads_are_those_of_a_models_own_code(config, sizes, project, n):
     torch.manual_seed(0)
-    tensors = {name: torch.randn(shape) for name, shape in zip(names, shapes)}
+    tensors = {name: torch.randn(size) for name, size in sizes.items()}
     q, k = project(*[weight.T for weight in tensors.values()], 8, n)  # x = 1: basis vectors
-    w_q, w_k = heads(config, tensors)
+    [stack] = find_stacks(config, sizes)
+    w_q, w_k = stack.layers[0].heads(tensors)
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))
 
 

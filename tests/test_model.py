@@ -28,14 +28,19 @@ def theirs(causal, **kwargs):
     return noisy((BertLMHeadModel if causal else BertForMaskedLM)(config))
 
 
-def loaded(hf):
-    """Our model with the weights of theirs."""
+def loaded(hf, old=False):
+    """Our model with the weights of theirs; old: in the names that LayerNorm's had once."""
     ours = Transformer(ModelConfig(**CFG, causal=hf.config.is_decoder)).eval()
-    load_hf(ours, hf.config.to_dict(), hf.state_dict())
+    state = hf.state_dict()
+    if old:
+        state = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
+                 for name, x in state.items()}
+    load_hf(ours, hf.config.to_dict(), state)
     return ours
 
 
-def assert_same_function(ours, hf, idx):
+def assert_same_function(ours, hf):
+    idx = torch.randint(61, (3, 16))
     with torch.no_grad():
         out = hf(idx, output_hidden_states=True)
         torch.testing.assert_close(ours.hidden(idx), out.hidden_states[-1], atol=1e-5, rtol=1e-5)
@@ -45,10 +50,10 @@ def assert_same_function(ours, hf, idx):
 either = pytest.mark.parametrize("causal", [False, True])
 
 
-@either
-def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal):
+@pytest.mark.parametrize("causal, old", [(False, False), (True, False), (False, True)])
+def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal, old):
     hf = theirs(causal)
-    assert_same_function(loaded(hf), hf, torch.randint(61, (3, 16)))
+    assert_same_function(loaded(hf, old), hf)
 
 
 @either
@@ -60,19 +65,10 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, tmp_path):
     their_class = BertLMHeadModel if causal else BertForMaskedLM
     hf, info = their_class.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
-    assert_same_function(ours, hf.eval(), torch.randint(61, (3, 16)))
+    assert_same_function(ours, hf.eval())
 
 
-def test_old_checkpoints_with_gamma_and_beta_are_read():
-    hf = theirs(False)
-    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
-           for name, x in hf.state_dict().items()}
-    ours = Transformer(ModelConfig(**CFG)).eval()
-    load_hf(ours, hf.config.to_dict(), old)
-    assert_same_function(ours, hf, torch.randint(61, (3, 16)))
-
-
-def test_loss_at_gathered_positions_is_the_loss_transformers_computes_with_labels():
+def test_the_loss_at_gathered_positions_is_the_one_that_transformers_computes_with_labels():
     hf = theirs(False)
     idx, positions = torch.randint(61, (3, 16)), torch.stack([torch.randperm(16)[:5] for _ in range(3)])
     targets, labels = torch.randint(61, (3, 5)), torch.full((3, 16), -100)
@@ -80,10 +76,9 @@ def test_loss_at_gathered_positions_is_the_loss_transformers_computes_with_label
     torch.testing.assert_close(loaded(hf)(idx, targets, positions), hf(idx, labels=labels).loss)
 
 
-def test_loss_of_the_decoder_is_that_of_the_next_token():
+def test_the_loss_of_the_decoder_is_that_of_the_next_token():
     hf, idx = theirs(True), torch.randint(61, (3, 16))
-    loss = loaded(hf)(idx[:, :-1], idx[:, 1:])
-    torch.testing.assert_close(loss, hf(idx, labels=idx).loss)  # it shifts the labels itself
+    torch.testing.assert_close(loaded(hf)(idx[:, :-1], idx[:, 1:]), hf(idx, labels=idx).loss)  # it shifts the labels
 
 
 @pytest.mark.parametrize("chunk", [3, 4, 8])  # of 8 rows: a rest, equal parts, one part
@@ -144,16 +139,12 @@ def attention_by_hand(attn, x):
     for h in range(attn.n_head):
         head = slice(h * D, (h + 1) * D)
         for i in range(len(x)):
-            logits = []
-            for j in range(i + 1 if attn.causal else len(x)):
-                logit = q[i, head] @ k[j, head] / D**0.5
-                if attn.qk_norm:
-                    logit = D**0.5 * F.cosine_similarity(q[i, head], k[j, head], dim=0)
-                if i == j:
-                    logit = logit + attn.diagonal
-                logits.append(logit)
-            alpha = torch.stack(logits).softmax(0)
-            y[i, head] = alpha @ v[: len(alpha), head]
+            seen = slice(i + 1 if attn.causal else len(x))
+            logits = k[seen, head] @ q[i, head] / D**0.5  # (n,)
+            if attn.qk_norm:
+                logits = D**0.5 * F.cosine_similarity(k[seen, head], q[i, head], dim=1)
+            logits[i] += attn.diagonal
+            y[i, head] = logits.softmax(0) @ v[seen, head]
     return attn.proj(y)
 
 

@@ -3,9 +3,9 @@ The paper, statement by statement, S1.5, S1.6 and S2.1: the two scores, what ran
 training starts. See test_paper.py.
 """
 
-import csv
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,18 +21,14 @@ def squared(m):
     return m.square().sum()
 
 
-def test_lemma_S1_16_the_squared_norm_is_that_of_both_parts():
-    """|M|^2 = |M_s|^2 + |M_n|^2 (Eq. S120): holds."""
+def test_lemma_S1_16_and_prop_S1_17_symmetry_is_between_minus_1_and_1_and_what_the_parts_make_it():
+    """|M|^2 = |M_s|^2 + |M_n|^2 (Eq. S120): holds. -1 <= s <= 1, the ends for skew and symmetric M (Eq. S131, S132):
+    holds for s = (|M_s|^2 - |M_n|^2) / |M|^2, Eq. (15) without its leading 2. S127 and S129 have a 1/2 too many: tr(MM)
+    reaches |M|^2."""
     m = torch.randn(9, 9)
-    assert exact(squared(m), squared((m + m.T) / 2) + squared((m - m.T) / 2))
-
-
-def test_prop_S1_17_symmetry_is_between_minus_1_and_1_and_what_the_parts_make_it():
-    """-1 <= s <= 1, the ends for skew and symmetric M (Eq. S131, S132): holds for s = (|M_s|^2 - |M_n|^2) / |M|^2, Eq.
-    (15) without its leading 2. S127 and S129 have a 1/2 too many: tr(MM) reaches |M|^2."""
-    m = torch.randn(9, 9)
-    symmetric, skew = m + m.T, m - m.T
-    assert exact(symmetry(m), (squared(symmetric / 2) - squared(skew / 2)) / squared(m)) and -1 < symmetry(m) < 1
+    symmetric, skew = (m + m.T) / 2, (m - m.T) / 2
+    assert exact(squared(m), squared(symmetric) + squared(skew))
+    assert exact(symmetry(m), (squared(symmetric) - squared(skew)) / squared(m)) and -1 < symmetry(m) < 1
     assert exact(symmetry(symmetric), torch.tensor(1.0)) and exact((symmetric @ symmetric).trace(), squared(symmetric))
     assert exact(symmetry(skew), torch.tensor(-1.0)) and exact((skew @ skew).trace(), -squared(skew))
 
@@ -120,8 +116,8 @@ def first_attention(x, w_q, w_k):
 
 def test_S2_1_the_skew_start_as_printed_is_skew_as_a_whole_only_and_starts_sharp():
     """W_k = W_q S^T with S = A - A^T makes W_qk skew: holds for the layer, not for its heads, which are cut across S.
-    If A ~ N(0, 1), which the paper does not say, W_k is sqrt(2 C) times W_q and attention starts on 1 or 2 tokens. Ours
-    is skew head by head, of one norm, and starts even."""
+    If A ~ N(0, 1), which the paper does not say, W_k is sqrt(2 C) times W_q and attention starts on 1 or 2 tokens. Our
+    start, which is skew head by head (tests/test_init.py), is even."""
     x, w_q, w_k = base_size()
     H, C, D = w_q.shape
     A = torch.randn(C, C)
@@ -133,9 +129,7 @@ def test_S2_1_the_skew_start_as_printed_is_skew_as_a_whole_only_and_starts_sharp
     assert (theirs.norm() / w_q.norm()).item() == pytest.approx((2 * C) ** 0.5, rel=0.05)
     attended, _ = first_attention(x, w_q, theirs)
     assert 1 < attended < 2
-    w_q, ours = init.skew(w_q, w_k, torch.Generator().manual_seed(0))
-    assert exact(symmetry(wqk(w_q, ours)), torch.tensor(-1.0)) and exact(ours.norm(), w_q.norm())
-    attended, itself = first_attention(x, w_q, ours)
+    attended, itself = first_attention(x, *init.skew(w_q, w_k, torch.Generator().manual_seed(0)))
     assert attended > 55 and itself == pytest.approx(1, abs=0.1)
 
 
@@ -154,24 +148,22 @@ def test_S2_1_the_symmetric_start_is_positive_so_that_a_token_attends_to_itself(
 # ---- the null ----------------------------------------------------------------------------------------------------
 
 
-def committed_null(n, r):
-    with open(Path(__file__).parents[1] / "data" / "results" / "csv" / "null.csv", newline="") as f:
-        return next(row for row in csv.DictReader(f) if int(row["n"]) == n and int(row["r"]) == r)
+NULL = pandas.read_csv(Path(__file__).parents[1] / "data" / "results" / "csv" / "null.csv").set_index(["n", "r"])
 
 
 @pytest.mark.parametrize("n, r", [(128, 32), (128, 128), (256, 64)])
-def test_the_committed_null_holds_95_of_100_scores_of_random_weights(n, r):
-    row = committed_null(n, r)
+def test_prop_S1_18_the_committed_null_holds_95_of_100_scores_of_random_weights(n, r):
+    row = NULL.loc[n, r]
     found = scores(torch.randn(400, n, r), torch.randn(400, n, r))
     for name in ["symmetry", "directionality", "directionality_eq17"]:
         values = getattr(found, name)
-        inside = (values >= float(row[f"{name}_q025"])) & (values <= float(row[f"{name}_q975"]))
+        inside = (values >= row[f"{name}_q025"]) & (values <= row[f"{name}_q975"])
         assert 0.91 < inside.double().mean() < 0.985
-        assert_mean(values, float(row[f"{name}_mean"]))
+        assert_mean(values, row[f"{name}_mean"])
 
 
-def test_of_64_columns_no_directionality_is_beyond_chance():
+def test_prop_S1_18_of_64_columns_no_directionality_is_beyond_chance():
     """d = -1, the least there is, comes up in more than 1 of 40 random matrices."""
     d = directionality(wqk(torch.randn(1000, 64, 32), torch.randn(1000, 64, 32)))
     assert (d == -1).double().mean() > 1 / 40
-    assert float(committed_null(64, 32)["directionality_q025"]) == -1
+    assert NULL.loc[64, 32].directionality_q025 == -1

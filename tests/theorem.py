@@ -43,16 +43,13 @@ class WatchedAttention(SelfAttention):
 
     def forward(self, x, context, positions=None):  # x is the context: every row is computed
         H, D = self.n_head, x.shape[-1] // self.n_head
-        q = self.q(x).unflatten(-1, (H, D)).transpose(1, 2)  # (B, H, T, D)
-        k = self.k(x).unflatten(-1, (H, D)).transpose(1, 2)  # (B, H, T, D)
-        v = self.v(x).unflatten(-1, (H, D)).transpose(1, 2)  # (B, H, T, D)
+        q, k, v = [part(x).unflatten(-1, (H, D)).transpose(1, 2) for part in (self.q, self.k, self.v)]  # (B, H, T, D)
         self.x = x.detach()
         self.scores = q @ k.mT  # (B, H, T, T), x_i^T W_qk x_j
         self.scores.retain_grad()
         logits = self.scores / D**0.5
         if self.causal:
-            later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)  # (T, T)
-            logits = logits.masked_fill(later, -torch.inf)
+            logits = logits + torch.full_like(logits[0, 0], -torch.inf).triu(1)  # no token sees a later one
         y = logits.softmax(-1) @ v  # (B, H, T, D)
         return self.proj(y.transpose(1, 2).flatten(2))
 
@@ -79,6 +76,11 @@ def watch(model, batch):
     return [block.attn for block in model.blocks]
 
 
+def pair_sum(attn):
+    """Of a watched layer, sum beta_ij x_i x_j^T of every head, (H, C, C): the gradient of its W_qk."""
+    return torch.einsum("bhij,bic,bjd->hcd", attn.scores.grad, attn.x, attn.x)
+
+
 def beta_symmetry(beta):
     """beta (B, H, T, T) -> (H,), over pairs of different tokens."""
     off = beta * (1 - torch.eye(beta.shape[-1]))
@@ -96,11 +98,10 @@ def measure(path, seed):
         layers = [] if step % EVERY else watch(trainer.model, probe)  # copies: the step does not change them
         trainer.train_step(batch)
         for layer, attn in enumerate(layers):
-            beta = attn.scores.grad  # (B, H, T, T)
-            g = torch.einsum("bhij,bic,bjd->hcd", beta, attn.x, attn.x)  # (H, C, C)
             before, after = [wqk(*head_factors(its)) for its in (attn, trainer.model.blocks[layer].attn)]  # (H, C, C)
-            values = symmetry(before), beta_symmetry(beta), symmetry(g), symmetry(after - before)  # (H,) each
-            means = dict(zip(QUANTITIES, [x.mean().item() for x in values]))
+            values = dict(w=symmetry(before), beta=beta_symmetry(attn.scores.grad), g=symmetry(pair_sum(attn)),
+                          update=symmetry(after - before))  # (H,) each
+            means = {quantity: x.mean().item() for quantity, x in values.items()}
             rows.append(dict(model=Path(path).stem, seed=seed, step=step, layer=layer, **means))
     return rows
 

@@ -1,11 +1,12 @@
 """
 The smallest models of transformers that have a layout each: CASES, for tests/test_layouts.py.
 
-A case is a model_type, what its config has beside the sizes of SMALL, the stacks that must be found, how the model is
-run, and the name of its class if it is not the first of CLASSES.
+A case is a model_type, what its config has beside the sizes that all have, the stacks that must be found, what the
+model reads if that is not in INPUTS, and the name of its class if it is not the first of CLASSES.
 """
 
 import dataclasses
+import inspect
 import json
 
 import pytest
@@ -24,54 +25,75 @@ transformers.logging.disable_progress_bar()
 SMALL = dict(
     vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
     intermediate_size=48, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    # The same under other names.
+    # The same under other names, and what else text has.
     d_model=32, n_embd=32, emb_dim=32, dim=32, embed_dim=32, num_layers=2, n_layer=2, n_layers=2, layers=2, num_heads=4,
-    n_head=4, n_heads=4, attention_heads=4, d_kv=6, d_ff=48, ffn_dim=48, dff=48, d_inner=48, max_seq_len=64,
-    block_size=64, input_vocab_size=50, output_vocab_size=50, src_vocab_size=50, tgt_vocab_size=50, embedding_size=16,
-    pronunciation_vocab_size=50, shape_vocab_size=50, rotary_dim=4, max_target_positions=64, intra_bottleneck_size=16,
-    true_hidden_size=16, coordinate_size=6, shape_size=4,
-    attention_types=[[["global", "local"], 1]], visual_embed=False, default_language="en_XX", relative_attention=True,
-    pos_att_type=["c2p", "p2c"],
+    n_head=4, n_heads=4, attention_heads=4, d_kv=6, embedding_size=16, rotary_dim=4, intra_bottleneck_size=16,
+    coordinate_size=6, shape_size=4, attention_types=[[["global", "local"], 1]], visual_embed=False,
+    default_language="en_XX", relative_attention=True, pos_att_type=["c2p", "p2c"], num_kv_shared_layers=0,
+    hidden_size_per_layer_input=4,
     # An encoder and a decoder.
-    encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, max_encoder_position_embeddings=64,
-    encoder_num_hidden_layers=2, encoder_num_attention_heads=4, encoder_num_key_value_heads=4,
-    decoder_layers=3, decoder_attention_heads=2, decoder_ffn_dim=48, max_decoder_position_embeddings=64,
-    decoder_num_hidden_layers=3, decoder_num_attention_heads=4, decoder_num_key_value_heads=4, num_decoder_layers=3,
-    decoder_start_token_id=1, forced_eos_token_id=2, attention_window=4, num_queries=5,
+    encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, encoder_num_hidden_layers=2,
+    encoder_num_attention_heads=4, encoder_num_key_value_heads=4, decoder_layers=3, decoder_attention_heads=2,
+    decoder_ffn_dim=48, decoder_num_hidden_layers=3, decoder_num_attention_heads=4, decoder_num_key_value_heads=4,
+    num_decoder_layers=3, decoder_start_token_id=1, attention_window=4, num_queries=5,
     # Experts.
     num_experts=4, num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
     moe_intermediate_size=16, shared_expert_intermediate_size=16, first_k_dense_replace=1, n_group=1, topk_group=1,
     # Latents, and attention without a softmax.
     q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7, index_topk=64,
     linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8, mamba_n_heads=4,
-    mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1, mamba_d_state=8, mamba_dt_rank=4, mamba_chunk_size=8,
-    use_mamba_kernels=False,
+    mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8, use_mamba_kernels=False,
     # Sound.
-    num_mel_bins=8, max_source_positions=8, num_conv_layers=2, conv_kernel_sizes=[3, 3], conv_channels=16,
-    input_feat_per_channel=8, input_channels=1, conv_dim=(8, 8), conv_stride=(5, 5), conv_kernel=(5, 5),
-    num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, num_feat_extract_layers=2, squeeze_factor=1,
-    num_codevectors_per_group=4, codevector_dim=8, proj_codevector_dim=8, feature_projection_input_dim=8,
-    num_codebooks=2, subsampling_conv_channels=8, subsampling_factor=2,
+    num_mel_bins=8, max_source_positions=4, input_feat_per_channel=8, conv_dim=(8, 8), conv_stride=(5, 5),
+    conv_kernel=(5, 5), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, squeeze_factor=1,
+    feature_projection_input_dim=8, num_codebooks=2, subsampling_factor=2, num_filters=4, upsample_groups=32,
+    upsampling_ratios=[2, 2], upsample_initial_channel=64,
     # Images.
-    image_size=16, patch_size=8, num_channels=3, num_frames=4, depth=3, temporal_patch_size=1, spatial_merge_size=2,
-    out_hidden_size=64, num_position_embeddings=64, fullatt_block_indexes=[0, 1, 2], deepstack_visual_indexes=[],
-    encoder_hidden_size=24, projection_dim=24, projection_size=24)
-# What sees images only.
+    image_size=16, patch_size=8, num_channels=3, num_frames=4, depth=3, temporal_patch_size=1, out_hidden_size=64,
+    fullatt_block_indexes=[0, 1, 2], deepstack_visual_indexes=[], global_attn_indexes=[0, 1, 2], output_channels=16,
+    pretrain_image_size=16, patch_embed_hidden_size=24, max_image_size=32, base_channels=32, channel_multiplier=[1, 1],
+    encoder_hidden_size=24, projection_dim=24)
+# Beside them, of what sees images only, of what takes their patches with a grid, and of what hears only.
 IMAGES = dict(hidden_size=24, num_hidden_layers=3, num_key_value_heads=4, head_dim=6)
+GRID = dict(hidden_size=32, embed_dim=32, patch_size=4, image_size=32)
+SOUND = dict(IMAGES, d_model=24, encoder_layers=3)
+# Latents, and RoPE for text, height and width.
+MLA = dict(num_key_value_heads=4, head_dim=4)
+MULTIMODAL_ROPE = dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0, mrope_section=[2, 3, 3])
+MROPE = dict(hidden_size=64, rope_parameters=MULTIMODAL_ROPE)
+
+
+def sizes(known):
+    """What a config class takes of the sizes above."""
+    fields = {field.name for field in dataclasses.fields(known)}
+    found = dict(SMALL)
+    if fields & {"image_size", "patch_size", "patch_embed_hidden_size"} and "max_position_embeddings" not in fields:
+        found |= IMAGES
+    if fields >= {"spatial_merge_size", "patch_size"}:
+        found |= GRID
+    if "num_mel_bins" in fields and "vocab_size" not in fields:
+        found |= SOUND
+    if "kv_lora_rank" in fields:
+        found |= MLA
+    if "mrope_section" in getattr(known, "ignore_keys_at_rope_validation", ()):
+        found |= dict(rope_parameters=MULTIMODAL_ROPE) if "head_dim" in fields else MROPE
+    return {key: size for key, size in found.items() if key in fields}
 
 
 def small(known, config):
-    """The config for a class, and for those of the models in it, with the sizes of SMALL where it says nothing else."""
-    fields = {field.name for field in dataclasses.fields(known)}
-    sees = fields & {"image_size", "patch_size"} and "max_position_embeddings" not in fields
-    filled = {key: size for key, size in (SMALL | (IMAGES if sees else {})).items() if key in fields} | config
+    """The config for a class, and for those of the models in it, with its sizes where it says nothing else."""
+    filled = sizes(known) | config
     for name in known.sub_configs.keys() | config.keys():
         inner = config.get(name, {})
-        if isinstance(inner, dict):
-            kind = inner.get("model_type")
-            its_class = configuration_auto.CONFIG_MAPPING[kind] if kind else known.sub_configs.get(name)
-            if dataclasses.is_dataclass(its_class):  # AutoConfig is not, it may be any
-                filled[name] = small(its_class, inner)
+        if not isinstance(inner, dict):
+            continue
+        kind = inner.get("model_type")
+        its_class = configuration_auto.CONFIG_MAPPING[kind] if kind else known.sub_configs.get(name)
+        if its_class is transformers.AutoConfig:  # it may be of any class: take that of the default
+            its_class = type(getattr(known(), name))
+            inner = dict(inner, model_type=getattr(its_class, "model_type", None))
+        if dataclasses.is_dataclass(its_class):
+            filled[name] = small(its_class, inner)
     return filled
 
 
@@ -82,121 +104,63 @@ def part(kind, **config):
 
 # ---- what several configs add to them -----------------------------------------------------------------------------
 
-MULTIMODAL_ROPE = dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0, mrope_section=[2, 3, 3])
-MROPE = dict(hidden_size=64, rope_parameters=MULTIMODAL_ROPE)
-MLA = dict(num_key_value_heads=4, head_dim=4)
 # Of four layers, those with an odd number have softmax attention.
 HYBRID = dict(num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2)
-GEMMA = dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=0,
-             hidden_size_per_layer_input=4, vocab_size_per_layer_input=50)
-BIG_VIT = dict(hidden_size=32, patch_size=4)
-QWEN_VIT = dict(BIG_VIT, embed_dim=32, image_size=32)
-SQUARE = dict(image_size=[16, 16], patch_size=[8, 8])
-WHISPER = part("qwen2_audio_encoder", d_model=24, encoder_layers=3, max_source_positions=4)
+GEMMA = dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
 TWO_STAGES = dict(embed_dim=12, depths=[1, 2], num_heads=[2, 4], patch_size=2, window_size=2)
-SWIN = part("swin", **TWO_STAGES | dict(depths=[1] * 4, num_heads=[2, 2, 2, 3]), image_size=32,
+SWIN = part("swin", **TWO_STAGES | dict(depths=[1] * 4, num_heads=[2, 2, 2, 3]),
             out_features=["stage1", "stage2", "stage3", "stage4"])
-ENCODEC = part("encodec", num_filters=4, hidden_size=16, codebook_size=64, codebook_dim=16, upsampling_ratios=[2, 2])
-VQ = dict(base_channels=32, channel_multiplier=[1, 1], num_res_blocks=1, embed_dim=8, num_embeddings=8)
-WINDOWS = dict(window_size=0, global_attn_indexes=[0, 1, 2])  # none: every layer sees the whole image
-SAM_VIT = dict(WINDOWS, output_channels=16, patch_size=4, mlp_dim=48, num_pos_feats=8)
-SIGLIP = part("siglip_vision_model")
 
 
-# ---- how a model is run: with n rows of t tokens, t = 1 first, or with inputs of its own kind, at least as long -----
+# ---- what a model reads: n rows of t tokens, t = 1 first, or inputs of another kind, at least as long --------------
 
 def ids(n, t):
     return torch.randint(3, 50, (n, t), generator=torch.Generator().manual_seed(0))
 
 
-def text(model, n, t):
-    model(input_ids=ids(n, t))
+def noise(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
-def embeddings(model, n, t):
-    model(inputs_embeds=torch.randn(n, t, model.config.hidden_size))
+def places(rows):
+    """The row and the column of each of rows x rows patches, (rows^2, 2)."""
+    return torch.cartesian_prod(torch.arange(rows), torch.arange(rows))
 
 
-def window(model, n, t):  # the window of 4 tokens must be full
-    (seq2seq if model.config.is_encoder_decoder else text)(model, n, 4)
+def states(size):
+    return lambda n, t: noise(n, t, size)
 
 
-def seq2seq(model, n, t):
-    model(input_ids=ids(n, t), decoder_input_ids=ids(n, t))
+EMBEDDED = dict(input_ids=None, inputs_embeds=states(32))  # where tokens have no embeddings, or several
+
+# What a model takes: the first of these names that its forward has an argument for tells which kind it is.
+INPUTS = {
+    "grid_thw": dict(  # 8 x 8 patches of 3 x 4 x 4
+        hidden_states=noise(64, 48), pixel_values=noise(64, 48), grid_thw=torch.tensor([[1, 8, 8]]),
+        merge_sizes=torch.tensor([1])),
+    "pixel_attention_mask": dict(
+        pixel_values=noise(9, 4, 192), pixel_attention_mask=torch.ones(9, 4),
+        spatial_shapes=torch.tensor([[2, 2]] * 9)),
+    "pixel_position_ids": dict(pixel_values=noise(1, 64, 48), pixel_position_ids=places(8)[None]),
+    "flattened_patches": dict(
+        flattened_patches=torch.cat([places(2).expand(25, 4, 2), noise(25, 4, 24)], -1)),
+    "query_embeds": dict(  # a Q-Former
+        query_embeds=noise(12, 3, 32), encoder_hidden_states=noise(12, 3, 24), input_ids=ids(12, 1)),
+    "input_ids": dict(input_ids=ids, decoder_input_ids=ids),
+    "input_features": dict(input_features=noise(40, 8, 8), input_features_mask=torch.ones(40, 8)),
+    "input_values": dict(input_values=noise(4, 400)),
+    "pixel_values": dict(pixel_values=noise(32, 3, 16, 16), image_sizes=[(16, 16)] * 32),
+}
 
 
-def speech(model, n, t):
-    frames = torch.randn(n, 8, 16) if model.config.model_type == "whisper" else torch.randn(n, 16, 8)
-    model(input_features=frames, decoder_input_ids=ids(n, t))
-
-
-def images(model, n=0, t=0, size=16, **inputs):
-    model(pixel_values=torch.randn(25, 3, size, size), **inputs)
-
-
-def film(model, n, t):
-    model(torch.randn(10, 4, 3, 16, 16))
-
-
-def detect(model, n, t):
-    texts = {"input_ids": ids(9, 8)} if hasattr(model.config, "text_config") else {}
-    model(0.1 * torch.randn(9, 3, 64, 64), **texts)
-
-
-def waves(model, n, t):
-    inputs = torch.randn(*{"input_features": (4, 10, 8), "input_values": (4, 400)}[model.main_input_name])
-    model(inputs, **({"decoder_input_ids": ids(4, 9)} if model.config.is_encoder_decoder else {}))
-
-
-def frames(model, n=0, t=0):
-    model(torch.randn(9, 40, 8))
-
-
-def patches(model, n=0, t=0):  # of one image, 8 x 8 patches of 3 x 4 x 4
-    model(torch.randn(64, 48), grid_thw=torch.tensor([[1, 8, 8]]))
-
-
-def flat_patches(model):  # each with its row and column before its pixels
-    places = torch.cartesian_prod(torch.arange(2.0), torch.arange(2.0)).expand(25, 4, 2)
-    model(torch.cat([places, torch.randn(25, 4, 24)], -1))
-
-
-def four_patches(model):
-    model(pixel_values=torch.randn(9, 4, 192), pixel_attention_mask=torch.ones(9, 4),
-          spatial_shapes=torch.tensor([[2, 2]] * 9))
-
-
-def placed_patches(model):
-    places = torch.cartesian_prod(torch.arange(8), torch.arange(8))[None]  # (1, 64, 2): where the 64 patches are
-    model(torch.randn(1, 64, 48), places)
-
-
-def qformer(model):
-    model(torch.randn(12, 3, 32), encoder_hidden_states=torch.randn(12, 3, 24))
-
-
-def with_image(model, n, t):
-    images(model, decoder_input_ids=ids(25, 4))
-
-
-def of(text_path, *others):
-    """A text model inside of a model, and paths of others, each followed by how it is run."""
-    def drive(model, n, t):
-        model.get_submodule(text_path)(input_ids=ids(n, t))
-        for path, run in zip(others[::2], others[1::2]):
-            run(model.get_submodule(path))
-    return drive
-
-
-LLM, VISION = "model.language_model", "model.vision_tower"
-CLIP = of("text_model", "vision_model", images)
-LLAVA = of(LLM, VISION, images)
-IDEFICS = of("model.text_model", "model.vision_model", images)
-QWEN_VL = of(LLM, "model.visual", patches)
-
-
-def hears(run, path="model.audio_tower"):
-    return of(LLM, path, run)
+def inputs(module, reads, n, t):
+    """The arguments for the forward of a module, from INPUTS and what its case reads; {}: it takes none of them."""
+    takes = inspect.signature(module.forward).parameters
+    for sign in (*INPUTS, *reads):
+        if sign in takes:
+            of_its_kind = INPUTS.get(sign, {}) | reads
+            return {name: x(n, t) if callable(x) else x for name, x in of_its_kind.items() if name in takes}
+    return {}
 
 
 # ---- the cases ----------------------------------------------------------------------------------------------------
@@ -204,10 +168,13 @@ def hears(run, path="model.audio_tower"):
 CASES = []
 
 
-def case(types, stacks, run=text, model=None, **config):
-    """stacks: {name: (causal, numbers of the layers)}; model: name of its class, if it is not the first of CLASSES."""
+def case(types, stacks, reads=None, model=None, **config):
+    """
+    stacks: {name: (causal, numbers of the layers)}; reads: {name of an input: a tensor, or a function of n and t}, or a
+    function of the model, n and t that runs it; model: name of its class, if it is not the first of CLASSES.
+    """
     for kind in types.split():
-        CASES.append(pytest.param(kind, config, stacks, run, model, id=f"{kind}-{len(CASES)}"))
+        CASES.append(pytest.param(kind, config, stacks, reads or {}, model, id=f"{kind}-{len(CASES)}"))
 
 
 def decoder(*numbers, name=""):
@@ -235,419 +202,260 @@ case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text ol
      "gpt_oss ernie4_5_moe hunyuan_v1_moe dots1 minimax_m2 llama4_text qwen3_vl_moe_text afmoe cohere2_moe cwm "
      "diffllama doge exaone_moe granite_swa hy_v3 hyperclovax internlm3 iquestcoder jais2 laguna mellum "
      "minimax_m3_vl_text nanochat solar_open aria_text granitemoe_swa granite_docling_text higgs_audio_v2 beam flint "
-     "kolibri1 muse_glimmer_text muse_spark_text stablelm bitnet opt xglm biogpt modernbert-decoder ctrl gptj gpt_neo "
+     "kolibri1 muse_glimmer_text muse_spark_text cosmos3_edge_text qwen2_vl_text qwen2_5_vl_text glm4v_text stablelm "
+     "bitnet opt xglm biogpt modernbert-decoder ctrl gptj gpt_neo decision_transformer "
      "gpt2 openai-gpt imagegpt gpt_bigcode codegen gpt_neox gpt_neox_japanese persimmon bloom falcon phi3 mpt", DECODER)
 case("helium", DECODER, head_dim=8)
-case("cosmos3_edge_text qwen2_vl_text qwen2_5_vl_text glm4v_text", DECODER, **MROPE)
-case("decision_transformer", DECODER, lambda model, n, t: model.encoder(inputs_embeds=torch.randn(n, t, 32)))
-case("chameleon", DECODER, model="ChameleonForConditionalGeneration", vocabulary_map={"<image>": 3},
-     vq_config=dict(VQ, latent_channels=8))
+case("chameleon", DECODER, vocabulary_map={"<image>": 3})
 case("gpt_bigcode", DECODER, multi_query=False)
 case("falcon", DECODER, multi_query=False, alibi=True)
 case("falcon", DECODER, new_decoder_architecture=True, num_kv_heads=2)
-case("dbrx", DECODER, attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=1e9),
-     ffn_config=dict(ffn_hidden_size=16, moe_num_experts=2, moe_top_k=1))
+case("dbrx", DECODER, attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=1e9))
 # Other heads in some layers, two attentions in a layer, or the keys of an earlier one.
 case("mimo_v2_flash", DECODER, v_head_dim=8, layer_types=["full_attention", "sliding_attention"])
-case("step3p5", DECODER, model="Step3p7TextModel", share_expert_dim=16, num_sliding_attention_heads=6,
+case("step3p5", DECODER, model="Step3p7TextModel", num_sliding_attention_heads=6,
      layer_types=["full_attention", "sliding_attention"], sliding_window=64)
-case("gemma3n_text", DECODER, **GEMMA | dict(num_kv_shared_layers=2), laurel_rank=4, altup_num_inputs=2,
-     activation_sparsity_pattern=[0.0] * 4)
+case("gemma3n_text", DECODER, **GEMMA, num_kv_shared_layers=2)
 case("gemma4_text", decoder(0, 1, 2, 3), **GEMMA, global_head_dim=24, num_global_key_value_heads=1,
      attention_k_eq_v=True)
-case("gemma4_text", DECODER, **GEMMA | dict(num_kv_shared_layers=2))
-case("longcat_flash", decoder(0, 1, name="first") | decoder(0, 1, name="second"), **MLA, num_hidden_layers=4,
-     ffn_hidden_size=16, moe_topk=2, zero_expert_num=2, expert_ffn_hidden_size=8)
+case("gemma4_text", DECODER, **GEMMA, num_kv_shared_layers=2)
+case("longcat_flash", decoder(0, 1, name="first") | decoder(0, 1, name="second"), moe_topk=2,
+     expert_ffn_hidden_size=8, zero_expert_num=2)
 # Latents.
-case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu axk1", DECODER, **MLA)
-case("mistral4", DECODER, **MLA, rope_parameters=dict(
-    MULTIMODAL_ROPE, partial_rotary_factor=0.4, llama_4_scaling_beta=0.1, original_max_position_embeddings=64))
-case("deepseek_v2 deepseek_v3", DECODER, **MLA, q_lora_rank=None)
-case("deepseek_v4", decoder(0, 1, 2), num_key_value_heads=1, o_groups=2, o_lora_rank=8, index_n_heads=2,
-     index_head_dim=8, hc_mult=2, num_hidden_layers=3, layer_types=[
-         "sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"])
+case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu axk1", DECODER)
+case("mistral4", DECODER, head_dim=4, rope_parameters=dict(
+    llama_4_scaling_beta=0.1, original_max_position_embeddings=64))
+case("deepseek_v2 deepseek_v3", DECODER, q_lora_rank=None)
+case("deepseek_v4", decoder(0, 1, 2), num_key_value_heads=1, num_hidden_layers=3, layer_types=[
+    "sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"])
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", decoder(1, 3), **HYBRID)
-case("jamba", decoder(1, 3), num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, num_experts=2)
+case("jamba", decoder(1, 3), num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1)
 case("bamba", decoder(1, 3), num_hidden_layers=4, attn_layer_indices=[1, 3])
 case("granitemoehybrid", decoder(1, 3), num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
-case("kimi_linear", decoder(1, 3), **MLA | HYBRID, linear_head_dim=8, linear_num_heads=2)
-case("kimi_linear", decoder(1, 3), **MLA, num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(
+case("kimi_linear", decoder(1, 3), **HYBRID, linear_head_dim=8, linear_num_heads=2)
+case("kimi_linear", decoder(1, 3), num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(
     full_attn_layers=[2, 4], kda_layers=[1, 3], head_dim=8, num_heads=2, short_conv_kernel_size=4))
-case("bailing_hybrid", decoder(1, 3), **MLA | HYBRID, q_lora_rank=None)
+case("bailing_hybrid", decoder(1, 3), **HYBRID, q_lora_rank=None)
 case("recurrent_gemma", decoder(2), num_hidden_layers=4)
 case("recurrent_gemma", decoder(1, 3), num_hidden_layers=4, block_types=["recurrent", "attention"])
-ZAMBA = dict(num_hidden_layers=6, layers_block_type=["mamba", "hybrid"] * 3, num_key_value_heads=4)
-case("zamba", decoder(1), **ZAMBA, n_mamba_heads=2)  # three hybrid layers, one set of weights
-case("zamba2", decoder(1, 3), **ZAMBA, n_mamba_heads=4, mamba_headdim=16, mamba_ngroups=1, chunk_size=8,
-     num_mem_blocks=2)
+ZAMBA = dict(num_hidden_layers=6, layers_block_type=["mamba", "hybrid"] * 3)
+case("zamba", decoder(1), **ZAMBA)  # three hybrid layers, one set of weights
+case("zamba2", decoder(1, 3), **ZAMBA, n_mamba_heads=4, chunk_size=8, num_mem_blocks=2)
 case("falcon_h1", decoder(0, 1, 2, 3), num_hidden_layers=4)
-case("lfm2 lfm2_moe", decoder(1, 3), num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2,
-     num_dense_layers=1)
+case("lfm2 lfm2_moe", decoder(1, 3), num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2)
 case("lfm3", decoder(1, 2), num_hidden_layers=3, layer_types=["conv", "full_attention", "sliding_attention"])
 case("nemotron_h", decoder(1, 3), hybrid_override_pattern="M*-*", mamba_num_heads=4, mamba_head_dim=16, n_groups=1,
      ssm_state_size=8, chunk_size=8, conv_kernel=4)
 # Encoders of text.
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet roc_bert "
-     "tapas convbert jina_embeddings_v3 gte ibert visual_bert embedding_gemma2_text openai_privacy_filter luke "
-     "nystromformer distilbert eurobert ultrabert mobilebert xmod layoutlmv3 deberta deberta-v2", ENCODER)
+     "tapas convbert jina_embeddings_v3 gte ibert visual_bert embedding_gemma2_text openai_privacy_filter luke xlm "
+     "flaubert nystromformer distilbert eurobert ultrabert mobilebert xmod layoutlmv3 deberta deberta-v2 "
+     "longformer vits", ENCODER)
 case("esmc", ENCODER, num_key_value_heads=4)
-case("bros", ENCODER, lambda model, n, t: model(input_ids=ids(n, t), bbox=torch.zeros(n, t, 8)), hidden_size=64)
-case("vits", ENCODER, lambda model, n, t: model.text_encoder(ids(n, t), torch.ones(n, t, 1)), ffn_dim=16,
-     upsample_initial_channel=16, flow_size=16, spectrogram_bins=8, duration_predictor_filter_channels=16)
-case("lilt", ENCODER, hidden_size=48, channel_shrink_ratio=2)
-case("bert", DECODER, is_decoder=True, add_cross_attention=True, model="BertLMHeadModel")
-case("canine", ENCODER, lambda model, *_: model(ids(9, 8)), "CanineModel", local_transformer_stride=4,
-     downsampling_rate=1, upsampling_kernel_size=2, num_hash_buckets=16, num_hash_functions=2)
+case("bros", ENCODER, dict(bbox=lambda n, t: torch.zeros(n, t, 8)), hidden_size=64)
+case("lilt", ENCODER, hidden_size=48)
+case("bert", DECODER, is_decoder=True, add_cross_attention=True)
+case("xlm", DECODER, causal=True)
+case("canine", ENCODER, downsampling_rate=1)
 case("big_bird", ENCODER, attention_type="original_full")
-case("longformer", ENCODER, window)
 case("albert", encoder(0))  # two layers, one set of weights
-case("xlm", ENCODER, model="XLMWithLMHeadModel")
-case("xlm", DECODER, model="XLMWithLMHeadModel", causal=True)
-case("flaubert", ENCODER, model="FlaubertWithLMHeadModel")
 case("xlnet", {"": (None, [0, 1])})
 case("lxmert", encoder(0, 1, name="l.text") | encoder(0, 1, 2, name="r.vision") | encoder(0, name="x.text")
-     | encoder(0, name="x.vision"), lambda model, n, t: model(ids(9, 8), torch.randn(9, 7, 16), torch.randn(9, 7, 4)),
-     "LxmertModel", l_layers=2, r_layers=3, x_layers=1, visual_feat_dim=16)
+     | encoder(0, name="x.vision"),
+     dict(input_ids=ids(9, 8), visual_feats=noise(9, 7, 16), visual_pos=noise(9, 7, 4)),
+     l_layers=2, r_layers=3, x_layers=1, visual_feat_dim=16)
 # Two stacks.
 case("t5 mt5 umt5 switch_transformers pop2piano bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 "
-     "nllb-moe mvp fsmt", BOTH, seq2seq)
-case("bigbird_pegasus", BOTH, seq2seq, attention_type="original_full")
-case("t5gemma", BOTH, seq2seq, decoder=dict(num_hidden_layers=3))
-case("udop", BOTH, lambda model, n, t: model(input_ids=ids(n, t), decoder_input_ids=ids(n, t),
-                                             bbox=torch.zeros(n, t, 4)))
-case("led", BOTH, window)
-case("whisper speech_to_text", BOTH, speech)
-case("moonshine", BOTH, lambda model, n, t: model(torch.randn(4, 8000), decoder_input_ids=ids(4, 9)))
-case("speecht5", BOTH, waves, "SpeechT5ForSpeechToText")
+     "nllb-moe mvp fsmt whisper speech_to_text led", BOTH)
+case("bigbird_pegasus", BOTH, attention_type="original_full")
+case("udop", BOTH, dict(bbox=lambda n, t: torch.zeros(n, t, 4)))
+case("t5gemma", BOTH, dict(encoder_hidden_states=states(32)), decoder=dict(num_hidden_layers=3))
+case("moonshine", BOTH, dict(input_values=noise(4, 8000)))
+case("speecht5", BOTH, lambda model, *_: model(noise(4, 400), decoder_input_ids=ids(4, 9)))
 case("dia", BOTH, lambda model, n, t: model(ids(n, t), decoder_input_ids=ids(n, 2 * t).view(n, t, 2)),
-     "DiaForConditionalGeneration", delay_pattern=[0, 1], decoder_config=dict(
-         num_hidden_layers=3, cross_num_attention_heads=4, cross_head_dim=8, cross_num_key_value_heads=4,
-         cross_hidden_size=32, num_channels=2))
-case("time_series_transformer", BOTH, lambda model, *_: model(
-    past_values=torch.randn(9, 10), past_time_features=torch.randn(9, 10, 1), past_observed_mask=torch.ones(9, 10),
-    future_values=torch.randn(9, 8), future_time_features=torch.randn(9, 8, 1)), "TimeSeriesTransformerForPrediction",
+     delay_pattern=[0, 1], decoder_config=dict(
+         num_hidden_layers=3, cross_num_key_value_heads=4, cross_hidden_size=32, num_channels=2))
+case("time_series_transformer", BOTH, dict(
+    past_values=noise(9, 10), past_time_features=noise(9, 10, 1), past_observed_mask=torch.ones(9, 10),
+    future_values=noise(9, 8), future_time_features=noise(9, 8, 1)),
     prediction_length=8, lags_sequence=[1, 2], num_time_features=1)
 case("trocr", decoder(0, 1, 2, name="decoder"))
 case("t5gemma2", encoder(0, 1, 2, name="encoder.vision") | encoder(0, 1, name="encoder.text")
-     | decoder(0, 1, 2, name="decoder"),
-     lambda model, n, t: (seq2seq(model, n, t), images(model.model.encoder.vision_tower)),
-     encoder=dict(vision_config=SIGLIP, mm_tokens_per_image=4), decoder=dict(num_hidden_layers=3))
-case("vit_mae", MAE, images, "ViTMAEForPreTraining", mask_ratio=0.5, decoder_hidden_size=32,
+     | decoder(0, 1, 2, name="decoder"), dict(encoder_hidden_states=states(32)),
+     decoder=dict(num_hidden_layers=3))
+case("vit_mae", MAE, model="ViTMAEForPreTraining", decoder_hidden_size=32,
      decoder_num_hidden_layers=2, decoder_num_attention_heads=2)
-case("videomae", MAE, lambda model, *_: model(
-    torch.randn(9, 4, 3, 16, 16), bool_masked_pos=torch.tensor([[True, False] * 4] * 9)), "VideoMAEForPreTraining",
-    decoder_hidden_size=32, decoder_num_hidden_layers=2, decoder_num_attention_heads=2)
+case("videomae", MAE, dict(
+    pixel_values=noise(9, 4, 3, 16, 16), bool_masked_pos=torch.tensor([[True, False] * 4] * 9)),
+    "VideoMAEForPreTraining", decoder_hidden_size=32, decoder_num_hidden_layers=2, decoder_num_attention_heads=2)
 # Detectors.
-RESNET = part("resnet", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic",
-              out_features=["stage2"])
-case("detr table-transformer conditional_detr", encoder(0, 1, name="encoder") | DETECTOR, detect,
-     use_timm_backbone=False, backbone=None, backbone_config=RESNET)
-case("deformable_detr", DETECTOR, detect, use_timm_backbone=False, backbone=None, backbone_config=RESNET,
-     num_feature_levels=2)
-case("rt_detr rt_detr_v2 d_fine", encoder(0, 1, name="encoder") | DETECTOR, detect, encoder_hidden_dim=32,
-     encoder_in_channels=[16] * 3, decoder_in_channels=[32] * 3, num_denoising=0, anchor_image_size=None,
-     backbone_config=part("rt_detr_resnet", embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1] * 4,
-                          layer_type="basic", out_features=["stage2", "stage3", "stage4"]))
-for kind, name in ("grounding-dino", "GroundingDino"), ("mm-grounding-dino", "MMGroundingDino"):
-    case(kind, DETECTOR, detect, f"{name}ForObjectDetection",
-         backbone_config=dict(SWIN, out_features=["stage2", "stage3", "stage4"]), text_config=part("bert"),
-         num_feature_levels=3, max_text_len=16)
-case("mask2former", DETECTOR, lambda model, *_: images(model, size=32), backbone_config=SWIN, hidden_dim=32,
-     feature_size=32, mask_feature_size=32, decoder_layers=4, encoder_layers=1, dim_feedforward=48)
-
-
-def seamless(model, n, t):
-    states = torch.randn(n, t, 32)
-    model.text_encoder(input_ids=ids(n, t))
-    model.text_decoder(input_ids=ids(n, t), encoder_hidden_states=states)
-    model.speech_encoder(torch.randn(4, 20, 8))
-    units = model.t2u_model.model
-    units.encoder(inputs_embeds=states)
-    if model.config.model_type == "seamless_m4t":
-        units.decoder(input_ids=ids(n, t), encoder_hidden_states=states)
-    else:
-        for layer in units.decoder.layers:
-            layer(states, padding_mask=torch.ones(n, t))
-
-
-SEAMLESS = dict(t2u_vocab_size=50, char_vocab_size=50, unit_hifi_gan_vocab_size=20, speech_encoder_layers=2,
-                speech_encoder_attention_heads=8, speech_encoder_intermediate_size=48, num_adapter_layers=1,
-                adaptor_kernel_size=1, adaptor_stride=1, t2u_encoder_layers=1, t2u_encoder_attention_heads=2,
-                t2u_encoder_ffn_dim=48, t2u_decoder_layers=2, t2u_decoder_attention_heads=8, t2u_decoder_ffn_dim=48,
-                position_embeddings_type="none", max_source_positions=64, t2u_pad_token_id=0,
-                vocoder_num_langs=3, vocoder_num_spkrs=3, unit_embed_dim=8, lang_embed_dim=8, spkr_embed_dim=8,
-                upsample_initial_channel=64, t2u_variance_predictor_embed_dim=32,
-                t2u_variance_predictor_hidden_dim=32)
+BIG = dict(pixel_values=0.1 * noise(9, 3, 64, 64))
+RESNET = part("resnet", hidden_sizes=[8, 16], depths=[1, 1])
+case("detr table-transformer conditional_detr", encoder(0, 1, name="encoder") | DETECTOR, backbone_config=RESNET)
+case("deformable_detr", DETECTOR, backbone_config=RESNET, num_feature_levels=2)
+case("rt_detr rt_detr_v2 d_fine", encoder(0, 1, name="encoder") | DETECTOR, BIG, encoder_hidden_dim=32,
+     encoder_in_channels=[16] * 3, decoder_in_channels=[32] * 3, backbone_config=part(
+         "rt_detr_resnet", embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1] * 4, layer_type="basic",
+         out_features=["stage2", "stage3", "stage4"]))
+case("grounding-dino mm-grounding-dino", DETECTOR, BIG | dict(input_ids=ids(9, 8)), num_feature_levels=3,
+     backbone_config=dict(SWIN, out_features=["stage2", "stage3", "stage4"]))
+case("mask2former", DETECTOR, BIG, backbone_config=SWIN, hidden_dim=32, feature_size=32, decoder_layers=4)
+SEAMLESS = dict(speech_encoder_layers=2, speech_encoder_attention_heads=8, adaptor_kernel_size=1, t2u_encoder_layers=1,
+                t2u_encoder_attention_heads=2, t2u_decoder_layers=2, t2u_decoder_attention_heads=8,
+                t2u_variance_predictor_embed_dim=32)
 SPEECH_TO_SPEECH = BOTH | encoder(0, 1, name="speech_encoder") | encoder(0, name="adapter") | encoder(
     0, name="t2u_encoder")
-case("seamless_m4t", SPEECH_TO_SPEECH | decoder(0, 1, name="t2u_decoder"), seamless, "SeamlessM4TModel", **SEAMLESS)
-case("seamless_m4t_v2", SPEECH_TO_SPEECH | encoder(0, 1, name="t2u_decoder"), seamless, "SeamlessM4Tv2Model",
-     **SEAMLESS)
+UNITS = dict(EMBEDDED, encoder_hidden_states=states(32), char_input_ids=ids,
+             char_count_per_id=lambda n, t: torch.ones(n, t, dtype=torch.long))
+case("seamless_m4t", SPEECH_TO_SPEECH | decoder(0, 1, name="t2u_decoder"), UNITS, "SeamlessM4TModel", **SEAMLESS)
+case("seamless_m4t_v2", SPEECH_TO_SPEECH | encoder(0, 1, name="t2u_decoder"), UNITS, "SeamlessM4Tv2Model", **SEAMLESS)
 # Images.
 case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_clip_vision_model dinov2 "
-     "dinov2_with_registers ijepa vit_msn aimv2_vision_model", VIT, images)
-case("vivit", VIT, film, tubelet_size=[2, 8, 8])
-case("timesformer", encoder(0, 1, 2, name="space") | encoder(0, 1, 2, name="time"), film)
+     "dinov2_with_registers ijepa vit_msn aimv2_vision_model glm_ocr_vision glm5_next_vision "
+     "cohere_compass_vision internvl_vision vitdet", VIT)
+case("dinov3_vit mlcd_vision_model sam3_vit_model", VIT, hidden_size=32, window_size=0)
+case("granite_docling_vision", VIT, scale_factor=2)
+case("mgp-str yolos", VIT, image_size=[16, 16])
+case("seggpt", VIT, dict.fromkeys(["pixel_values", "prompt_pixel_values", "prompt_masks"], noise(9, 3, 16, 16)),
+     image_size=[32, 16], merge_index=0)
+case("vitpose_backbone", VIT, num_experts=1)
+case("vilt", ENCODER, dict(input_ids=ids(8, 5), pixel_values=noise(8, 3, 16, 16)))
+FILM = dict(pixel_values=noise(10, 4, 3, 16, 16))
+case("vivit", VIT, FILM)
+case("timesformer", encoder(0, 1, 2, name="space") | encoder(0, 1, 2, name="time"), FILM)
 
 
 def film_without_places(model, n, t):
     for module in model.modules():
         if hasattr(module, "apply_rotary_embeddings"):
             module.apply_rotary_embeddings = lambda queries_or_keys, positions: queries_or_keys
-    film(model, n, t)
+    model(FILM["pixel_values"])
 
 
-case("vjepa2", encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"), film_without_places, crop_size=16,
-     frames_per_clip=4, pred_hidden_size=12, pred_num_attention_heads=2, pred_num_hidden_layers=2)
-case("swin donut-swin", STAGES, images, **TWO_STAGES)
-case("swinv2", STAGES, images, **TWO_STAGES, pretrained_window_sizes=[0, 0])
-case("segformer glpn", STAGES, images, num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16],
-     num_attention_heads=[2, 4], sr_ratios=[1, 1], decoder_hidden_size=8, patch_sizes=[3, 3], strides=[2, 2])
-case("pvt", STAGES, images, num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16], num_attention_heads=[2, 4],
-     sequence_reduction_ratios=[1, 1], mlp_ratios=[2, 2], patch_sizes=[4, 2], strides=[4, 2])
-case("hiera", STAGES, images, embed_dim=8, depths=[1, 2], num_heads=[2, 4], image_size=[16, 16], patch_size=[3, 3],
-     patch_stride=[2, 2], patch_padding=[1, 1], num_query_pool=0, masked_unit_size=[4, 4],
-     masked_unit_attention=[False, False])
-case("vitpose_backbone", VIT, images, "VitPoseBackbone", **SQUARE, num_experts=1)
-case("vilt", ENCODER, lambda model, n, t: model(input_ids=ids(8, 5), pixel_values=torch.randn(8, 3, 16, 16)),
-     "ViltModel")
-case("dinov3_vit mlcd_vision_model", VIT, images, hidden_size=32)
-case("sam3_vit_model", VIT, images, **WINDOWS, hidden_size=32, pretrain_image_size=16)
-case("granite_docling_vision", VIT, images, scale_factor=2, use_fine_route=False, deepstack_visual_indexes=[0])
-case("glm_ocr_vision glm5_next_vision cohere_compass_vision", VIT, patches, **QWEN_VIT)
-case("mgp-str", VIT, images, "MgpstrForSceneTextRecognition", image_size=[16, 16], max_token_length=3,
-     num_character_labels=9, num_bpe_labels=9, num_wordpiece_labels=9)
-case("seggpt", VIT, lambda model, *_: model(*torch.randn(3, 9, 3, 16, 16)), "SegGptModel", image_size=[32, 16],
-     merge_index=0, intermediate_hidden_state_indices=[0, 1, 2], decoder_hidden_size=8, mlp_dim=48)
-case("yolos", VIT, images, "YolosModel", image_size=[16, 16])
-case("internvl_vision", VIT, images, **SQUARE)
-case("vitdet", VIT, images, "VitDetBackbone")
-
-
-def backbone(model, n, t):
-    channels = model.config.backbone_config.num_channels
-    model.backbone(torch.randn(25, channels, 16, 16))
-
-
+case("vjepa2", encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"), film_without_places,
+     pred_hidden_size=12, pred_num_attention_heads=2, pred_num_hidden_layers=2)
+case("swin donut-swin swinv2", STAGES, **TWO_STAGES)
+case("segformer glpn pvt", STAGES, num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16],
+     num_attention_heads=[2, 4], sr_ratios=[1, 1], sequence_reduction_ratios=[1, 1])
+case("hiera", STAGES, embed_dim=8, depths=[1, 2], num_heads=[2, 4], image_size=[16, 16], patch_size=[3, 3],
+     patch_stride=[2, 2], patch_padding=[1, 1], num_query_pool=0, masked_unit_attention=[False, False])
 # What sees depth and poses and so on with another model.
-DINO = part("dinov2", out_features=["stage1", "stage2", "stage3"], reshape_hidden_states=False)
-for kind, name in ("depth_anything", "DepthAnything"), ("prompt_depth_anything", "PromptDepthAnything"):
-    case(kind, BACKBONE, backbone, f"{name}ForDepthEstimation", backbone_config=DINO, reassemble_hidden_size=24,
-         neck_hidden_sizes=[8] * 3, reassemble_factors=[2, 1, 1], fusion_hidden_size=8, head_hidden_size=8)
-case("zoedepth", BACKBONE, backbone, "ZoeDepthForDepthEstimation", backbone_config=DINO | dict(model_type="beit"),
-     neck_hidden_sizes=[8] * 3)
-case("vitpose", BACKBONE, backbone, "VitPoseForPoseEstimation",
-     backbone_config=part("vitpose_backbone", **SQUARE, num_experts=1, out_features=["stage3"]))
-case("upernet", {f"backbone.stage {i}": (False, [0]) for i in range(4)}, backbone, "UperNetForSemanticSegmentation",
-     backbone_config=SWIN, hidden_size=8, auxiliary_in_channels=48, auxiliary_channels=8, pool_scales=[1, 2])
-case("vitmatte", BACKBONE, backbone, "VitMatteForImageMatting",
-     backbone_config=part("vitdet", num_channels=4, out_features=["stage3"]), convstream_hidden_sizes=[8] * 3,
-     fusion_hidden_sizes=[8] * 4, hidden_size=24)
-case("sam", EYE, images, "SamModel", vision_config=SAM_VIT,
-     prompt_encoder_config=dict(hidden_size=16, patch_size=4, mask_input_channels=4),
-     mask_decoder_config=dict(hidden_size=16, num_attention_heads=2, mlp_dim=24))
-case("sam_hq", EYE, lambda model, *_: images(model.vision_encoder), "SamHQModel", vision_config=SAM_VIT,
-     mask_decoder_config=dict(vit_dim=24))
+case("depth_anything prompt_depth_anything zoedepth", BACKBONE)
+case("vitpose", BACKBONE, model="VitPoseForPoseEstimation", backbone_config=dict(num_experts=1))
+case("upernet", {f"backbone.stage {i}": (False, [0]) for i in range(4)}, BIG, backbone_config=SWIN)
+case("vitmatte", BACKBONE, dict(pixel_values=noise(25, 4, 16, 16)), "VitMatteForImageMatting",
+     backbone_config=dict(num_channels=4), fusion_hidden_sizes=[8] * 4)
+case("sam sam_hq", EYE)
 # One head: for several, see test_layouts.py. What the model multiplies first, and does not use, is of tokens by heads.
-case("sam2", encoder(0, name="vision.stage 0") | encoder(1, 2, name="vision.stage 1"),
-     lambda model, *_: images(model.vision_encoder, size=32), "Sam2Model", vision_config=part(
-         "sam2_vision_model", backbone_config=part(
-             "sam2_hiera_det_model", hidden_size=8, image_size=[32, 32], blocks_per_stage=[1, 2],
-             embed_dim_per_stage=[8, 16], num_attention_heads_per_stage=[1, 1], window_size_per_stage=[8, 8],
-             num_query_pool_stages=0, global_attention_blocks=[0, 1, 2]),
-         backbone_channel_list=[16, 8], backbone_feature_sizes=[[8, 8], [8, 8]], fpn_hidden_size=8,
-         fpn_top_down_levels=[1], num_feature_levels=2))
-ONE_LAYER = dict(hidden_size=16, num_layers=1, num_attention_heads=2, intermediate_size=16)
-case("sam3", EYE | TEXT, of("text_encoder", "vision_encoder", images), "Sam3Model",
-     vision_config=dict(fpn_hidden_size=16, backbone_config=part("sam3_vit_model", **WINDOWS, hidden_size=32,
-                                                                 pretrain_image_size=16)),
-     text_config=part("clip_text_model"), geometry_encoder_config=dict(ONE_LAYER, roi_size=2),
-     detr_encoder_config=ONE_LAYER, detr_decoder_config=ONE_LAYER, mask_decoder_config=ONE_LAYER)
+case("sam2", encoder(0, name="vision.stage 0") | encoder(1, 2, name="vision.stage 1"), BIG, vision_config=dict(
+    backbone_config=part("sam2_hiera_det_model", hidden_size=8, blocks_per_stage=[1, 2], embed_dim_per_stage=[8, 16],
+                         num_attention_heads_per_stage=[1, 1], num_query_pool_stages=0)))
+case("sam3", EYE | TEXT, vision_config=dict(backbone_config=part("sam3_vit_model", hidden_size=32, window_size=0)))
 # Sound.
-case("audio-spectrogram-transformer", VIT, lambda model, *_: model(torch.randn(12, 16, 16)), max_length=16,
-     num_mel_bins=16)
-case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav2vec2-conformer wav2vec2-bert", ENCODER,
-     waves)
-case("wav2vec2-bert", ENCODER | encoder(0, name="adapter"), waves, add_adapter=True, num_adapter_layers=1,
-     adapter_kernel_size=1, adapter_stride=1)
-case("parakeet_encoder", ENCODER, frames, "ParakeetEncoder")
-case("parakeet_ctc", encoder(0, 1, name="encoder"), frames, "ParakeetForCTC")
-for name in "TDT", "RNNT":
-    case(f"parakeet_{name.lower()}", encoder(0, 1, name="encoder"), lambda model, *_: frames(model.encoder),
-         f"ParakeetFor{name}", decoder_hidden_size=16, blank_token_id=1)
+case("audio-spectrogram-transformer", VIT, dict(input_values=noise(12, 16, 16)), max_length=16, num_mel_bins=16)
+case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav2vec2-conformer wav2vec2-bert", ENCODER)
+case("wav2vec2-bert", ENCODER | encoder(0, name="adapter"), add_adapter=True)
+case("parakeet_encoder", VIT)
+case("parakeet_ctc parakeet_tdt parakeet_rnnt", encoder(0, 1, 2, name="encoder"))
 case("bark", decoder(0, 1, name="semantic") | decoder(0, 1, name="coarse_acoustics")
      | encoder(0, 1, name="fine_acoustics"), lambda model, n, t: (
-         text(model.semantic, n, t), text(model.coarse_acoustics, n, t),
-         model.fine_acoustics(1, ids(n, 3 * t).view(n, t, 3))), "BarkModel",
-     fine_acoustics_config=dict(n_codes_total=3, n_codes_given=1), codec_config=ENCODEC)
+         model.semantic(ids(n, t)), model.coarse_acoustics(ids(n, t)),
+         model.fine_acoustics(1, ids(n, 3 * t).view(n, t, 3))),
+     fine_acoustics_config=dict(n_codes_total=3))
 for kind, name in ("musicgen", "Musicgen"), ("musicgen_melody", "MusicgenMelody"):
-    case(kind, encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"),
-         of("text_encoder", "decoder", lambda model: model(input_ids=ids(18, 4))), f"{name}ForConditionalGeneration",
-         text_encoder=part("t5"), audio_encoder=ENCODEC, decoder=dict(num_attention_heads=2))
-    case(f"{kind}_decoder", DECODER, lambda model, n, t: model(input_ids=ids(2 * n, t)), f"{name}ForCausalLM")
+    case(kind, encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), None,
+         f"{name}ForConditionalGeneration", decoder=dict(num_attention_heads=2))
+    case(f"{kind}_decoder", DECODER, model=f"{name}ForCausalLM")
 
 
 def forecast(model, n, t):
     for name, weight in model.named_parameters():
         if name.endswith("self_attn.scaling"):  # of each dimension of the queries, as in a norm
             weight.data.zero_()
-    model.decoder(torch.randn(9, 64), torch.zeros(9, 64, dtype=torch.long), torch.zeros(9, 1, dtype=torch.long))
+    model.decoder(noise(9, 64), torch.zeros(9, 64, dtype=torch.long), torch.zeros(9, 1, dtype=torch.long))
 
 
-case("timesfm", DECODER, forecast, "TimesFmModelForPrediction", context_length=64, patch_length=4)
-case("patchtst", ENCODER, lambda model, *_: model(torch.randn(9, 32, 3)), "PatchTSTForPrediction", context_length=32,
-     patch_length=4, patch_stride=4, num_input_channels=3)
+case("timesfm", DECODER, forecast, "TimesFmModelForPrediction", patch_length=4)
+case("patchtst", ENCODER, dict(past_values=noise(9, 32, 3)), patch_length=4, num_input_channels=3)
 # Speech in codes. Those of Mimi are made and read by layers that are not scored.
-MIMI = part("mimi", hidden_size=16, num_filters=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
-            head_dim=8, intermediate_size=16, upsampling_ratios=[2], codebook_dim=8,
-            vector_quantization_hidden_dimension=8, codebook_size=16, num_quantizers=4, num_semantic_quantizers=1,
-            upsample_groups=16, sampling_rate=50)
-CODES = dict(num_key_value_heads=4, head_dim=8)
-case("kyutai_speech_to_text", DECODER, lambda model, n, t: embeddings(model.model, n, t), **CODES,
-     codebook_vocab_size=20, audio_pad_token_id=0, codec_config=MIMI)
-case("moshi", DECODER, lambda model, n, t: text(model.decoder, n, t), "MoshiForConditionalGeneration", **CODES,
-     depth_decoder_config=dict(CODES, input_size=32), audio_encoder_config=MIMI)
-case("csm", decoder(0, 1, name="depth_decoder") | TEXT, lambda model, n, t: (
-    embeddings(model.backbone_model, n, t), text(model.depth_decoder.model, n, t + 1)), **CODES,
-    depth_decoder_config=dict(CODES, num_codebooks=33, backbone_hidden_size=32), codec_config=MIMI)
-case("cohere_asr", encoder(0, 1, name="encoder") | TEXT,
-     lambda model, n, t: model(torch.randn(9, 40, 8), decoder_input_ids=ids(9, 8)), **CODES,
-     encoder_config=part("parakeet_encoder"))
+case("kyutai_speech_to_text", DECODER, EMBEDDED, codebook_vocab_size=20, audio_pad_token_id=0)
+case("moshi", DECODER, model="MoshiForConditionalGeneration")
+case("csm", decoder(0, 1, name="depth_decoder") | TEXT, EMBEDDED,
+     depth_decoder_config=dict(backbone_hidden_size=32))
+case("cohere_asr", encoder(0, 1, 2, name="encoder") | TEXT,
+     dict(encoder_hidden_states=states(24)))
 # Models made of others: text and images.
-
-
-def llava(types, text_kind, vision, run=LLAVA, stacks=EYE | TEXT, **more):
-    case(types, stacks, run, text_config=part(text_kind), vision_config=vision, **more)
-
-
-llava("llava llava_next vipllava llava_next_video", "llama", part("clip_vision_model"))
-llava("aria", "aria_text", part("idefics3_vision"))
-llava("llava_onevision", "qwen2", SIGLIP)
-llava("gemma3 shieldgemma2", "gemma3_text", SIGLIP)
-llava("deepseek_vl", "llama", SIGLIP, of(LLM, "model.vision_model", images))
-llava("got_ocr2", "qwen2", dict(WINDOWS, mlp_dim=48, output_channels=16))
-llava("janus", "llama", {}, of(LLM, "model.vision_model", images),
-      vq_config=dict(VQ, latent_channels=32, projection_dim=32))
-llava("ovis2", "qwen2", dict(vocab_size=64, num_visual_indicator_tokens=5))
-llava("granite_docling", "granite_docling_text", dict(
-    hidden_size=32, out_hidden_size=32, scale_factor=2, use_fine_route=False, deepstack_visual_indexes=[0]), IDEFICS)
-PIXTRAL = part("pixtral", head_dim=6)
-llava("lighton_ocr", "qwen3", PIXTRAL,
-      of(LLM, "model.vision_encoder", lambda model: images(model, image_sizes=[(16, 16)] * 25)))
-llava("mistral3", "mistral", PIXTRAL, of(LLM, VISION, lambda model: images(model, image_sizes=[(16, 16)] * 25)))
-llava("hyperclovax_vision_v2", "hyperclovax", part("qwen2_5_vl_vision", **QWEN_VIT),
-      of(LLM, "model.vision_model", patches))
-llava("deepseek_vl_hybrid", "llama", SIGLIP,
-      of(LLM, "model.vision_model", images, "model.high_res_vision_model", images),
-      EYE | TEXT | encoder(0, 1, 2, name="high_res_vision"), high_res_vision_config=part("sam_vision_model", **SAM_VIT))
-llava("video_llama_3", "qwen2", BIG_VIT, of(LLM, "model.vision_model", lambda model: model(
-    torch.randn(64, 48), torch.tensor([[1, 8, 8]]), torch.tensor([1]))))
-llava("video_llava", "llama", part("clip_vision_model"),
-      of(LLM, "model.image_tower", images, "model.video_tower", images),
-      encoder(0, 1, 2, name="image") | encoder(0, 1, 2, name="video") | TEXT)
-llava("cohere2_vision aya_vision", "cohere2", SIGLIP, alignment_intermediate_size=16)
-llava("paligemma", "gemma", SIGLIP, stacks=EYE | {"text": (None, [0, 1])})
-llava("internvl", "qwen2", SQUARE)
-llava("idefics2", "mistral", {}, IDEFICS,
-      perceiver_config=dict(resampler_n_heads=2, resampler_head_dim=8, num_key_value_heads=1))
-llava("idefics3 smolvlm", "llama", {}, IDEFICS)
-llava("lfm2_vl", "lfm2", part("siglip2_vision_model", num_patches=4), of(LLM, VISION, four_patches))
-llava("granite4_vision", "granite4_vision_text", dict(SIGLIP, hidden_size=64), deepstack_layer_map=[[1, 0]],
-      downsample_rate="1/2")
-llava("exaone4_5", "exaone4", dict(QWEN_VIT, num_key_value_heads=2), QWEN_VL)
+case("llava llava_next vipllava llava_next_video aria llava_onevision gemma3 shieldgemma2 deepseek_vl got_ocr2 "
+     "lighton_ocr mistral3 hyperclovax_vision_v2 cohere2_vision aya_vision idefics3 smolvlm qwen2_vl "
+     "qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe glm_ocr glm46v glmga kosmos-2 clip clipseg metaclip_2 owlvit "
+     "owlv2 git janus lfm2_vl ovis2 internvl idefics2 hunyuan_vl", EYE | TEXT)
+case("kosmos-2.5", EYE | TEXT, vision_config=dict(head_dim=8))
+case("pix2struct", EYE | TEXT, text_config=dict(d_kv=8), vision_config=dict(d_kv=8))
+case("video_llama_3", EYE | TEXT, vision_config=dict(hidden_size=32, patch_size=4))
+case("chinese_clip altclip siglip siglip2 vision-text-dual-encoder", EYE | TEXT_ENCODER)
+case("granite_docling", EYE | TEXT, vision_config=dict(out_hidden_size=32, scale_factor=2))
+case("deepseek_vl_hybrid", EYE | TEXT | encoder(0, 1, 2, name="high_res_vision"))
+case("video_llava", encoder(0, 1, 2, name="image") | encoder(0, 1, 2, name="video") | TEXT)
+case("paligemma", EYE | {"text": (None, [0, 1])})
+case("granite4_vision", EYE | TEXT, vision_config=dict(hidden_size=64), deepstack_layer_map=[[1, 0]],
+     downsample_rate="1/2")
+case("exaone4_5", EYE | TEXT, vision_config=dict(num_key_value_heads=2))
 case("idefics", EYE | TEXT, lambda model, n, t: model(
-    input_ids=ids(n, t), pixel_values=torch.randn(n, 1, 3, 16, 16), image_attention_mask=torch.ones(n, t, 1)),
-    vision_config=dict(embed_dim=24), use_resampler=True, perceiver_config=dict(
-        resampler_n_latents=2, resampler_depth=1, resampler_n_heads=2, resampler_head_dim=8))
+    input_ids=ids(n, t), pixel_values=noise(n, 1, 3, 16, 16), image_attention_mask=torch.ones(n, t, 1)),
+    vision_config=dict(embed_dim=24), use_resampler=True, perceiver_config=dict(resampler_depth=1))
 # The windows are as large as the image, so that its patches stay in their order.
 case("florence2", EYE_STAGES | encoder(0, 1, name="text.encoder") | decoder(0, 1, 2, name="text.decoder"),
-     lambda model, n, t: (model.model.vision_tower(torch.randn(9, 3, 16, 16)),
-                          seq2seq(model.model.language_model, n, t)),
-     text_config=part("bart"), vision_config=dict(
-         depths=[1, 2], embed_dim=[8, 16], num_heads=[2, 4], num_groups=[2, 4], window_size=8, projection_dim=32,
-         patch_size=[3, 3], patch_stride=[2, 1], patch_padding=[1, 1], patch_prenorm=[False, True]))
-case("kosmos-2", EYE | TEXT, CLIP, latent_query_num=2)
-FLAT = dict(hidden_size=24, num_hidden_layers=3, patch_embed_hidden_size=24)
-case("kosmos-2.5", EYE | TEXT, of("text_model", "vision_model", flat_patches), latent_query_num=2,
-     vision_config=dict(FLAT, head_dim=8))
-case("pix2struct", EYE | TEXT, of("decoder", "encoder", flat_patches), text_config=dict(d_kv=8),
-     vision_config=dict(FLAT, d_kv=8, seq_len=16))
+     dict(hidden_states=noise(9, 3, 16, 16)), vision_config=dict(
+         depths=[1, 2], embed_dim=[8, 16], num_heads=[2, 4], num_groups=[2, 4], window_size=8, patch_size=[3, 3],
+         patch_stride=[2, 1], patch_padding=[1, 1]))
 case("flava", encoder(0, 1, 2, name="image") | encoder(0, 1, name="multimodal") | TEXT_ENCODER,
-     lambda model, n, t: (images(model.image_model), model.multimodal_model(torch.randn(n, t, 32)),
-                          text(model.text_model, n, t)), "FlavaModel")
-case("qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe glm_ocr", EYE | TEXT, QWEN_VL, text_config=MROPE,
-     vision_config=QWEN_VIT)
-case("glm46v glmga", EYE | TEXT, QWEN_VL, text_config=part("glm4v_text", **MROPE),
-     vision_config=part("glm4v_vision", **QWEN_VIT))
-case("ernie4_5_vl_moe", EYE | TEXT, of(LLM, VISION, patches), vision_config=QWEN_VIT, text_config=dict(
-    MROPE, rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[3, 3, 2]), moe_num_experts=4,
-    moe_k=2, moe_num_shared_experts=1, moe_intermediate_size=[16, 16]))
-case("paddleocr_vl", EYE | TEXT, of(LLM, "model.visual", lambda model: model(
-    torch.randn(1, 64, 3, 4, 4), cu_seqlens=torch.tensor([0, 64]), grid_thw=torch.tensor([[1, 8, 8]]))),
-    text_config=MROPE, vision_config=BIG_VIT)
-case("hunyuan_vl", EYE | TEXT, of(LLM, VISION, patches), text_config=MROPE, vision_config=dict(
-    patch_size=4, text_hidden_size=64, max_image_size=32))
-case("qwen3_5 qwen3_5_moe", EYE | decoder(1, 3, name="text"), QWEN_VL, text_config=HYBRID | MROPE,
-     vision_config=QWEN_VIT)
-case("minicpmv4_6", EYE | decoder(1, 3, name="text"), of(LLM, VISION, lambda model: model(
-    torch.randn(1, 3, 8, 8 * 64), target_sizes=torch.tensor([[8, 8]]))),
-    text_config=part("qwen3_5_text", **HYBRID | MROPE), vision_config=dict(insert_layer_id=1))
-case("molmo2", EYE | TEXT, of(LLM, VISION, lambda model: model(torch.randn(25, 4, 192))),
+     dict(hidden_states=noise(35, 2, 32)))
+case("ernie4_5_vl_moe", EYE | TEXT, text_config=dict(
+    rope_parameters=dict(mrope_section=[3, 3, 2]), moe_k=2, moe_intermediate_size=[16, 16]))
+case("paddleocr_vl", EYE | TEXT, dict(pixel_values=noise(1, 64, 3, 4, 4)),
+     text_config=dict(rope_parameters=MULTIMODAL_ROPE))
+case("qwen3_5 qwen3_5_moe", EYE | decoder(1, 3, name="text"), text_config=HYBRID)
+case("minicpmv4_6", EYE | decoder(1, 3, name="text"),
+     dict(pixel_values=noise(1, 3, 8, 8 * 64), target_sizes=torch.tensor([[8, 8]])),
+     text_config=HYBRID)
+case("molmo2", EYE | TEXT, dict(pixel_values=noise(25, 4, 192)),
      vision_config=dict(image_size=[16, 16], num_position_embeddings=4),
-     adapter_config=dict(IMAGES, text_hidden_size=32, vision_feature_layer=[2, 1]))
-case("fuyu", TEXT, text_config=part("persimmon"))
+     adapter_config=dict(IMAGES, vision_feature_layer=[2, 1]))
+case("fuyu vibevoice_asr", TEXT)
 case("embedding_gemma2", TEXT_ENCODER)
-case("gemma4", EYE | decoder(0, 1, 2, 3, name="text"), of(LLM, VISION, placed_patches), audio_config=None,
-     text_config=dict(GEMMA, global_head_dim=24), vision_config=(GEMMA4_VIT := dict(
-         BIG_VIT, num_hidden_layers=3, head_dim=8, num_key_value_heads=4, position_embedding_size=64,
-         pooling_kernel_size=1, use_clipped_linears=True)))
-case("gemma4_unified", decoder(0, 1, 2, 3, name="text"), audio_config=dict(audio_embed_dim=16),
-     vision_config=dict(mm_embed_dim=32, output_proj_dims=32), text_config=dict(
-         GEMMA, global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True))
-case("diffusion_gemma", EYE | {"text": (None, [0, 1, 2, 3])},
-     of("model.encoder.language_model", "model.encoder.vision_tower", placed_patches),
-     text_config=dict(GEMMA, global_head_dim=24, num_experts=2, top_k_experts=1),
-     vision_config=part("gemma4_vision", **GEMMA4_VIT))
-case("kimi_k25", EYE | TEXT, of(LLM, VISION, lambda model: model(torch.randn(64, 3, 4, 4), torch.tensor([[1, 8, 8]]))),
-     text_config=part("deepseek_v3", **MLA),
-     vision_config=dict(BIG_VIT, pos_emb_height=4, pos_emb_width=4, pos_emb_time=1))
-case("mllama", EYE | encoder(0, name="vision.global") | decoder(0, 2, name="text"),
-     of(LLM, "model.vision_model", lambda model: model(
-         torch.randn(9, 1, 1, 3, 16, 16), torch.ones(9, 1, dtype=torch.long), torch.ones(9, 1, 1))),
-     text_config=dict(num_hidden_layers=3, cross_attention_layers=[1]), vision_config=dict(
-         num_global_layers=1, vision_output_dim=96, max_num_tiles=1, supported_aspect_ratios=[[1, 1]],
-         intermediate_layers_indices=[0, 1, 2]))
-case("llama4", EYE | TEXT, of("language_model", "vision_model", images), vision_config=dict(
-    hidden_size=32, intermediate_size=128, vision_output_dim=24, projector_input_dim=24, projector_output_dim=24,
-    pixel_shuffle_ratio=0.5))
-case("clip clipseg metaclip_2 owlvit owlv2", EYE | TEXT, CLIP)
-case("chinese_clip altclip siglip", EYE | TEXT_ENCODER, CLIP)
-case("siglip2", EYE | TEXT_ENCODER, of("text_model", "vision_model", four_patches), vision_config=dict(num_patches=4))
-case("aimv2", EYE | TEXT, lambda model, n, t: (
-    images(model.vision_model), model.text_model(input_ids=ids(n, t), attention_mask=torch.ones(n, t))))
-case("groupvit", EYE_STAGES | TEXT, CLIP, vision_config=dict(
-    depths=[1, 2], num_group_tokens=[2, 0], num_output_groups=[2, 2]))
-case("xclip", encoder(0, 1, 2, name="vision.space") | encoder(0, 1, 2, name="vision.time") | TEXT,
-     of("text_model", "vision_model", lambda model: model(torch.randn(60, 3, 16, 16))), prompt_num_attention_heads=2,
-     vision_config=dict(num_frames=2, mit_hidden_size=24, mit_intermediate_size=24, mit_num_hidden_layers=1,
-                        mit_num_attention_heads=2))
-case("align", TEXT_ENCODER, lambda model, n, t: text(model.text_model, n, t),
-     vision_config=dict(image_size=32, width_coefficient=0.1, depth_coefficient=0.1))
-case("blip", EYE | TEXT, of("text_decoder", "vision_model", images), "BlipForConditionalGeneration")
-case("blip", EYE | TEXT_ENCODER, CLIP, "BlipModel")
+GEMMA4_VIT = part("gemma4_vision", num_hidden_layers=3, num_key_value_heads=4, patch_size=4, pooling_kernel_size=1,
+                  use_clipped_linears=True)
+case("gemma4", EYE | decoder(0, 1, 2, 3, name="text"), audio_config=None, text_config=dict(GEMMA, global_head_dim=24),
+     vision_config=GEMMA4_VIT)
+case("gemma4_unified", decoder(0, 1, 2, 3, name="text"), text_config=dict(
+    GEMMA, global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True))
+case("diffusion_gemma", EYE | {"text": (None, [0, 1, 2, 3])}, vision_config=GEMMA4_VIT,
+     text_config=dict(GEMMA, global_head_dim=24, num_experts=2, top_k_experts=1))
+case("kimi_k25", EYE | TEXT, dict(pixel_values=noise(64, 3, 4, 4)),
+     vision_config=dict(hidden_size=32, patch_size=4))
+case("mllama", EYE | encoder(0, name="vision.global") | decoder(0, 2, name="text"), dict(
+    pixel_values=noise(9, 1, 1, 3, 16, 16), aspect_ratio_ids=torch.ones(9, 1, dtype=torch.long),
+    aspect_ratio_mask=torch.ones(9, 1, 1)),
+    text_config=dict(num_hidden_layers=3, cross_attention_layers=[1]), vision_config=dict(
+        num_global_layers=1, max_num_tiles=1, supported_aspect_ratios=[[1, 1]],
+        intermediate_layers_indices=[0, 1, 2]))
+case("llama4", EYE | TEXT, vision_config=dict(
+    hidden_size=32, intermediate_size=128, projector_input_dim=24, projector_output_dim=24))
+case("aimv2", EYE | TEXT, dict(attention_mask=torch.ones))
+case("groupvit", EYE_STAGES | TEXT, dict(pixel_values=noise(25, 3, 16, 16)), vision_config=dict(
+    depths=[1, 2], num_group_tokens=[2, 0]))
+case("xclip", encoder(0, 1, 2, name="vision.space") | encoder(0, 1, 2, name="vision.time") | TEXT)
+case("align", TEXT_ENCODER, vision_config=dict(width_coefficient=0.1, depth_coefficient=0.1))
+case("blip", EYE | TEXT, dict(is_decoder=True))
+case("blip", EYE | TEXT_ENCODER, model="BlipModel")
 case("blip", EYE | encoder(0, 1, name="text.encoder") | decoder(0, 1, name="text.decoder"), lambda model, n, t: (
-    images(model.vision_model), text(model.text_encoder, n, t), text(model.text_decoder, n, t)),
+    model.vision_model(noise(25, 3, 16, 16)), model.text_encoder(ids(n, t)), model.text_decoder(ids(n, t))),
     "BlipForQuestionAnswering")
-case("git", EYE | TEXT, of("", "git.image_encoder", images), "GitForCausalLM")
-case("blip-2", EYE | TEXT | encoder(0, 1, name="qformer"),
-     of("language_model", "vision_model", images, "qformer", qformer), text_config=part("opt"))
+case("blip-2", EYE | TEXT | encoder(0, 1, name="qformer"))
 case("instructblip instructblipvideo", EYE | encoder(0, 1, name="qformer") | encoder(0, 1, name="text.encoder")
-     | decoder(0, 1, 2, name="text.decoder"), lambda model, n, t: (
-         images(model.vision_model), seq2seq(model.language_model, n, t), model.qformer(
-             ids(12, 1), query_embeds=torch.randn(12, 3, 32), encoder_hidden_states=torch.randn(12, 3, 24))),
-     text_config=part("t5"))
+     | decoder(0, 1, 2, name="text.decoder"), text_config=part("t5"))
 
 
 def bridgetower(model, n, t):
@@ -656,88 +464,52 @@ def bridgetower(model, n, t):
             # It multiplies queries and keys where a probe sees it only if it returns their weights.
             module.forward = lambda *args, forward=module.forward, **kwargs: forward(
                 *args, **(kwargs | {"need_weights": True}))
-    text(model.text_model, n, t)
-    model.vision_model(torch.randn(35, 3, 16, 16))
+    model.text_model(ids(n, t))
+    model.vision_model(noise(35, 3, 16, 16))
 
 
-case("bridgetower", EYE | TEXT_ENCODER, bridgetower, "BridgeTowerModel", vision_config=dict(hidden_size=128))
+case("bridgetower", EYE | TEXT_ENCODER, bridgetower, vision_config=dict(hidden_size=128))
 # What retrieves pages by the states of another model.
-case("colpali", EYE | {"text": (None, [0, 1])}, of("vlm.language_model", "vlm.vision_tower", images),
-     "ColPaliForRetrieval", vlm_config=part("paligemma", text_config=part("gemma"), vision_config=SIGLIP))
-case("colqwen2", EYE | TEXT, of("vlm.language_model", "vlm.visual", patches), "ColQwen2ForRetrieval",
-     vlm_config=part("qwen2_vl", text_config=MROPE, vision_config=QWEN_VIT))
-case("colmodernvbert", EYE | TEXT_ENCODER, of("vlm.text_model", "vlm.vision_model", images),
-     "ColModernVBertForRetrieval",
-     vlm_config=part("modernvbert", text_config=part("modernbert"), vision_config=SIGLIP))
+case("colpali", EYE | {"text": (None, [0, 1])})
+case("colqwen2", EYE | TEXT)
+case("colmodernvbert", EYE | TEXT_ENCODER)
 # Text, and sound or all three.
-EXTENDED = "model.embed_tokens_extend"
-case("phi4_multimodal", EYE | TEXT | encoder(0, 1, name="audio"), lambda model, n, t: (
-    text(model, n, t), images(model.get_submodule(f"{EXTENDED}.image_embed.img_processor")),
-    model.get_submodule(f"{EXTENDED}.audio_embed.encoder")(torch.randn(4, 80, 8), None)),
-    vision_config=dict(crop_size=16), audio_config=dict(
-        num_blocks=2, input_size=8, nemo_conv_channels=8, ext_pw_out_channel=32, depthwise_separable_out_channel=32))
-TOKENIZER = part("vibevoice_acoustic_tokenizer_encoder", hidden_size=16, num_filters=2, downsampling_ratios=[2, 2],
-                 depths=[1, 1, 1])
-case("vibevoice_asr", TEXT, lambda model, n, t: text(model.model.language_model, n, t), text_config=part("qwen2"),
-     acoustic_tokenizer_encoder_config=TOKENIZER, semantic_tokenizer_encoder_config=TOKENIZER)
-case("qwen2_audio", AUDIO | TEXT, hears(lambda model: model(torch.randn(9, 8, 8))), text_config=part("qwen2"),
-     audio_config=WHISPER)
-case("audioflamingo3 musicflamingo", AUDIO | TEXT, hears(lambda model: model(torch.randn(9, 8, 8), torch.ones(9, 8))),
-     text_config=part("qwen2"), audio_config=dict(WHISPER, model_type="audioflamingo3_encoder"))
-OMNI_AUDIO = dict(d_model=24, encoder_layers=3, max_source_positions=64, output_dim=64, downsample_hidden_size=8)
-case("qwen3_asr", AUDIO | TEXT, hears(lambda model: model(torch.randn(1, 8, 400), torch.ones(1, 400))),
-     text_config=part("qwen3"), audio_config=part("qwen3_asr_encoder", **OMNI_AUDIO, n_window=50))
-case("glmasr", encoder(0, 1, name="audio") | TEXT, hears(lambda model: model(torch.randn(9, 8, 32))),
-     text_config=part("llama"), audio_config=part("glmasr_encoder"))
+case("phi4_multimodal", EYE | TEXT | encoder(0, 1, name="audio"), dict(hidden_states=noise(4, 80, 8), mask=None),
+     audio_config=dict(num_blocks=2, input_size=8, ext_pw_out_channel=32, depthwise_separable_out_channel=32))
+case("qwen2_audio audioflamingo3 musicflamingo", AUDIO | TEXT)
+case("glmasr", AUDIO | TEXT, audio_config=dict(num_key_value_heads=2))
+case("voxtral", AUDIO | TEXT, audio_config=dict(hidden_size=24, num_hidden_layers=3))
 case("voxtral_realtime", decoder(0, 1, name="audio") | TEXT, lambda model, n, t: (
-    model.model.language_model(ids(n, t), t_cond=torch.randn(n, 1, 32)),
-    model.model.audio_tower(torch.randn(9, 8, 32))), text_config=part("voxtral_realtime_text"),
-    audio_config=part("voxtral_realtime_encoder"))
-case("voxtral", AUDIO | TEXT, hears(lambda model: model(torch.randn(9, 8, 8))), text_config=part("llama"),
-     audio_config=part("voxtral_encoder", hidden_size=24, num_hidden_layers=3, max_source_positions=4))
+    model.model.language_model(ids(n, t), t_cond=noise(n, 1, 32)), model.model.audio_tower(noise(9, 8, 32))))
+case("qwen3_asr", AUDIO | TEXT, dict(input_features=noise(1, 8, 400), input_features_mask=torch.ones(1, 400)))
 case("granite_speech", encoder(0, 1, name="encoder") | encoder(0, 1, name="projector") | TEXT,
-     of(LLM, "model.encoder", lambda model: model(torch.randn(2, 50, 8)), "model.projector.qformer", qformer),
-     text_config=part("granite"), projector_config=part("blip_2_qformer"), window_size=4, downsample_rate=2,
-     encoder_config=dict(input_dim=8, hidden_dim=32, dim_head=8, context_size=50, max_pos_emb=64, output_dim=5))
-
-
-def omni(length, **more):
-    """Text, an image, and a sound of that many frames."""
-    return of(LLM, "model.visual", patches, "model.audio_tower", lambda model: model(
-        torch.randn(8, length), feature_lens=torch.tensor([length]), **more))
-
-
-case("qwen2_5_omni_thinker", EYE | TEXT | AUDIO, omni(80, aftercnn_lens=torch.tensor([40])), text_config=MROPE,
-     vision_config=QWEN_VIT, audio_config=OMNI_AUDIO | dict(n_window=40))
-case("qwen3_omni_moe_thinker", EYE | TEXT | AUDIO, omni(400), text_config=MROPE, vision_config=QWEN_VIT,
-     audio_config=OMNI_AUDIO | dict(n_window=50, n_window_infer=400))
-case("qwen2_5_omni_talker", DECODER, of("model"), "Qwen2_5OmniTalkerForConditionalGeneration", **MROPE,
-     embedding_size=64)
-case("qwen3_omni_moe_talker_text", DECODER, embeddings, "Qwen3OmniMoeTalkerModel", **MROPE,
+     dict(hidden_states=noise(2, 50, 8)), encoder_config=dict(input_dim=8, hidden_dim=32, dim_head=8, context_size=50))
+for kind, length in ("qwen2_5_omni_thinker", 80), ("qwen3_omni_moe_thinker", 400):
+    case(kind, EYE | TEXT | AUDIO, dict(input_features=noise(8, length), feature_lens=torch.tensor([length])),
+         audio_config=dict(max_source_positions=64, n_window_infer=400))
+case("qwen2_5_omni_talker", DECODER, None, "Qwen2_5OmniTalkerForConditionalGeneration", embedding_size=32)
+case("qwen3_omni_moe_talker_text", DECODER, EMBEDDED, "Qwen3OmniMoeTalkerModel",
      shared_expert_intermediate_size=16)
-case("qwen3_omni_moe_talker_code_predictor", DECODER, embeddings, "Qwen3OmniMoeTalkerCodePredictorModel", **MROPE)
+case("qwen3_omni_moe_talker_code_predictor", DECODER, EMBEDDED, "Qwen3OmniMoeTalkerCodePredictorModel")
 # Of any two.
-case("encoder-decoder", encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), seq2seq, encoder=part("bert"),
-     decoder=part("bert", add_cross_attention=True, is_decoder=True))
-case("vision-encoder-decoder", encoder(0, 1, 2, name="encoder") | decoder(0, 1, name="decoder"), with_image,
-     encoder=part("vit"), decoder=part("gpt2", add_cross_attention=True, is_decoder=True))
+CROSS = dict(add_cross_attention=True, is_decoder=True)
+case("encoder-decoder", encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), decoder=CROSS)
+case("vision-encoder-decoder", encoder(0, 1, 2, name="encoder") | decoder(0, 1, name="decoder"),
+     decoder=part("gpt2", **CROSS))
 case("vision-encoder-decoder", encoder(0, name="encoder.stage 0") | encoder(0, 1, name="encoder.stage 1")
-     | decoder(0, 1, 2, name="decoder"), with_image, encoder=part("donut-swin", **TWO_STAGES),
-     decoder=part("mbart"))  # Donut
-case("speech-encoder-decoder", BOTH, lambda model, *_: model(torch.randn(4, 400), decoder_input_ids=ids(4, 9)),
-     encoder=part("wav2vec2"), decoder=part("mbart"))
-case("vision-text-dual-encoder", EYE | TEXT_ENCODER, CLIP, text_config=part("bert"), vision_config=part("vit"))
+     | decoder(0, 1, 2, name="decoder"), encoder=part("donut-swin", **TWO_STAGES), decoder=part("mbart"))  # Donut
+case("speech-encoder-decoder", BOTH, decoder=part("mbart"))
 case("clap", encoder(0, name="audio.stage 0") | encoder(0, 1, name="audio.stage 1") | TEXT_ENCODER,
-     of("text_model", "audio_model", lambda model: model(torch.randn(9, 1, 64, 16), is_longer=torch.zeros(9, 1))),
-     audio_config=dict(hidden_size=16, patch_embeds_hidden_size=8, depths=[1, 2], num_attention_heads=[2, 4],
-                       spec_size=32, num_mel_bins=16, window_size=2, patch_size=4, patch_stride=[4, 4]))
+     dict(input_features=noise(9, 1, 64, 16)), audio_config=dict(
+         patch_embeds_hidden_size=8, depths=[1, 2], num_attention_heads=[2, 4], num_mel_bins=16, window_size=2))
 
 
 # ---- from a case to a model, and to its files ---------------------------------------------------------------------
 
 CLASSES = [getattr(modeling_auto, f"MODEL_{name}MAPPING_NAMES") for name in (
     "FOR_IMAGE_TEXT_TO_TEXT_", "FOR_SPEECH_SEQ_2_SEQ_", "FOR_SEQ_TO_SEQ_CAUSAL_LM_", "FOR_CAUSAL_LM_", "FOR_MASKED_LM_",
-    "FOR_CTC_", "FOR_OBJECT_DETECTION_", "")]
+    "FOR_CTC_", "FOR_OBJECT_DETECTION_", "FOR_ZERO_SHOT_OBJECT_DETECTION_", "", "FOR_BACKBONE_",
+    "FOR_DEPTH_ESTIMATION_", "FOR_SEMANTIC_SEGMENTATION_", "FOR_PRETRAINING_")]
 
 
 def small_config(kind, config):
