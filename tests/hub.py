@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
         """-> status, headers and body of the answer, if there is no fault."""
         for pattern, method in ROUTES.items():
             if found := re.fullmatch(pattern, path):
-                return method(self, *[part and unquote(part) for part in found.groups()])
+                return method(self, *[unquote(part or "") for part in found.groups()])
         raise Refused(404, "")
 
     def answer(self, status: int, headers: dict, body: bytes, fault: str | int = "", extra: dict = {}):
@@ -120,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
 
     # What is asked for: each returns status, headers, body.
 
-    def find(self, name: str, revision: str | None) -> tuple[Repo, str]:
+    def find(self, name: str, revision: str) -> tuple[Repo, str]:
         """-> the repository and the commit."""
         repo = self.hub.repos.get(name)
         if repo is None:
@@ -130,31 +130,31 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(404, "RevisionNotFound")
         return repo, commit
 
-    def info(self, name: str, revision: str | None):
+    def info(self, name: str, revision: str):
         repo, commit = self.find(name, revision)
-        return in_json({"id": name, "sha": commit, "siblings": [{"rfilename": n} for n in repo.files[commit]]})
+        siblings = [{"rfilename": file} for file in repo.files[commit]]
+        return in_json({"id": name, "sha": commit, "siblings": siblings})
 
     def tree(self, name: str, revision: str, below: str):
         repo, commit = self.find(name, revision)
-        return in_json([{"type": "file", "path": n, "size": len(content), "oid": "0" * 40}
-                        for n, content in repo.files[commit].items() if n.startswith(below)])
+        files = {file: content for file, content in repo.files[commit].items() if file.startswith(below)}
+        return in_json([{"type": "file", "path": file, "size": len(content), "oid": "0" * 40}
+                        for file, content in files.items()])
 
     def refs(self, name: str):
-        repo, _ = self.find(name, None)
-        kinds = {"branches": ("heads", repo.branches), "tags": ("tags", repo.tags), "converts": ("convert", {})}
-        return in_json({kind: [{"name": ref, "ref": f"refs/{folder}/{ref}", "targetCommit": commit}
-                               for ref, commit in refs.items()] for kind, (folder, refs) in kinds.items()})
+        repo, _ = self.find(name, "main")
+        return in_json({"branches": [{"name": branch} for branch in repo.branches],
+                        "tags": [{"name": tag} for tag in repo.tags]})
 
     def search(self):
         query = dict(parse_qsl(self.path.partition("?")[2]))
         found = [name for name in self.hub.repos
-                 if query.get("search", "").lower() in name.lower() and name.startswith(query.get("author", ""))]
+                 if query["search"].lower() in name.lower() and name.startswith(query["author"])]
         first = int(query.get("cursor", 0))
-        more = {}
-        if first + 2 < len(found):
-            asked = urlencode(query | {"cursor": first + 2})
-            more["Link"] = f'<{self.hub.url}/api/models?{asked}>; rel="next"'
-        return in_json([{"id": name, "_id": name} for name in found[first : first + 2]], more)
+        following = urlencode(query | {"cursor": first + 2})
+        link = {"Link": f'<{self.hub.url}/api/models?{following}>; rel="next"'}
+        page = [{"id": name} for name in found[first : first + 2]]
+        return in_json(page, link if first + 2 < len(found) else {})
 
     def resolve(self, name: str, revision: str, file: str):
         repo, commit = self.find(name, revision)
@@ -166,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
         if file not in repo.files[commit]:
             raise Refused(404, "EntryNotFound")
         content = repo.files[commit][file]
-        size, etag = len(content), f'"{hashlib.sha1(f"{commit}{file}".encode()).hexdigest()}"'
+        size, etag = len(content), f'"{digest(commit, file)}"'
         headers = {"ETag": etag, "X-Repo-Commit": commit}
         if self.server.host == "hub" and file.endswith(WEIGHTS):
             linked = {"X-Linked-Size": size, "X-Linked-ETag": etag, "Location": self.hub.cdn_url + self.path}
@@ -185,6 +185,10 @@ ROUTES = {  # the first that matches
     f"/api/(?:models/)?{ID}(?:/revision/(.+))?": Handler.info,
     f"/{ID}/resolve/([^/]+)/(.+)": Handler.resolve,  # a "/" of a branch is quoted
 }
+
+
+def digest(*parts) -> str:
+    return hashlib.sha1(repr(parts).encode()).hexdigest()
 
 
 def in_json(content, headers: dict = {}) -> tuple[int, dict, bytes]:
@@ -223,7 +227,7 @@ class Hub:
         """A commit with these files, to which the branch points, or the tag; -> the commit."""
         repo = self.repos.setdefault(name, Repo())
         repo.gated = gated
-        commit = commit or hashlib.sha1(f"{name}{branch}{tag}{len(self.log)}{sorted(files)}".encode()).hexdigest()
+        commit = commit or digest(name, branch, tag, len(self.log), sorted(files))
         repo.files[commit] = files
         refs = repo.tags if tag else repo.branches
         refs[tag or branch] = commit
@@ -235,8 +239,11 @@ class Hub:
     def fault(self, file: str) -> tuple:
         """The next fault of a file and its headers, or ()."""
         with self.lock:
-            i = next((i for i, (name, *_) in enumerate(self.faults) if name == file), None)
-            return () if i is None else self.faults.pop(i)[1:]
+            for i, (name, *fault) in enumerate(self.faults):
+                if name == file:
+                    del self.faults[i]
+                    return fault
+        return ()
 
     def sent(self, file: str) -> int:
         return sum(request.sent for request in self.log if request.file == file)

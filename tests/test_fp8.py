@@ -49,7 +49,7 @@ def read_heads(path, config: dict, file: bytes) -> tuple[torch.Tensor, torch.Ten
 
 
 def read_llama(path, quantization: dict, **parts: torch.Tensor) -> torch.Tensor:
-    """q_proj (H D, C) of a layer whose q_proj and k_proj, of two heads, have these parts (weight, weight_scale, ...)."""
+    """q_proj (H D, C) of a layer of two heads whose q_proj and k_proj have these parts: weight, weight_scale, ..."""
     config = dict(model_type="llama", num_hidden_layers=1, num_attention_heads=2, head_dim=len(parts["weight"]) // 2,
                   quantization_config=quantization)
     state = {f"layers.0.self_attn.{x}_proj.{part}": tensor.clone() for x in "qk" for part, tensor in parts.items()}
