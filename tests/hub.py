@@ -58,6 +58,7 @@ class Refused(Exception):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or every answer waits 40 ms for the client to confirm its headers
 
     def log_message(self, *_):
         pass

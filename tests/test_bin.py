@@ -1,8 +1,6 @@
 """Files of torch.save: read by ranges of bytes, compared with torch.load of the whole file."""
 
-import argparse
 import io
-import json
 import os
 import pickle
 import struct
@@ -15,7 +13,7 @@ from huggingface_hub import constants
 
 from data.pretrained.tensors import HEAD
 from tests.hub import hub  # noqa: F401 (a fixture)
-from tests.toy import CONFIG, SHARDS, WANTED, WEIGHTS, as_bin, folder, make, read, refusal
+from tests.toy import CONFIG, WANTED, WEIGHTS, as_bin, folder, make, read, refusal
 
 BIN = "pytorch_model.bin"
 # Records that the writer of torch adds by itself, and those that only newer versions write.
@@ -73,12 +71,6 @@ def test_views_ties_and_dtypes_come_out_as_torch_loads_them(tmp_path):
     assert opened.n_params == sum(t.numel() for t in distinct)
 
 
-def test_sharded_bins_are_read(tmp_path):
-    files = {f"{i}.bin": as_bin(part) for i, part in enumerate(SHARDS.values())}
-    index = {"weight_map": {n: f"{i}.bin" for i, part in enumerate(SHARDS.values()) for n in part}}
-    read(folder(tmp_path / "toy", files | {"pytorch_model.bin.index.json": json.dumps(index).encode()}))
-
-
 def test_zips_of_more_than_four_gigabytes_are_read(tmp_path):
     """The first storage has 2^30 elements, a hole: its size, and the offsets of all others, then need 64 bits."""
     records = records_of(as_bin({"first": torch.zeros(12345), **make(n_embd=8)}))
@@ -116,15 +108,6 @@ def test_other_bins_are_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch,
     path = folder(tmp_path / "toy", {BIN: data})
     assert read(path, weights=tied).note == ""
     assert set(opened.tensors) == {*WEIGHTS, "head", "mask"} and "mask" in refusal(path, [["mask"]])
-
-
-@pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict", "net", "module"])
-def test_weights_inside_of_another_dict_are_found(tmp_path, key):
-    options = argparse.Namespace(lr=0.1, model="vit_base", betas=(0.9, 0.95))  # as MAE, DeiT and DINO save
-    saved = {key: WEIGHTS, "epoch": 3, "loss": torch.tensor(0.5), "args": options}
-    path = folder(tmp_path / "toy", {"mae.pth": as_bin(saved)})
-    for source in path, path / "mae.pth":
-        assert set(read(source).tensors) == set(WEIGHTS)
 
 
 # What would do harm, or is something else

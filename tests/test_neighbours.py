@@ -1,5 +1,6 @@
 """Checkpoints that others write: nanoGPT, nanochat, a Trainer, sentence-transformers; what is no checkpoint says so."""
 
+import argparse
 import json
 import re
 import runpy
@@ -14,7 +15,7 @@ from data.pretrained.layouts import find_stacks
 from data.pretrained.sources import CheckpointError, find_source, open_checkpoint
 from model import ModelConfig, Transformer
 from tests.hub import hub  # noqa: F401 (a fixture)
-from tests.toy import CONFIG, FILE, SINGLE, WEIGHTS, as_bin, folder, read, refusal
+from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal
 
 
 def write(root, files: dict[str, bytes]):
@@ -100,6 +101,13 @@ STEP = {"model.safetensors": FILE, "optimizer.bin": b"", "random_states_0.pkl": 
 ACCELERATE = {"config.json": CONFIG} | below("step_9", STEP) | below("step_10", STEP)
 BESIDE = {"config.json": CONFIG, "optimizer.bin": b"", "scheduler.pt": b"", "rng_state_0.pth": b"",
           "training_args.bin": b""}
+SHARDED_BIN = {"config.json": CONFIG, **{f"{file}.bin": as_bin(part) for file, part in SHARDS.items()}}
+SHARDED_BIN["pytorch_model.bin.index.json"] = json.dumps(
+    {"weight_map": {name: f"{file}.bin" for file, part in SHARDS.items() for name in part}}).encode()
+# As MAE, DeiT and DINO save.
+OPTIONS = {"epoch": 3, "loss": torch.tensor(0.5), "args": argparse.Namespace(lr=0.1, model="vit", betas=(0.9, 0.95))}
+MAE = [{"config.json": CONFIG, "mae.pth": as_bin(OPTIONS | {key: WEIGHTS})}
+       for key in ("state_dict", "model", "model_state_dict", "net", "module")]
 ONE_FILE = ["epoch=3-step=100.ckpt", "model_best.pth", "last.pt", "pytorch_model_fsdp.bin"]
 
 
@@ -111,13 +119,14 @@ ONE_FILE = ["epoch=3-step=100.ckpt", "model_best.pth", "last.pt", "pytorch_model
     ({"modules.json": b"[]", "config_sentence_transformers.json": b"{}", "1_Pooling/config.json": b"{}"}
      | below("0_Transformer", {"config.json": CONFIG, "pytorch_model.bin": as_bin(WEIGHTS)}), "", "0_Transformer"),
     *[(BESIDE | {file: as_bin({"state_dict": WEIGHTS})}, "", "") for file in ONE_FILE],
+    *[(files, "", "") for files in (*MAE, SHARDED_BIN)], (MAE[0], "mae.pth", ""),
 ])
 def test_the_folders_of_other_programs_are_read(tmp_path, hub, files, inner, note):
     root = write(tmp_path / "run", files)
     hub.add("org/run", files)
     for source in [root / inner] + ["org/run"] * (inner == ""):
-        found = read(source).note
-        assert note in found and bool(note) == bool(found)
+        opened = read(source)
+        assert note in opened.note and bool(note) == bool(opened.note) and set(opened.tensors) == set(WEIGHTS)
 
 
 # What is no checkpoint says so
