@@ -210,10 +210,8 @@ def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
     for key in STATE_DICTS:
         if isinstance(saved.get(key), dict):
             saved = saved[key]
-    tensors = {}
-    for name, tensor in saved.items():
-        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
-            tensors[name.removeprefix("_orig_mod.")] = tensor  # which torch.compile puts before every name
+    tensors = {name: tensor for name, tensor in saved.items()
+               if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided}
     found = ", ".join(map(str, saved)) or "nothing"
     require(tensors, f"{file} holds {found:.100}, and no weights by their names: save one state_dict() alone")
     return tensors
