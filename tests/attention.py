@@ -9,8 +9,6 @@ On four batches of validation text this measures, for a row of data/results/csv/
     loss            [nats/token]
     entropy         of attention over log(T): 1 if a query attends to all T keys alike; mean over layers, heads, queries
     grad_q, grad_k  the norm of the gradient of the loss at W_q and at W_k of a layer, mean over layers
-
-and draws data/results/png/attention.png from it. With no checkpoint: only the picture, again.
 """
 
 import math
@@ -20,6 +18,7 @@ from statistics import fmean
 
 import pandas
 import torch
+from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that it runs as a script from anywhere
 
@@ -27,13 +26,9 @@ import train
 from config import TrainConfig
 from data import tokens
 from data.loader import Loader
-from data.results import figures
 from tests.theorem import RESULTS, watch
 
 KEYS = ["n_embd", "init", "qk_std", "seed", "step"]
-RULE = "random at 1/sqrt(3 C)"  # the scale of config/small_rule.py
-COLOURS = {"random": "0.4", RULE: "#e08214", "symmetric": figures.ENCODER, "tilted": "#1b7837"}
-PLATEAU_WIDTH = 128  # the n_embd of the runs that are drawn over their steps
 
 
 def entropy(attn):
@@ -70,32 +65,11 @@ def measure(path):
     )
 
 
-def plot(table, path):
-    """Medians over seeds: entropy at the start over widths, then entropy, gradient and loss over the steps of a run."""
-    start = table.init.where(table.qk_std == 0.02, RULE)
-    medians = table.groupby([start, "n_embd", "step"], as_index=False).median(numeric_only=True)
-    with figures.figure(path, [1, 1, 1, 1]) as ((first, *others),):
-        for name, colour in COLOURS.items():
-            mine = medians[medians.init == name]
-            at_start = mine[mine.step == 0]
-            first.plot(at_start.n_embd, at_start.entropy, "o-", color=colour, label=name)
-            run = mine[mine.n_embd == PLATEAU_WIDTH]
-            for axis, column in zip(others, ["entropy", "grad_q", "loss"]):
-                axis.plot(run.step, run[column], "o-", color=colour, ms=3)
-                axis.set_xlabel("step")
-        first.set(xlabel="dimensions C", ylabel="a share of log T")
-        others[1].set_yscale("log")
-        figures.put_titles([first, *others], ["entropy at the start", f"entropy at C = {PLATEAU_WIDTH}",
-                                              "gradient norm at $W_q$", "loss [nats/token]"])
-        figures.put_legend(first)
-
-
 def main(paths):
-    file = RESULTS / "csv" / "attention.csv"
-    if paths:
-        rows = pandas.DataFrame(measure(path) for path in paths)
-        rows.sort_values(KEYS).to_csv(file, index=False, float_format="%.4g")
-    plot(pandas.read_csv(file), RESULTS / "png" / "attention.png")
+    if not paths:
+        sys.exit("tests/attention.py: give the checkpoints of encoders, such as out/attention/*/ckpt-0*.pt")
+    rows = pandas.DataFrame(measure(path) for path in tqdm(paths, unit="checkpoint"))
+    rows.sort_values(KEYS).to_csv(RESULTS / "csv" / "attention.csv", index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":
