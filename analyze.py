@@ -208,7 +208,6 @@ class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
     table: DataFrame  # a row for each layer, and with per_head for each head; its columns are in tables.COLUMNS
-    facts: dict  # stack -> tables.Facts; a stack is an encoder or a decoder, and "" in a model that has one
     corner: np.ndarray  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
     note: str  # how much was read
 
@@ -248,14 +247,14 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
             for i, values in enumerate(found):
                 head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
                 matrix = "published" if published else "wqk"
-                rows.append([source, "", stack.name, layer.index, head, n, r, matrix, gamma, *map(float, values)])
-        facts = {stack.name: tables.Facts(checkpoint.n_params, stack.causal) for stack in stacks}
+                rows.append([source, "", stack.name, stack.causal, checkpoint.n_params, layer.index, head, n, r, matrix,
+                             gamma, *map(float, values)])
         # The corner of W_qk is the product of the first rows of both factors.
         corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER]))
         # The note goes to stderr: what was read, and what this checkpoint does not hold.
         notes = [bytes_read(checkpoint), checkpoint.note]
         notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
-        return ScoredModel(tables.score_table(rows), facts, corner.numpy(), ", ".join(filter(None, notes)))
+        return ScoredModel(tables.score_table(rows), corner.numpy(), ", ".join(filter(None, notes)))
 
 
 def score_layer(w_q, w_k, gamma=GAMMA, per_head=False, device="cpu"):
@@ -385,7 +384,7 @@ def analyze_models(args):
     if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
         raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
 
-    causal = suites.survey(targets, to_score)
+    suites.announce(targets, to_score)
     results = score_all(to_score, so_far, path, args)
     table = tables.together(so_far)
     if args.matrices and results:
@@ -393,11 +392,11 @@ def analyze_models(args):
         plot(results, args.matrices)
     # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
     if args.paper:
-        report.report_paper(table, results, args.plot)
+        report.report_paper(table, args.plot)
     elif args.suite and len(table):
-        report.report_suite(members, table, targets, causal, args.plot)
+        report.report_suite(members, table, targets, args.plot)
     elif takes_long and len(table):
-        report.report_trainings(table, targets, causal, args.plot)
+        report.report_trainings(table, targets, args.plot)
     elif results:
         report.report_models(results, len(targets) == 1 or (args.per_head and not args.csv), args.plot)
     return 1 if errors or len(results) < len(to_score) else 0

@@ -137,7 +137,8 @@ def test_a_model_of_transformers_in_memory_and_in_a_folder_have_the_scores_of_it
     bert.save_pretrained(tmp_path)
     source = {"folder": str(tmp_path), "file": f"{tmp_path}/model.safetensors", Path: tmp_path}[path]
     scored = analyze.score_model(source)
-    assert len(scored.table) == 3 and scored.facts[""].causal is False
+    assert len(scored.table) == 3 and list(scored.table.causal) == 3 * [0]
+    assert list(scored.table.params) == 3 * [bert.num_parameters()]
     for block, row in zip(bert.encoder.layer, scored.table.itertuples()):
         q, k = block.attention.self.query, block.attention.self.key
         embeddings = torch.eye(32)
@@ -333,7 +334,7 @@ def test_scores_of_other_models_are_not_written_over(analysed):
     assert Path("s.csv").read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["m,step1,,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,0", '"' + 200_000 * "a"])
+@pytest.mark.parametrize("damage", ["m,step1,,1,9,0,,64,64,wqk,2.0,0.1,x,0.3", "m,step1,,1", '"' + 200_000 * "a"])
 def test_a_damaged_csv_is_named(analysed, damage):
     model(LLAMA, "m/step1")
     assert analysed("--hf", "m/step*").status == 0
@@ -463,9 +464,9 @@ def test_layers_outside_of_what_random_matrices_do_are_counted_by_the_nearest_si
     assert tables.band("directionality", 64, 64) == (-0.5, 0.5)
     assert tables.band("directionality", 3000, 99) == (-0.1, 0.1)
     assert tables.band("directionality", 64, 64, 3.0) is None and tables.band("symmetry", 64, 64, 3.0) == (0, 1)
-    layers = tables.score_table([["m", "", "", i, None, 64, 64, "wqk", 2.0, 0.1, d, 0.3]
+    layers = tables.score_table([["m", "", "", 1, 9, i, None, 64, 64, "wqk", 2.0, 0.1, d, 0.3]
                                  for i, d in enumerate((-0.6, 0.2, 0.49, 0.7))])
-    (summary,) = tables.summarise(layers, {}).values()
+    (summary,) = tables.summarise(layers).values()
     assert summary.outside() == "2/4"
-    (unknown,) = tables.summarise(layers.assign(gamma=3.0), {}).values()
+    (unknown,) = tables.summarise(layers.assign(gamma=3.0)).values()
     assert unknown.outside() == "-"

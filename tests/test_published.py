@@ -194,7 +194,7 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, capsys, drawn):
     def rows(model, symmetry, revision="", stack=""):
-        return [[model, revision, stack, layer, None, 768, 64, "wqk", 2.0, symmetry * layer, -0.5, 0.0]
+        return [[model, revision, stack, 1, 9, layer, None, 768, 64, "wqk", 2.0, symmetry * layer, -0.5, 0.0]
                 for layer in range(3)]
 
     # Two steps of its training, a stack and a model that models.csv does not list

@@ -323,27 +323,25 @@ def is_newer(source: str, path: str) -> bool:
     return max((file.stat().st_ctime for file in files), default=0.0) > os.path.getmtime(path)
 
 
-def survey(targets: list[Target], left: list[Target]) -> dict[tuple[str, str], bool | None]:
-    """
-    {(model, stack): causal} of all trainings in targets, and on stderr a line for each: how many bytes there are to
-    read. Both are from the header of its first checkpoint. left: the targets that are still to be read.
-    """
-    causal = {}
+def announce(targets: list[Target], left: list[Target]):
+    """On stderr, for each training in targets: how many bytes there are to read. left: what is still to be read."""
     for model in dict.fromkeys(target.model for target in targets if target.step is not None):
-        checkpoints = [target for target in targets if target.model == model]
+        n_checkpoints = sum(target.model == model for target in targets)
         to_read = [target for target in left if target.model == model]
-        line = f"{model}: {len(checkpoints)} checkpoints, {len(to_read)} to read"
-        try:
-            with open_checkpoint((to_read or checkpoints)[0].source) as checkpoint:
-                shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-                stacks = find_stacks(checkpoint.config, shapes)
-                names = {name for stack in stacks for layer in stack.layers for name in layer.names}
-                tensors = [checkpoint.tensors[name] for name in names]
-                n_bytes = len(to_read) * sum(info.end - info.start for info in tensors)
-        except CheckpointError:  # said when it is scored
-            stacks, n_bytes = [], 0
+        line = f"{model}: {n_checkpoints} checkpoints, {len(to_read)} to read"
+        n_bytes = len(to_read) * bytes_of_layers(to_read[0].source) if to_read else 0
         if n_bytes:
             line += f": {tqdm.format_sizeof(n_bytes, 'B')} of queries and keys"
         print(printable(line), file=sys.stderr)
-        causal |= {(model, stack.name): stack.causal for stack in stacks}
-    return causal
+
+
+def bytes_of_layers(source: str) -> int:
+    """The size of queries and keys in a checkpoint, by its header. 0 if it cannot be read: scoring will say why."""
+    try:
+        with open_checkpoint(source) as checkpoint:
+            shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+            layers = [layer for stack in find_stacks(checkpoint.config, shapes) for layer in stack.layers]
+            infos = [checkpoint.tensors[name] for layer in layers for name in layer.names]
+            return sum(info.end - info.start for info in infos)
+    except CheckpointError:
+        return 0

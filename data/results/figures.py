@@ -11,7 +11,7 @@ import numpy as np
 
 from data.disk import replacing
 from data.results.runs import SCORES, require
-from data.results.tables import GAMMA, band, quartiles, whole_layers
+from data.results.tables import GAMMA, band, is_causal, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -168,15 +168,14 @@ def plot_models(summaries, path):
 
 def draw_summary(axis, number, summary, score):
     """One stack in the panel of a score."""
-    x, layer = summary.facts.n_params, summary.layers.iloc[0]
+    x, layer = summary.n_params, summary.layers.iloc[0]
     limits = band(score, layer.n, layer.r, layer.gamma)
     if limits:
         axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt",
                   label="95 of 100\nrandom matrices")
     found = summary.quartiles(score)
-    causal = summary.facts.causal
-    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
-             label=KINDS[causal])
+    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[summary.causal],
+             label=KINDS[summary.causal])
     axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
 
 
@@ -202,13 +201,14 @@ def plot_model(result, path):
 
     table, last = result.table, last_layer(result)
     first = table.iloc[0]
-    colours = shades([facts.causal for facts in result.facts.values()])
+    stacks = dict(list(table.groupby("stack", sort=False)))  # {name: its rows}
+    colours = shades([is_causal(rows) for rows in stacks.values()])
     with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
         for axis, score in (left, "symmetry"), (right, "directionality"):
             put_null(axis, score, first.n, first.r, first.gamma)
-            for (stack, facts), colour in zip(result.facts.items(), colours):
-                label = f"{stack or plain(Path(last.model).name)} ({KINDS[facts.causal]})"
-                draw_layers(axis, table[table["stack"] == stack], score, colour, label)
+            for (name, rows), colour in zip(stacks.items(), colours):
+                label = f"{name or plain(Path(last.model).name)} ({KINDS[is_causal(rows)]})"
+                draw_layers(axis, rows, score, colour, label)
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, table["layer"].max() + 0.5))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -111,7 +111,7 @@ def report_models(results, with_layers, plot):
     table = tables.together({target: result.table for target, result in results.items()})
     if with_layers:
         show(tables.layer_table(table))
-    summaries = tables.summarise(table, results)
+    summaries = tables.summarise(table)
     show(tables.summary_table(summaries))
     if plot and len(results) == 1:
         figures.plot_model(*results.values(), plot)
@@ -119,28 +119,27 @@ def report_models(results, with_layers, plot):
         figures.plot_models(summaries, plot)
 
 
-def report_trainings(table, targets, causal, plot):
-    """causal: (model, stack) -> whether it is, as suites.survey found it."""
-    trainings = tables.find_trainings(targets, table, causal)
+def report_trainings(table, targets, plot):
+    trainings = tables.find_trainings(targets, table)
     show(tables.training_table(trainings))
     if plot and trainings:
         figures_suites.plot_training(trainings, plot)
 
 
-def report_suite(members, table, targets, causal, plot):
+def report_suite(members, table, targets, plot):
     scored, without_stack = tables.find_scored(members, table)
     for member in without_stack:
         told = f"analyze.py: {member.name}: it has no stack {member.stack}, and is left out"
         print(printable(told), file=sys.stderr)
-    trainings = tables.find_trainings(targets, table, causal)
+    trainings = tables.find_trainings(targets, table)
     show(tables.suite_table(scored, trainings))
     if plot and (scored or trainings):
         figures_suites.plot_suite(scored, trainings, plot)
 
 
-def report_paper(table, results, plot):
+def report_paper(table, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
-    ours = tables.summarise(table[table["revision"] == ""], results)  # none of a training
+    ours = tables.summarise(table[table["revision"] == ""])  # none of a training
     if ours:
         show(tables.summary_table(ours))
     printed_rows = tables.read_printed_tables()

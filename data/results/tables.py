@@ -52,6 +52,8 @@ COLUMNS = {
     "model": str,
     "revision": str,  # which of its checkpoints; "" if its name stands for one only
     "stack": str,  # encoder, decoder, ...; "" if the model has one stack
+    "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
+    "params": int,  # of the whole checkpoint
     "layer": int,
     "head": "Int64",  # an empty cell: the whole layer
     "n": int,  # W_qk is n x n, the product of two factors (n, r)
@@ -128,6 +130,12 @@ def whole_layers(table):
     return table[table["head"].isna()]
 
 
+def is_causal(stack):
+    """Whether no token sees a later one, from the rows of a stack. None: it is not known."""
+    causal = stack["causal"].iloc[0]
+    return None if causal is pd.NA else bool(causal)
+
+
 # ---- what chance gives -------------------------------------------------------------------------------------------
 
 
@@ -157,18 +165,12 @@ def band(score, n, r, gamma=GAMMA):
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-class Facts(NamedTuple):
-    """What is known about one stack of layers of a model besides its scores."""
-
-    n_params: float  # nan: not known
-    causal: bool | None
-
-
 class Summary(NamedTuple):
     """One stack of layers of one model."""
 
     layers: pd.DataFrame  # of whole_layers
-    facts: Facts
+    n_params: int
+    causal: bool | None  # None: not known
     published: dict  # its row of data/pretrained/models.csv, or {}
 
     def quartiles(self, score):
@@ -184,21 +186,13 @@ class Summary(NamedTuple):
         return f"{is_outside.sum()}/{len(self.layers)}"
 
 
-def summarise(table, results):
-    """
-    {(model, stack): Summary} of a table with one checkpoint of each model. results: {target: its ScoredModel}, of those
-    that were scored now. What is known of others is in models.csv.
-    """
+def summarise(table):
+    """{(model, stack): Summary} of a table with one checkpoint of each model."""
     published = {}  # (model, stack) -> its row of models.csv; a model is found by its name or its Hub id
-    facts = {}  # (model, stack) -> Facts
     for row in known_models():
         for name in row["name"], row["hub_id"]:
             published[name, row["stack"]] = row
-            facts[name, row["stack"]] = Facts(float(row["params"]), row["causal"] == "1")
-    for target, result in results.items():
-        facts |= {(target.model, stack): found for stack, found in result.facts.items()}
-    unknown = Facts(math.nan, None)
-    return {key: Summary(layers, facts.get(key, unknown), published.get(key, {}))
+    return {key: Summary(layers, layers["params"].iloc[0], is_causal(layers), published.get(key, {}))
             for key, layers in whole_layers(table).groupby(["model", "stack"], sort=False)}
 
 
@@ -211,12 +205,11 @@ def summary_table(summaries):
               "Eq. 17"]]
     other_matrices = set()
     for (model, stack), summary in summaries.items():
-        n_params, published = summary.facts.n_params, summary.published
+        published = summary.published
         is_of_wqk = published.get("matrix", "wqk") == "wqk"
         if not is_of_wqk:
             other_matrices.add(published["matrix"])
-        cells = [model, stack, str(len(summary.layers))]
-        cells.append("-" if math.isnan(n_params) else tqdm.format_sizeof(n_params))
+        cells = [model, stack, str(len(summary.layers)), tqdm.format_sizeof(summary.n_params)]
         for score in SCORES:
             cells.append(with_quartiles(summary.layers[score]))
             cells.append(f"{float(published[score]):5.2f}{'' if is_of_wqk else '*'}" if published else "-")
@@ -241,11 +234,8 @@ def layer_table(table):
 # ---- trainings ---------------------------------------------------------------------------------------------------
 
 
-def find_trainings(targets, table, causal):
-    """
-    The trainings in a table, a Record for each stack. targets: the checkpoints, each with model, revision and step.
-    causal: (model, stack) -> whether it is.
-    """
+def find_trainings(targets, table):
+    """The trainings in a table, a Record for each stack. targets: the checkpoints, each with model, revision, step."""
     step_of = {target.key(): target.step for target in targets}
     table = whole_layers(table)
     steps = [step_of.get(checkpoint) for checkpoint in zip(table["model"], table["revision"])]
@@ -255,7 +245,7 @@ def find_trainings(targets, table, causal):
         layers = layers.drop_duplicates(["step", "layer"], keep="last")
         revisions = layers.groupby("step")["revision"].last()
         first = layers.iloc[0]
-        config = dict(causal=causal.get((model, stack)), n=first.n, r=first.r, gamma=first.gamma)
+        config = dict(causal=is_causal(layers), n=first.n, r=first.r, gamma=first.gamma)
         trainings.append(Record(f"{model} {stack}".strip(), 1, config, by_layer(layers).assign(revision=revisions)))
     return trainings
 
