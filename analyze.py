@@ -367,6 +367,8 @@ def analyze_models(args):
     targets, errors = suites.find_all(wanted, args.revisions, args.stride, args.limit)
     for name, error in errors.items():  # a name that cannot be found does not stop the others
         complain(name, error)
+    if not targets:
+        return 1
 
     # A long job goes on where its CSV file ends: what is in the file is not scored again, unless it has changed since
     # then. A short one scores all anew.
@@ -381,8 +383,8 @@ def analyze_models(args):
                     if target.key() not in so_far or suites.is_newer(target.source, path)]
         for target in to_score:  # one that has changed has no scores any more, even if this is stopped before its turn
             so_far.pop(target.key(), None)
-    if args.matrices and targets and not to_score:  # a W_qk is drawn as it is scored
-        raise runs.RunError(f"--matrices={args.matrices}: {path} has all scores, but no W_qk: give another --csv")
+    if args.matrices and len(to_score) < len(targets):  # a W_qk is drawn as it is scored
+        raise runs.RunError(f"--matrices={args.matrices}: {path} has scores, but no W_qk of these: give another --csv")
 
     suites.announce(targets, to_score)
     results = score_all(to_score, so_far, path, args)

@@ -29,7 +29,7 @@ def writing(path):
 @contextlib.contextmanager
 def replacing(path):
     """A temporary path for the block to write. At its end the file is renamed to `path`: complete or not at all."""
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # where a link leads, or the link would be replaced
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # of this process alone
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -254,7 +254,7 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(data.pretrained.hub, "pause", hub.waits.append)
+    monkeypatch.setattr(data.pretrained.hub, "pause", lambda seconds, closed: hub.waits.append(seconds))
     close_session()  # its connections lead to the server of another test
     yield hub
     close_session()

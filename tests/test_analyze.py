@@ -229,7 +229,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
     ("--device=foo", "cannot be used here"), ("--device=meta", "cannot be used here"),
     ("--plot=x.abc", "its name ends in none of"), ("--matrices=x.abc", "its name ends in none of"),
     ("--csv=notes.txt", "holds something else, which would be lost"),
-    ("--csv=.", "is a folder"), ("--plot=notes.txt/x.png", "cannot be written"), ("--matrices=", "is a folder")])
+    ("--csv=.", "is no file"), ("--csv=/dev/null", "is no file"), ("--plot=notes.txt/x.png", "cannot be written"), ("--matrices=", "is no file")])
 def test_what_would_fail_after_the_work_or_lose_a_file_is_one_line_before_it(tmp_path, monkeypatch, option, words):
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("mine")
@@ -262,6 +262,15 @@ def test_an_encoder_decoder_gives_a_row_for_each_stack(analysed):
     assert lines[2][1] == "3"  # BERT's: one stack, without a name
     assert list(zip(found.table["stack"], found.table.layer))[:5] == [
         ("encoder", 0), ("encoder", 1), ("decoder", 0), ("decoder", 1), ("decoder", 2)]
+
+
+def test_files_are_written_where_a_tilde_and_a_link_lead(tmp_path, monkeypatch, analysed):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    Path("home").mkdir()
+    Path("s.csv").symlink_to("home/mine.csv")
+    assert analysed("--hf", model(BERT, "m"), "--plot=~/f.png").status == 0
+    assert {path.name for path in Path("home").iterdir()} == {"mine.csv", "f.png"} and Path("s.csv").is_symlink()
+    assert not Path("~").exists()
 
 
 def test_one_failure_does_not_stop_the_others_and_the_status_tells(analysed):

@@ -1,6 +1,9 @@
 """The checkpoint reader of data/pretrained, with the real Hub client against the stand-in of tests/hub.py."""
 
 import json
+import os
+import signal
+import threading
 import time
 
 import pytest
@@ -10,6 +13,7 @@ from safetensors.torch import save
 
 from data.pretrained import checkpoint
 from data.pretrained import hub as client
+from data.pretrained.hub import pause  # before the fixture replaces it
 from data.pretrained.sources import CheckpointError, open_checkpoint
 from data.pretrained.suites import find_targets
 from data.pretrained.tensors import HEAD
@@ -163,6 +167,17 @@ def test_the_server_says_how_long_to_wait(hub, headers):
     hub.fail("model.safetensors", 429, Retry_After=3600)
     told = refusal("org/toy")
     assert "429" in told and "60 min" in told and "network" not in told and hub.waits == [7]
+
+
+def test_ctrl_c_does_not_wait_for_as_long_as_the_hub_asks_for(hub, monkeypatch):
+    monkeypatch.setattr(client, "pause", pause)
+    hub.add("org/toy", SINGLE)
+    with pytest.raises(KeyboardInterrupt), open_checkpoint("org/toy") as opened:
+        hub.fail("model.safetensors", 429, times=99, Retry_After=60)
+        began = time.monotonic()
+        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+        list(opened.stream(GROUPS))
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("ask, place, fault, told", [

@@ -17,7 +17,7 @@ from data.pretrained import suites
 from data.results import figures
 from data.results.tables import GRID, Scored, difference, find_pairs
 from model import ModelConfig, Transformer
-from tests.test_analyze import stop_at
+from tests.test_analyze import T5, model, stop_at
 from tests.hub import hub  # noqa: F401, a fixture
 
 logging.disable_progress_bar()
@@ -72,7 +72,7 @@ CHECKPOINTS = "--hf", "./run", "--revisions=checkpoint-*"
 
 
 @pytest.mark.parametrize("name, step", [
-    ("step143000", 143000), ("stage1-step900-tokens4B", 900), ("stage1-step-3440000", 3440000), ("chck_10M", 10e6),
+    ("step143000", 143000), ("epoch=1-step=200-v1.ckpt", 200), ("stage1-step900-tokens4B", 900), ("stage1-step-3440000", 3440000), ("chck_10M", 10e6),
     ("google/multiberts-seed_3-step_20k", 20e3), ("checkpoint-500", 500), ("MLMvsCLM/610m-mlm40-42k-1000", 1000),
     ("global_step10", 10), ("decay0.5B", 0.5e9), ("ckpt_20.pt", 20), ("model_000020.pt", 20), ("main", None)])
 def test_the_step_is_the_number_after_step_else_the_last_one(name, step):
@@ -127,9 +127,11 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(r
     assert (told in found.err) == (asked == "run/*")
 
 
-def test_models_whose_names_hold_their_sizes_are_no_training(analysed):
-    found = analysed("--hf", bert("llama-7b", 0.1), bert("llama-13b", 0.2))
-    assert found.status == 0 and "checkpoints" not in found.err
+@pytest.mark.parametrize("names", [("llama-7b", "llama-13b"), ("run/checkpoint-300", "run/final"),
+                                   ("run/checkpoint-300", "other/checkpoint-300")])
+def test_models_that_are_named_one_by_one_are_no_training(run, analysed, names):
+    found = analysed("--hf", *(bert(name, 0.1) for name in names))
+    assert found.status == 0 and "checkpoints" not in found.err and list(found.table.model[::3]) == list(names)
 
 
 @pytest.mark.parametrize("asked", [["ckpt-*.pt"], [".", "--revisions=ckpt-*.pt"]])
@@ -161,11 +163,20 @@ def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run, analysed):
     assert "run[2]: read" in analysed("--hf", "run[2]").err
 
 
-def test_two_trainings_that_one_glob_matches_are_two(run, tmp_path):
+@pytest.mark.parametrize("asked", [["{}/*/checkpoint-*"], ["{}/*/checkpoint-*/"], ["{}", "*/checkpoint-*"],
+                                   ["{}", "*/checkpoint-*/"]])
+def test_two_trainings_that_one_glob_matches_are_two(run, tmp_path, asked):
     bert(tmp_path / "other" / "checkpoint-7", 0.5)
-    found = suites.find_targets(f"{tmp_path}/*/checkpoint-*")
+    found = suites.find_targets(*(part.format(tmp_path) for part in asked))
     assert {target.model for target in found} == {f"{run}/checkpoint-*", f"{tmp_path}/other/checkpoint-*"}
     assert len(found) == 4
+
+
+def test_the_names_of_lightning_are_those_of_one_training():
+    names = ["pl/epoch=0-step=90.ckpt", "pl/epoch=1-step=1000.ckpt", "pl/epoch=10-step=9000.ckpt"]
+    found = suites.order({name: name for name in sorted(names, reverse=True)}, "pl/*.ckpt")
+    assert [(target.model, target.revision, target.step) for target in found] == [
+        ("pl/step=*", name, step) for name, step in zip(names, (90, 1000, 9000))]
 
 
 def test_one_that_fails_is_named_and_skipped_and_the_next_run_reads_that_one_alone(run, analysed):
@@ -186,8 +197,36 @@ def test_a_finished_training_is_drawn_again_from_its_csv_alone(run, analysed, dr
     before = analysed(*CHECKPOINTS).table
     found = analysed(*CHECKPOINTS, "--plot=s.png")
     assert found.status == 0 and found.table.equals(before) and drawn and "3 checkpoints, 0 to read" in found.err
-    told = analysed(*CHECKPOINTS, "--matrices=m.png").status  # the CSV has scores, and no W_qk
-    assert "s.csv has all scores, but no W_qk: give another --csv" in told and not Path("m.png").exists()
+    bert("run/checkpoint-900", 0.1)
+    for checkpoints in CHECKPOINTS, [*CHECKPOINTS[:-1], "--revisions=checkpoint-*00"]:
+        told = analysed(*checkpoints, "--matrices=m.png").status
+        assert "s.csv has scores, but no W_qk of these: give another --csv" in told and not Path("m.png").exists()
+
+
+def test_a_pattern_that_matches_nothing_says_no_more_than_that(run, analysed):
+    before = analysed(*CHECKPOINTS).table
+    found = analysed("--hf", "./run", "--revisions=chckpoint-*")
+    assert found.status == 1 and found.err.count("\n") == 1 and found.table.equals(before)
+
+
+def test_a_link_that_leads_to_another_run_now_is_scored_anew(run, analysed):
+    Path("latest").symlink_to("run")
+    bert("other/checkpoint-2", 0.5)
+    asked = "--hf", "latest", "--revisions=checkpoint-2"
+    assert list(analysed(*asked).table.symmetry) == pytest.approx(symmetry_of("run/checkpoint-2"), abs=1e-5)
+    Path("latest").unlink()
+    Path("latest").symlink_to("other")
+    assert list(analysed(*asked).table.symmetry) == pytest.approx(symmetry_of("other/checkpoint-2"), abs=1e-5)
+
+
+def test_trainings_are_told_apart_by_the_folders_that_differ(run, analysed, drawn):
+    names = [bert(f"out/{name}/seed1/checkpoint-{step}", 0.5) for name in ("_a", "b") for step in (2, 9)]
+    assert analysed("--hf", *names, "--plot=s.png", "--matrices=m.png").status == 0
+    matrices, scores = drawn
+    assert [axis.get_title("left") for axis in scores.axes[1:3]] == [" _a", "b"]
+    assert [text.get_text() for text in scores.legends[0].get_texts()][:2] == [" _a", "b"]
+    assert [axis.get_title("left").split(":")[0] for axis in matrices.axes[:12:3]] == [
+        " _a/seed1/checkpoint-2", " _a/seed1/checkpoint-9", "b/seed1/checkpoint-2", "b/seed1/checkpoint-9"]
 
 
 def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed, drawn):
@@ -323,6 +362,8 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
         of_member = found.table.symmetry[found.table.model == name]
         assert list(of_member) == pytest.approx(symmetry_of(name), abs=1e-5)
     assert list(found.table.revision[found.table.model == "t"]) == ["step1", "step1", "step9", "step9"]
+    found.table.sort_values("symmetry").to_csv("s.csv", index=False)  # by a spreadsheet, which makes heads 1.0
+    Path("s.csv").write_text("\ufeff" + Path("s.csv").read_text())
     again = analysed("--suite=suite.csv")
     assert (again.status, again.out) == (0, found.out) and ": read " not in again.err
 
@@ -345,13 +386,16 @@ def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_
         assert list(of_step) == pytest.approx(symmetry_of("other"), abs=1e-5)
 
 
-def test_a_member_whose_stack_its_model_does_not_have_is_named(run, analysed):
-    write_suite(dict(suite="toy", name=name, hub_id="run/checkpoint-2", stack=stack, kind="switch", causal=0)
-                for name, stack in [("whole", ""), ("half", "decoder")])
+def test_a_member_whose_stack_is_not_certain_is_named(run, analysed):
+    model(T5, "t5")
+    write_suite(dict(suite="toy", name=name, hub_id=folder, stack=stack, kind="switch", causal=0)
+                for name, folder, stack in [("whole", "run/checkpoint-2", ""), ("half", "run/checkpoint-2", "decoder"),
+                                            ("t5", "t5", "")])
     for _ in "as it is scored", "from the CSV alone":
         found = analysed("--suite=suite.csv")
-        assert found.status == 0 and "half: it has no stack decoder, and is left out" in found.err
-        assert "whole" in found.out and "half" not in found.out
+        assert found.status == 0 and "half: has no stack 'decoder' but '', and is left out" in found.err
+        assert "t5: has no stack '' but 'encoder', 'decoder', and is left out" in found.err
+        assert "whole" in found.out and "half" not in found.out and "t5" not in found.out
 
 
 def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run, analysed):  # noqa: F811

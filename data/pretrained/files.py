@@ -45,7 +45,7 @@ class Folder:
         self.path, self.revision = path, revision
         self.notes, self.bytes_read = [], 0
         self._lock = threading.Lock()  # because several threads count bytes
-        self._closed = False
+        self._closed = threading.Event()
         self.enter("")
 
     def enter(self, inner: str):
@@ -88,14 +88,14 @@ class Folder:
     def read_exactly(self, name: str, start: int, view: memoryview):
         """Fill all of `view`. CheckpointError if the file is too short."""
         for first in range(0, len(view), PIECE):
-            require(not self._closed, "it has been closed")
+            require(not self._closed.is_set(), "it has been closed")
             piece = view[first : first + PIECE]
             size = self.read(name, start + first, piece)
             require(size >= start + first + len(piece), f"{name} is cut short: get it again")
 
     def close(self):
         """Read no more ranges."""
-        self._closed = True
+        self._closed.set()
 
 
 def read_json(folder: Folder, name: str) -> dict:

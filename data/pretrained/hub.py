@@ -8,7 +8,7 @@ import fnmatch
 import math
 import posixpath
 import re
-import time
+import threading
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -22,22 +22,30 @@ TIMEOUT = 10.0  # seconds without a byte
 BACKOFF = (0.5, 1.0, 2.0, 4.0)  # seconds between five tries
 MAX_PAUSE = 300  # seconds to wait at most if the Hub asks for it; it counts requests in windows of five minutes
 PASSING = (408, 429, 500, 502, 503, 504)  # the statuses after which another try may succeed
-pause = time.sleep  # a name of its own, so that tests need not wait
+NEVER = threading.Event()
 
 
-def retry(call):
-    """call(), up to five times on a time-out, a broken connection, 429 or 5xx. Waits as long as the server asks."""
+def retry(call, closed=NEVER):
+    """
+    call(), up to five times on a time-out, a broken connection, 429 or 5xx. Waits as long as the server asks, but no
+    longer than until `closed` is set: then CheckpointError.
+    """
     for wait in BACKOFF:
         try:
             return call()
         except httpx2.TransportError:
-            pause(wait)
+            pass
         except errors.HfHubHTTPError as e:
             wait = asked_to_wait(e.response.headers) or wait
             if e.response.status_code not in PASSING or wait > MAX_PAUSE:
                 raise
-            pause(wait)
+        pause(wait, closed)
+        require(not closed.is_set(), "it has been closed")
     return call()
+
+
+def pause(seconds, closed):  # a function of its own, so that tests need not wait
+    closed.wait(seconds)
 
 
 def asked_to_wait(headers) -> int:
@@ -126,7 +134,7 @@ class HubFolder(Folder):
         if self._cached(name):
             return super().read(name, start, view)
         with one_line(self.repo, self.asked):
-            return retry(lambda: self._get(name, start, view))
+            return retry(lambda: self._get(name, start, view), self._closed)
 
     def _get(self, name: str, start: int, view: memoryview) -> int:
         """One try of `read`. Only an answer 206 with exactly the bytes that were asked for is accepted."""

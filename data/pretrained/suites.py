@@ -15,6 +15,7 @@ import itertools
 import os
 import re
 import sys
+from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +33,7 @@ UNITS = {None: 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 LATER_PHASES = ["ext", "decay"]  # of Ettin, in the order of its training; both count their steps anew
 # The name of a checkpoint among others of its training, which a shell may have found. Not every name with a number is
 # one: llama-7b and llama-13b are two models.
-CHECKPOINT = re.compile(r"(step|checkpoint|ckpt|iter|epoch)[-_]?\d|model_\d+\.pt$")
+CHECKPOINT = re.compile(r"(step|checkpoint|ckpt|iter|epoch)[-_=]?\d|model_\d+\.pt$")
 
 
 class Target(NamedTuple):
@@ -57,15 +58,17 @@ def read_step(name: str) -> tuple[str, float] | None:
     """
     The phase of training and the step that a name tells: 'stage1-step900-tokens4B' -> 'stage1-step', 900.
 
-    The step is the number after 'step', else the last number after any /. None if there is no number.
+    The step is the number after 'step', else the last number after any /. None if there is no number. An epoch is no
+    phase: 'epoch=1-step=200.ckpt' -> 'step=', 200.
     """
     last = name.rfind("/") + 1
-    numbers = list(re.finditer(r"step[-_]?" + NUMBER, name[last:])) or list(re.finditer(NUMBER, name[last:]))
+    numbers = list(re.finditer(r"step[-_=]?" + NUMBER, name[last:])) or list(re.finditer(NUMBER, name[last:]))
     if not numbers:
         return None
     number = numbers[-1]
     digits, unit = number.groups()
-    return name[: last + number.start(1)], float(digits) * UNITS[unit]
+    phase = re.sub(r"epoch=\d+-", "", name[: last + number.start(1)])
+    return phase, float(digits) * UNITS[unit]
 
 
 def in_order(names: list[str]) -> list[tuple[str, float]]:
@@ -120,6 +123,8 @@ def find_targets(name: str, revisions: str | None = None) -> list[Target]:
     be a glob itself.
     """
     name = without_address(name)
+    if revisions and "/" in revisions.rstrip("/") and os.path.isdir(os.path.expanduser(name)):  # several trainings
+        name, revisions = f"{glob.escape(name)}/{revisions}", None
     if revisions:
         return order(find_revisions(name, revisions), f"{name} {revisions}", model=name)
     if is_pattern(name):
@@ -164,7 +169,7 @@ def is_pattern(name: str) -> bool:
 
 def find_files(pattern: str) -> list[str]:
     """The folders and the files of weights that match a glob."""
-    paths = glob.glob(os.path.expanduser(pattern))
+    paths = [path.rstrip("/") for path in glob.glob(os.path.expanduser(pattern))]
     return [path for path in paths if os.path.isdir(path) or path.endswith(SUFFIXES)]
 
 
@@ -299,12 +304,12 @@ def find_all(entries, revisions: str | None = None, stride: int = 1,
 
 
 def paths_of_a_shell(entries) -> list[str]:
-    """What a shell has made of out/run/checkpoint-*: paths of one folder, with steps in their names. Else []."""
+    """What a shell has made of out/run/checkpoint-*: paths in folders with several checkpoints each. Else []."""
     if len(entries) < 2 or not all(isinstance(entry, str) and os.path.exists(entry) for entry in entries):
         return []
     paths = [entry.rstrip("/") for entry in entries]
-    folders_of_trainings = {os.path.dirname(path) for path in paths if CHECKPOINT.search(os.path.basename(path))}
-    return paths if all(os.path.dirname(path) in folders_of_trainings for path in paths) else []
+    n_checkpoints = Counter(os.path.dirname(path) for path in paths if CHECKPOINT.search(os.path.basename(path)))
+    return paths if all(n_checkpoints[os.path.dirname(path)] > 1 for path in paths) else []
 
 
 def are_trainings(targets: list[Target]) -> bool:
@@ -316,11 +321,15 @@ def are_trainings(targets: list[Target]) -> bool:
 
 
 def is_newer(source: str, path: str) -> bool:
-    """Whether a local checkpoint has a file that changed after the file at path. Of the Hub it cannot be told."""
+    """
+    Whether a local checkpoint has a file, or a link that leads there, that changed after the file at path. Of the Hub it
+    cannot be told.
+    """
     checkpoint = Path(os.path.expanduser(source))
-    files = [file for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
     # Not st_mtime: a copy may keep the time of its original (cp -p, rsync -a). When it came here, st_ctime tells.
-    return max((file.stat().st_ctime for file in files), default=0.0) > os.path.getmtime(path)
+    times = [file.stat().st_ctime for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
+    times += [place.lstat().st_ctime for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
+    return max(times, default=0.0) > os.path.getmtime(path)
 
 
 def announce(targets: list[Target], left: list[Target]):

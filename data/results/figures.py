@@ -5,6 +5,7 @@ in the paper.
 
 import contextlib
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -66,13 +67,25 @@ def figure(path, widths, rows=1, inches=2.4):
 
 
 def plain(name):
-    """The name of a model or an arm as a text of a picture, where a $ would begin a formula."""
-    return str(name).replace("$", r"\$")
+    """The name of a model or an arm as a text of a picture, where a $ begins a formula, and a _ what no legend shows."""
+    text = str(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def short(name):
     """The end of a long name, so that it fits above a panel."""
     return plain(name if len(name) <= 24 else f"...{name[-21:]}")
+
+
+def tell_apart(names):
+    """{name: as little of it as tells it from the others}: its last part, or what no folder has in common with all."""
+    parts = {name: name.rstrip("/").split("/") for name in names}
+    last = {part[-1] for part in parts.values()}
+    if len(last) == len(parts) and "*" not in "".join(last):  # a * stands for the steps of a training
+        return {name: short(part[-1]) for name, part in parts.items()}
+    n_first = len(os.path.commonprefix([*parts.values()]))
+    n_last = len(os.path.commonprefix([part[::-1] for part in parts.values()]))
+    return {name: short("/".join(part[n_first : len(part) - n_last]) or name) for name, part in parts.items()}
 
 
 def put_titles(axes, titles):
@@ -161,8 +174,9 @@ def plot_models(summaries, path):
             axis.set_ylabel(f"{score} of $W_{{qk}}$")
             put_parameters(axis)
         put_titles(panels, ["median and quartiles over layers", "the same of directionality"])
+        names = tell_apart(model for model, _ in summaries)
         for number, (model, stack) in enumerate(summaries, 1):
-            panels[0].plot([], [], " ", label=plain(f"{number} {Path(model).name} {stack}".strip()))
+            panels[0].plot([], [], " ", label=f"{number} {names[model]} {stack}".strip())
         put_legend(panels, ncols=1 + len(summaries) // 14)  # so many are as high as the figure
 
 
@@ -207,7 +221,7 @@ def plot_model(result, path):
         for axis, score in (left, "symmetry"), (right, "directionality"):
             put_null(axis, score, first.n, first.r, first.gamma)
             for (name, rows), colour in zip(stacks.items(), colours):
-                label = f"{name or plain(Path(last.model).name)} ({KINDS[is_causal(rows)]})"
+                label = f"{name or short(Path(last.model).name)} ({KINDS[is_causal(rows)]})"
                 draw_layers(axis, rows, score, colour, label)
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, table["layer"].max() + 0.5))
@@ -230,13 +244,14 @@ def draw_layers(axis, table, score, colour, label):
 
 def plot_matrices(results, path):
     """For each model a row: W_qk of its last layer, and its parts, in one colour scale. results: as for plot_movie"""
+    names = tell_apart(target.source for target in results)
     with figure(path, [1, 1, 1], rows=len(results), inches=3.4) as axes:
         titles = []
-        for row_of_axes, result in zip(axes, results.values()):
+        for row_of_axes, (target, result) in zip(axes, results.items()):
             layer = last_layer(result)
             draw_parts(row_of_axes, result.corner, layer, find_limit(results.values()))
             first, *others = titles_of_parts(layer)
-            titles += [f"{plain(Path(layer.model).name)}: {first}", *others]
+            titles += [f"{names[target.source]}: {first}", *others]
         put_titles(axes.flat, titles)
 
 
@@ -285,6 +300,7 @@ def plot_movie(results, path):
         require(target.step is not None, f"{path}: a moving picture is of the checkpoints of a training: --revisions")
         trainings.setdefault(target.model, []).append((target.step, result))
     limit = find_limit(results.values())
+    names = tell_apart(trainings)
     fig, (axes,) = make_axes([1] * len(trainings), 1, (2.7 * len(trainings), 3.2))
     canvas = FigureCanvasAgg(fig)
     frames = []
@@ -296,8 +312,8 @@ def plot_movie(results, path):
             draw_matrix(axis, so_far[-1].corner, limit)
             axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
             of_layer = f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"
-            axis.set_title(f"{short(Path(name).name)}, layer {layer.layer}\n{of_layer}", fontsize=9)
-        fig.suptitle(f"step {step:g}", fontsize=10)
+            axis.set_title(f"{names[name]}, layer {layer.layer}\n{of_layer}", fontsize=9)
+        fig.suptitle(f"step {step:,.0f}", fontsize=10)
         canvas.draw()
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
     palette = frames[-1].quantize(128, method=Image.Quantize.MAXCOVERAGE)  # fewer than 256: a small file

@@ -6,7 +6,7 @@ purple a decoder; if there are several, they go from light to dark.
 import numpy as np
 
 from data.results.figures import (COLOURS, DECODER, KINDS, draw_bar, draw_quartiles, figure, plot_columns, put_legend,
-                                  put_null, put_parameters, put_titles, put_zero, shades, short)
+                                  put_null, put_parameters, put_titles, put_zero, shades, tell_apart)
 from data.results.figures_runs import draw_layers
 from data.results.runs import SCORES, require
 from data.results.tables import GRID, difference, find_pairs, is_miscoloured, quartiles
@@ -32,15 +32,17 @@ def put_steps(axis, trainings):
 def plot_training(trainings, path):
     """Medians and quartiles over layers of all trainings; and for each training, a line for each layer."""
     columns = [("median and quartiles over layers", draw_medians, trainings)]
-    columns += [(short(training.arm), draw_lines, training) for training in trainings]
+    names = tell_apart(training.arm for training in trainings)
+    columns += [(names[training.arm], draw_lines, training) for training in trainings]
     plot_columns(path, columns)
 
 
 def draw_medians(axis, trainings, score):
     colours = shades([training.config["causal"] for training in trainings])
+    names = tell_apart(training.arm for training in trainings)
     for training, colour in zip(trainings, colours):
         curves = training.layers(score)  # (S, L)
-        draw_quartiles(axis, curves.index, curves, marker=".", color=colour, label=short(training.arm))
+        draw_quartiles(axis, curves.index, curves, marker=".", color=colour, label=names[training.arm])
     put_steps(axis, trainings)
 
 

@@ -3,6 +3,7 @@ The command line of analyze.py, and what it prints and draws once it has the sco
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -31,9 +32,9 @@ def parse(argv, description, gamma):
                       help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
     what.add_argument("--runs", nargs="+", metavar="DIR",
                       help="folders of runs, comparisons that --csv wrote, and the files in data/results/csv/published")
-    parser.add_argument("--csv", metavar="FILE",
+    parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
                         help="write every score in full precision; with --runs, the comparison itself")
-    parser.add_argument("--plot", metavar="FILE",
+    parser.add_argument("--plot", metavar="FILE", type=os.path.expanduser,
                         help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
                         "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
 
@@ -42,8 +43,9 @@ def parse(argv, description, gamma):
     what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
     what_of_it.add_argument("--published", action="store_true",
                             help="score what the authors' code scored, to audit tables")
-    models.add_argument("--matrices", metavar="FILE", help="draw W_qk of each model's last layer, its symmetric and "
-                        "its skew part; of trainings, in a .gif, W_qk over the steps")
+    models.add_argument("--matrices", metavar="FILE", type=os.path.expanduser,
+                        help="draw W_qk of each model's last layer, its symmetric and its skew part; of trainings, in "
+                        "a .gif, W_qk over the steps")
     models.add_argument("--gamma", type=float, default=gamma,
                         help="threshold of directionality, in standard deviations (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
@@ -82,7 +84,7 @@ def check(args):
         if getattr(args, flag) is None:
             continue
         path = Path(getattr(args, flag))
-        require(not path.is_dir(), f"--{flag}={path} is a folder: give the name of a file")
+        require(path.is_file() or not path.exists(), f"--{flag}={path} is no file: give the name of a file")
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=path.parent).close()  # can a file be written there?
@@ -128,8 +130,9 @@ def report_trainings(table, targets, plot):
 
 def report_suite(members, table, targets, plot):
     scored, without_stack = tables.find_scored(members, table)
-    for member in without_stack:
-        told = f"analyze.py: {member.name}: it has no stack {member.stack}, and is left out"
+    for member, stacks in without_stack:
+        has = ", ".join(map(repr, stacks))
+        told = f"analyze.py: {member.name}: has no stack {member.stack!r} but {has}, and is left out"
         print(printable(told), file=sys.stderr)
     trainings = tables.find_trainings(targets, table)
     show(tables.suite_table(scored, trainings))

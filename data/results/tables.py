@@ -5,6 +5,7 @@ null.csv in this folder has what chance alone gives; models.csv and printed_tabl
 published, and of which matrix. README.md there explains them.
 """
 
+import codecs
 import csv
 import functools
 import math
@@ -80,7 +81,8 @@ def holds_scores(path):
     """Whether the first line of a file is that of write_scores."""
     header = ",".join(COLUMNS).encode()
     with open(path, "rb") as f:
-        return f.readline(10 * len(header)).strip() == header  # a file of another kind may be one endless line
+        first = f.readline(10 * len(header))  # a file of another kind may be one endless line
+    return first.removeprefix(codecs.BOM_UTF8).strip() == header  # which Excel puts before the text
 
 
 def read_scores(path):
@@ -91,7 +93,9 @@ def read_scores(path):
     numbers = {name: ["", "nan"] for name, kind in COLUMNS.items() if kind is not str}  # a model may be called nan
     try:
         # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
-        return pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False).astype(COLUMNS)
+        table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
+        # As floats next, because another program may have written the head 3 as 3.0.
+        return table.astype({name: float for name in numbers}).astype(COLUMNS)
     except ValueError as e:
         raise RunError(f"{path} is damaged ({str(e).strip()}): mend it, or give another --csv") from e
 
@@ -278,19 +282,19 @@ class Scored(NamedTuple):
 
 
 def find_scored(members, table):
-    """The members in a table that are no trainings; and those that are in it, but not the stack that is meant."""
+    """The members in a table that are no trainings; and (member, its stacks) where none of these is the one meant."""
     table = whole_layers(table)
     scored, without_stack = [], []
     for member in members:
         # The same CSV may hold other revisions, as of its training.
         of_member = table[(table["model"] == member.name) & (table["revision"] == member.revision)]
-        layers = of_member[of_member["stack"] == member.stack] if member.stack else of_member
         if member.kind == "training" or of_member.empty:
             continue
-        if layers.empty:
-            without_stack.append(member)
+        layers = of_member[of_member["stack"] == member.stack] if member.stack else of_member
+        if layers["stack"].nunique() == 1:
+            scored.append(Scored(member, layers.sort_values("layer")))  # a spreadsheet may have sorted its rows
         else:
-            scored.append(Scored(member, layers))
+            without_stack.append((member, of_member["stack"].unique()))
     return scored, without_stack
 
 
