@@ -314,8 +314,15 @@ class Trainer:
             self.export()  # before ckpt.pt: a run that is killed in between comes here again
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             if time.monotonic() - self.drawn_at > DRAW_EVERY:
-                figures_runs.plot_run(records.read_run(self.out), self.out / "run.png")
-                self.drawn_at = time.monotonic()
+                self.draw()
+
+    def draw(self):
+        """Draw run.png. If a spreadsheet has changed log.csv meanwhile, go on without."""
+        try:
+            figures_runs.plot_run(records.read_run(self.out), self.out / "run.png")
+        except runs.RunError as e:
+            self.place.say(f"no picture: {e}")
+        self.drawn_at = time.monotonic()
 
     def export(self):
         """Write the model as a Hugging Face BERT, which analyze.py and transformers can open."""
@@ -406,7 +413,7 @@ def train(cfg, place):
         place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
         sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
     if place.rank == 0:
-        figures_runs.plot_run(records.read_run(trainer.out), trainer.out / "run.png")
+        trainer.draw()
         place.say(report_run(trainer.out))
         with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
             place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))

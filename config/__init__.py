@@ -78,7 +78,8 @@ class TrainConfig:
 
     def __post_init__(self):
         shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
-        from_zero = ["warmup_iters", "weight_decay", "constraint_weight", "seed", "threads", "keep", *shares]
+        from_zero = ["warmup_iters", "weight_decay", "seed", *shares]
+        from_zero += [field.name for field in dataclasses.fields(self) if field.default == 0]
         for name, value in vars(self).items():
             if type(value) not in (int, float) or name == "diagonal":  # which may be any number
                 continue

@@ -56,14 +56,16 @@ def runs_of_file(path):
 
 def runs_of_csv(path):
     """The same of a CSV file that data/results/records.py has written, where base is the most similar config file."""
-    configs, table = parse_comparison(path)
-    if not configs:
-        raise ConfigError(f"{path} has no lines '# config': expected a file that analyze.py --runs --csv wrote")
     bases = {base: vars(load([base])) for base in config_files("config")}
-    nearest = {arm: most_similar(config, bases) for arm, config in configs.items()}
-    rows = csv.DictReader(table)
-    runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in rows)  # a run has many rows
-    return [(arm, seed, *nearest[arm]) for arm, seed in sorted(runs, key=lambda run: run[1])]
+    try:
+        configs, table = parse_comparison(path)
+        nearest = {arm: most_similar(config, bases) for arm, config in configs.items()}
+        rows = csv.DictReader(table)
+        runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in rows)  # a run has many rows
+        return [(arm, seed, *nearest[arm]) for arm, seed in sorted(runs, key=lambda run: run[1])]
+    except (KeyError, ValueError) as e:
+        raise ConfigError(f"{path} is no comparison, or damaged ({type(e).__name__} {e}): expected a file that "
+                          "analyze.py --runs --csv wrote")
 
 
 def parse_comparison(path):

@@ -51,13 +51,8 @@ class Stream:
     """The tokens of a split. Its file is mapped into memory, so only those that are asked for are read."""
 
     def __init__(self, folder, split, meta):
-        path = folder / f"{split}.bin"
-        size = path.stat().st_size if path.exists() else 0
-        expected = meta["tokens"][split] * np.dtype(meta["dtype"]).itemsize
-        if size != expected:
-            raise DataError(f"{folder} has {size:,} bytes of {path.name}, not {expected:,}: delete it and run "
-                            f"{command(folder, meta)}")
-        self.ids = np.memmap(path, meta["dtype"], "r")  # (N,)
+        require_size(folder, split, meta)
+        self.ids = np.memmap(folder / f"{split}.bin", meta["dtype"], "r")  # (N,)
 
     def __len__(self):
         return len(self.ids)
@@ -81,6 +76,16 @@ def read_meta(path):
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{path} cannot be understood: move {folder} away and run {command(folder, {})}") from None
     return meta | ids
+
+
+def require_size(folder, split, meta, at_least=False):
+    """DataError if the file of a split has not the size that meta (meta.json or progress.json) says, or is shorter."""
+    path = folder / f"{split}.bin"
+    size = path.stat().st_size if path.exists() else 0
+    expected = meta["tokens"][split] * np.dtype(meta["dtype"]).itemsize
+    if size < expected or (size > expected and not at_least):
+        raise DataError(f"{folder} has {size:,} bytes of {path.name}, not {expected:,}: delete it and run "
+                        f"{command(folder, meta)}")
 
 
 def what_is_missing(folder):

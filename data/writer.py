@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from data.disk import locked, write_json, writing
 from data.split import choose, first_8_bytes, look_at
-from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta
+from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta, require_size
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -63,6 +63,7 @@ def run_script(main):
     """Run main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
     import httpx2
 
+    sys.stdout.reconfigure(errors="replace")  # the name of a file may be no UTF-8
     try:
         main()
     except (DataError, OSError, ValueError, httpx2.HTTPError) as error:
@@ -157,6 +158,9 @@ def resume(folder, new):
                     if key == "contents":
                         was = "other text"
                     raise DataError(f"{folder} was begun with {was}: delete it, or choose another --out_dir")
+            for split in "train", "val":
+                # A run that was killed may have written more.
+                require_size(folder, split, state, at_least=path.name == "progress.json")
             return state
     # save_chunk saves progress.json before the first chunk, so without it the files are from somewhere else.
     if any(folder.glob("*.bin")):
@@ -300,6 +304,8 @@ def save_chunk(folder, state, chunk, val_parts):
         with writing(path), open(path, "ab") as file:
             file.truncate(state["tokens"][split] * tokens.itemsize)  # a run that was killed may have written more
             file.write(tokens)
+            file.flush()
+            os.fsync(file.fileno())  # before progress.json, or after a power cut that could know of more
         state["docs"][split] += len(docs)
         state["tokens"][split] += len(tokens)
     write_json(folder / "progress.json", state)

@@ -125,6 +125,13 @@ def test_a_width_is_not_changed_under_a_scale_that_a_file_has_computed_from_it(t
     assert load([str(tmp_path / "mine.py"), "--n_embd=512", "--n_head=8"]).qk_std == 0.05
 
 
+def test_a_key_whose_default_is_0_may_be_0():
+    key = dataclasses.make_dataclass("Mine", [("penalty", float, 0.0)], bases=(TrainConfig,), frozen=True)
+    assert key().penalty == 0 and key(penalty=0.5).penalty == 0.5
+    with pytest.raises(ConfigError, match="penalty = -1.0, expected 0 or more"):
+        key(penalty=-1.0)
+
+
 # ---- comparisons -------------------------------------------------------------------------------------------------
 
 PLAN = "base = 'config/tiny.py'\nseeds = [3, 4]\narms = dict(a=dict(), b=dict(causal=True))"
@@ -153,7 +160,7 @@ def test_a_mistake_in_a_comparison_is_found_before_it_begins(tmp_path, old, new,
 @pytest.mark.parametrize("words, said", [
     ([], "expected config/arms/NAME.py"),  # xargs would train something else
     (["nope.py"], "nope.py is no file; there are config/arms/decoders.py"),
-    (["data/results/csv/null.csv"], "null.csv has no lines '# config'"),
+    (["data/results/csv/null.csv"], "null.csv is no comparison"),
     (["config/arms/decoders.py", "--seed=3"], "sets seed, which every run of a comparison sets by itself"),
 ])
 def test_a_mistake_in_the_command_prints_no_run(words, said, capsys):

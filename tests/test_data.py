@@ -198,6 +198,34 @@ def test_going_on_does_not_read_again_what_is_done(tmp_path):
     assert contents(tmp_path / "out") == contents(write(tmp_path / "whole", texts, "--chunk_size=1000"))
 
 
+@pytest.mark.parametrize("is_finished", [True, False])
+@pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: os.truncate(path, 2)])
+def test_tokens_that_were_lost_are_not_made_up(lose, is_finished, tmp_path):
+    texts = [[f"document {i}" for i in range(600)]]
+
+    def read(part, note):
+        yield from texts[part]
+        raise OSError("the network is gone")
+    argv = tmp_path / "out", texts, "--chunk_size=200", "--val_fraction=0.2"
+    if is_finished:
+        write(*argv)
+    else:
+        with pytest.raises(tokens.DataError, match="network is gone"):
+            write(*argv, read=read)
+    lose(tmp_path / "out" / "train.bin")
+    with pytest.raises(tokens.DataError, match="bytes of train.bin, not .*: delete it and run"):
+        write(*argv)
+
+
+def test_a_name_that_is_not_utf_8_does_not_end_a_script(tmp_path):
+    (tmp_path / "text").mkdir()
+    for i in range(3):
+        pathlib.Path(os.fsdecode(os.fsencode(tmp_path / "text") + b"/caf\xe9%d" % i)).write_bytes(b"caf\xe9 %d" % i)
+    argv = [sys.executable, ROOT / "data/text/prepare.py", tmp_path / "text", f"--out_dir={tmp_path / 'out'}"]
+    run = subprocess.run(argv, env=os.environ | dict(PYTHONIOENCODING="utf-8:strict"), capture_output=True, text=True)
+    assert run.returncode == 0 and "3 U+FFFD" in run.stdout, run.stderr
+
+
 def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path, capsys):
     write(tmp_path / "out", [["a", "b"]])
     before = (tmp_path / "out" / "train.bin").stat()

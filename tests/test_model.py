@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 import model
-from model import Block, LinearCrossEntropy, ModelConfig, Transformer, load_hf, probe_loss, to_hf
+from model import Block, LinearCrossEntropy, ModelConfig, Transformer, load_hf, probe_loss, rows_at, to_hf
 
 CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
 
@@ -183,7 +183,7 @@ def test_the_loss_that_tells_berts_block_from_another_is_that_of_transformers(ca
     config, state = to_hf(probes[0])
     hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config)).double().eval()
     hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
-    idx = torch.arange(6)
+    idx = torch.arange(model.HF_PROBE_LENGTH) % 11
     assert loss == pytest.approx(F.cross_entropy(hf(idx[None]).logits[0], idx).item(), abs=1e-9)
     assert loss == pytest.approx(model.HF_PROBE_LOSS[causal], abs=1e-6)
 
@@ -200,8 +200,15 @@ def rms_norm(cfg):
     return block
 
 
+def window(attn, q, k, positions):
+    """Attention to the 128 tokens before and after, as some encoders have in most layers."""
+    distance = (torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).abs()
+    return torch.zeros(distance.shape).masked_fill(distance > 128, -torch.inf).to(q.dtype)
+
+
 FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_hf says of it
     ("model.Block.forward", pre_norm, {}, "computes something else"),
+    ("model.SelfAttention.mask", window, {}, "computes something else"),
     ("model.F.gelu", F.relu, {}, "computes something else"),
     ("model.Block", rms_norm, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
     (None, None, dict(diagonal=0.01), "computes something else: it has no qk_norm, no diagonal"),
@@ -215,6 +222,20 @@ def test_a_model_that_computes_something_else_is_not_exported_as_a_bert(name, ch
         monkeypatch.setattr(name, change)
     with pytest.raises(ValueError, match=words):
         to_hf(Transformer(ModelConfig(**CFG, **switches)))
+
+
+def test_a_block_may_do_without_positions_and_a_model_have_another_loss(monkeypatch):
+    """As README.md says: the block returns all rows, and Transformer.hidden takes those at positions."""
+    plain, forward, hidden = Transformer(ModelConfig(**CFG)).eval(), Block.forward, Transformer.hidden
+    idx, positions = torch.randint(61, (3, 16)), torch.tensor([[0, 5, 15], [14, 2, 2], [7, 8, 1]])
+    expected = plain(idx), plain(idx, positions=positions)
+    monkeypatch.setattr(Block, "forward", lambda block, x, positions=None: forward(block, x))
+    monkeypatch.setattr(Transformer, "hidden", lambda m, idx, positions=None: rows_at(hidden(m, idx), positions))
+    torch.testing.assert_close((plain(idx), plain(idx, positions=positions)), expected)
+    logits = Transformer.forward
+    monkeypatch.setattr(Transformer, "forward", lambda m, idx, targets=None, positions=None: (
+        logits(m, idx, positions=positions) if targets is None else 2 * logits(m, idx, targets, positions)))
+    to_hf(plain)
 
 
 def test_an_export_leaves_the_random_state_alone():

@@ -88,6 +88,14 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
         assert row.learning_rate == pytest.approx(1e-2 * (18 - (row.step - 1)) / (18 - 3), rel=1e-5)
 
 
+def test_a_run_that_is_killed_while_it_keeps_a_checkpoint_keeps_it_when_it_goes_on(cfg, tmp_path):
+    life = begin(argv(cfg, keep=9), tmp_path / "life.txt", kill=("shutil.copyfile", 3, 0))
+    assert end(life)[0] == -signal.SIGKILL
+    train.main(argv(cfg, init_from="resume", keep=9))
+    kept = {f"ckpt-{step:08d}.pt" for step in (0, 4, 8, 12)} | {"ckpt.pt", "ckpt-best.pt"}
+    assert {path.name for path in Path(cfg.out_dir).glob("ckpt*")} == kept
+
+
 def test_numbered_checkpoints_and_the_best_one_are_kept_and_other_files_left_alone(finished, cfg):
     out = Path(cfg.out_dir)
     others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt"}
@@ -137,6 +145,30 @@ def test_rows_whose_checkpoint_was_deleted_are_kept(finished, cfg, left):
 ])
 def test_a_checkpoint_of_another_run_is_refused_with_what_differs(copied, changes, words):
     assert words in refusal(argv(copied, init_from="resume", **changes))
+
+
+def test_a_key_that_is_newer_than_a_checkpoint_has_its_default_there(copied):
+    path = Path(copied.out_dir, "ckpt.pt")
+    state = torch.load(path, weights_only=True)
+    del state["config"]["qkv_rate"]
+    torch.save(state, path)
+    assert "qkv_rate = 1.0 there, 2.0 here" in refusal(argv(copied, init_from="resume", qkv_rate=2.0))
+    train.main(argv(copied, init_from="resume", max_iters=14))
+
+
+def test_a_run_whose_log_a_spreadsheet_has_changed_goes_on_without_a_picture(cfg, monkeypatch, capsys):
+    train_step = train.Trainer.train_step
+
+    def step(run, batch):
+        path = Path(cfg.out_dir, "log.csv")
+        path.write_text(path.read_text().replace(",", ";"))
+        train_step(run, batch)
+
+    monkeypatch.setattr(train.Trainer, "train_step", step)
+    monkeypatch.setattr(train, "DRAW_EVERY", 0)
+    said = refusal(argv(cfg))
+    assert "is not a log.csv" in said and "no picture" in capsys.readouterr().out
+    assert torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)["step"] == 12
 
 
 class RunsCode:

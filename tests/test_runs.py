@@ -13,6 +13,8 @@ import pandas
 import pytest
 
 import analyze
+from config import ConfigError
+from config.__main__ import arms
 from data import disk
 from data.results import compare, figures_runs, records, report, runs
 
@@ -279,6 +281,17 @@ def test_a_comparison_may_be_written_over_by_one_that_has_all_of_its_runs(tmp_pa
     assert [record.arm for record in records.read_comparison(path)] == ["a", "b"]
 
 
+def test_runs_that_began_from_other_weights_are_no_baseline_also_when_they_come_from_a_csv(tmp_path, capsys):
+    folders = [write_run(tmp_path / f"a-{seed}", FALL - 1, seed, init_from=f"out/bert-{seed}") for seed in (1, 2)]
+    folders += [write_run(tmp_path / f"b-{seed}", seed=seed) for seed in (1, 2)]
+    assert not run(*folders, "--csv", tmp_path / "c.csv")
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].startswith("b ") and out.splitlines()[2].startswith("a ")
+    assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
+    with pytest.raises(ConfigError, match="arm a sets init_from, which every run of a comparison sets by itself"):
+        list(arms(tmp_path / "c.csv"))
+
+
 @pytest.mark.parametrize("changes, words", [
     (dict(max_iters=500), "max_iters (500, 1000)"), (dict(checksum="b"), "checksum (b, a)"),
     (dict(tokenizer="gpt2", checksum="c"), "checksum (c, a), tokenizer (gpt2, bytes)"),
@@ -334,6 +347,14 @@ def test_seeds_with_rows_at_other_steps_are_averaged_where_both_have_one():
     curves = pandas.Series([0, 1, 9, 2, 3], [0, 10, 15, 20, 30]), pandas.Series([4, 5, 6, 7, 8], [0, 10, 20, 30, 40])
     steps, values = figures_runs.together(curves)
     assert steps.tolist() == [0, 10, 20, 30] and values.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_the_range_of_random_matrices_is_drawn_where_all_arms_have_one_size(tmp_path, drawn):
+    for name, sizes in ("same", (64, 64)), ("other", (64, 256)):
+        folders = [write_run(tmp_path / name / f"{n}-1", n_embd=size, init=init)
+                   for n, size, init in zip("ab", sizes, ("random", "skew"))]
+        assert not run(*folders, "--plot", tmp_path / "p.png")
+    assert [len(drawn[i].axes[-1].patches) for i in (0, 2)] == [1, 0]
 
 
 def test_figures_hold_the_series_of_the_csv_files_and_seeds_that_end_far_from_each_other(tmp_path, drawn):

@@ -21,6 +21,7 @@ ENCODER, DECODER = COLOURS[False], COLOURS[True]
 SHADES = {False: "Blues", True: "Purples", None: "Greys"}
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
 MAX_COLUMNS = 7  # panels in a row
+HEIGHT = 3.4  # of a row [inches]
 
 
 # ---- colours and panels ------------------------------------------------------------------------------------------
@@ -56,9 +57,12 @@ def make_axes(widths, rows, size):
 
 
 @contextlib.contextmanager
-def figure(path, widths, rows=1, inches=2.4):
-    """Axes (rows, len(widths)) to draw on. At the end they are saved, in the format that the name of the file says."""
-    fig, axes = make_axes(widths, rows, (max(11, inches * len(widths)), 3.4 * rows))
+def figure(path, widths, rows=1, inches=2.4, height=HEIGHT):
+    """
+    Axes (rows, len(widths)) to draw on, inches wide and height high. At the end they are saved, in the format that the
+    name of the file says.
+    """
+    fig, axes = make_axes(widths, rows, (max(11, inches * len(widths)), height * rows))
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes

@@ -13,7 +13,7 @@ import textwrap
 import numpy as np
 import pandas
 
-from data.results.figures import (COLOURS, DECODER, ENCODER, OTHERS, draw_quartiles, figure, plain, plot_columns,
+from data.results.figures import (COLOURS, DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, plot_columns,
                                   put_legend, put_null, put_titles, put_zero, short)
 from data.results.runs import SCORES
 
@@ -106,9 +106,9 @@ def plot_runs(arms, outcomes, level, path):
     marked, or None.
     """
     style = styles(arms)
-    config = next(iter(arms.values()))[0].config
     has_one_task = outcomes["baseline"].nunique() == 1
-    with figure(path, [1.2, 1, 1.2, 1.2] if has_one_task else [1, 1, 1]) as axes:
+    height = max(HEIGHT, 0.3 * len(arms))  # [inches]: every arm is named beside its losses, and in the legend
+    with figure(path, [1.2, 1, 1.2, 1.2] if has_one_task else [1, 1, 1], height=height) as axes:
         loss, *ends, symmetry, directionality = axes[0]
         draw_losses(loss, arms, style, level)
         opacity = 0.1 if len(arms) <= MAX_BANDS else 0
@@ -122,7 +122,9 @@ def plot_runs(arms, outcomes, level, path):
                 draw_seeds(axis, medians, opacity, **style[name])
             put_zero(axis)
             put_steps(axis)
-        put_null(directionality, "directionality", config["n_embd"], config["n_embd"])
+        widths = {records[0].config["n_embd"] for records in arms.values()}
+        if len(widths) == 1:  # the range is of one size
+            put_null(directionality, "directionality", *widths, *widths)
         put_titles(axes[0], [*titles, "symmetry of $W_{qk}$", "directionality"])
         counts = sorted({len(records) for records in arms.values()})
         seeds = " to ".join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))

@@ -142,7 +142,7 @@ def config_lines(arms):
     configs = {}
     for name, records in arms.items():
         config = records[0].config
-        configs[name] = {key: config[key] for key in config if key not in HOW | {"seed"}}
+        configs[name] = {key: config[key] for key in config if key not in HOW - {"init_from"} | {"seed"}}
     first = next(iter(configs.values()))
     shared = {}
     for key, value in first.items():

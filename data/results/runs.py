@@ -171,8 +171,9 @@ def began_from(folder):
 
 def require_same_run(path, theirs, ours):
     """RunError if a run cannot continue the other because of a key. theirs, ours: with the dicts of `describe`."""
+    defaults = asdict(TrainConfig())  # for keys that are newer than the run
     for key, here in ours["config"].items():
-        there = theirs["config"].get(key, "nothing")  # of an earlier version
+        there = theirs["config"].get(key, defaults[key])
         same = there == here or (key == "max_iters" and there < here)
         require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
     for key, here in ours["data"].items():
@@ -194,21 +195,23 @@ def begin(folder, cfg, meta, step):
 
 def save_checkpoint(folder, cfg, meta, state):
     """Write ckpt.pt. It needs no random state: batches and dropout follow from seed, step and micro-batch."""
-    with replacing(folder / "ckpt.pt") as temporary, open(temporary, "wb") as f:
-        torch.save(describe(cfg, meta) | state, f)
-    if cfg.keep > 0:
-        keep_checkpoints(folder, state["step"], cfg.keep)
+    with replacing(folder / "ckpt.pt") as temporary:
+        with open(temporary, "wb") as f:
+            torch.save(describe(cfg, meta) | state, f)
+        if cfg.keep > 0:  # before ckpt.pt is there: a run that is killed in between comes here again
+            keep_checkpoint(temporary, state["step"], cfg.keep)
 
 
-def keep_checkpoints(folder, step, n):
-    """Copy ckpt.pt to ckpt-STEP.pt, and to ckpt-best.pt if it is the best so far. Keep the last n of ckpt-STEP.pt."""
+def keep_checkpoint(path, step, n):
+    """Copy it to ckpt-STEP.pt, and to ckpt-best.pt if it is the best so far. Keep the last n of ckpt-STEP.pt."""
+    folder = path.parent
     losses = {int(row["step"]): float(row["val_loss"]) for row in read(folder / "log.csv", LOG_COLUMNS)}
     names = [f"ckpt-{step:08d}.pt"]
     if step in losses and losses[step] == min(losses.values()):
         names.append("ckpt-best.pt")
     for name in names:
         with replacing(folder / name) as temporary:
-            shutil.copyfile(folder / "ckpt.pt", temporary)
+            shutil.copyfile(path, temporary)
     numbered = sorted(folder.glob(f"ckpt-{8 * '[0-9]'}.pt"))  # other files of such names are not ours
     for old in numbered[:-n]:
         old.unlink()

@@ -8,7 +8,7 @@ A file is a document. A longer file is split into several: after 16,384 characte
 after 16 times as many). So even a single file gives documents to train and to validate on. If there are so many files
 that --val_fraction of them is at least one, each goes to one split as a whole. Text is UTF-8, or UTF-16 if a byte-order
 mark says so; bytes that cannot be decoded become U+FFFD. Binary files (one NUL in 500 bytes) and tables are left out,
-and so is what is hidden in a folder.
+and so is what is hidden in a folder, or behind a link to another folder.
 
 With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow, which datasets.save_to_disk
 writes. What is no table is left out. Without --column, what is mostly tables is refused.
