@@ -368,7 +368,7 @@ def analyze_models(args):
     for name, error in errors.items():  # a name that cannot be found does not stop the others
         complain(name, error)
     if not targets:
-        return 1
+        return 1  # and nothing that is in a CSV is touched
 
     # A long job goes on where its CSV file ends: what is in the file is not scored again, unless it has changed since
     # then. A short one scores all anew.

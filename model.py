@@ -116,7 +116,7 @@ class SelfAttention(nn.Module):
 def rows_at(x, positions):
     """The rows of x (B, T, C) at positions (B, K) -> (B, K, C). All rows if positions is None."""
     if positions is None:
-        return x
+        return x  # in all blocks but the last, and everywhere in a decoder
     index = positions.unsqueeze(-1).expand(-1, -1, x.shape[-1])  # (B, K, C): gather wants an index for every number
     return x.gather(1, index)
 

@@ -320,7 +320,7 @@ class Trainer:
         """Draw run.png. If a spreadsheet has changed log.csv meanwhile, go on without."""
         try:
             figures_runs.plot_run(records.read_run(self.out), self.out / "run.png")
-        except runs.RunError as e:
+        except runs.RunError as e:  # the weights and the next rows are good
             self.place.say(f"no picture: {e}")
         self.drawn_at = time.monotonic()
 

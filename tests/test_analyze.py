@@ -229,7 +229,8 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
     ("--device=foo", "cannot be used here"), ("--device=meta", "cannot be used here"),
     ("--plot=x.abc", "its name ends in none of"), ("--matrices=x.abc", "its name ends in none of"),
     ("--csv=notes.txt", "holds something else, which would be lost"),
-    ("--csv=.", "is no file"), ("--csv=/dev/null", "is no file"), ("--plot=notes.txt/x.png", "cannot be written"), ("--matrices=", "is no file")])
+    ("--csv=.", "is no file"), ("--csv=/dev/null", "is no file"), ("--matrices=", "is no file"),
+    ("--plot=notes.txt/x.png", "cannot be written")])
 def test_what_would_fail_after_the_work_or_lose_a_file_is_one_line_before_it(tmp_path, monkeypatch, option, words):
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("mine")

@@ -72,9 +72,10 @@ CHECKPOINTS = "--hf", "./run", "--revisions=checkpoint-*"
 
 
 @pytest.mark.parametrize("name, step", [
-    ("step143000", 143000), ("epoch=1-step=200-v1.ckpt", 200), ("stage1-step900-tokens4B", 900), ("stage1-step-3440000", 3440000), ("chck_10M", 10e6),
+    ("step143000", 143000), ("stage1-step900-tokens4B", 900), ("stage1-step-3440000", 3440000), ("chck_10M", 10e6),
     ("google/multiberts-seed_3-step_20k", 20e3), ("checkpoint-500", 500), ("MLMvsCLM/610m-mlm40-42k-1000", 1000),
-    ("global_step10", 10), ("decay0.5B", 0.5e9), ("ckpt_20.pt", 20), ("model_000020.pt", 20), ("main", None)])
+    ("global_step10", 10), ("decay0.5B", 0.5e9), ("ckpt_20.pt", 20), ("model_000020.pt", 20), ("main", None),
+    ("epoch=1-step=200-v1.ckpt", 200)])
 def test_the_step_is_the_number_after_step_else_the_last_one(name, step):
     found = suites.read_step(name)
     assert (found[1] if found else None) == step

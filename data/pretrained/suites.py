@@ -322,8 +322,8 @@ def are_trainings(targets: list[Target]) -> bool:
 
 def is_newer(source: str, path: str) -> bool:
     """
-    Whether a local checkpoint has a file, or a link that leads there, that changed after the file at path. Of the Hub it
-    cannot be told.
+    Whether a local checkpoint has a file that changed after the file at path, or a link on the way to it has. Of the
+    Hub it cannot be told.
     """
     checkpoint = Path(os.path.expanduser(source))
     # Not st_mtime: a copy may keep the time of its original (cp -p, rsync -a). When it came here, st_ctime tells.

@@ -71,7 +71,7 @@ def figure(path, widths, rows=1, inches=2.4, height=HEIGHT):
 
 
 def plain(name):
-    """The name of a model or an arm as a text of a picture, where a $ begins a formula, and a _ what no legend shows."""
+    """The name of a model or an arm in a picture, where a $ would begin a formula, and a _ what no legend shows."""
     text = str(name).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 

@@ -13,8 +13,8 @@ import textwrap
 import numpy as np
 import pandas
 
-from data.results.figures import (COLOURS, DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, plot_columns,
-                                  put_legend, put_null, put_titles, put_zero, short)
+from data.results.figures import (COLOURS, DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain,
+                                  plot_columns, put_legend, put_null, put_titles, put_zero, short)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
