@@ -13,9 +13,9 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 # A process that ignores a signal, as under nohup, has children that ignore it too; tests send these to children.
-for signum in signal.SIGHUP, signal.SIGINT:
+for signum, usual in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler):
     if signal.getsignal(signum) == signal.SIG_IGN:
-        signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signum, usual)
 
 
 @pytest.fixture
