@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from pandas import DataFrame
+from torch import Tensor
 from tqdm import tqdm
 
 from config._place import open_streams
