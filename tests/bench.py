@@ -2,7 +2,6 @@
 How fast, against what people would use instead, as ratios within one run:
 
     python tests/bench.py                # or one of: layer train
-    python tests/bench.py --cpu train    # the CPU time of one thread, on a machine that does other work as well
 
 A ratio above 1 means that ours is faster. Both sides do the same work on the same machine with the same threads, in
 turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. Some minutes on two cores; on a
@@ -28,17 +27,15 @@ from model import ModelConfig, Transformer, to_hf
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
-CPU_TIME = "--cpu" in sys.argv
 HEAD_DIM = 128  # LLaMA-3-8B's
 
 
 def seconds(f):
-    clock = time.process_time if CPU_TIME else time.perf_counter
-    begin = clock()
+    begin = time.perf_counter()
     f()
     if GPU:
         torch.cuda.synchronize()  # the time of the work, and not of queueing it; before, nothing is queued
-    return clock() - begin
+    return time.perf_counter() - begin
 
 
 def ratio(theirs, ours, repeats, warmup=2):
@@ -156,7 +153,7 @@ def bench_train():
         torch._dynamo.reset()
         row(name, *ratio(*sides(*case), 7))
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, "
-          f"{torch.cuda.get_device_name() if GPU else 'CPU'}{', CPU time' if CPU_TIME else ''}")
+          f"{torch.cuda.get_device_name() if GPU else 'CPU'}")
 
 
 ROWS = dict(layer=bench_layer, train=bench_train)
@@ -165,10 +162,7 @@ ROWS = dict(layer=bench_layer, train=bench_train)
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="?", choices=ROWS, help="one of them (all)")
-    parser.add_argument("--cpu", action="store_true", help="the CPU time of one thread")
     args = parser.parse_args(argv)
-    if args.cpu:
-        torch.set_num_threads(1)
     for name in [args.row] if args.row else ROWS:
         ROWS[name]()
 
