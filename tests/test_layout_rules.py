@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 import analyze
-from data.pretrained import layout_table
 from data.pretrained.files import CheckpointError
+from data.pretrained.layout_parts import CONFIG_DICT
 from data.pretrained.layouts import find_stacks, missing_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
@@ -150,7 +150,7 @@ def test_the_half_of_an_encoder_decoder_says_what_it_lacks(tmp_path, capsys):
     assert "no weights of its decoder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", sorted(layout_table.CONFIG_DICT))
+@pytest.mark.parametrize("kind", sorted(CONFIG_DICT))
 def test_vision_config_dict_counts_as_transformers_counts_it(kind):
     part = "image" if kind == "flava" else "vision"
     config = {"model_type": kind, "text_config": {}, f"{part}_config": {"num_attention_heads": 4,
@@ -174,13 +174,13 @@ SHARED = qk("layers.{i}.shared_transformer.self_attn")
 Q0, Q1 = (f"model.layers.{i}.self_attn.q_proj" for i in BOTH)
 
 CHANGED_CONFIGS = [  # in that of Llama
-    (dict(model_type=None), "model_type None is not known .config.json names none; write"),
+    (dict(model_type=None), "model_type None is not known: config.json has to name one of data.pretrained.layouts.csv"),
     (dict(model_type="mamba"), "'mamba' is not known"),
     (dict(model_type="llava", text_config={}), "'llava_text' is not known"),
     (dict(model_type="jetmoe"), "'jetmoe' is not known"),  # each token's router chooses its W_q
     (dict(num_hidden_layers=3), "3 attention layers in config.json, q_proj of layer 2 missing"),
     (dict(num_hidden_layers=1), "1 attention layers in config.json, 2 found"),
-    (dict(model_type="olmo", num_attention_heads=None), "no number of layers or of heads"),
+    (dict(model_type="olmo", num_attention_heads=None), "no number of heads"),
     (dict(num_kv_shared_layers=2), "no layer has queries and keys of its own"),
     (dict(num_key_value_heads=2), "do not fit"),
     (dict(head_dim=16), "do not fit"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data.pretrained import layout_table
+from data.pretrained.layout_table import TABLE
 from data.pretrained.layouts import find_stacks
 from tests.tiny_models import CASES, build, configuration_auto, inputs, saved, shapes, small_config, transformers
 
@@ -227,19 +227,24 @@ def test_every_model_type_of_the_table_is_proven():
     proven |= {"t5gemma_encoder", "t5gemma_decoder"}  # other names
     proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video",
                "sam3_video"}  # made of such
-    assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
+    assert TABLE.keys() - proven == {"mobilellm"}  # not in transformers
 
 
-@pytest.mark.parametrize("kind", [kind for kind, usual in layout_table.USUAL.items() if usual.n_layer])
+def first_of(config, keys):
+    return next((getattr(config, key) for key in keys.split() if hasattr(config, key)), None)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, rows in TABLE.items() if rows[0].n_layer and kind != "davit"])
 def test_usual_sizes_are_those_of_the_class(kind):
     config = configuration_auto.CONFIG_MAPPING[kind]()
-    n_head = next(getattr(config, key) for key in ("num_attention_heads", "attention_heads") if hasattr(config, key))
-    sizes = config.to_dict()
-    usual = layout_table.USUAL[kind]
-    head_dim = sizes.get("d_kv") or sizes.get("head_dim") or config.hidden_size // n_head
-    n_layer = next(getattr(config, key) for key in ("num_hidden_layers", "num_blocks") if hasattr(config, key))
-    assert (n_layer, n_head) == (usual.n_layer, usual.n_head)
-    assert head_dim == (usual.head_dim or config.hidden_size // n_head)
+    n_head = first_of(config, "num_attention_heads_per_stage num_heads num_attention_heads attention_heads")
+    n_layer = first_of(config, "depths blocks_per_stage num_hidden_layers num_blocks")
+    row = TABLE[kind][0]
+    assert (n_layer, n_head) == (row.n_layer, row.n_head)
+    if isinstance(n_layer, int):  # not in stages
+        sizes = config.to_dict()
+        width = config.hidden_size // n_head
+        assert (sizes.get("d_kv") or sizes.get("head_dim") or width) == (row.head_dim or width)
 
 
 # ---- other names --------------------------------------------------------------------------------------------------
