@@ -9,7 +9,9 @@ from safetensors.torch import save_file
 
 import analyze
 from data.pretrained.files import CheckpointError
+from data.pretrained.layout_forms import FORMS
 from data.pretrained.layout_parts import CONFIG_DICT
+from data.pretrained.layout_table import TABLE
 from data.pretrained.layouts import find_stacks, missing_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
@@ -24,6 +26,12 @@ def qk(path, layers=BOTH, q=(32, 32), k=None, weights="q_proj k_proj"):
 
 def llama(layers=BOTH, q=(32, 32), k=None, prefix="model."):
     return qk(prefix + "layers.{i}.self_attn", layers, q, k)
+
+
+
+def test_the_table_of_layouts_is_in_the_order_of_the_alphabet_and_names_forms_that_are_there():
+    assert [*TABLE] == sorted(TABLE, key=str.lower)
+    assert {row.form for rows in TABLE.values() for row in rows} == {*FORMS, "parts"}
 
 
 # ---- what is found --------------------------------------------------------------------------------------------------

@@ -276,16 +276,20 @@ OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, 
     "video_llava": (r"(image|video)_tower\.", r"\1_tower.vision_model."),
     "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
 }
+OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}
 
 
-@pytest.mark.parametrize("kind", OLD_NAMES)
-def test_older_names_give_the_same_layers(kind, tmp_path):
+@pytest.mark.parametrize("kind, other, rename", [
+    *[(kind, kind, rename) for kind, rename in OLD_NAMES.items()],
+    *[(kind, other, (r"^gte\.", "new.")) for other, kind in OTHER_TYPES.items()],
+])
+def test_older_names_and_another_model_type_of_it_give_the_same_layers(kind, other, rename, tmp_path):
     _, config, tensors = first_case(kind, tmp_path)
-    old = {re.sub(*OLD_NAMES[kind], name): tensor for name, tensor in tensors.items()}
-    assert old.keys() != tensors.keys()
+    others = {re.sub(*rename, name): tensor for name, tensor in tensors.items()}
+    assert others.keys() != tensors.keys() or other != kind
     buffers = {"h.0.attn.bias": (1, 1, 64, 64), "h.0.attn.masked_bias": (), "layers.0.attention.bias": (1, 1, 64, 64),
                "layers.0.self_attn.rotary_emb.inv_freq": (4,)}  # causal masks, not biases
-    assert_same_layers(config, tensors, config, old, buffers)
+    assert_same_layers(config, tensors, config | {"model_type": other}, others, buffers)
 
 
 @pytest.mark.parametrize("kind", """vit deit beit dinov2 dinov2_with_registers ijepa vit_msn pixio
@@ -295,16 +299,6 @@ def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_pat
     in_memory = model.state_dict()
     assert in_memory.keys() != tensors.keys()
     assert_same_layers(config, tensors, config, in_memory)
-
-
-OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}
-
-
-@pytest.mark.parametrize("other", OTHER_TYPES)
-def test_another_model_type_of_the_same_model_gives_the_same_layers(other, tmp_path):
-    _, config, tensors = first_case(OTHER_TYPES[other], tmp_path)
-    names = {name.replace("gte.", "new."): tensor for name, tensor in tensors.items()}
-    assert_same_layers(config, tensors, config | {"model_type": other}, names)
 
 
 # ---- code that is not in transformers ---------------------------------------------------------
