@@ -156,11 +156,6 @@ def first(out):
     return out if torch.is_tensor(out) else first(out[0])
 
 
-class Same(torch.nn.Module):
-    def forward(self, x, *args, **kwargs):
-        return x
-
-
 def agree(q, k, w_q, w_k):
     """Whether q_h(e_i) . k_h(e_j) is (W_q,h W_k,g^T)_ij in every head, up to the one scale of the attention."""
     if q.shape != w_q.shape:
@@ -190,7 +185,7 @@ def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, reads
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
-        model.set_submodule(path, Same())
+        model.set_submodule(path, torch.nn.Identity())
     probe = Probe(model)
     with torch.no_grad(), probe:
         run(model, probe.names.values(), reads, 70, 1)

@@ -205,8 +205,8 @@ case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text ol
      "minimax_m3_vl_text nanochat solar_open aria_text granitemoe_swa granite_docling_text higgs_audio_v2 beam flint "
      "kolibri1 muse_glimmer_text muse_spark_text cosmos3_edge_text qwen2_vl_text qwen2_5_vl_text glm4v_text stablelm "
      "bitnet opt xglm biogpt modernbert-decoder ctrl gptj gpt_neo decision_transformer "
-     "gpt2 openai-gpt imagegpt gpt_bigcode codegen gpt_neox gpt_neox_japanese persimmon bloom falcon phi3 mpt chameleon",
-     DECODER)
+     "chameleon gpt2 openai-gpt imagegpt gpt_bigcode codegen gpt_neox gpt_neox_japanese persimmon bloom falcon phi3 "
+     "mpt", DECODER)
 case("helium", DECODER, head_dim=8)
 case("gpt_bigcode", DECODER, multi_query=False)
 case("falcon", DECODER, multi_query=False, alibi=True)

@@ -10,8 +10,8 @@ nn.Linear stores (out, in), so W_q of head h is D rows of the query weight, tran
 h // (n_head // n_kv_head). These are the raw weights: biases, RoPE, scaling, and the norms of queries, keys and latents
 are left out.
 
-layouts.csv says where each model has these weights, and layout_forms.py how a tensor holds them. Both are proven against
-transformers in tests/test_layouts.py.
+layouts.csv says where each model has these weights, layout_parts.py which parts a model is made of, and layout_forms.py
+how a tensor holds the heads. All three are proven against transformers in tests/test_layouts.py.
 """
 
 import re
@@ -95,8 +95,9 @@ def stacks_of(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack
 
     stacks, accounted_for = [], set()
     for part in find_parts(model_type, config, candidates):
-        require(part.rows or not part.names, f"model_type {part.model_type!r} is not known: config.json has to name one "
-                "of data/pretrained/layouts.csv, the one that the weights are of")
+        require(part.rows or not part.names,
+                f"model_type {part.model_type!r} is not known: data/pretrained/layouts.csv lists those that are, and "
+                "config.json has to name the one that the weights are of")
         found = []
         for row in part.rows:
             matches = row.match(part.names)
