@@ -49,7 +49,7 @@ OMNI = dict(model_type="qwen3_omni_moe", thinker_config=dict(
 HIERA = dict(model_type="hiera", depths=[1], num_heads=[2], decoder_depth=2, decoder_num_heads=4)
 HIERA_NAMES = qk("hiera.encoder.stages.0.layers.{i}.attn", [0], (24, 8), weights="qkv")
 GEMMA_3N = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
-    LLAMA, model_type="gemma3n_text", num_kv_shared_layers=0, head_dim=8))
+    LLAMA, model_type="gemma3n_text", num_hidden_layers=17, head_dim=8))
 BACKBONE = dict(model_type="depth_anything", backbone_config={  # as in Depth-Anything-V2-Small-hf
     "model_type": "dinov2", "hidden_size": 384, "num_attention_heads": 6})
 BACKBONE_NAMES = qk("backbone.encoder.layer.{i}.attention.attention", range(12), (384, 384), weights="query key")
@@ -90,8 +90,8 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
              adapter_config={"vit_layers": [-2, -3]}),  # of 4 layers the third and the second
         qk("model.vision_backbone.image_vit.transformer.resblocks.{i}.attention", range(3), weights="wq wk")
         | {"model.vision_backbone.image_pooling_2d.wq.weight": (32, 64)}, {"vision": (False, 3, 4, 4)}, ["text"]),
-    "a backbone of timm is no stack": (
-        GEMMA_3N, llama(prefix="model.language_model.")
+    "a backbone of timm is no stack, and usually 15 layers of Gemma 3n take the keys of others": (
+        GEMMA_3N, llama(range(17), prefix="model.language_model.")
         | {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}, TEXT, []),
     "a part of CLIP may name no model_type": (
         dict(model_type="clip", text_config={}, vision_config={}), qk(CLIP_VISION, range(12), (768, 768))
@@ -109,6 +109,9 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
     "a causal model trained on without its mask is neither": (
         LLAMA | {"is_causal": False}, llama(), {"": (None, 2, 4, 4)}, []),
     "nor is this one": (LLAMA | {"use_bidirectional_attention": True}, llama(), {"": (None, 2, 4, 4)}, []),
+    "nor is the text of PaliGemma, whose image and prompt see each other": (
+        dict(model_type="paligemma", text_config=dict(LLAMA, model_type="gemma", head_dim=8)),
+        llama(prefix="language_model.model."), {"text": (None, 2, 4, 4)}, []),
     "quantised experts leave the attention readable": (
         dict(LLAMA, model_type="gpt_oss", quantization_config=MXFP4),
         llama() | {"model.layers.0.mlp.experts.gate_up_proj_blocks": (4, 32, 2, 16)}, {"": (True, 2, 4, 4)}, []),
@@ -126,6 +129,10 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
              layer_types=["full_attention"] + 2 * ["sliding_attention"], num_nextn_predict_layers=1,
              attention_other_setting={"attention_type": "sliding_attention", "num_attention_heads": 6}),
         llama([0], (32, 16), (16, 16)) | llama([1, 2], (48, 16), (16, 16)), {"": (True, 2, 6, 2)}, []),
+    "and their size, and the number of key heads": (
+        dict(LLAMA, model_type="gemma4_text", layer_types=["sliding_attention", "full_attention"], head_dim=8,
+             num_key_value_heads=2, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True),
+        llama([0], (32, 32), (16, 32)) | llama([1], (64, 32), (16, 32)), {"": (True, 2, 4, 1)}, []),
 }
 
 

@@ -236,6 +236,7 @@ def test_usual_sizes_are_those_of_the_class(kind):
     n_head = first_of(config, "num_attention_heads_per_stage num_heads num_attention_heads attention_heads")
     n_layer = first_of(config, "depths blocks_per_stage num_hidden_layers num_blocks")
     row = TABLE[kind][0]
+    assert (row.n_shared or 0) == getattr(config, "num_kv_shared_layers", 0)
     assert json.dumps([n_layer, n_head]) == json.dumps([row.n_layer, row.n_head])  # for which a list is a tuple
     if isinstance(n_layer, int):  # not in stages
         sizes = config.to_dict()

@@ -23,17 +23,18 @@ class Row(NamedTuple):
 
     model_type: str  # of config.json, or of a config inside of it
     stack: str  # its name, if the model has several
-    path: str  # of a layer, where any prefix may come before: a regular expression but for "." and the two numbers,
-    # {i} of the layer and {stage} of the stage
+    # Of a layer, after any prefix: a regular expression but for "." and two numbers, {i} of the layer and {stage} of the
+    # stage, in models whose width grows from stage to stage.
+    path: str
     weights: list[str]  # the tensors in that layer, with or without ".weight"
     causal: bool | None  # whether the mask is; None where it cannot be told
     form: str  # how the tensors hold q and k, a function of layout_forms.py; or "parts": the model is made of others
-    # The sizes of the class, which a config inside of another may leave out. Several numbers: each stage is a stack.
+    # The sizes of the class, which a config inside of another may leave out. Several numbers: of each stage.
     n_layer: int | tuple[int, ...] | None
     n_head: int | tuple[int, ...] | None
     head_dim: int | None
     n_shared: int | None  # number of last layers that take the keys of an earlier one
-    note: str
+    note: str  # where it was read, if not in transformers, and what else a reader may ask
 
     def match(self, names: set[str]) -> list[re.Match]:
         """A match, with groups prefix, i and weight, for every tensor that belongs to a layer of this row."""
