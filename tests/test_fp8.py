@@ -101,11 +101,13 @@ def test_deepseek_v4_is_read_under_the_names_and_with_the_scales_of_its_own_file
             # Whole numbers times 2^-9 to 2^-3: float32 has the bits for every sum of six of their products.
             weight = torch.randint(-8, 9, (m, n)).to(torch.float8_e4m3fn)
             exponents = torch.randint(118, 125, (-(-m // 4), -(-n // 4)), dtype=torch.uint8)
-            state[f"{layer}.attn.{name}.weight"], state[f"{layer}.attn.{name}.scale"] = weight, exponents
+            state[f"{layer}.attn.{name}.weight"] = weight
+            state[f"{layer}.attn.{name}.scale"] = exponents
             right[name] = written_out(weight, 2.0 ** (exponents.float() - 127), 4, 4)
     w_q, w_k = read_heads(tmp_path / "toy", DEEPSEEK_V4, save_powers_of_two(state))
     queries = right["wq_b"] @ (right["wq_a"] @ torch.eye(10))  # (8, 10): of both heads, for every basis vector
-    assert torch.equal(w_q.mT, queries.view(2, 4, 10)) and torch.equal(w_k.mT, right["wkv"].view(1, 4, 10))
+    assert torch.equal(w_q.mT, queries.view(2, 4, 10))
+    assert torch.equal(w_k.mT, right["wkv"].view(1, 4, 10))
 
 
 INT8 = torch.ones(32, 32, dtype=torch.int8)

@@ -23,8 +23,8 @@ class Row(NamedTuple):
 
     model_type: str  # of config.json, or of a config inside of it
     stack: str  # its name, if the model has several
-    # Of a layer, after any prefix: a regular expression but for "." and two numbers, {i} of the layer and {stage} of the
-    # stage, in models whose width grows from stage to stage.
+    # Of a layer, after any prefix: a regular expression but for "." and two numbers, {i} of the layer and {stage} of
+    # the stage, in models whose width grows from stage to stage.
     path: str
     weights: list[str]  # the tensors in that layer, with or without ".weight"
     causal: bool | None  # whether the mask is; None where it cannot be told
