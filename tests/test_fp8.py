@@ -92,22 +92,22 @@ def save_powers_of_two(tensors: dict[str, torch.Tensor]) -> bytes:
 
 def test_deepseek_v4_is_read_under_the_names_and_with_the_scales_of_its_own_files(tmp_path):
     """Two heads of 4 on a latent of 6, one key head, scales of 4 x 4; a compressor, an indexer and an mtp beside it."""
+    torch.manual_seed(0)
     shapes = {"wq_a": (6, 10), "wq_b": (8, 6), "wkv": (4, 10), "indexer.wq_b": (8, 6)}
     state, right = {}, {}
-    for layer in "layers.0", "mtp.0":
+    for layer in "mtp.0", "layers.0":  # the second is the one that is read
         state[f"{layer}.attn.compressor.wkv.weight"] = torch.ones(8, 10, dtype=torch.bfloat16)
         for name, (m, n) in shapes.items():
+            # Whole numbers times 2^-9 to 2^-3: float32 has the bits for every sum of six of their products.
+            weight = torch.randint(-8, 9, (m, n)).to(torch.float8_e4m3fn)
             exponents = torch.randint(118, 125, (-(-m // 4), -(-n // 4)), dtype=torch.uint8)
-            state[f"{layer}.attn.{name}.weight"], state[f"{layer}.attn.{name}.scale"] = eight_bits(m, n), exponents
-            if layer == "layers.0":
-                right[name] = written_out(eight_bits(m, n), 2.0 ** (exponents.float() - 127), 4, 4)
+            state[f"{layer}.attn.{name}.weight"] = weight
+            state[f"{layer}.attn.{name}.scale"] = exponents
+            right[name] = written_out(weight, 2.0 ** (exponents.float() - 127), 4, 4)
     w_q, w_k = read_heads(tmp_path / "toy", DEEPSEEK_V4, save_powers_of_two(state))
-    assert (w_q.shape, w_k.shape) == ((2, 10, 4), (1, 10, 4))
-    x, y = torch.randn(10), torch.randn(10)
-    queries = right["wq_b"] @ (right["wq_a"] @ x)  # of both heads
-    for head in range(2):
-        expected = queries[4 * head : 4 * head + 4] @ (right["wkv"] @ y)
-        torch.testing.assert_close(x @ w_q[head] @ w_k[0].T @ y, expected)
+    queries = right["wq_b"] @ (right["wq_a"] @ torch.eye(10))  # (8, 10): of both heads, for every basis vector
+    assert torch.equal(w_q.mT, queries.view(2, 4, 10))
+    assert torch.equal(w_k.mT, right["wkv"].view(1, 4, 10))
 
 
 INT8 = torch.ones(32, 32, dtype=torch.int8)

@@ -6,13 +6,14 @@ computes from basis vectors.
     python -m pytest tests/test_layouts.py -k MODEL_TYPE
 """
 
+import json
 import re
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data.pretrained import layout_table
+from data.pretrained.layout_table import TABLE
 from data.pretrained.layouts import find_stacks
 from tests.tiny_models import CASES, build, configuration_auto, inputs, saved, shapes, small_config, transformers
 
@@ -155,11 +156,6 @@ def first(out):
     return out if torch.is_tensor(out) else first(out[0])
 
 
-class Same(torch.nn.Module):
-    def forward(self, x, *args, **kwargs):
-        return x
-
-
 def agree(q, k, w_q, w_k):
     """Whether q_h(e_i) . k_h(e_j) is (W_q,h W_k,g^T)_ij in every head, up to the one scale of the attention."""
     if q.shape != w_q.shape:
@@ -189,7 +185,7 @@ def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, reads
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
-        model.set_submodule(path, Same())
+        model.set_submodule(path, torch.nn.Identity())
     probe = Probe(model)
     with torch.no_grad(), probe:
         run(model, probe.names.values(), reads, 70, 1)
@@ -227,19 +223,25 @@ def test_every_model_type_of_the_table_is_proven():
     proven |= {"t5gemma_encoder", "t5gemma_decoder"}  # other names
     proven |= {"gemma3n", "qwen2_5_omni", "qwen3_omni_moe", "qwen3_omni_moe_talker", "sam2_video",
                "sam3_video"}  # made of such
-    assert (layout_table.KNOWN | layout_table.COMPOSITES) - proven == {"mobilellm"}  # not in transformers
+    assert TABLE.keys() - proven == {"mobilellm"}  # not in transformers
 
 
-@pytest.mark.parametrize("kind", [kind for kind, usual in layout_table.USUAL.items() if usual.n_layer])
+def first_of(config, keys):
+    return next((getattr(config, key) for key in keys.split() if hasattr(config, key)), None)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, rows in TABLE.items() if rows[0].n_layer and kind != "davit"])
 def test_usual_sizes_are_those_of_the_class(kind):
     config = configuration_auto.CONFIG_MAPPING[kind]()
-    n_head = next(getattr(config, key) for key in ("num_attention_heads", "attention_heads") if hasattr(config, key))
-    sizes = config.to_dict()
-    usual = layout_table.USUAL[kind]
-    head_dim = sizes.get("d_kv") or sizes.get("head_dim") or config.hidden_size // n_head
-    n_layer = next(getattr(config, key) for key in ("num_hidden_layers", "num_blocks") if hasattr(config, key))
-    assert (n_layer, n_head) == (usual.n_layer, usual.n_head)
-    assert head_dim == (usual.head_dim or config.hidden_size // n_head)
+    n_head = first_of(config, "num_attention_heads_per_stage num_heads num_attention_heads attention_heads")
+    n_layer = first_of(config, "depths blocks_per_stage num_hidden_layers num_blocks")
+    row = TABLE[kind][0]
+    assert (row.n_shared or 0) == getattr(config, "num_kv_shared_layers", 0)
+    assert json.dumps([n_layer, n_head]) == json.dumps([row.n_layer, row.n_head])  # for which a list is a tuple
+    if isinstance(n_layer, int):  # not in stages
+        sizes = config.to_dict()
+        width = config.hidden_size // n_head
+        assert (sizes.get("d_kv") or sizes.get("head_dim") or width) == (row.head_dim or width)
 
 
 # ---- other names --------------------------------------------------------------------------------------------------
@@ -270,16 +272,20 @@ OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, 
     "video_llava": (r"(image|video)_tower\.", r"\1_tower.vision_model."),
     "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
 }
+OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}
 
 
-@pytest.mark.parametrize("kind", OLD_NAMES)
-def test_older_names_give_the_same_layers(kind, tmp_path):
+@pytest.mark.parametrize("kind, other, rename", [
+    *[(kind, kind, rename) for kind, rename in OLD_NAMES.items()],
+    *[(kind, other, (r"^gte\.", "new.")) for other, kind in OTHER_TYPES.items()],
+])
+def test_older_names_and_another_model_type_of_it_give_the_same_layers(kind, other, rename, tmp_path):
     _, config, tensors = first_case(kind, tmp_path)
-    old = {re.sub(*OLD_NAMES[kind], name): tensor for name, tensor in tensors.items()}
-    assert old.keys() != tensors.keys()
+    others = {re.sub(*rename, name): tensor for name, tensor in tensors.items()}
+    assert others.keys() != tensors.keys() or other != kind
     buffers = {"h.0.attn.bias": (1, 1, 64, 64), "h.0.attn.masked_bias": (), "layers.0.attention.bias": (1, 1, 64, 64),
                "layers.0.self_attn.rotary_emb.inv_freq": (4,)}  # causal masks, not biases
-    assert_same_layers(config, tensors, config, old, buffers)
+    assert_same_layers(config, tensors, config | {"model_type": other}, others, buffers)
 
 
 @pytest.mark.parametrize("kind", """vit deit beit dinov2 dinov2_with_registers ijepa vit_msn pixio
@@ -289,16 +295,6 @@ def test_a_state_dict_gives_the_same_layers_as_what_is_saved_of_it(kind, tmp_pat
     in_memory = model.state_dict()
     assert in_memory.keys() != tensors.keys()
     assert_same_layers(config, tensors, config, in_memory)
-
-
-OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}
-
-
-@pytest.mark.parametrize("other", OTHER_TYPES)
-def test_another_model_type_of_the_same_model_gives_the_same_layers(other, tmp_path):
-    _, config, tensors = first_case(OTHER_TYPES[other], tmp_path)
-    names = {name.replace("gte.", "new."): tensor for name, tensor in tensors.items()}
-    assert_same_layers(config, tensors, config | {"model_type": other}, names)
 
 
 # ---- code that is not in transformers ---------------------------------------------------------

@@ -30,7 +30,7 @@ SMALL = dict(
     n_head=4, n_heads=4, attention_heads=4, d_kv=6, embedding_size=16, rotary_dim=4, intra_bottleneck_size=16,
     coordinate_size=6, shape_size=4, attention_types=[[["global", "local"], 1]], visual_embed=False,
     default_language="en_XX", relative_attention=True, pos_att_type=["c2p", "p2c"], num_kv_shared_layers=0,
-    hidden_size_per_layer_input=4,
+    hidden_size_per_layer_input=4, vocabulary_map={"<image>": 3}, downsampling_rate=1,
     # An encoder and a decoder.
     encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48, encoder_num_hidden_layers=2,
     encoder_num_attention_heads=4, encoder_num_key_value_heads=4, decoder_layers=3, decoder_attention_heads=2,
@@ -43,6 +43,7 @@ SMALL = dict(
     q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7, index_topk=64,
     linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8, mamba_n_heads=4,
     mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8, use_mamba_kernels=False,
+    attn_layer_indices=[1, 3], attn_layer_period=2, attn_layer_offset=1,
     # Sound.
     num_mel_bins=8, max_source_positions=4, input_feat_per_channel=8, conv_dim=(8, 8), conv_stride=(5, 5),
     conv_kernel=(5, 5), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, squeeze_factor=1,
@@ -204,9 +205,9 @@ case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text ol
      "minimax_m3_vl_text nanochat solar_open aria_text granitemoe_swa granite_docling_text higgs_audio_v2 beam flint "
      "kolibri1 muse_glimmer_text muse_spark_text cosmos3_edge_text qwen2_vl_text qwen2_5_vl_text glm4v_text stablelm "
      "bitnet opt xglm biogpt modernbert-decoder ctrl gptj gpt_neo decision_transformer "
-     "gpt2 openai-gpt imagegpt gpt_bigcode codegen gpt_neox gpt_neox_japanese persimmon bloom falcon phi3 mpt", DECODER)
+     "chameleon gpt2 openai-gpt imagegpt gpt_bigcode codegen gpt_neox gpt_neox_japanese persimmon bloom falcon phi3 "
+     "mpt", DECODER)
 case("helium", DECODER, head_dim=8)
-case("chameleon", DECODER, vocabulary_map={"<image>": 3})
 case("gpt_bigcode", DECODER, multi_query=False)
 case("falcon", DECODER, multi_query=False, alibi=True)
 case("falcon", DECODER, new_decoder_architecture=True, num_kv_heads=2)
@@ -230,8 +231,7 @@ case("deepseek_v4", decoder(0, 1, 2), num_key_value_heads=1, num_hidden_layers=3
     "sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"])
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", decoder(1, 3), **HYBRID)
-case("jamba", decoder(1, 3), num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1)
-case("bamba", decoder(1, 3), num_hidden_layers=4, attn_layer_indices=[1, 3])
+case("jamba bamba", decoder(1, 3), num_hidden_layers=4)
 case("granitemoehybrid", decoder(1, 3), num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
 case("kimi_linear", decoder(1, 3), **HYBRID, linear_head_dim=8, linear_num_heads=2)
 case("kimi_linear", decoder(1, 3), num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(
@@ -252,13 +252,13 @@ case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert ele
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet roc_bert "
      "tapas convbert jina_embeddings_v3 gte ibert visual_bert embedding_gemma2_text openai_privacy_filter luke xlm "
      "flaubert nystromformer distilbert eurobert ultrabert mobilebert xmod layoutlmv3 deberta deberta-v2 "
-     "longformer vits", ENCODER)
+     "longformer vits canine", ENCODER)
+case("convbert", ENCODER, head_ratio=4)
 case("esmc", ENCODER, num_key_value_heads=4)
 case("bros", ENCODER, dict(bbox=lambda n, t: torch.zeros(n, t, 8)), hidden_size=64)
 case("lilt", ENCODER, hidden_size=48)
 case("bert", DECODER, is_decoder=True, add_cross_attention=True)
 case("xlm", DECODER, causal=True)
-case("canine", ENCODER, downsampling_rate=1)
 case("big_bird", ENCODER, attention_type="original_full")
 case("albert", encoder(0))  # two layers, one set of weights
 case("xlnet", {"": (None, [0, 1])})
