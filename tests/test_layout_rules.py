@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import analyze
 from data.pretrained.files import CheckpointError
 from data.pretrained.layout_forms import FORMS
-from data.pretrained.layout_parts import CONFIG_DICT
+from data.pretrained.layout_table import CONFIG_DICT
 from data.pretrained.layout_table import TABLE
 from data.pretrained.layouts import find_stacks, missing_stacks
 

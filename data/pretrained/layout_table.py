@@ -1,5 +1,6 @@
 """
-Reads layouts.csv: for each model_type, where the queries and keys of its self-attention are.
+layouts.csv, which says for each model_type where the queries and keys of its self-attention are, and which of its rows
+a model needs: those of its parts, if it is made of several.
 
 The lines were read from transformers 5.23, models/NAME/modeling_NAME.py, where NAME is the model_type, for
 clip_text_model and other parts that of the whole, if the note does not say otherwise. README.md says how to add one.
@@ -10,6 +11,10 @@ import re
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
+
+from data.pretrained.files import pick
+
+# ---- the table ------------------------------------------------------------------------------------------------------
 
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
 MASKS = {"causal": True, "both": False, "unknown": None, "": None}  # both: a token sees those on both of its sides
@@ -66,3 +71,148 @@ def read_numbers(text: str) -> int | tuple[int, ...] | None:
 
 
 TABLE = read_table()
+
+
+# ---- the parts of a model -------------------------------------------------------------------------------------------
+#
+# Some have a config of their own inside of config.json, such as the image tower and the text of CLIP. Others are the
+# stages of a model whose width grows, such as Swin. A model without parts is one part.
+
+# How the names of a part's tensors start. Tried in this order: the text has what is left.
+PARTS = {
+    "vlm": r"vlm\.",
+    "detector": r"detector_model\.",
+    "thinker": r"thinker\.",
+    "talker": r"talker\.",
+    "code_predictor": r"(.*\.)?code_predictor\.",
+    "depth_decoder": r"depth_decoder\.",
+    "high_res_vision": r"(.*\.)?high_res_vision_model\.",
+    "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual|image_embed)\.|"
+              r"(.*\.)?image_vit\.|vit\.|encoder\.encoder\.",  # Molmo 2, HunyuanVL, Pix2Struct
+    "image": r"(.*\.)?image_(model|tower)\.",
+    "video": r"(.*\.)?video_tower\.",
+    "multimodal": r"(.*\.)?multimodal_model\.",
+    "audio": r"(.*\.)?(audio_tower|audio_model|audio_embed)\.",
+    "qformer": r"(.*\.)?qformer\.",
+    "projector": r"projector\.",
+    "backbone": "",
+    "text_encoder": r"text_encoder\.",
+    "encoder": r"(model\.)?encoder\.",
+    "decoder": r"(model\.)?decoder\.",
+    "semantic": r"semantic\.",
+    "coarse_acoustics": r"coarse_acoustics\.",
+    "fine_acoustics": r"fine_acoustics\.",
+    "text": "",
+}
+# Of Align a network of convolutions, of Granite 4 Vision several stacks of one layer.
+NOT_READ = {("align", "vision"), ("granite4_vision", "qformer")}
+# Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
+CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2", "flava"}
+
+
+class Part(NamedTuple):
+    """A model inside of a model. name: "" if there is only one. names: of its tensors. rows: none if it is unknown."""
+
+    name: str
+    model_type: str | None
+    config: dict
+    names: set[str]
+    rows: list[Row]
+
+
+def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Part]:
+    """The parts of a model, each with its config, its tensors, and the rows that say where its layers are."""
+    rows = rows_of(model_type, config)
+    if rows and isinstance(rows[0].n_layer, tuple):
+        return find_stages(rows, config, names)
+    if not rows or rows[0].form != "parts":
+        return [Part("", model_type, config, names, rows)]
+    if model_type == "video_llava":  # two towers of one kind
+        tower = pick(config, "vision_config", dict)
+        config = config | dict(vision_config=None, image_config=tower, video_config=tower)
+    parts, left = [], names
+    for name, start in PARTS.items():
+        part_config = read_config(model_type, name, config)
+        if part_config is None or (model_type, name) in NOT_READ:
+            continue
+        inside = {tensor for tensor in left if re.match(start, tensor)}
+        left = left - inside
+        for part in find_parts(part_type(model_type, name, part_config), part_config, inside):
+            parts.append(part._replace(name=".".join(filter(None, [name, part.name]))))
+    return parts
+
+
+def rows_of(model_type: str | None, config: dict) -> list[Row]:
+    """The rows of the table, without a latent for the queries where the config has none."""
+    rows = TABLE.get(model_type, [])
+    if rows and rows[0].form == "latent" and not pick(config, "q_lora_rank", int):
+        rows = [row._replace(weights=["q_proj", *row.weights[2:]]) for row in rows]
+    return rows
+
+
+def read_config(model_type: str, part: str, config: dict) -> dict | None:
+    """The config of a part; None: the model has no such part."""
+    found = pick(config, f"{part}_config {part}", dict)
+    if model_type in CONFIG_DICT:
+        found = pick(config, f"{part}_config_dict", dict, found)
+    if found is None and part == "text" and pick(config, "num_attention_heads n_head", int):
+        found = config  # GIT, and Qwen2-VL's first files
+    if model_type == "molmo2" and part == "vision" and "vit_config" in config:  # and without its last layers
+        n_layer = config["vit_config"]["num_hidden_layers"]
+        deepest = max(layer % n_layer for layer in config["adapter_config"]["vit_layers"])
+        found = config["vit_config"] | {"num_hidden_layers": deepest + 1}
+    if model_type == "paligemma" and part == "text" and found is not None:  # the image and the prompt see each other
+        found = {"use_bidirectional_attention": True, **found}
+    return found
+
+
+def part_type(model_type: str, part: str, config: dict) -> str:
+    """The model_type of a part. If its config has none that is in the table (CLIP), it is clip_text or the like."""
+    own = pick(config, "model_type", str, model_type)
+    if own != model_type and own in TABLE:
+        return own
+    guess = f"{model_type}_{part}".replace("-", "_")
+    for known in guess, f"{guess}_model":
+        if known in TABLE:
+            return known
+    return guess if own == model_type else own
+
+
+def find_stages(rows: list[Row], config: dict, names: set[str]) -> list[Part]:
+    """The stages of a model such as Swin, each with its own numbers of layers and of heads."""
+    row = rows[0]
+    n_layers = pick(config, "depths blocks_per_stage", list, row.n_layer)
+    heads = "num_attention_heads_per_stage num_heads num_attention_heads"
+    n_heads = next((config[key] for key in heads.split() if config.get(key)), row.n_head)
+    if isinstance(n_heads, int):
+        n_heads = len(n_layers) * [n_heads]
+    parts, left = [], names
+    first = 0
+    for stage, (n_layer, n_head) in enumerate(zip(n_layers, n_heads)):
+        of_stage = row._replace(path=row.path.replace("{stage}", str(stage)))
+        numbers = range(first, first + n_layer)
+        inside = {match[0] for match in of_stage.match(names) if int(match["i"]) in numbers}
+        left = left - inside
+        sizes = dict(num_hidden_layers=n_layer, num_attention_heads=n_head, first_layer=first)
+        parts.append(Part(f"stage {stage}", row.model_type, sizes, inside, [of_stage]))
+        if "{stage}" not in row.path:  # SAM 2 numbers its layers through all stages
+            first += n_layer
+    n_layer = pick(config, "decoder_depth", int)  # of Hiera as it is trained, by masked images
+    if n_layer:
+        sizes = dict(num_hidden_layers=n_layer, num_attention_heads=pick(config, "decoder_num_heads", int))
+        parts.append(Part("", row.model_type, sizes, left, rows[1:]))
+    return parts
+
+
+def stack_name(part: Part, row: Row, alone: bool) -> str:
+    """For example "vision"; "vision.global" if the part has several stacks; "encoder" if there are no parts."""
+    if part.name and alone:
+        return shown(part.name)
+    return shown(".".join(filter(None, [part.name, row.stack])))
+
+
+def shown(name: str) -> str:
+    """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", Qwen-Omni's thinker is left out."""
+    for word in "text_", "thinker.", "vlm.", "detector.":
+        name = name.removeprefix(word)
+    return name.replace("vision.backbone", "vision")

@@ -10,7 +10,7 @@ nn.Linear stores (out, in), so W_q of head h is D rows of the query weight, tran
 h // (n_head // n_kv_head). These are the raw weights: biases, RoPE, scaling, and the norms of queries, keys and latents
 are left out.
 
-layouts.csv says where each model has these weights, layout_parts.py which parts a model is made of, and layout_forms.py
+layouts.csv says where each model has these weights, layout_table.py which of its lines a model needs, and layout_forms.py
 how a tensor holds the heads. All three are proven against transformers in tests/test_layouts.py.
 """
 
@@ -24,8 +24,7 @@ from torch import Tensor
 
 from data.pretrained.files import CheckpointError, pick, require
 from data.pretrained.layout_forms import FORMS, Sizes
-from data.pretrained.layout_parts import Part, find_parts, shown, stack_name
-from data.pretrained.layout_table import NUMBER, TABLE, Row
+from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, shown, stack_name
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
