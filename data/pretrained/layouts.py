@@ -10,8 +10,8 @@ nn.Linear stores (out, in), so W_q of head h is D rows of the query weight, tran
 h // (n_head // n_kv_head). These are the raw weights: biases, RoPE, scaling, and the norms of queries, keys and latents
 are left out.
 
-layouts.csv says where each model has these weights, layout_table.py which of its lines a model needs, and layout_forms.py
-how a tensor holds the heads. All three are proven against transformers in tests/test_layouts.py.
+layouts.csv says where each model has these weights, layout_table.py which of its lines a model needs, and
+layout_forms.py how a tensor holds the heads. All three are proven against transformers in tests/test_layouts.py.
 """
 
 import re
