@@ -13,7 +13,8 @@ import torch
 
 def get_batch(cfg, meta, stream, seed, step, rows):
     """
-    Some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU.
+    Some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU. stream (N,): the
+    ids of a split.
 
     To predict next tokens: idx (B, T), targets (B, T). To predict masked tokens: idx (B, T) with K tokens of each row
     masked, targets (B, K), positions (B, K). Every block of T tokens comes once per epoch; its order depends on (seed,
@@ -26,7 +27,8 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     for e in np.unique(epoch):  # usually one epoch; two in the batch where an epoch ends
         here = epoch == e
         block[here] = shuffled(turn[here], n_blocks, [seed, int(e)])
-    tokens = torch.from_numpy(stream.rows(block * T, T + 1))  # (B, T + 1)
+    places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1)
+    tokens = torch.from_numpy(stream[places].astype(np.int64))  # (B, T + 1)
     idx = tokens[:, :-1].contiguous()  # (B, T)
     if cfg.predicts_next:
         return idx, tokens[:, 1:].contiguous()

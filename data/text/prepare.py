@@ -93,7 +93,7 @@ def n_bytes(files):
 
 
 def main(argv=None):
-    cli = writer.command_line("text", __doc__, argv, tokenizer="bytes", val_fraction=0.05)
+    cli = writer.command_line("text", __doc__, tokenizer="bytes", val_fraction=0.05)
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
