@@ -4,7 +4,8 @@ Batches for training: which tokens are in each row of each step, and which of th
 A batch is a pure function of (seed, step, row), and nothing here has a state. So runs that differ only in their start
 see the same data in the same order, and a resumed run, or a run on more processes, goes on exactly.
 
-Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/.
+Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/, meta and stream (N,) are
+those of a corpus (data/tokens.py).
 """
 
 import numpy as np
@@ -13,8 +14,7 @@ import torch
 
 def get_batch(cfg, meta, stream, seed, step, rows):
     """
-    Some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU. stream (N,): the
-    ids of a split.
+    Some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU.
 
     To predict next tokens: idx (B, T), targets (B, T). To predict masked tokens: idx (B, T) with K tokens of each row
     masked, targets (B, K), positions (B, K). Every block of T tokens comes once per epoch; its order depends on (seed,

@@ -245,7 +245,8 @@ def encode_all(found, meta, pool):
         if meta["spaced"]:
             text = " ".join(text)
         if gpt2:
-            ids = [gpt2.encode_ordinary(piece) for piece in pieces.findall(text)]
+            # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
+            ids = [gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces.findall(text)]
         else:
             ids = [np.frombuffer(text.encode(), np.uint8)]
         ids = np.concatenate([*ids, [meta["eot_token"]]]).astype(meta["dtype"])

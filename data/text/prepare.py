@@ -85,7 +85,7 @@ def choose(files, column):
     left_out = sorted(set(files) - set(chosen))
     if left_out:
         print(f"{len(left_out):,} files left out {kind}: {writer.some(left_out)}")
-    return [str(file) for file in chosen if file.stat().st_size > 0]
+    return [file for file in chosen if file.stat().st_size > 0]
 
 
 def n_bytes(files):
@@ -110,7 +110,7 @@ def main(argv=None):
 
     def read_part(path, note):
         if args.column:
-            return writer.read_column(TABLES[pathlib.Path(path).suffix.lower()], path, args.column)
+            return writer.read_column(TABLES[path.suffix.lower()], str(path), args.column)
         return read(path, note)
     return writer.write(args, source, parts, read_part, files=parts, whole_files=whole_files)
 
