@@ -89,13 +89,14 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
         val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
         if whole_files:
             sizes = np.array([os.path.getsize(path) for path in files])
-            val_parts = choose(digests, sizes, sizes.sum(), meta)[0][order]
+            chosen, _ = choose(digests, sizes, sizes.sum(), meta)  # (files,) bool
+            val_parts = chosen[order]
         if not (folder / "meta.json").exists():
-            documents = unwritten(parts, read, meta)
+            found = unwritten(parts, read, meta)
             with ThreadPoolExecutor(args.num_proc) as pool, \
-                    tqdm(documents, total=total, initial=sum(meta["docs"].values()), unit=" documents") as bar:
-                encoded = encode_all(iter(bar), meta, pool)
-                while chunk := next_chunk(encoded, meta):
+                    tqdm(found, total=total, initial=sum(meta["docs"].values()), unit=" documents") as bar:
+                documents = encode_all(iter(bar), meta, pool)
+                while chunk := next_chunk(documents, meta):
                     add(folder, meta, chunk, val_parts)
             finish(folder, meta)
     print(summary(folder, meta))
@@ -146,9 +147,10 @@ def begin(folder, args, source, n_parts, digests):
     What an earlier run has left in the folder (DataError if it was asked for something else), or a new beginning, as
     a dict. progress.json holds it while the corpus grows, and in the end meta.json does.
     """
-    asked = dict(
-        contents=hashlib.sha256(b"".join(digests)).hexdigest() if digests else "",  # changes if a file is edited
-        **{option: getattr(args, option) for option in OPTIONS}, source=source, parts=n_parts)
+    asked = {option: getattr(args, option) for option in OPTIONS}
+    asked |= dict(source=source, parts=n_parts, contents="")
+    if digests:
+        asked["contents"] = hashlib.sha256(b"".join(digests)).hexdigest()  # changes if a file is edited
     for path in folder / "meta.json", folder / "progress.json":
         if path.exists():
             meta = read_meta(path)
@@ -156,8 +158,8 @@ def begin(folder, args, source, n_parts, digests):
                 if meta[key] != value:
                     was = "other text" if key == "contents" else f"{key} = {meta[key]!r}, not {value!r}"
                     raise DataError(f"{folder} was begun with {was}: delete it, or choose another --out_dir")
-            # A run that was killed may have written more.
-            require_sizes(folder, meta, at_least=path.name == "progress.json")
+            is_finished = path.name == "meta.json"
+            require_sizes(folder, meta, at_least=not is_finished)  # a run that was killed may have written more
             return meta
     # `add` saves progress.json before the first chunk, so without it the files are from somewhere else.
     if any(folder.glob("*.bin")):
@@ -168,9 +170,11 @@ def begin(folder, args, source, n_parts, digests):
         tokens=dict(train=0, val=0),
         chunks=0,  # how many have been written
         checksum="0",  # of all documents; it does not depend on their order
-        part=0, row=0,  # up to which document the parts have been read
+        part=0,  # the part and the row of the last document that has been written
+        row=0,
         lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
-        notes={})
+        notes={},  # what read() has counted: kind -> part -> number
+    )
 
 
 def finish(folder, meta):
@@ -233,14 +237,14 @@ class Document(NamedTuple):
 
 
 def encode_all(found, meta, pool):
-    """A Document for each (part, row, text)."""
+    """A Document for each (part, row, text) that `unwritten` found."""
     gpt2 = open_gpt2() if meta["tokenizer"] == "gpt2" else None
-    # A very long text overflows the stack of tiktoken's regex engine, so it is cut into pieces of 100,000 characters:
+    # A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
     # before a space, where gpt2 begins a new token anyway, or anywhere if there is no space.
     pieces = re.compile(r".{1,100000}(?= |\Z)|.{1,100000}", re.DOTALL)
 
-    def encode(document):
-        part, row, utf8 = document
+    def encode(one):
+        part, row, utf8 = one
         text = utf8.decode()
         if meta["spaced"]:
             text = " ".join(text)
@@ -297,7 +301,10 @@ def add(folder, meta, chunk, val_parts):
         meta["docs"][split] += int(chosen.sum())
         meta["tokens"][split] += int(lengths[chosen].sum())
     checksum = int(meta["checksum"], 16) + int(first_8_bytes(digests).sum())  # a sum does not depend on the order
-    meta.update(checksum=f"{checksum % 2**64:x}", part=chunk[-1].part, row=chunk[-1].row, chunks=meta["chunks"] + 1)
+    meta["checksum"] = f"{checksum % 2**64:x}"
+    meta["chunks"] += 1
+    meta["part"] = chunk[-1].part
+    meta["row"] = chunk[-1].row
     write_json(folder / "progress.json", meta)
 
 

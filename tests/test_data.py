@@ -174,12 +174,12 @@ def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(folder_of_text,
     argv = [str(folder_of_text), "--chunk_size=50000", "--val_fraction=0.2"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     text.main([*argv, f"--out_dir={whole}"])
-    for call in "2", "1", "3", "1", "4":  # before this rename of progress.json: after a chunk that it does not know of
+    for call in "1", "2", "1", "3", "4":  # before this rename of progress.json: after a chunk that it does not know of
         run = subprocess.run([sys.executable, "-c", KILLED, call, *argv, f"--out_dir={killed}"], cwd=ROOT,
                              capture_output=True)
         assert run.returncode == -signal.SIGKILL, run.stderr.decode()
-        with refused("no finished token files: run data/text/prepare.py again, which goes on"):
-            tokens.load(killed)
+    with refused("no finished token files: run data/text/prepare.py again, which goes on"):
+        tokens.load(killed)
     with open(killed / "train.bin", "ab") as file:
         file.write(b"odd")  # killed while it was writing
     text.main([*argv, f"--out_dir={killed}"])
@@ -288,6 +288,7 @@ NO_TOKENS = "has no finished token files: pass a folder .*; of your own text dat
     (lambda folder: (folder / "meta.json").write_text('{"tokenizer": "mine"}'), NOT_OURS, NOT_OURS),
     (lambda folder: (folder / "meta.json").write_text("no json"), NOT_OURS, NOT_OURS),
     (lambda folder: os.truncate(folder / "train.bin", 100), CUT, CUT),
+    (lambda folder: os.truncate(folder / "train.bin", 10**6), CUT, CUT),
     (lambda folder: (folder / "train.bin").unlink(), CUT, CUT),
     (lambda folder: (folder / "meta.json").unlink(), NO_TOKENS,
      "holds .bin files that data/test/prepare.py has not written: move them away, or choose another --out_dir"),
@@ -295,14 +296,14 @@ NO_TOKENS = "has no finished token files: pass a folder .*; of your own text dat
 def test_a_folder_of_something_else_is_refused_with_what_to_do_and_left_as_it_is(
         change, reader_says, writer_says, tmp_path):
     texts = [[f"document {i}" for i in range(400)]]
-    write(tmp_path, texts)
-    change(tmp_path)
-    before = contents(tmp_path)
+    folder = write(tmp_path / "text" / "bytes", texts)
+    change(folder)
+    before = contents(folder)
     with refused(reader_says):
-        tokens.load(tmp_path)
+        tokens.load(folder)
     with refused(writer_says):
-        write(tmp_path, texts)
-    assert contents(tmp_path) == before
+        write(folder, texts)
+    assert contents(folder) == before
 
 
 @pytest.mark.parametrize("folder, advice", [
@@ -366,7 +367,7 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     assert "3 files left out that are binary, or tables: " in printed and "2 U+FFFD" in printed and "b.md" in printed
     before = contents(folder)
     text.main(argv)  # its token files are no text
-    assert contents(folder) == before
+    assert contents(folder) == before and "3 files left out" in capsys.readouterr().out
 
 
 def many_paragraphs(name, n):
@@ -412,8 +413,8 @@ def test_each_of_a_few_files_is_split_so_that_validation_has_its_share_of_both_a
 @pytest.mark.parametrize("texts", [["short", "long " * 1000], ["alike " * 300] * 4 + ["other " * 300]])
 def test_what_is_more_than_half_of_the_text_with_its_copies_is_never_validated_on(texts, tmp_path, capsys):
     for seed in range(8):
-        train, val = lengths(write(tmp_path / f"{seed}", [texts], f"--seed={seed}"))
-        assert 0 < val < train and "is far from --val_fraction=0.005" in capsys.readouterr().out
+        train, val = lengths(write(tmp_path / f"{seed}", [texts], f"--seed={seed}", "--val_fraction=0.5"))
+        assert 0 < val < train and "is far from --val_fraction=0.5" in capsys.readouterr().out
 
 
 TABLES = {"jsonl": datasets.Dataset.to_json, "csv": datasets.Dataset.to_csv, "parquet": datasets.Dataset.to_parquet,
