@@ -59,7 +59,10 @@ def go_on(model, rows, meta):
 
 def make_decode(meta):
     """A function that turns ids into one line of text. DataError if the files of gpt2 cannot be fetched."""
-    to_bytes = open_gpt2().decode_single_token_bytes if meta["tokenizer"] == "gpt2" else int.to_bytes
+    if meta["tokenizer"] == "gpt2":
+        to_bytes = open_gpt2().decode_single_token_bytes
+    else:
+        to_bytes = int.to_bytes  # an id below 256 is a byte
     special = {meta["eot_token"]: b" ", meta["mask_token"]: b"_"}
 
     def decode(ids):

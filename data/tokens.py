@@ -58,8 +58,10 @@ def load(folder):
 def how_to_make(folder):
     """What to do about a folder without meta.json."""
     if (folder / "progress.json").exists():
-        return f"run data/{read_meta(folder / 'progress.json')['dataset']}/prepare.py again, which goes on from there"
-    dataset, name = folder.absolute().parent.name, folder.absolute().name
+        meta = read_meta(folder / "progress.json")
+        return f"run data/{meta['dataset']}/prepare.py again, which goes on from there"
+    name = folder.absolute().name
+    dataset = folder.absolute().parent.name
     script = Path("data", dataset, "prepare.py")
     holds_something = any(folder.glob("[!.]*"))  # then nothing should be written there
     if holds_something or not (Path(__file__).parents[1] / script).exists():
