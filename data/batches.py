@@ -4,7 +4,8 @@ Batches for training: which tokens are in each row of each step, and which of th
 A batch is a pure function of (seed, step, row), and nothing here has a state. So runs that differ only in their start
 see the same data in the same order, and a resumed run, or a run on more processes, goes on exactly.
 
-Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/.
+Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/, meta and stream (N,) are
+those of a corpus (data/tokens.py).
 """
 
 import numpy as np
@@ -26,7 +27,8 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     for e in np.unique(epoch):  # usually one epoch; two in the batch where an epoch ends
         here = epoch == e
         block[here] = shuffled(turn[here], n_blocks, [seed, int(e)])
-    tokens = torch.from_numpy(stream.rows(block * T, T + 1))  # (B, T + 1)
+    places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1)
+    tokens = torch.from_numpy(stream[places].astype(np.int64))  # (B, T + 1)
     idx = tokens[:, :-1].contiguous()  # (B, T)
     if cfg.predicts_next:
         return idx, tokens[:, 1:].contiguous()

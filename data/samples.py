@@ -23,19 +23,12 @@ def sample(model, corpus, predicts_next):
     except DataError as error:  # no reason for a run to fail at its end
         return f"no sample of text: {error}"
     T = model.cfg.block_size
-    starts = np.linspace(0, len(corpus.val) - T, ROWS).astype(np.int64)
-    rows = torch.from_numpy(corpus.val.rows(starts, T)).to(model.tok_emb.weight.device)  # (ROWS, T)
+    starts = np.linspace(0, len(corpus.val) - T, ROWS).astype(int)
+    rows = np.stack([corpus.val[start : start + T] for start in starts]).astype(np.int64)  # (ROWS, T)
+    rows = torch.from_numpy(rows).to(model.tok_emb.weight.device)
     model.eval()
-    if predicts_next:
-        n_seen = max(1, T // 2)
-        seen = rows[:, :n_seen]
-        completed = go_on(model, seen, T, meta["n_vocab"])
-        heading = f"{n_seen} tokens of validation text, and how the model goes on:"
-    else:
-        seen, completed = fill_in(model, rows, meta)
-        masked = seen == meta["mask_token"]
-        right = (completed == rows)[masked].float().mean()
-        heading = f"masked validation text, and what the model fills in, right in {right:.0%} of the places:"
+    complete = go_on if predicts_next else fill_in
+    heading, seen, completed = complete(model, rows, meta)
     lines = [heading]
     for before, after in zip(seen.tolist(), completed.tolist()):
         lines += ["  " + decode(before), "  " + decode(after), ""]
@@ -43,21 +36,25 @@ def sample(model, corpus, predicts_next):
 
 
 def fill_in(model, rows, meta):
-    """rows (B, T) -> rows with every seventh token masked, and rows with the model's guesses there, (B, T) each."""
+    """rows (B, T) -> a heading, rows with every seventh token masked, and rows with the model's guesses there."""
     masked = torch.zeros_like(rows, dtype=torch.bool)
-    first = min(MASK_EVERY // 2, rows.shape[1] - 1)  # a row may be shorter than that
-    masked[:, first::MASK_EVERY] = True
-    seen = torch.where(masked, meta["mask_token"], rows)
-    logits = model(seen)[:, :, : meta["n_vocab"]]  # (B, T, n_vocab)
-    return seen, torch.where(masked, logits.argmax(-1), rows)
+    masked[:, MASK_EVERY // 2 :: MASK_EVERY] = True
+    seen = torch.where(masked, meta["mask_token"], rows)  # (B, T)
+    guesses = model(seen)[:, :, : meta["n_vocab"]].argmax(-1)  # (B, T)
+    right = (guesses == rows)[masked].float().mean()
+    heading = f"masked validation text, and what the model fills in, right in {right:.0%} of the places:"
+    return heading, seen, torch.where(masked, guesses, rows)
 
 
-def go_on(model, idx, length, n_vocab):
-    """idx (B, n) -> (B, length). Add one token after the other; for a few tokens no cache of keys is needed."""
-    while idx.shape[1] < length:
-        logits = model(idx)[:, -1, :n_vocab]  # (B, n_vocab), of the token after the last
+def go_on(model, rows, meta):
+    """rows (B, T) -> a heading, the first half of the rows, and that half with the model's own tokens up to T."""
+    T = rows.shape[1]
+    seen = rows[:, : max(1, T // 2)]
+    idx = seen
+    while idx.shape[1] < T:  # one token after the other; for a few tokens no cache of keys is needed
+        logits = model(idx)[:, -1, : meta["n_vocab"]]  # (B, n_vocab), of the token after the last
         idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
-    return idx
+    return f"{seen.shape[1]} tokens of validation text, and how the model goes on:", seen, idx
 
 
 def make_decode(meta):
@@ -65,12 +62,10 @@ def make_decode(meta):
     if meta["tokenizer"] == "gpt2":
         to_bytes = open_gpt2().decode_single_token_bytes
     else:
-        def to_bytes(i):
-            return bytes([i])
-
+        to_bytes = int.to_bytes  # an id below 256 is a byte
     special = {meta["eot_token"]: b" ", meta["mask_token"]: b"_"}
 
     def decode(ids):
-        text = b"".join(special[i] if i in special else to_bytes(i) for i in ids)
+        text = b"".join(special.get(i) or to_bytes(i) for i in ids)
         return " ".join(text.decode(errors="replace").split())
     return decode

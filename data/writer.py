@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import os
 import re
-import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
@@ -25,29 +24,24 @@ import numpy as np
 from tqdm import tqdm
 
 from data.disk import locked, write_json, writing
-from data.split import choose, first_8_bytes, look_at
-from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta, require_size
+from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta, require_sizes
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
 
-def command_line(dataset, doc, argv, **defaults):
+def command_line(dataset, doc, **defaults):
     """The options that all prepare scripts share. defaults: a script's own defaults for some of them."""
-    free = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # the options that do not change the tokens
-    free.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
-    free.add_argument("--num_proc", type=int, default=os.cpu_count(), help="threads that encode (%(default)s)")
-    cli = argparse.ArgumentParser(prog=f"data/{dataset}/prepare.py", description=doc, parents=[free],
-                                  formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    cli = argparse.ArgumentParser(prog=f"data/{dataset}/prepare.py", description=doc, allow_abbrev=False,
+                                  formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
+    cli.add_argument("--num_proc", type=int, default=os.cpu_count(), help="threads that encode (%(default)s)")
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
     cli.add_argument("--spaced", action="store_true", help="put a space between all characters before tokenising")
     cli.add_argument("--seed", type=int, default=0, help="of the order and the splits (%(default)s)")
     cli.add_argument("--val_fraction", type=float, default=0.005, help="share to validate on (%(default)s)")
     cli.add_argument("--max_tokens", type=int, default=0, help="stop where so many are reached, 0: never")
     cli.add_argument("--chunk_size", type=int, default=10**8, help="bytes of text shuffled together (%(default)s)")
-
-    _, changing_tokens = free.parse_known_args(argv)
-    command = shlex.join(["python", f"data/{dataset}/prepare.py", *changing_tokens])
-    cli.set_defaults(dataset=dataset, command=command, **defaults)
+    cli.set_defaults(dataset=dataset, **defaults)
     return cli
 
 
@@ -88,37 +82,52 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
     """
     folder = find_folder(args)
     digests = look_at(files)
-    new = new_state(args, source, len(parts), digests)
     order = np.random.default_rng(args.seed).permutation(len(parts))
     parts = [parts[i] for i in order]
-    val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
-    if whole_files:
-        sizes = np.array([os.path.getsize(path) for path in files])
-        val_parts = choose(digests, sizes, sizes.sum(), new)[0][order]
     with locked(folder, wait=True):
-        state = resume(folder, new)
+        meta = begin(folder, args, source, len(parts), digests)
+        val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
+        if whole_files:
+            sizes = np.array([os.path.getsize(path) for path in files])
+            chosen, _ = choose(digests, sizes, sizes.sum(), meta)  # (files,) bool
+            val_parts = chosen[order]
         if not (folder / "meta.json").exists():
-            write_chunks(folder, state, parts, read, val_parts, args.num_proc, total)
-            for kind, counts in state["notes"].items():
-                print(f"{sum(counts.values()):,} {kind}: {some(counts)}")
-            finish(folder, state)
-    print(summary(folder, state))
+            found = unwritten(parts, read, meta)
+            with ThreadPoolExecutor(args.num_proc) as pool, \
+                    tqdm(found, total=total, initial=sum(meta["docs"].values()), unit=" documents") as bar:
+                documents = encode_all(iter(bar), meta, pool)
+                while chunk := next_chunk(documents, meta):
+                    add(folder, meta, chunk, val_parts)
+            finish(folder, meta)
+    print(summary(folder, meta))
     if whole_files:
         print(f"validation is of other files than training: {some(itertools.compress(parts, val_parts))}")
     return folder
 
 
-def summary(folder, state):
-    """What is in a finished folder, in a line, and in another one if the splits are not as they were asked for."""
-    docs, tokens = state["n_docs"], state["n_tokens"]
-    megabytes = tokens * np.dtype(state["dtype"]).itemsize / 1e6
-    share = state["tokens"]["val"] / tokens
-    text = (f"{folder}: {docs:,} documents, {tokens:,} tokens, {tokens / docs:,.0f} a document, "
-            f"{share:.2%} to validate on, {megabytes:,.1f} MB")
-    wanted = state["val_fraction"]
+def look_at(paths):
+    """The SHA-256 digests of files. All of them are read once before anything is written."""
+    digests = []
+    for path in tqdm(paths, desc="looking at files", leave=False):
+        with open(path, "rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").digest())
+    return digests
+
+
+def summary(folder, meta):
+    """What is in a finished folder, in a line, and more lines if something is not as it was asked for."""
+    n_docs = sum(meta["docs"].values())
+    n_tokens = sum(meta["tokens"].values())
+    megabytes = n_tokens * np.dtype(meta["dtype"]).itemsize / 1e6
+    share = meta["tokens"]["val"] / n_tokens
+    lines = [f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {n_tokens / n_docs:,.0f} a document, "
+             f"{share:.2%} to validate on, {megabytes:,.1f} MB"]
+    wanted = meta["val_fraction"]
     if share < wanted / 2 or share > wanted * 2:
-        text += f"\n{share:.2%} is far from --val_fraction={wanted}: documents are few, or some are very long"
-    return text
+        lines.append(f"{share:.2%} is far from --val_fraction={wanted}: documents are few, or some are very long")
+    for kind, counts in meta["notes"].items():
+        lines.append(f"{sum(counts.values()):,} {kind}: {some(counts)}")
+    return "\n".join(lines)
 
 
 def some(names):
@@ -128,84 +137,77 @@ def some(names):
     return ", ".join(names[:5]) + more
 
 
-# ---- the state ---------------------------------------------------------------------------------------------------
+# ---- where a run begins, and how it ends -------------------------------------------------------------------------
 
 OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_tokens", "chunk_size"
 
 
-def new_state(args, source, n_parts, digests):
-    """The state of a corpus before its first chunk. progress.json holds the state, and in the end meta.json does."""
-    contents = hashlib.sha256(b"".join(digests)).hexdigest() if digests else ""  # changes if a file is edited
-    return dict(
-        **{option: getattr(args, option) for option in OPTIONS},
-        source=source, parts=n_parts, contents=contents, command=args.command, **TOKENIZERS[args.tokenizer],
-        docs=dict(train=0, val=0), tokens=dict(train=0, val=0), n_docs=0, n_tokens=0,
-        chunks=0,  # how many have been written
-        checksum="0",  # of all documents; it does not depend on their order
-        part=0, row=0,  # up to which document the parts have been read
-        lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
-        notes={})
-
-
-def resume(folder, new):
-    """The state that an earlier run has left in the folder, or the new one. DataError if they do not agree."""
+def begin(folder, args, source, n_parts, digests):
+    """
+    What an earlier run has left in the folder (DataError if it was asked for something else), or a new beginning, as
+    a dict. progress.json holds it while the corpus grows, and in the end meta.json does.
+    """
+    asked = {option: getattr(args, option) for option in OPTIONS}
+    asked |= dict(source=source, parts=n_parts, contents="")
+    if digests:
+        asked["contents"] = hashlib.sha256(b"".join(digests)).hexdigest()  # changes if a file is edited
     for path in folder / "meta.json", folder / "progress.json":
         if path.exists():
-            state = read_meta(path)
-            for key in "contents", *OPTIONS, "source", "parts":
-                if state.get(key) != new[key]:
-                    was = f"{key} = {state.get(key)!r}, not {new[key]!r}"
-                    if key == "contents":
-                        was = "other text"
+            meta = read_meta(path)
+            for key, value in asked.items():
+                if meta[key] != value:
+                    was = "other text" if key == "contents" else f"{key} = {meta[key]!r}, not {value!r}"
                     raise DataError(f"{folder} was begun with {was}: delete it, or choose another --out_dir")
-            for split in "train", "val":
-                # A run that was killed may have written more.
-                require_size(folder, split, state, at_least=path.name == "progress.json")
-            return state
-    # save_chunk saves progress.json before the first chunk, so without it the files are from somewhere else.
+            is_finished = path.name == "meta.json"
+            require_sizes(folder, meta, at_least=not is_finished)  # a run that was killed may have written more
+            return meta
+    # `add` saves progress.json before the first chunk, so without it the files are from somewhere else.
     if any(folder.glob("*.bin")):
-        raise DataError(f"{folder} holds .bin files that data/{new['dataset']}/prepare.py has not written: "
+        raise DataError(f"{folder} holds .bin files that data/{args.dataset}/prepare.py has not written: "
                         "move them away, or choose another --out_dir")
-    return new
+    return asked | TOKENIZERS[args.tokenizer] | dict(
+        docs=dict(train=0, val=0),
+        tokens=dict(train=0, val=0),
+        chunks=0,  # how many have been written
+        checksum="0",  # of all documents; it does not depend on their order
+        part=0,  # the part and the row of the last document that has been written
+        row=0,
+        lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
+        notes={},  # what read() has counted: kind -> part -> number
+    )
 
 
-def finish(folder, state):
+def finish(folder, meta):
     """Give a complete folder its meta.json. If a split has no document, delete the files and refuse."""
-    n_train, n_val = state["docs"]["train"], state["docs"]["val"]
+    n_train, n_val = meta["docs"]["train"], meta["docs"]["val"]
     if n_train == 0 or n_val == 0:
         for name in "train.bin", "val.bin", "progress.json":
             (folder / name).unlink(missing_ok=True)
-        raise DataError(f"{state['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
+        raise DataError(f"{meta['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
                         "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
-    write_json(folder / "progress.json", state)
+    write_json(folder / "progress.json", meta)
     os.replace(folder / "progress.json", folder / "meta.json")
 
 
 # ---- documents ---------------------------------------------------------------------------------------------------
 
 
-class Document(NamedTuple):
-    part: int  # the number of its part, in the order in which parts are read
-    row: int  # its number within the part, from 1
-    text: bytes  # UTF-8
-
-
-def unwritten(parts, read, state):
-    """The documents that are in no file yet."""
+def unwritten(parts, read, meta):
+    """The documents that are in no file yet: the number of the part, the row within the part, the text as UTF-8."""
     import httpx2  # datasets and huggingface_hub raise its errors when a download has failed several times
 
-    first_part, last_row = state["part"], state["row"]
+    first_part, last_row = meta["part"], meta["row"]
     for i in range(first_part, len(parts)):
         part = parts[i]
 
         def note(kind, n):  # saved with the next chunk
-            state["notes"].setdefault(kind, {})[str(part)] = n
+            meta["notes"].setdefault(kind, {})[str(part)] = n
         try:
             for row, text in enumerate(read(part, note), 1):
                 written = i == first_part and row <= last_row
                 if text and not written:
                     # "replace", because JSON can hold half of a surrogate pair, which is not a character
-                    yield Document(i, row, text.encode("utf-8", "replace"))
+                    yield i, row, text.encode("utf-8", "replace")
         except (OSError, ValueError, httpx2.HTTPError) as error:
             raise DataError(f"{part} cannot be read ({error!r}); the same command will go on from there") from None
 
@@ -226,86 +228,107 @@ def read_column(builder, path, column):
             yield text
 
 
-def encoder(state):
-    """A function that turns a document into its ids, with the end-of-text token."""
-    gpt2 = open_gpt2() if state["tokenizer"] == "gpt2" else None
-    # A very long text overflows the stack of tiktoken's regex engine, so it is cut into pieces of 100,000 characters:
+class Document(NamedTuple):
+    part: int  # the number of its part, in the order in which parts are read
+    row: int  # its number within the part, from 1
+    n_bytes: int  # of its text
+    digest: bytes  # SHA-256 of its text
+    ids: np.ndarray  # its tokens, with the end-of-text token
+
+
+def encode_all(found, meta, pool):
+    """A Document for each (part, row, text) that `unwritten` found."""
+    gpt2 = open_gpt2() if meta["tokenizer"] == "gpt2" else None
+    # A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
     # before a space, where gpt2 begins a new token anyway, or anywhere if there is no space.
     pieces = re.compile(r".{1,100000}(?= |\Z)|.{1,100000}", re.DOTALL)
 
-    def encode(document):
-        text = document.text.decode()
-        if state["spaced"]:
+    def encode(one):
+        part, row, utf8 = one
+        text = utf8.decode()
+        if meta["spaced"]:
             text = " ".join(text)
         if gpt2:
             # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
             ids = [gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces.findall(text)]
         else:
             ids = [np.frombuffer(text.encode(), np.uint8)]
-        return np.concatenate([*ids, [state["eot_token"]]], dtype=state["dtype"], casting="unsafe")
-    return encode
+        ids = np.concatenate([*ids, [meta["eot_token"]]]).astype(meta["dtype"])
+        return Document(part, row, len(utf8), hashlib.sha256(utf8).digest(), ids)
 
-
-def encoded(documents, encode, pool):
-    """Each document and its ids."""
-    while batch := list(itertools.islice(documents, 256)):  # not all of them, because pool.map reads its whole input
-        yield from zip(batch, pool.map(encode, batch))
+    while batch := list(itertools.islice(found, 256)):  # not all of them, because pool.map reads its whole input
+        yield from pool.map(encode, batch)
 
 
 # ---- chunks ------------------------------------------------------------------------------------------------------
 
 
-def write_chunks(folder, state, parts, read, val_parts, n_threads, total):
-    """Write the missing chunks, and bring the state up to date with each."""
-    documents = unwritten(parts, read, state)
-    with ThreadPoolExecutor(n_threads) as pool, \
-            tqdm(documents, total=total, initial=state["n_docs"], unit=" documents") as bar:
-        pairs = encoded(iter(bar), encoder(state), pool)
-        while chunk := gather(pairs, state):
-            save_chunk(folder, state, chunk, val_parts)
-            bar.set_postfix_str(f"{state['n_tokens']:,} tokens")
-
-
-def gather(pairs, state):
-    """The next chunk: a list of (document, its ids). It is empty at the end of the corpus, or at --max_tokens."""
-    found = []
-    size = 0  # [bytes]
-    n_tokens = state["n_tokens"]
-    while size < state["chunk_size"] and n_tokens < (state["max_tokens"] or inf):
-        document, ids = next(pairs, (None, None))
+def next_chunk(documents, meta):
+    """The next documents, chunk_size bytes of text. There are none at the end of the corpus, or at --max_tokens."""
+    chunk = []
+    n_bytes = 0
+    n_tokens = sum(meta["tokens"].values())
+    while n_bytes < meta["chunk_size"] and n_tokens < (meta["max_tokens"] or inf):
+        document = next(documents, None)
         if document is None:
             break
-        found.append((document, ids))
-        size += len(document.text)
-        n_tokens += len(ids)
-    return found
+        chunk.append(document)
+        n_bytes += document.n_bytes
+        n_tokens += len(document.ids)
+    return chunk
 
 
-def save_chunk(folder, state, chunk, val_parts):
-    """Split, shuffle and write a list of (document, its ids), and bring the state up to date."""
-    if state["chunks"] == 0:
-        write_json(folder / "progress.json", state)  # before any token, so that resume knows the files as its own
-    documents, ids = zip(*chunk)
-    digests = [hashlib.sha256(document.text).digest() for document in documents]
-    lengths = np.array([len(tokens) for tokens in ids])  # (N,)
-    checksum = int(state["checksum"], 16) + int(first_8_bytes(digests).sum())  # a sum does not depend on the order
-    order = np.random.default_rng([state["seed"], state["chunks"]]).permutation(len(ids))
-    state.update(n_docs=state["n_docs"] + len(ids), n_tokens=state["n_tokens"] + int(lengths.sum()),
-                 checksum=f"{checksum % 2**64:x}", part=documents[-1].part, row=documents[-1].row,
-                 chunks=state["chunks"] + 1)
+def add(folder, meta, chunk, val_parts):
+    """Shuffle a chunk, divide it into the splits, and add it to the files and to meta."""
+    if meta["chunks"] == 0:
+        write_json(folder / "progress.json", meta)  # before any token, so that `begin` knows the files as its own
+    digests = [document.digest for document in chunk]
+    lengths = np.array([len(document.ids) for document in chunk])  # (N,)
     if val_parts is None:
-        to_val, state["lowest"] = choose(digests, lengths, state["n_tokens"], state)
+        n_tokens = sum(meta["tokens"].values()) + lengths.sum()
+        to_val, meta["lowest"] = choose(digests, lengths, n_tokens, meta)
     else:
-        to_val = val_parts[[document.part for document in documents]]  # (N,) bool
+        to_val = val_parts[[document.part for document in chunk]]  # (N,) bool
+    order = np.random.default_rng([meta["seed"], meta["chunks"]]).permutation(len(chunk))
     for split, chosen in ("train", ~to_val), ("val", to_val):
-        docs = [ids[i] for i in order if chosen[i]]
-        tokens = np.concatenate([np.empty(0, state["dtype"]), *docs])  # np.empty: there may be no document
         path = folder / f"{split}.bin"
         with writing(path), open(path, "ab") as file:
-            file.truncate(state["tokens"][split] * tokens.itemsize)  # a run that was killed may have written more
-            file.write(tokens)
+            # A run that was killed may have written more.
+            file.truncate(meta["tokens"][split] * np.dtype(meta["dtype"]).itemsize)
+            file.writelines(chunk[i].ids for i in order if chosen[i])
             file.flush()
             os.fsync(file.fileno())  # before progress.json, or after a power cut that could know of more
-        state["docs"][split] += len(docs)
-        state["tokens"][split] += len(tokens)
-    write_json(folder / "progress.json", state)
+        meta["docs"][split] += int(chosen.sum())
+        meta["tokens"][split] += int(lengths[chosen].sum())
+    checksum = int(meta["checksum"], 16) + int(first_8_bytes(digests).sum())  # a sum does not depend on the order
+    meta["checksum"] = f"{checksum % 2**64:x}"
+    meta["chunks"] += 1
+    meta["part"] = chunk[-1].part
+    meta["row"] = chunk[-1].row
+    write_json(folder / "progress.json", meta)
+
+
+def choose(digests, sizes, total, meta):
+    """
+    Choose documents (or files) to validate on -> (N,) bool, and the lowest draw so far.
+
+    Each gets a draw in [0, 1) from the SHA-256 of its text, so a text that occurs twice is in the same split both
+    times. Draws below val_fraction validate. So does the lowest draw of all: even a small corpus needs a validation
+    split. What is, with its copies, more than half of the corpus never validates: sizes (N,) of `total`, in any unit.
+    """
+    hashes = first_8_bytes(digests)  # (N,)
+    secret = np.random.SeedSequence(meta["seed"]).generate_state(1, np.uint64)
+    draws = (hashes ^ secret) / 2.0**64  # uniform in [0, 1)
+    _, text_id = np.unique(hashes, return_inverse=True)  # (N,): a number for each text, the same for its copies
+    size_of_text = np.bincount(text_id, weights=sizes)  # of all its copies together
+    allowed = size_of_text[text_id] <= total / 2  # (N,)
+    lowest = meta["lowest"]
+    if lowest == 1 and allowed.any():
+        lowest = float(draws[allowed].min())
+    chosen = (draws < meta["val_fraction"]) | (draws == lowest)
+    return chosen & allowed, lowest
+
+
+def first_8_bytes(digests):
+    """The first 8 bytes of SHA-256 digests, as integers: (N,) uint64."""
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")

@@ -110,7 +110,7 @@ OTHER_ROW = gzip.compress(json.dumps(dict(url="u", text="t")).encode())
     ("jigsaw", [], {}, "cannot be read"),
     ("redpajama", ["--base_url={url}"], {}, "en-2023-14-head_middle.txt"),
     ("redpajama", ["--sample"], {f"sample/documents/{name}.json.gz": OTHER_ROW for name in SHARDS},
-     "raw_content, only url, text"),
+     "0 documents to train on"),
 ])
 def test_what_is_broken_or_missing_ends_in_one_line(script, argv, files, words, hub, prepare, tmp_path):
     add(hub, JIGSAW if script == "jigsaw" else SAMPLE, files)

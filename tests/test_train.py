@@ -55,7 +55,8 @@ def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg, 
     n_blocks = (len(corpus.train) - 1) // cfg.block_size
     all_rows = np.arange(2 * n_blocks)
     idx, targets = batches.get_batch(cfg, corpus.meta, corpus.train, 1, 0, all_rows)  # two epochs as one large batch
-    blocks = corpus.train.rows(np.arange(n_blocks) * cfg.block_size, cfg.block_size + 1)
+    ids = np.fromfile(Path(cfg.data_dir, "train.bin"), "<u2")
+    blocks = np.stack([ids[i * cfg.block_size :][: cfg.block_size + 1] for i in range(n_blocks)])
     first, second = idx[:n_blocks].numpy(), idx[n_blocks:].numpy()
     for epoch in first, second:
         assert np.array_equal(epoch[np.lexsort(epoch.T)], blocks[:, :-1][np.lexsort(blocks[:, :-1].T)])
@@ -240,7 +241,7 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(cfg, corpus, 
     decode = samples.make_decode(corpus.meta)
     starts = np.linspace(0, len(corpus.val) - 16, 3).astype(int)
     for start, before, after in zip(starts, lines[::2], lines[1::2]):
-        text = torch.from_numpy(corpus.val.rows(np.array([start]), 16))  # (1, 16)
+        text = torch.tensor([corpus.val[start : start + 16].tolist()])  # (1, 16)
         seen = text[:, :8] if causal else text.index_fill(1, torch.tensor([3, 10]), 257)
         assert before == decode(seen[0].tolist())
         if causal:

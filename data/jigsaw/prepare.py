@@ -18,7 +18,7 @@ COPY = ("hf://datasets/monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e/
 
 
 def main(argv=None):
-    cli = writer.command_line("jigsaw", __doc__, argv, val_fraction=0.01)
+    cli = writer.command_line("jigsaw", __doc__, val_fraction=0.01)
     cli.add_argument("--csv", help="train.csv of the Kaggle competition, instead of the copy")
     args = cli.parse_args(argv)
     path = args.csv or COPY

@@ -34,7 +34,7 @@ def read(name, note):
 
 
 def main(argv=None):
-    args = writer.command_line("stdlib", __doc__, argv, tokenizer="bytes", val_fraction=0.02).parse_args(argv)
+    args = writer.command_line("stdlib", __doc__, tokenizer="bytes", val_fraction=0.02).parse_args(argv)
     parts = names()
     files = [ROOT / name for name in parts]
     return writer.write(args, f"Python {platform.python_version()}", parts, read, total=len(parts), files=files)
@@ -45,7 +45,7 @@ def make(folder):
     Prepare a folder such as data/stdlib/bytes if it is missing. train.py calls this. Folders with a name that this
     script does not give are left alone. If two processes come here at once, the second waits until the first is done.
     """
-    options = tokens.options(folder.absolute().name)
+    options = tokens.FOLDERS.get(folder.absolute().name)
     if folder.absolute().parent.name == "stdlib" and options and not (folder / "meta.json").exists():
         main([*options, f"--out_dir={folder}"])
 

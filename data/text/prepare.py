@@ -85,7 +85,7 @@ def choose(files, column):
     left_out = sorted(set(files) - set(chosen))
     if left_out:
         print(f"{len(left_out):,} files left out {kind}: {writer.some(left_out)}")
-    return [str(file) for file in chosen if file.stat().st_size > 0]
+    return [file for file in chosen if file.stat().st_size > 0]
 
 
 def n_bytes(files):
@@ -93,7 +93,7 @@ def n_bytes(files):
 
 
 def main(argv=None):
-    cli = writer.command_line("text", __doc__, argv, tokenizer="bytes", val_fraction=0.05)
+    cli = writer.command_line("text", __doc__, tokenizer="bytes", val_fraction=0.05)
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
@@ -110,7 +110,7 @@ def main(argv=None):
 
     def read_part(path, note):
         if args.column:
-            return writer.read_column(TABLES[pathlib.Path(path).suffix.lower()], path, args.column)
+            return writer.read_column(TABLES[path.suffix.lower()], str(path), args.column)
         return read(path, note)
     return writer.write(args, source, parts, read_part, files=parts, whole_files=whole_files)
 

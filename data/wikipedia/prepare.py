@@ -27,7 +27,7 @@ def read(part, note):
 
 
 def main(argv=None):
-    cli = writer.command_line("wikipedia", __doc__, argv)
+    cli = writer.command_line("wikipedia", __doc__)
     cli.add_argument("--snapshot", choices=SNAPSHOTS, default="20231101.en", help="(%(default)s)")
     args = cli.parse_args(argv)
     folder, n_articles = SNAPSHOTS[args.snapshot]
