@@ -12,7 +12,7 @@ import numpy as np
 
 from data.disk import replacing
 from data.results.runs import SCORES, require
-from data.results.tables import GAMMA, band, is_causal, quartiles, whole_layers
+from data.results.tables import GAMMA, band, by_stack, is_causal, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -82,11 +82,8 @@ def short(name):
 
 
 def tell_apart(names):
-    """{name: as little of it as tells it from the others}: its last part, or what no folder has in common with all."""
+    """{name: the part of its path that is not the same in all names}"""
     parts = {name: name.rstrip("/").split("/") for name in names}
-    last = {part[-1] for part in parts.values()}
-    if len(last) == len(parts) and "*" not in "".join(last):  # a * stands for the steps of a training
-        return {name: short(part[-1]) for name, part in parts.items()}
     n_first = len(os.path.commonprefix([*parts.values()]))
     n_last = len(os.path.commonprefix([part[::-1] for part in parts.values()]))
     return {name: short("/".join(part[n_first : len(part) - n_last]) or name) for name, part in parts.items()}
@@ -118,14 +115,6 @@ def put_null(axis, score, n, r, gamma=GAMMA):
         axis.axhspan(*limits, color="0.93", lw=0, zorder=-1, label="95 of 100\nrandom matrices")
 
 
-def share_scale(axes):
-    """Give panels the same range, with numbers in the first column only."""
-    limits = [axis.get_ylim() for axis in axes]
-    for axis in axes:
-        axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-        axis.tick_params(labelleft=axis.get_subplotspec().is_first_col())
-
-
 def plot_columns(path, columns, n_shared=None, **legend):
     """
     A column for each of columns, (title, what draws it, what it takes), and a row for each score. What draws it takes
@@ -137,13 +126,15 @@ def plot_columns(path, columns, n_shared=None, **legend):
     with figure(path, [1] * n, rows=n_rows * len(SCORES)) as axes:
         for i, score in enumerate(SCORES):
             panels = axes[i :: len(SCORES)].flat  # of this score, in all of its rows
+            for axis in panels[1:n_shared]:
+                axis.sharey(panels[0])
+                axis.tick_params(labelleft=axis.get_subplotspec().is_first_col())
             for axis, (title, draw, shown) in zip(panels, columns):
                 draw(axis, shown, score)
                 put_zero(axis)
                 put_titles([axis], [title])
             for row in axes[i :: len(SCORES)]:
                 row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            share_scale(panels[:n_shared])
             for empty in panels[len(columns) :]:
                 empty.axis("off")
         put_legend(axes[:: len(SCORES)].flat, **legend)
@@ -165,35 +156,36 @@ def draw_bar(axis, x, found, **style):
 # ---- many models -------------------------------------------------------------------------------------------------
 
 
-def plot_models(summaries, path):
+def plot_models(stacks, path):
     """
     Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
-    matrices. The numbers at the dots refer to the legend. summaries: {(model, stack): tables.Summary}
+    matrices. The numbers at the dots refer to the legend. stacks: as of tables.by_stack
     """
     with figure(path, [1, 1]) as (panels,):
         for axis, score in zip(panels, SCORES):
-            for number, summary in enumerate(summaries.values(), 1):
-                draw_summary(axis, number, summary, score)
+            for number, layers in enumerate(stacks.values(), 1):
+                draw_stack(axis, number, layers, score)
             put_zero(axis)
             axis.set_ylabel(f"{score} of $W_{{qk}}$")
             put_parameters(axis)
         put_titles(panels, ["median and quartiles over layers", "the same of directionality"])
-        names = tell_apart(model for model, _ in summaries)
-        for number, (model, stack) in enumerate(summaries, 1):
+        names = tell_apart(model for model, _ in stacks)
+        for number, (model, stack) in enumerate(stacks, 1):
             panels[0].plot([], [], " ", label=f"{number} {names[model]} {stack}".strip())
-        put_legend(panels, ncols=1 + len(summaries) // 14)  # so many are as high as the figure
+        put_legend(panels, ncols=1 + len(stacks) // 14)  # so many are as high as the figure
 
 
-def draw_summary(axis, number, summary, score):
+def draw_stack(axis, number, layers, score):
     """One stack in the panel of a score."""
-    x, layer = summary.n_params, summary.layers.iloc[0]
-    limits = band(score, layer.n, layer.r, layer.gamma)
+    first = layers.iloc[0]
+    x, causal = first.params, is_causal(layers)
+    limits = band(score, first.n, first.r, first.gamma)
     if limits:
         axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt",
                   label="95 of 100\nrandom matrices")
-    found = summary.quartiles(score)
-    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[summary.causal],
-             label=KINDS[summary.causal])
+    found = quartiles(layers[score])
+    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
+             label=KINDS[causal])
     axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
 
 
