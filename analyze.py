@@ -378,8 +378,7 @@ def analyze_models(args):
         report.tell(f"{len(targets) - len(to_score)} of {len(targets)} are in {path}, and are not scored again")
     results = score_all(to_score, so_far, path, args)
     if args.matrices and results:
-        plot = figures.plot_movie if args.matrices.endswith(".gif") else figures.plot_matrices
-        plot(results, args.matrices)
+        figures.plot_matrices(results, args.matrices)
     report.report_scores(args, tables.of_targets(targets, so_far), members, results)
     return 1 if errors or len(results) < len(to_score) else 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data.disk import replacing
-from data.results.runs import SCORES, require
+from data.results.runs import SCORES
 from data.results.tables import GAMMA, band, by_stack, is_causal, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
@@ -209,21 +209,21 @@ def plot_model(result, path):
     """The scores of the layers and heads of one model, and the W_qk of its last layer. result: a ScoredModel"""
     from matplotlib.ticker import MaxNLocator
 
-    table, last = result.table, last_layer(result)
+    table = result.table
     first = table.iloc[0]
     stacks = dict(list(table.groupby("stack", sort=False)))  # {name: its rows}
     colours = shades([is_causal(rows) for rows in stacks.values()])
     with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
-        for axis, score in (left, "symmetry"), (right, "directionality"):
+        for axis, score in zip((left, right), SCORES):
             put_null(axis, score, first.n, first.r, first.gamma)
             for (name, rows), colour in zip(stacks.items(), colours):
-                label = f"{name or short(Path(last.model).name)} ({KINDS[is_causal(rows)]})"
+                label = f"{name or short(Path(first.model).name)} ({KINDS[is_causal(rows)]})"
                 draw_layers(axis, rows, score, colour, label)
             put_zero(axis)
             axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, table["layer"].max() + 0.5))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        draw_parts(pictures, result.corner, last, find_limit([result]))
-        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(last)])
+        put_titles((left, right), SCORES)
+        draw_parts(pictures, result, find_limit([result]))
         put_legend([left], "outside lower left", ncols=4)
 
 
@@ -239,23 +239,29 @@ def draw_layers(axis, table, score, colour, label):
 
 
 def plot_matrices(results, path):
-    """For each model a row: W_qk of its last layer, and its parts, in one colour scale. results: as for plot_movie"""
+    """
+    For each model a row: W_qk of its last layer, and its parts, in one colour scale. Trainings, in a GIF: a movie.
+    results: {target: its ScoredModel}
+    """
+    if str(path).endswith(".gif") and all(target.step is not None for target in results):
+        plot_movie(results, path)
+        return
     names = tell_apart(target.source for target in results)
+    limit = find_limit(results.values())
     with figure(path, [1, 1, 1], rows=len(results), inches=3.4) as axes:
-        titles = []
         for row_of_axes, (target, result) in zip(axes, results.items()):
-            layer = last_layer(result)
-            draw_parts(row_of_axes, result.corner, layer, find_limit(results.values()))
-            first, *others = titles_of_parts(layer)
-            titles += [f"{names[target.source]}: {first}", *others]
-        put_titles(axes.flat, titles)
+            draw_parts(row_of_axes, result, limit, f"{names[target.source]}: ")
 
 
-def draw_parts(axes, m, layer, limit):
-    """Draw m, the corner of a W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2. layer: its row"""
+def draw_parts(axes, result, limit, name=""):
+    """Draw M, the W_qk of the last layer, and its parts (M + M^T) / 2 and (M - M^T) / 2. result: a ScoredModel"""
+    m, layer = result.corner, last_layer(result)
     for axis, part in zip(axes, [m, (m + m.T) / 2, (m - m.T) / 2]):
         image = draw_matrix(axis, part, limit)
         axis.set(xticks=[0, len(m) - 1], yticks=[0, len(m) - 1])
+    where = f"{layer.stack} layer {layer.layer}".strip()
+    put_titles(axes, [f"{name}$W_{{qk}}$ of {where}, symmetry {layer.symmetry:.2f}", "its symmetric part",
+                      "its skew part"])
     axes[0].set(xlabel=f"key side, {len(m)} of {layer.n} columns", ylabel="query side")
     share = (1 + layer.symmetry) / 2  # |M_s|^2 / |M|^2, as s = (|M_s|^2 - |M_n|^2) / |M|^2
     axes[1].set_xlabel(f"{share:.0%} of $|W_{{qk}}|^2$")
@@ -266,11 +272,6 @@ def draw_parts(axes, m, layer, limit):
 def draw_matrix(axis, m, limit):
     axis.spines[["top", "right"]].set_visible(True)
     return axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")  # red: above 0
-
-
-def titles_of_parts(layer):
-    where = f"{layer.stack} layer {layer.layer}".strip()
-    return [f"$W_{{qk}}$ of {where}, symmetry {layer.symmetry:.2f}", "its symmetric part", "its skew part"]
 
 
 def last_layer(result):
@@ -286,15 +287,14 @@ def find_limit(results):
 def plot_movie(results, path):
     """
     W_qk of the last layer of each training, side by side, as a moving picture (GIF) over its checkpoints, in one colour
-    scale. results: {target of a training: its ScoredModel}
+    scale.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    trainings = {}  # model -> [(step, its ScoredModel)]
+    trainings = {}  # model -> step -> its ScoredModel
     for target, result in results.items():
-        require(target.step is not None, f"{path}: a moving picture is of the checkpoints of a training: --revisions")
-        trainings.setdefault(target.model, []).append((target.step, result))
+        trainings.setdefault(target.model, {})[target.step] = result
     limit = find_limit(results.values())
     names = tell_apart(trainings)
     fig, (axes,) = make_axes([1] * len(trainings), 1, (2.7 * len(trainings), 3.2))
@@ -302,18 +302,16 @@ def plot_movie(results, path):
     frames = []
     for step in sorted({target.step for target in results}):
         for axis, (name, checkpoints) in zip(axes, trainings.items()):
-            so_far = [result for at, result in checkpoints if at <= step] or [checkpoints[0][1]]
-            layer = last_layer(so_far[-1])
+            latest = max((at for at in checkpoints if at <= step), default=min(checkpoints))
+            layer = last_layer(checkpoints[latest])
             axis.clear()  # or every frame would keep the images of those before
-            draw_matrix(axis, so_far[-1].corner, limit)
+            draw_matrix(axis, checkpoints[latest].corner, limit)
             axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
             of_layer = f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"
             axis.set_title(f"{names[name]}, layer {layer.layer}\n{of_layer}", fontsize=9)
         fig.suptitle(f"step {step:,.0f}", fontsize=10)
         canvas.draw()
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    palette = frames[-1].quantize(128, method=Image.Quantize.MAXCOVERAGE)  # fewer than 256: a small file
-    frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     times = [200] * (len(frames) - 1) + [2000]  # [ms]
     with replacing(path) as temporary:
         frames[0].save(temporary, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0)

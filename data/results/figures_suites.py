@@ -13,16 +13,12 @@ from data.results.tables import GRID, depth, difference, find_pairs, is_miscolou
 
 
 def put_steps(axis, trainings):
-    """Make the axis logarithmic if the last step is at least 30 times the first. A step 0 then stands to its left."""
+    """Make the axis logarithmic if the last step is at least 30 times the first above 0. A step 0 stands to its left."""
     axis.set_xlabel("step")
     steps = np.concatenate([training.table.index for training in trainings])
     positive = steps[steps > 0]
     if len(positive) and positive.max() >= 30 * positive.min():
-        if len(positive) == len(steps):
-            axis.set_xscale("log")
-        else:
-            axis.set_xscale("symlog", linthresh=positive.min())
-            axis.set_xlim(left=-0.2 * positive.min())
+        axis.set_xscale("symlog", linthresh=positive.min())
         axis.minorticks_off()  # their labels would cover each other
 
 
