@@ -370,16 +370,16 @@ def analyze_models(args):
     if args.paper:
         path = path or "data/results/csv/paper.csv"
     so_far = tables.scores_so_far(path, targets, args)
-    draws_wqk = args.matrices or (args.plot and len(targets) == 1)  # which is in no CSV
-    to_score = [target for target in targets if draws_wqk or target.key() not in so_far]
+    # What is in the file is not scored again, unless its W_qk is to be drawn.
+    to_score = [target for target in targets if args.matrices or target.key() not in so_far]
     if args.offline:
         to_score = []
     elif len(to_score) < len(targets):
         report.tell(f"{len(targets) - len(to_score)} of {len(targets)} are in {path}, and are not scored again")
     results = score_all(to_score, so_far, path, args)
+    report.report_scores(args, tables.of_targets(targets, so_far), members)
     if args.matrices and results:
         figures.plot_matrices(results, args.matrices)
-    report.report_scores(args, tables.of_targets(targets, so_far), members, results)
     return 1 if errors or len(results) < len(to_score) else 0
 
 

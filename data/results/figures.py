@@ -12,7 +12,7 @@ import numpy as np
 
 from data.disk import replacing
 from data.results.runs import SCORES
-from data.results.tables import GAMMA, band, by_stack, is_causal, quartiles, whole_layers
+from data.results.tables import GAMMA, band, is_causal, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -161,32 +161,24 @@ def plot_models(stacks, path):
     Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
     matrices. The numbers at the dots refer to the legend. stacks: as of tables.by_stack
     """
-    with figure(path, [1, 1]) as (panels,):
-        for axis, score in zip(panels, SCORES):
-            for number, layers in enumerate(stacks.values(), 1):
-                draw_stack(axis, number, layers, score)
-            put_zero(axis)
-            axis.set_ylabel(f"{score} of $W_{{qk}}$")
-            put_parameters(axis)
-        put_titles(panels, ["median and quartiles over layers", "the same of directionality"])
-        names = tell_apart(model for model, _ in stacks)
-        for number, (model, stack) in enumerate(stacks, 1):
-            panels[0].plot([], [], " ", label=f"{number} {names[model]} {stack}".strip())
-        put_legend(panels, ncols=1 + len(stacks) // 14)  # so many are as high as the figure
+    columns = [("median and quartiles over layers", draw_models, stacks)]
+    plot_columns(path, columns, ncols=1 + len(stacks) // 28)  # so many are as high as the figure
 
 
-def draw_stack(axis, number, layers, score):
-    """One stack in the panel of a score."""
-    first = layers.iloc[0]
-    x, causal = first.params, is_causal(layers)
-    limits = band(score, first.n, first.r, first.gamma)
-    if limits:
-        axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt",
-                  label="95 of 100\nrandom matrices")
-    found = quartiles(layers[score])
-    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
-             label=KINDS[causal])
-    axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
+def draw_models(axis, stacks, score):
+    names = tell_apart(model for model, _ in stacks)
+    for number, ((model, stack), layers) in enumerate(stacks.items(), 1):
+        first, causal = layers.iloc[0], is_causal(layers)
+        x, found = first.params, quartiles(layers[score])
+        limits = band(score, first.n, first.r, first.gamma)
+        if limits:
+            axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt",
+                      label="95 of 100\nrandom matrices")
+        draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
+                 label=KINDS[causal])
+        axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
+        axis.plot([], [], " ", label=f"{number} {names[model]} {stack}".strip())
+    put_parameters(axis)
 
 
 def put_parameters(axis):
@@ -205,34 +197,25 @@ def put_parameters(axis):
 # ---- one model ---------------------------------------------------------------------------------------------------
 
 
-def plot_model(result, path):
-    """The scores of the layers and heads of one model, and the W_qk of its last layer. result: a ScoredModel"""
+def plot_model(table, path):
+    """The scores of the layers and heads of one model, a column for each stack."""
+    columns = []
+    for (model, stack), rows in table.groupby(["model", "stack"], sort=False):
+        columns.append((short(f"{model} {stack}".strip()), draw_stack, rows))
+    plot_columns(path, columns)
+
+
+def draw_stack(axis, table, score):
     from matplotlib.ticker import MaxNLocator
 
-    table = result.table
-    first = table.iloc[0]
-    stacks = dict(list(table.groupby("stack", sort=False)))  # {name: its rows}
-    colours = shades([is_causal(rows) for rows in stacks.values()])
-    with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
-        for axis, score in zip((left, right), SCORES):
-            put_null(axis, score, first.n, first.r, first.gamma)
-            for (name, rows), colour in zip(stacks.items(), colours):
-                label = f"{name or short(Path(first.model).name)} ({KINDS[is_causal(rows)]})"
-                draw_layers(axis, rows, score, colour, label)
-            put_zero(axis)
-            axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, table["layer"].max() + 0.5))
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        put_titles((left, right), SCORES)
-        draw_parts(pictures, result, find_limit([result]))
-        put_legend([left], "outside lower left", ncols=4)
-
-
-def draw_layers(axis, table, score, colour, label):
-    """table: the scores of one stack."""
+    first, causal = table.iloc[0], is_causal(table)
+    put_null(axis, score, first.n, first.r, first.gamma)
     layers, heads = whole_layers(table), table[table["head"].notna()]
     if len(heads):
-        axis.plot(heads["layer"], heads[score], ".", color=colour, alpha=0.3, ms=4, label=f"{label}, its heads")
-    axis.plot(layers["layer"], layers[score], "o-", color=colour, ms=4, label=label)
+        axis.plot(heads["layer"], heads[score], ".", color=COLOURS[causal], alpha=0.3, ms=4, label="its heads")
+    axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[causal], ms=4, label=KINDS[causal])
+    axis.set(xlabel="layer", xlim=(-0.5, layers["layer"].max() + 0.5))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 # ---- W_qk itself -------------------------------------------------------------------------------------------------
@@ -250,17 +233,17 @@ def plot_matrices(results, path):
     limit = find_limit(results.values())
     with figure(path, [1, 1, 1], rows=len(results), inches=3.4) as axes:
         for row_of_axes, (target, result) in zip(axes, results.items()):
-            draw_parts(row_of_axes, result, limit, f"{names[target.source]}: ")
+            draw_parts(row_of_axes, result, limit, names[target.source])
 
 
-def draw_parts(axes, result, limit, name=""):
+def draw_parts(axes, result, limit, name):
     """Draw M, the W_qk of the last layer, and its parts (M + M^T) / 2 and (M - M^T) / 2. result: a ScoredModel"""
     m, layer = result.corner, last_layer(result)
     for axis, part in zip(axes, [m, (m + m.T) / 2, (m - m.T) / 2]):
         image = draw_matrix(axis, part, limit)
         axis.set(xticks=[0, len(m) - 1], yticks=[0, len(m) - 1])
     where = f"{layer.stack} layer {layer.layer}".strip()
-    put_titles(axes, [f"{name}$W_{{qk}}$ of {where}, symmetry {layer.symmetry:.2f}", "its symmetric part",
+    put_titles(axes, [f"{name}: $W_{{qk}}$ of {where}, symmetry {layer.symmetry:.2f}", "its symmetric part",
                       "its skew part"])
     axes[0].set(xlabel=f"key side, {len(m)} of {layer.n} columns", ylabel="query side")
     share = (1 + layer.symmetry) / 2  # |M_s|^2 / |M|^2, as s = (|M_s|^2 - |M_n|^2) / |M|^2

@@ -37,8 +37,8 @@ def parse(argv, description, gamma):
                         help="write every score in full precision; what it has already is not scored again, unless a "
                         "local file has changed since then. With --runs: the comparison itself")
     parser.add_argument("--plot", metavar="FILE", type=os.path.expanduser,
-                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
-                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+                        help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5, and, with "
+                        "_layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
 
     models = parser.add_argument_group("models (--hf, --paper, --suite)")
     what_of_it = models.add_mutually_exclusive_group()
@@ -112,12 +112,11 @@ def tell(line):
     tqdm.write(printable(line), file=sys.stderr)
 
 
-def report_scores(args, table, members, results):
+def report_scores(args, table, members):
     """
     What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
 
-    table: of all that was asked for, with the columns of tables.COLUMNS, and step. members: of the suite. results:
-    {target: its ScoredModel}, for the models that were scored just now.
+    table: of all that was asked for, as of tables.of_targets. members: of the suite.
     """
     trainings = tables.find_trainings(table)
     if args.paper:
@@ -129,17 +128,17 @@ def report_scores(args, table, members, results):
         if args.plot:
             figures_suites.plot_training(trainings, args.plot)
     elif len(table):
-        report_models(args, table, results)
+        report_models(args, table)
 
 
-def report_models(args, table, results):
+def report_models(args, table):
     is_one = table["model"].nunique() == 1
     if is_one or (args.per_head and not args.csv):
         show(tables.layer_table(table))
     stacks = tables.by_stack(table)
     show(tables.model_table(stacks))
-    if args.plot and is_one and results:
-        figures.plot_model(*results.values(), args.plot)
+    if args.plot and is_one:
+        figures.plot_model(table, args.plot)
     elif args.plot:
         figures.plot_models(stacks, args.plot)
 

@@ -167,7 +167,6 @@ def band(score, n, r, gamma=GAMMA):
     """
     if score != "symmetry" and gamma != GAMMA:
         return None
-
     null = read_null(NULL)
     distance_n = np.abs(np.log(null["n"] / n))
     distance_r = np.abs(np.log(null["r"] / r))
@@ -178,11 +177,8 @@ def band(score, n, r, gamma=GAMMA):
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-# By stack: {(model, stack): its table of whole layers}.
-
-
 def by_stack(table):
-    """A table with one checkpoint of each model."""
+    """A table with one checkpoint of each model -> {(model, stack): the rows of its whole layers}."""
     return dict(list(whole_layers(table).groupby(["model", "stack"], sort=False)))
 
 
@@ -206,23 +202,26 @@ def outside(layers):
 
 
 def model_table(stacks):
-    """Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv)."""
+    """
+    Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv).
+    stacks: as of by_stack
+    """
     lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published", "outside",
               "Eq. 17"]]
     known = published_rows()
-    other_matrices = set()
+    matrices = set()  # that were scored for the published numbers
     for (model, stack), layers in stacks.items():
-        published = known.get((model, stack), {})
-        is_of_wqk = published.get("matrix", "wqk") == "wqk"
-        if not is_of_wqk:
-            other_matrices.add(published["matrix"])
+        published = known.get((model, stack))
+        matrix = published["matrix"] if published else "wqk"
+        star = "" if matrix == "wqk" else "*"
+        matrices.add(matrix)
         cells = [model, stack, str(len(layers)), tqdm.format_sizeof(layers["params"].iloc[0])]
         for score in SCORES:
             cells.append(with_quartiles(layers[score]))
-            cells.append(f"{float(published[score]):5.2f}{'' if is_of_wqk else '*'}" if published else "-")
+            cells.append(f"{float(published[score]):5.2f}{star}" if published else "-")
         eq17 = layers["directionality_eq17"].median()
         lines.append([*cells, outside(layers), f"{eq17:5.2f}"])
-    notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(other_matrices)]
+    notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(matrices - {"wqk"})]
     notes += ["median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices "
               "do not have;", "Eq. 17: directionality as printed, whose sign can be wrong"]
     return "\n".join([align(lines), *notes])
@@ -270,13 +269,10 @@ def training_table(trainings):
 # ---- suites ------------------------------------------------------------------------------------------------------
 
 
-# Scored: {a Member of data/pretrained/suites.py: its table of whole layers}.
-
-
 def find_scored(members, table):
     """
-    The members in a table of of_targets that are no trainings, -> scored; and {member: its stacks} where none of these
-    is the one meant.
+    The members of a suite that are in a table of of_targets, and no trainings -> {member: the rows of its layers}; and
+    {member: its stacks} where none of these is the one meant.
     """
     table = whole_layers(table)
     table = table[table["step"].isna()]
