@@ -80,13 +80,13 @@ def read_scores(path):
     if not path or not Path(path).exists():
         return score_table([])
     numbers = {name: ["", "nan"] for name, kind in COLUMNS.items() if kind is not str}  # a model may be called nan
-    texts = {name: str for name in COLUMNS if name not in numbers}
     try:
-        # By itself read_csv may be off in the last digit of a number.
-        table = pd.read_csv(path, dtype=texts, na_values=numbers, keep_default_na=False, float_precision="round_trip")
+        # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
+        table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-        return table.astype(COLUMNS)
+        # As floats next, because another program may have written the head 3 as 3.0.
+        return table.astype({name: float for name in numbers}).astype(COLUMNS)
     except ValueError as e:
         raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
                        "or give another --csv") from e
