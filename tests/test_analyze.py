@@ -255,15 +255,6 @@ def test_a_head_of_zeros_is_empty_in_the_csv_and_the_layer_has_its_score(analyse
     assert found.status == 0 and list(zip(empty.layer, empty["head"])) == [(1, 1)]
 
 
-def test_an_encoder_decoder_gives_a_row_for_each_stack(analysed):
-    found = analysed("--hf", model(T5, "m"), model(BERT, "b"))
-    lines = [line.split() for line in found.out.splitlines()[1:4]]
-    assert [words[1:3] for words in lines[:2]] == [["encoder", "2"], ["decoder", "3"]]
-    assert lines[2][1] == "3"  # BERT's: one stack, without a name
-    assert list(zip(found.table["stack"], found.table.layer))[:5] == [
-        ("encoder", 0), ("encoder", 1), ("decoder", 0), ("decoder", 1), ("decoder", 2)]
-
-
 def test_files_are_written_where_a_tilde_and_a_link_lead(tmp_path, monkeypatch, analysed):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     Path("home").mkdir()
@@ -293,17 +284,11 @@ def test_a_layer_whose_product_is_zero_is_refused(analysed):
     assert "encoder.layer.1.attention.self.query.weight: W_qk of this layer is zero" in found.err
 
 
-def test_a_short_name_is_read_from_the_hub_and_stands_beside_its_published_numbers(hub, analysed):  # noqa: F811
-    hub.add("google-bert/bert-base-uncased", {p.name: p.read_bytes() for p in Path(model(BERT, "m")).iterdir()})
-    found = analysed("--hf", "bert-base")
-    row = next(r for r in sources.known_models() if r["name"] == "bert-base")
-    line = found.out.splitlines()[-3]
-    assert line.split()[0] == "bert-base" and f" {float(row['symmetry']):.2f} " in line
-    assert "bert-base: read " in found.err
-
-
 def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):  # noqa: F811
-    """Two models, one of which cannot be had the first time; the second time, only that one is read."""
+    """
+    Two models, one of which cannot be had the first time; the second time, only that one is read. What was published of
+    them stands beside their scores.
+    """
     known = [row for row in sources.known_models() if row["name"] in ("bert-base", "llama3-8b")]
     for module in analyze, sources:
         monkeypatch.setattr(module, "known_models", lambda: known)
@@ -315,6 +300,9 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):  # noqa: F8
     found = analysed("--paper", "--plot=p.png")
     assert found.status == 0 and not any(first in str(entry) for entry in hub.log)
     assert list(found.table.model) == 3 * [known[0]["name"]] + 2 * [known[1]["name"]]
+    lines = found.out.splitlines()[1:3]
+    for line, row in zip(lines, known):
+        assert line.split()[0] == row["name"] and f" {float(row['symmetry']):.2f}" in line
     assert "* published: tiled_kv, not W_qk" in found.out and Path("p.png").stat().st_size > 1000
 
 
@@ -388,12 +376,14 @@ def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(drawn, an
         assert [dot.lines[0].get_color() for dot in dots] == [figures.ENCODER, figures.DECODER]
 
 
-def test_the_picture_of_one_model_holds_its_layers_and_heads_a_column_for_each_stack(drawn, analysed):
-    table = analysed("--hf", model(T5, "m"), "--per_head", "--plot=f.png").table
+def test_an_encoder_decoder_has_a_line_in_the_table_and_a_column_in_the_picture_for_each_stack(drawn, analysed):
+    found = analysed("--hf", model(T5, "m"), "--per_head", "--plot=f.png")
+    lines = [line.split() for line in found.out.splitlines()]
+    assert [words[1:3] for words in lines[-4:-2]] == [["encoder", "2"], ["decoder", "3"]]
     symmetry = drawn[0].axes[:2]
     for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (figures.ENCODER, figures.DECODER)):
         heads, layers, _zero = axis.lines  # the band of the null is no line
-        rows = table[table["stack"] == stack]
+        rows = found.table[found.table["stack"] == stack]
         for line, wanted in (heads, rows[rows["head"] != ""]), (layers, rows[rows["head"] == ""]):
             assert list(line.get_ydata()) == pytest.approx(list(wanted.symmetry)) and line.get_color() == colour
             assert list(line.get_xdata()) == list(wanted.layer)
