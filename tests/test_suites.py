@@ -31,7 +31,8 @@ def bert(folder, mix, n_layer=3, causal=False, n_other=10):
         q, k = torch.randn(2, 16, 16)
         weights[f"encoder.layer.{i}.attention.self.query.weight"] = q
         weights[f"encoder.layer.{i}.attention.self.key.weight"] = torch.lerp(k, q, mix)
-    config = dict(model_type="bert", is_decoder=causal, num_hidden_layers=n_layer, num_attention_heads=2, hidden_size=16)
+    config = dict(model_type="bert", is_decoder=causal, num_hidden_layers=n_layer, num_attention_heads=2,
+                  hidden_size=16)
     Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, "config.json").write_text(json.dumps(config))
     save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
@@ -147,15 +148,6 @@ def test_files_that_match_count_as_folders_do(analysed, asked):
         torch.save({"model": model.state_dict(), "config": sizes}, name)
     table = analysed("--hf", *asked).table
     assert list(table.revision) == names and list(table.symmetry) == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_config_of_accelerate_is_read_from_the_folder_above(run, analysed):
-    expected = symmetries()
-    for folder in run.glob("checkpoint-*"):
-        step = folder.rename(run / folder.name.replace("checkpoint-", "step_"))
-        (step / "config.json").rename(run / "config.json")
-    table = analysed("--hf", "./run", "--revisions=step_*").table
-    assert list(table.symmetry) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run, analysed):

@@ -22,6 +22,7 @@ SHADES = {False: "Blues", True: "Purples", None: "Greys"}
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
 MAX_COLUMNS = 7  # panels in a row
 HEIGHT = 3.4  # of a row [inches]
+FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
 
 # ---- colours and panels ------------------------------------------------------------------------------------------
@@ -39,13 +40,6 @@ def shades(causal):
         # Lighter shades than 0.45 are hard to see on white.
         colours.append(shade(0.45 + 0.5 * nth / (n - 1)) if n > 1 else COLOURS[is_causal])
     return colours
-
-
-def formats():
-    """The formats that a picture can have: png, pdf, svg, ..."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    return sorted(FigureCanvasBase.get_supported_filetypes())
 
 
 def make_axes(widths, rows, size):
@@ -67,7 +61,7 @@ def figure(path, widths, rows=1, inches=2.4, height=HEIGHT):
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
     with replacing(path) as temporary:
-        fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:] or "png")
+        fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:])
 
 
 def plain(name):

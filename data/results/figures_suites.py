@@ -13,7 +13,7 @@ from data.results.tables import GRID, depth, difference, find_pairs, is_miscolou
 
 
 def put_steps(axis, trainings):
-    """Make the axis logarithmic if the last step is at least 30 times the first above 0. A step 0 stands to its left."""
+    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 stands to its left."""
     axis.set_xlabel("step")
     steps = np.concatenate([training.table.index for training in trainings])
     positive = steps[steps > 0]

@@ -27,8 +27,7 @@ def parse(argv, description, gamma):
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--hf", nargs="+", metavar="NAME",
                       help="names of data/pretrained/models.csv, Hub ids (org/name@revision), local folders and files")
-    what.add_argument("--paper", action="store_true",
-                      help="every model of data/pretrained/models.csv")
+    what.add_argument("--paper", action="store_true", help="every model of data/pretrained/models.csv")
     what.add_argument("--suite", metavar="NAME",
                       help="a suite of data/pretrained/suites.csv, or of a file of its form")
     what.add_argument("--runs", nargs="+", metavar="DIR",
@@ -82,18 +81,17 @@ def check(args):
         torch.zeros(1, dtype=torch.float64, device=args.device).item()  # scores are in float64
     except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
-    for flag in "csv", "plot", "matrices":
-        if getattr(args, flag) is None:
-            continue
-        path = Path(getattr(args, flag))
-        require(path.is_file() or not path.exists(), f"--{flag}={path} is no file: give the name of a file")
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path.parent).close()  # can a file be written there?
-        formats = figures.formats()
-        ending = path.suffix[1:] or "png"
-        require(flag == "csv" or ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
-    if args.runs and args.csv and Path(args.csv).exists():
+    for path in args.csv, args.plot, args.matrices:
+        if path is not None:
+            require(os.path.isfile(path) or not os.path.exists(path), f"{path} is no file: give the name of a file")
+            with writing(path):
+                folder = Path(path).parent
+                folder.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()  # can a file be written there?
+    for path in args.plot, args.matrices:
+        require(path is None or path.endswith(figures.FORMATS),
+                f"{path}: the name of a picture ends in {', '.join(figures.FORMATS)}")
+    if args.runs and args.csv and os.path.exists(args.csv):
         require(records.is_comparison(args.csv),
                 f"{args.csv} holds something else, which would be lost: give another --csv")
 
@@ -159,7 +157,7 @@ def report_paper(ours, plot):
     if ours:
         show(tables.model_table(ours))
     printed_rows = tables.read_printed_tables()
-    show(tables.printed_table(printed_rows, ours))
+    show(tables.printed_table(printed_rows))
     show(tables.tally(printed_rows))
     if plot:
         figures_suites.plot_pretrained(known_models(), ours, plot)

@@ -349,24 +349,14 @@ def read_printed_tables():
         return list(csv.DictReader(f))
 
 
-def printed_table(rows, ours):
-    """
-    Tables S2 and S3 as printed, with a remark on what each row really is.
-
-    ours: the models that we have scored, by stack. Our medians stand beside the printed ones. It may be empty.
-    """
-    our_column = ["ours"] if ours else []
-    lines = [["row", "printed as", "symmetry", *our_column, "directionality", *our_column, "what it is"]]
+def printed_table(rows):
+    """Tables S2 and S3 as printed, with a remark on what each row really is."""
+    lines = [["row", "printed as", "symmetry", "directionality", "what it is"]]
     for row in rows:
-        cells = [row["row"], row["printed_as"]]
-        for score in SCORES:
-            cells.append(f"{row[score] or '-':>5}")  # Table S3 lacks two rows
-            if ours:
-                layers = ours.get((row["model"], ""))
-                cells.append("    -" if layers is None else f"{layers[score].median():5.2f}")
+        scores = [f"{row[score] or '-':>5}" for score in SCORES]  # Table S3 lacks two rows
         remarks = [row["matrix"] if row["matrix"] != "wqk" else "", row["remark"]]
         remarks.append(f"row {row['repeats']} again" if row["repeats"] else "")
-        lines.append([*cells, "; ".join(filter(None, remarks))])
+        lines.append([row["row"], row["printed_as"], *scores, "; ".join(filter(None, remarks))])
     return align(lines)
 
 
