@@ -1,6 +1,7 @@
 """analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -199,15 +200,35 @@ def edit(folder, change):
     save_file(weights, path, {"format": "pt"})
 
 
-def query_and_key(folder):
-    """The weights of every layer of a BERT, in float64: (q, k), as nn.Linear stores them."""
-    weights = load_file(Path(folder) / "model.safetensors")
-    names = sorted(name for name in weights if name.endswith("query.weight"))
-    return [(weights[name].double(), weights[name.replace("query", "key")].double()) for name in names]
+def bert(folder, mix, n_layer=3, causal=False, n_other=10):
+    """A BERT whose keys are partly its queries, so that its symmetry grows with `mix`; and weights that are neither."""
+    torch.manual_seed(0)
+    weights = {"embeddings.word_embeddings.weight": torch.randn(n_other, 16)}
+    for i in range(n_layer):
+        q, k = torch.randn(2, 16, 16)
+        weights[f"encoder.layer.{i}.attention.self.query.weight"] = q
+        weights[f"encoder.layer.{i}.attention.self.key.weight"] = torch.lerp(k, q, mix)
+    config = dict(model_type="bert", is_decoder=causal, num_hidden_layers=n_layer, num_attention_heads=2,
+                  hidden_size=16)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    Path(folder, "config.json").write_text(json.dumps(config))
+    save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
+    return str(folder)
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def wqk_of(folder):
-    return [(q.T @ k).numpy() for q, k in query_and_key(folder)]
+    """The W_qk of every layer of a BERT, in float64."""
+    weights = load_file(Path(folder) / "model.safetensors")
+    names = sorted(name for name in weights if name.endswith("query.weight"))
+    return [(weights[name].double().T @ weights[name.replace("query", "key")].double()).numpy() for name in names]
+
+
+def symmetry_of(folder):
+    return [defined(m)[0] for m in wqk_of(folder)]
 
 
 def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_path, analysed):
@@ -293,9 +314,9 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):  # noqa: F8
     for module in analyze, sources:
         monkeypatch.setattr(module, "known_models", lambda: known)
     first, second = [row["hub_id"] for row in known]
-    hub.add(first, {p.name: p.read_bytes() for p in Path(model(BERT, "b")).iterdir()})
+    hub.add(first, files_of(model(BERT, "b")))
     assert analysed("--paper", "--plot=p.png").status == 1
-    hub.add(second, {p.name: p.read_bytes() for p in Path(model(LLAMA, "l")).iterdir()})
+    hub.add(second, files_of(model(LLAMA, "l")))
     hub.log.clear()
     found = analysed("--paper", "--plot=p.png")
     assert found.status == 0 and not any(first in str(entry) for entry in hub.log)
@@ -326,7 +347,7 @@ def test_models_in_the_csv_are_not_read_again_and_those_that_are_not_asked_for_s
     assert (first.status, second.status) == (0, 0) and "b: read" not in second.err and "c: read" in second.err
     assert [line.split()[0] for line in second.out.splitlines()[1:3]] == ["b", "c"]
     assert second.table[:5].equals(first.table) and list(second.table.model[5:]) == ["c"] * 2
-    edit(model(BERT, "b"), make_symmetric)
+    bert("b", mix=1)  # its keys are its queries, so W_qk is symmetric
     third = analysed("--hf", "b")
     assert "b: read" in third.err and list(third.table.model[:3]) == ["a"] * 3
     assert list(third.table.symmetry[third.table.model == "b"]) == pytest.approx([1.0] * 3, abs=1e-5)
@@ -342,13 +363,6 @@ def test_a_damaged_csv_is_named_and_stays_as_it_is(analysed, damage):
         analyze.main(["--hf", "m", "--csv=s.csv"])
     assert "s.csv" in e.value.code and "is damaged" in e.value.code and "\n" not in e.value.code
     assert Path("s.csv").read_bytes() == before
-
-
-def make_symmetric(weights):
-    """Keys that are the queries of a BERT. Then W_qk = W_q W_q^T, whose symmetry is 1."""
-    for name in list(weights):
-        if name.endswith("query.weight"):
-            weights[name.replace("query", "key")] = weights[name].clone()
 
 
 def test_rows_that_a_fused_weight_does_not_have_are_one_line_and_the_others_are_scored(analysed):
@@ -391,8 +405,7 @@ def test_an_encoder_decoder_has_a_line_in_the_table_and_a_column_in_the_picture_
 
 
 def test_matrices_are_of_the_last_layer_of_each_model_with_its_parts_in_one_colour_scale(drawn, analysed):
-    names = model(BERT, "a"), model(BERT, "b")
-    edit("b", make_symmetric)
+    names = bert("a", mix=0), bert("b", mix=1)
     for _ in "as they are scored", "when their scores are in the CSV":
         assert analysed("--hf", *names, "--matrices=f.png").status == 0
     axes = [axis for axis in drawn[1].axes if axis.images]
@@ -416,7 +429,7 @@ def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_in_one_colo
     monkeypatch.setattr(figures, "draw_matrix", watched)
     for name, steps in ("a", (1, 20, 300)), ("b", (1, 300)):
         for step in steps:
-            edit(model(BERT, f"{name}/step{step}"), lambda weights: [weight.mul_(step) for weight in weights.values()])
+            bert(f"{name}/step{step}", mix=step / 300)
     assert analysed("--hf", "./a", "./b", "--revisions=step*", "--matrices=w.gif").status == 0
     with Image.open("w.gif") as movie:
         assert movie.n_frames == 3

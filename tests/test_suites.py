@@ -3,49 +3,20 @@
 import csv
 import glob
 import itertools
-import json
 import os
 import shutil
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import analyze
 from data.pretrained import suites
 from data.results import figures
-from data.results.tables import GRID, difference, find_pairs
 from model import ModelConfig, Transformer
-from tests.test_analyze import T5, model, wqk_of
+from tests.test_analyze import T5, bert, files_of, model, symmetry_of
 from tests.hub import hub  # noqa: F401, a fixture
-
-
-def bert(folder, mix, n_layer=3, causal=False, n_other=10):
-    """A BERT whose keys are partly its queries, so that its symmetry grows with `mix`; and weights that are neither."""
-    torch.manual_seed(0)
-    weights = {"embeddings.word_embeddings.weight": torch.randn(n_other, 16)}
-    for i in range(n_layer):
-        q, k = torch.randn(2, 16, 16)
-        weights[f"encoder.layer.{i}.attention.self.query.weight"] = q
-        weights[f"encoder.layer.{i}.attention.self.key.weight"] = torch.lerp(k, q, mix)
-    config = dict(model_type="bert", is_decoder=causal, num_hidden_layers=n_layer, num_attention_heads=2,
-                  hidden_size=16)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    Path(folder, "config.json").write_text(json.dumps(config))
-    save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
-    return str(folder)
-
-
-def symmetry_of(folder):
-    """Of every layer, in float64 and as printed: Eq. (15) without its 2."""
-    return [float((m * m.T).sum() / np.square(m).sum()) for m in wqk_of(folder)]
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 STEPS = [2, 10, 300]
@@ -317,7 +288,7 @@ def suite(tmp_path, monkeypatch):
     """Pairs of two sizes, an encoder that was made of a decoder, a dose, and a training."""
     monkeypatch.chdir(tmp_path)
     for folder, mix, n_layer, causal in [
-            ("enc_s", 0.8, 2, False), ("dec_s", 0.2, 2, True), ("enc_l", 0.9, 4, False), ("dec_l", 0.1, 4, True),
+            ("enc_s", 0.8, 3, False), ("dec_s", 0.2, 2, True), ("enc_l", 0.9, 4, False), ("dec_l", 0.1, 4, True),
             ("switched", 0.5, 4, False), ("t/step1", 0.0, 2, False), ("t/step9", 0.7, 2, False)]:
         bert(folder, mix, n_layer, causal)
     rows = [dict(name=name, hub_id=name, kind="pair", causal=causal, size=size)
@@ -395,15 +366,6 @@ def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run,
     assert list(found.table.revision[::3]) == list(revisions)
 
 
-def test_the_difference_is_taken_at_equal_depth():
-    """Scores that are straight lines over depth, on 3 and 5 layers: so is their difference."""
-    member = suites.Member("s", "m", "", "", "", "pair", False, "", "S", None, "", "")
-    encoder = pd.DataFrame({"symmetry": 1 - np.linspace(0, 1, 3)})
-    decoder = pd.DataFrame({"symmetry": 0.5 * np.linspace(0, 1, 5)})
-    pairs = find_pairs({member._replace(causal=True): decoder, member: encoder})
-    np.testing.assert_allclose(difference(*pairs["S"], "symmetry"), 1 - 1.5 * GRID, atol=1e-12)
-
-
 def test_the_picture_of_a_suite(suite, analysed, drawn):
     assert analysed("--suite=suite.csv", "--plot=s.png").status == 0
     small, large, differ, switched, dose, over_steps = drawn[0].axes[:6]  # of symmetry
@@ -411,7 +373,9 @@ def test_the_picture_of_a_suite(suite, analysed, drawn):
         for line, name in zip(axis.lines, names):
             np.testing.assert_allclose(line.get_ydata(), symmetry_of(name), atol=1e-5)
             assert list(line.get_xdata()) == pytest.approx(np.linspace(0, 1, len(line.get_ydata())))
-    # the difference at both ends, of each size, and the band of one standard deviation over the two
+    # The difference is taken at equal depth: the second of three layers of enc_s lies between the two of dec_s.
+    assert differ.lines[0].get_ydata()[10] == pytest.approx(symmetry_of("enc_s")[1] - np.mean(symmetry_of("dec_s")))
+    # The difference at both ends, of each size, and the band of one standard deviation over the two.
     ends = np.array([[symmetry_of(f"enc_{size}")[i] - symmetry_of(f"dec_{size}")[i] for i in (0, -1)]
                      for size in "sl"])  # (sizes, ends)
     for line, wanted in zip(differ.lines, [*ends, ends.mean(0)]):
