@@ -115,16 +115,17 @@ def find_targets(name: str, revisions: str | None = None, model: str = "") -> li
     """
     name = without_address(name)
     path = os.path.expanduser(name)
+    asked = f"{name} {revisions}" if revisions else name
     if revisions and os.path.isdir(path):
         paths = find_files(f"{glob.escape(path)}/{revisions}")
         require(paths, f"no folder or file in {name} matches {revisions}")
         if "/" in revisions.rstrip("/"):  # the folders of several trainings
-            return order({path: path for path in paths}, revisions, model)
-        return order({os.path.basename(path): path for path in paths}, revisions, model or name)
+            return order({path: path for path in paths}, asked, model)
+        return order({os.path.basename(path): path for path in paths}, asked, model or name)
     if revisions:
-        return order(find_revisions(name, revisions), revisions, model or name)
+        return order(find_revisions(name, revisions), asked, model or name)
     if re.search(r"[*?[]", name) and not os.path.exists(path):  # a folder run[1] is that folder
-        return order({match: match for match in find_files(path) or find_repos(name)}, name, model)
+        return order({match: match for match in find_files(path) or find_repos(name)}, asked, model)
     return [[Target(name, "", find_source(name))]]
 
 
