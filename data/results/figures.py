@@ -204,7 +204,8 @@ def draw_stack(axis, table, score):
 
     first, causal = table.iloc[0], is_causal(table)
     put_null(axis, score, first.n, first.r, first.gamma)
-    layers, heads = whole_layers(table), table[table["head"].notna()]
+    layers = whole_layers(table).sort_values("layer")  # a spreadsheet may have sorted its rows
+    heads = table[table["head"].notna()]
     if len(heads):
         axis.plot(heads["layer"], heads[score], ".", color=COLOURS[causal], alpha=0.3, ms=4, label="its heads")
     axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[causal], ms=4, label=KINDS[causal])

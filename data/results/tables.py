@@ -293,7 +293,7 @@ def find_pairs(scored):
     for member, layers in scored.items():
         if member.kind == "pair":
             halves.setdefault(member.size, {})[member.causal] = layers
-    return {size: (half[False], half[True]) for size, half in halves.items() if len(half) == 2}
+    return {size: (half[False], half[True]) for size, half in halves.items() if {False, True} <= set(half)}
 
 
 def depth(layers):
