@@ -375,7 +375,8 @@ def analyze_models(args):
     if args.offline:
         to_score = []
     elif len(to_score) < len(targets):
-        report.tell(f"{len(targets) - len(to_score)} of {len(targets)} are in {path}, and are not scored again")
+        n_known = len(targets) - len(to_score)
+        report.tell(f"{n_known} of {len(targets)} are in {path}, and are not scored again: that takes another --csv")
     results = score_all(to_score, so_far, path, args)
     report.report_scores(args, tables.of_targets(targets, so_far), members)
     if args.matrices and results:
