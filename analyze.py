@@ -333,10 +333,6 @@ def change_factors(w_q, w_k, p_q, p_k):
 # ---- the command line --------------------------------------------------------------------------------------------
 
 
-def complain(name, error):
-    print(printable(f"analyze.py: {name}: {error}"), file=sys.stderr)
-
-
 def score_all(targets, so_far, path, args):
     """
     Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on.
@@ -344,18 +340,18 @@ def score_all(targets, so_far, path, args):
     so_far: {(model, revision): its table} in the CSV at path, to which the new ones come. -> {target: its ScoredModel}
     """
     results = {}
-    for target in targets:
+    for target in tqdm(targets, "checkpoints", leave=False, disable=None):
         try:
             result = score_model(target.source, args.gamma, args.per_head, args.device, args.published)
         except CheckpointError as e:
-            complain(target.label(), e)
+            report.tell(f"analyze.py: {target.label()}: {e}")
             continue
-        print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)
+        report.tell(f"{target.label()}: {result.note}")
         named = result.table.assign(model=target.model, revision=target.revision)
         results[target] = result._replace(table=named)
         so_far[target.key()] = named  # in the place of the one it had
         if path:  # after every checkpoint, so that nothing is lost if this is stopped
-            tables.write_scores(path, tables.together(so_far))
+            tables.write_scores(path, tables.together(so_far.values()))
     return results
 
 
@@ -366,41 +362,25 @@ def analyze_models(args):
     wanted = members or of_paper or args.hf
     targets, errors = suites.find_all(wanted, args.revisions, args.stride, args.limit)
     for name, error in errors.items():  # a name that cannot be found does not stop the others
-        complain(name, error)
-    if not targets:
-        return 1  # and nothing that is in a CSV is touched
+        report.tell(f"analyze.py: {name}: {error}")
+    if args.hf:
+        suites.require_one_kind(targets)
 
-    # A long job goes on where its CSV file ends: what is in the file is not scored again, unless it has changed since
-    # then. A short one scores all anew.
     path = args.csv
     if args.paper:
         path = path or "data/results/csv/paper.csv"
-    takes_long = args.paper or args.suite or suites.are_trainings(targets)
-    so_far = tables.scores_so_far(path, takes_long, targets, args)
-    to_score = [] if args.offline else targets
-    if takes_long:
-        to_score = [target for target in to_score
-                    if target.key() not in so_far or suites.is_newer(target.source, path)]
-        for target in to_score:  # one that has changed has no scores any more, even if this is stopped before its turn
-            so_far.pop(target.key(), None)
-    if args.matrices and len(to_score) < len(targets):  # a W_qk is drawn as it is scored
-        raise runs.RunError(f"--matrices={args.matrices}: {path} has scores, but no W_qk of these: give another --csv")
-
-    suites.announce(targets, to_score)
+    so_far = tables.scores_so_far(path, targets, args)
+    # What is in the file is not scored again, unless its W_qk is to be drawn.
+    to_score = [target for target in targets if args.matrices or target.key() not in so_far]
+    if args.offline:
+        to_score = []
+    elif len(to_score) < len(targets):
+        n_known = len(targets) - len(to_score)
+        report.tell(f"{n_known} of {len(targets)} are in {path}, and are not scored again: that takes another --csv")
     results = score_all(to_score, so_far, path, args)
-    table = tables.together(so_far)
+    report.report_scores(args, tables.of_targets(targets, so_far), members)
     if args.matrices and results:
-        plot = figures.plot_movie if args.matrices.endswith(".gif") else figures.plot_matrices
-        plot(results, args.matrices)
-    # What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
-    if args.paper:
-        report.report_paper(table, args.plot)
-    elif args.suite and len(table):
-        report.report_suite(members, table, targets, args.plot)
-    elif takes_long and len(table):
-        report.report_trainings(table, targets, args.plot)
-    elif results:
-        report.report_models(results, len(targets) == 1 or (args.per_head and not args.csv), args.plot)
+        figures.plot_matrices(results, args.matrices)
     return 1 if errors or len(results) < len(to_score) else 0
 
 

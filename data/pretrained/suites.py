@@ -11,7 +11,6 @@ For each member, suites.csv says where it is, what it was trained for, and how w
 
 import csv
 import glob
-import itertools
 import os
 import re
 import sys
@@ -21,11 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from data.pretrained.files import CheckpointError, printable, require
-from data.pretrained.layouts import find_stacks
-from data.pretrained.sources import SUFFIXES, find_source, is_hub_id, open_checkpoint, without_address
+from data.pretrained.sources import SUFFIXES, find_source, is_hub_id, without_address
 
 SUITES = Path(__file__).parent / "suites.csv"
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
@@ -99,44 +96,44 @@ def phase_order(phase: str):
     return later, parts
 
 
-def thin_out(targets: list[Target], stride: int, limit: int | None) -> list[Target]:
-    """
-    Of every training, each stride-th checkpoint. If these are more than limit, keep so many, evenly spread, with the
-    first and last.
-    """
-    kept = []
-    for _, group in itertools.groupby(targets, lambda target: target if target.step is None else target.model):
-        group = list(group)[::stride]  # a training, or a single checkpoint
-        n = min(len(group), limit or len(group))
-        kept += [group[round(i)] for i in np.linspace(0, len(group) - 1, n)]
-    return kept
+def thin_out(training: list[Target], stride: int, limit: int | None) -> list[Target]:
+    """Each stride-th checkpoint. If these are more than limit, so many, evenly spread, with the first and last."""
+    kept = training[::stride]
+    n = min(len(kept), limit or len(kept))
+    return [kept[round(i)] for i in np.linspace(0, len(kept) - 1, n)]
 
 
 # ---- what a name stands for --------------------------------------------------------------------------------------
 
 
-def find_targets(name: str, revisions: str | None = None) -> list[Target]:
+def find_targets(name: str, revisions: str | None = None, model: str = "") -> list[list[Target]]:
     """
-    The checkpoints that a name stands for.
+    The checkpoints that a name stands for: a list for each training, in the order of its steps; one of a single model.
 
     revisions: a glob for the branches and tags of a repository, or for the folders and files in a folder. The name may
-    be a glob itself.
+    be a glob itself. model: what to call a training, if it has a name of its own.
     """
     name = without_address(name)
-    if revisions and "/" in revisions.rstrip("/") and os.path.isdir(os.path.expanduser(name)):  # several trainings
-        name, revisions = f"{glob.escape(name)}/{revisions}", None
+    path = os.path.expanduser(name)
+    asked = f"{name} {revisions}" if revisions else name
+    if revisions and os.path.isdir(path):
+        paths = find_files(f"{glob.escape(path)}/{revisions}")
+        require(paths, f"no folder or file in {name} matches {revisions}")
+        if "/" in revisions.rstrip("/"):  # the folders of several trainings
+            return order({path: path for path in paths}, asked, model)
+        return order({os.path.basename(path): path for path in paths}, asked, model or name)
     if revisions:
-        return order(find_revisions(name, revisions), f"{name} {revisions}", model=name)
-    if is_pattern(name):
-        return order({match: match for match in find_matches(name)}, name)
-    return [Target(name, "", find_source(name))]
+        return order(find_revisions(name, revisions), asked, model or name)
+    if re.search(r"[*?[]", name) and not os.path.exists(path):  # a folder run[1] is that folder
+        return order({match: match for match in find_files(path) or find_repos(name)}, asked, model)
+    return [[Target(name, "", find_source(name))]]
 
 
-def order(sources: dict[str, str], asked: str, model: str = "") -> list[Target]:
+def order(sources: dict[str, str], asked: str, model: str = "") -> list[list[Target]]:
     """
     The checkpoints of one training or of several, each in the order of its steps. sources: {name: what open_checkpoint
-    takes}. asked: what the user wrote. model: the model of all; "": a training is of the names that differ in the step
-    alone, and called by these with a * for the step.
+    takes}. asked: the pattern of the user. model: the model of all; "": a training is of the names that differ in the
+    step alone, and called by these with a * for the step.
     """
     trainings = {}  # model -> the names of its checkpoints
     without_step = []  # as the branch main
@@ -149,35 +146,22 @@ def order(sources: dict[str, str], asked: str, model: str = "") -> list[Target]:
             without_step.append(name)
     require(trainings, f"nothing that matches {asked} has a step in its name")
     if without_step:
-        shown = ", ".join(without_step[:3]) + (", ..." if len(without_step) > 3 else "")
         print(printable(f"{asked}: {len(without_step)} of the {len(sources)} that match have no step in their names, "
-                        f"and are left out: {shown}"), file=sys.stderr)
-    targets = []
+                        f"and are left out: {', '.join(without_step):.100}"), file=sys.stderr)
+    groups = []
     for of_model, names in trainings.items():
-        targets += [Target(of_model, name, sources[name], step) for name, step in in_order(names)]
-    return targets
-
-
-def is_glob(name: str) -> bool:
-    return bool(re.search(r"[*?[]", name))
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a name stands for all that match it. A folder run[1], which looks like a glob, is that folder."""
-    return is_glob(name) and not os.path.exists(os.path.expanduser(name))
+        groups.append([Target(of_model, name, sources[name], step) for name, step in in_order(names)])
+    return groups
 
 
 def find_files(pattern: str) -> list[str]:
     """The folders and the files of weights that match a glob."""
-    paths = [path.rstrip("/") for path in glob.glob(os.path.expanduser(pattern))]
+    paths = [path.rstrip("/") for path in glob.glob(pattern)]
     return [path for path in paths if os.path.isdir(path) or path.endswith(SUFFIXES)]
 
 
-def find_matches(pattern: str) -> list[str]:
-    """The folders and files that match a glob; if there are none, the repositories of the Hub that match it."""
-    paths = find_files(pattern)
-    if paths:
-        return paths
+def find_repos(pattern: str) -> list[str]:
+    """The repositories of the Hub that match a glob."""
     require(re.fullmatch(r"[^/.~]+/[^/]+", pattern), f"no folder or file matches {pattern}")
     from data.pretrained.hub import list_repos  # here, so that local files need no Hub client
 
@@ -185,11 +169,7 @@ def find_matches(pattern: str) -> list[str]:
 
 
 def find_revisions(name: str, pattern: str) -> dict[str, str]:
-    """{revision: what open_checkpoint takes}: branches and tags of a repository, or what matches in a folder."""
-    if os.path.isdir(os.path.expanduser(name)):
-        paths = find_files(f"{glob.escape(name)}/{pattern}")
-        require(paths, f"no folder or file in {name} matches {pattern}")
-        return {os.path.basename(path): path for path in paths}
+    """{revision: what open_checkpoint takes} for the branches and tags of a repository that match a glob."""
     from data.pretrained.hub import list_revisions
 
     repo = find_source(name)
@@ -205,11 +185,11 @@ def find_revisions(name: str, pattern: str) -> dict[str, str]:
 
 
 class Member(NamedTuple):
-    """A row of suites.csv. Where hub_id or revision is a glob, the member is a training."""
+    """A row of suites.csv."""
 
     suite: str
     name: str
-    hub_id: str  # or a local folder
+    hub_id: str  # or a local folder; of a training, this or the revision is a glob
     revision: str
     stack: str  # encoder, decoder, ...: which stack of the model is meant; "" where it has one
     # pair: the encoder or the decoder of a size. switch: its training began from its partner, with another objective.
@@ -233,51 +213,39 @@ def read_suites(path=SUITES) -> list[Member]:
         try:
             members = [read_member(row) for row in reader]
         except (KeyError, ValueError, TypeError) as e:  # no such column or text; no number; too many cells, or too few
-            raise CheckpointError(f"{path}, line {reader.line_num} is no row of {','.join(Member._fields)}, where "
-                                  "causal is 0, 1 or nothing, and dose a number or nothing") from e
-    require(members, f"{path} lists no model")
-    seen = set()  # a CSV of scores tells members apart by name and revision
-    for member in members:
-        key = member.suite, member.name, member.revision
-        require(key not in seen, f"{path}: suite {member.suite} has two members {member.name} of the same revision: "
-                                 "give one of them another name")
-        seen.add(key)
-        where = f"{path}: {member.name}"
-        require(member.kind in KINDS, f"{where}: kind is {member.kind!r}, expected one of {', '.join(KINDS)}")
-        require((member.dose is None) == (member.kind != "dose"),
-                f"{where}: a dose goes with kind 'dose', and only with that")
-        require(is_training(member) == (member.kind == "training"),
-                f"{where}: hub_id or revision is a pattern where kind is 'training', and only there")
+            raise CheckpointError(f"{path}, line {reader.line_num} is no row of {','.join(Member._fields)}, where kind "
+                                  f"is one of {', '.join(KINDS)}, causal is 0, 1 or nothing, and dose is a number if "
+                                  "kind is dose, else nothing") from e
+    names = Counter((member.suite, member.name, member.revision) for member in members)
+    require(names, f"{path} lists no model")
+    (suite, name, _), n = names.most_common(1)[0]
+    require(n == 1, f"{path}: suite {suite} has {n} members {name} of the same revision: give them names of their own")
     return members
 
 
 def read_member(row: dict) -> Member:
     dose = float(row["dose"]) if row["dose"] else None
+    if row["kind"] not in KINDS or (row["kind"] == "dose") != (dose is not None):
+        raise ValueError
     return Member(**(row | dict(causal=CAUSAL[row["causal"]], dose=dose)))
 
 
 def find_suite(name: str) -> list[Member]:
     """The members of a suite of suites.csv, or of a file of its form."""
     if name.endswith(".csv"):
-        require(os.path.exists(name), f"there is no file {name}")
         return read_suites(name)
     members = read_suites()
-    names = list(dict.fromkeys(member.suite for member in members))
-    require(name in names, f"no suite {name}: there are {', '.join(names)}, or a CSV of the form of {SUITES.name}")
+    suites = dict.fromkeys(member.suite for member in members)
+    require(name in suites, f"no suite {name}: there are {', '.join(suites)}, or a CSV of the form of {SUITES.name}")
     return [member for member in members if member.suite == name]
 
 
-def suite_targets(member: Member) -> list[Target]:
+def suite_targets(member: Member) -> list[list[Target]]:
     """The checkpoints of one member, under its name."""
-    if is_training(member):
-        found = find_targets(member.hub_id, member.revision)
-        return [target._replace(model=member.name) for target in found]
+    if member.kind == "training":
+        return find_targets(member.hub_id, member.revision, member.name)
     source = f"{member.hub_id}@{member.revision}" if member.revision else member.hub_id
-    return [Target(member.name, member.revision, source)]
-
-
-def is_training(member: Member) -> bool:
-    return is_glob(member.revision) or is_pattern(member.hub_id)
+    return [[Target(member.name, member.revision, source)]]
 
 
 # ---- all that is asked for ---------------------------------------------------------------------------------------
@@ -289,18 +257,21 @@ def find_all(entries, revisions: str | None = None, stride: int = 1,
     The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found. stride
     and limit apply to every training by itself.
     """
-    targets, errors = [], {}
+    groups, errors = [], {}
     paths = paths_of_a_shell(entries)
     if paths and not revisions:
-        targets = order({path: path for path in paths}, os.path.dirname(paths[0]))
+        groups = order({path: path for path in paths}, os.path.dirname(paths[0]))
         entries = []
     for entry in entries:
         is_member = isinstance(entry, Member)
         try:
-            targets += suite_targets(entry) if is_member else find_targets(entry, revisions)
+            groups += suite_targets(entry) if is_member else find_targets(entry, revisions)
         except CheckpointError as e:
             errors[entry.name if is_member else entry] = e
-    return thin_out(list(dict.fromkeys(targets)), stride, limit), errors
+    targets = []
+    for group in groups:
+        targets += thin_out(group, stride, limit)
+    return list(dict.fromkeys(targets)), errors
 
 
 def paths_of_a_shell(entries) -> list[str]:
@@ -312,45 +283,8 @@ def paths_of_a_shell(entries) -> list[str]:
     return paths if all(n_checkpoints[os.path.dirname(path)] > 1 for path in paths) else []
 
 
-def are_trainings(targets: list[Target]) -> bool:
-    """Whether targets are checkpoints of trainings. CheckpointError if only some are, because their tables differ."""
+def require_one_kind(targets: list[Target]):
+    """CheckpointError if some are checkpoints of trainings, and others are not, because their tables differ."""
     alone = [target.label() for target in targets if target.step is None]
-    if 0 < len(alone) < len(targets):
-        raise CheckpointError(f"{alone[0]} is no training, and others are: give them in two commands")
-    return len(alone) < len(targets)
-
-
-def is_newer(source: str, path: str) -> bool:
-    """
-    Whether a local checkpoint has a file that changed after the file at path, or a link on the way to it has. Of the
-    Hub it cannot be told.
-    """
-    checkpoint = Path(os.path.expanduser(source))
-    # Not st_mtime: a copy may keep the time of its original (cp -p, rsync -a). When it came here, st_ctime tells.
-    times = [file.stat().st_ctime for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
-    times += [place.lstat().st_ctime for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
-    return max(times, default=0.0) > os.path.getmtime(path)
-
-
-def announce(targets: list[Target], left: list[Target]):
-    """On stderr, for each training in targets: how many bytes there are to read. left: what is still to be read."""
-    for model in dict.fromkeys(target.model for target in targets if target.step is not None):
-        n_checkpoints = sum(target.model == model for target in targets)
-        to_read = [target for target in left if target.model == model]
-        line = f"{model}: {n_checkpoints} checkpoints, {len(to_read)} to read"
-        n_bytes = len(to_read) * bytes_of_layers(to_read[0].source) if to_read else 0
-        if n_bytes:
-            line += f": {tqdm.format_sizeof(n_bytes, 'B')} of queries and keys"
-        print(printable(line), file=sys.stderr)
-
-
-def bytes_of_layers(source: str) -> int:
-    """The size of queries and keys in a checkpoint, by its header. 0 if it cannot be read: scoring will say why."""
-    try:
-        with open_checkpoint(source) as checkpoint:
-            shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-            layers = [layer for stack in find_stacks(checkpoint.config, shapes) for layer in stack.layers]
-            infos = [checkpoint.tensors[name] for layer in layers for name in layer.names]
-            return sum(info.end - info.start for info in infos)
-    except CheckpointError:
-        return 0
+    require(len(alone) in (0, len(targets)),
+            f"{', '.join(alone)}: no training, and others are: give them in two commands")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data.disk import replacing
-from data.results.runs import SCORES, require
+from data.results.runs import SCORES
 from data.results.tables import GAMMA, band, is_causal, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
@@ -22,6 +22,7 @@ SHADES = {False: "Blues", True: "Purples", None: "Greys"}
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
 MAX_COLUMNS = 7  # panels in a row
 HEIGHT = 3.4  # of a row [inches]
+FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
 
 # ---- colours and panels ------------------------------------------------------------------------------------------
@@ -39,13 +40,6 @@ def shades(causal):
         # Lighter shades than 0.45 are hard to see on white.
         colours.append(shade(0.45 + 0.5 * nth / (n - 1)) if n > 1 else COLOURS[is_causal])
     return colours
-
-
-def formats():
-    """The formats that a picture can have: png, pdf, svg, ..."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    return sorted(FigureCanvasBase.get_supported_filetypes())
 
 
 def make_axes(widths, rows, size):
@@ -67,7 +61,7 @@ def figure(path, widths, rows=1, inches=2.4, height=HEIGHT):
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
     with replacing(path) as temporary:
-        fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:] or "png")
+        fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:])
 
 
 def plain(name):
@@ -82,11 +76,8 @@ def short(name):
 
 
 def tell_apart(names):
-    """{name: as little of it as tells it from the others}: its last part, or what no folder has in common with all."""
+    """{name: the part of its path that is not the same in all names}"""
     parts = {name: name.rstrip("/").split("/") for name in names}
-    last = {part[-1] for part in parts.values()}
-    if len(last) == len(parts) and "*" not in "".join(last):  # a * stands for the steps of a training
-        return {name: short(part[-1]) for name, part in parts.items()}
     n_first = len(os.path.commonprefix([*parts.values()]))
     n_last = len(os.path.commonprefix([part[::-1] for part in parts.values()]))
     return {name: short("/".join(part[n_first : len(part) - n_last]) or name) for name, part in parts.items()}
@@ -118,14 +109,6 @@ def put_null(axis, score, n, r, gamma=GAMMA):
         axis.axhspan(*limits, color="0.93", lw=0, zorder=-1, label="95 of 100\nrandom matrices")
 
 
-def share_scale(axes):
-    """Give panels the same range, with numbers in the first column only."""
-    limits = [axis.get_ylim() for axis in axes]
-    for axis in axes:
-        axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-        axis.tick_params(labelleft=axis.get_subplotspec().is_first_col())
-
-
 def plot_columns(path, columns, n_shared=None, **legend):
     """
     A column for each of columns, (title, what draws it, what it takes), and a row for each score. What draws it takes
@@ -137,13 +120,15 @@ def plot_columns(path, columns, n_shared=None, **legend):
     with figure(path, [1] * n, rows=n_rows * len(SCORES)) as axes:
         for i, score in enumerate(SCORES):
             panels = axes[i :: len(SCORES)].flat  # of this score, in all of its rows
+            for axis in panels[1:n_shared]:
+                axis.sharey(panels[0])
+                axis.tick_params(labelleft=axis.get_subplotspec().is_first_col())
             for axis, (title, draw, shown) in zip(panels, columns):
                 draw(axis, shown, score)
                 put_zero(axis)
                 put_titles([axis], [title])
             for row in axes[i :: len(SCORES)]:
                 row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            share_scale(panels[:n_shared])
             for empty in panels[len(columns) :]:
                 empty.axis("off")
         put_legend(axes[:: len(SCORES)].flat, **legend)
@@ -165,36 +150,29 @@ def draw_bar(axis, x, found, **style):
 # ---- many models -------------------------------------------------------------------------------------------------
 
 
-def plot_models(summaries, path):
+def plot_models(stacks, path):
     """
     Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
-    matrices. The numbers at the dots refer to the legend. summaries: {(model, stack): tables.Summary}
+    matrices. The numbers at the dots refer to the legend. stacks: as of tables.by_stack
     """
-    with figure(path, [1, 1]) as (panels,):
-        for axis, score in zip(panels, SCORES):
-            for number, summary in enumerate(summaries.values(), 1):
-                draw_summary(axis, number, summary, score)
-            put_zero(axis)
-            axis.set_ylabel(f"{score} of $W_{{qk}}$")
-            put_parameters(axis)
-        put_titles(panels, ["median and quartiles over layers", "the same of directionality"])
-        names = tell_apart(model for model, _ in summaries)
-        for number, (model, stack) in enumerate(summaries, 1):
-            panels[0].plot([], [], " ", label=f"{number} {names[model]} {stack}".strip())
-        put_legend(panels, ncols=1 + len(summaries) // 14)  # so many are as high as the figure
+    columns = [("median and quartiles over layers", draw_models, stacks)]
+    plot_columns(path, columns, ncols=1 + len(stacks) // 28)  # so many are as high as the figure
 
 
-def draw_summary(axis, number, summary, score):
-    """One stack in the panel of a score."""
-    x, layer = summary.n_params, summary.layers.iloc[0]
-    limits = band(score, layer.n, layer.r, layer.gamma)
-    if limits:
-        axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt",
-                  label="95 of 100\nrandom matrices")
-    found = summary.quartiles(score)
-    draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[summary.causal],
-             label=KINDS[summary.causal])
-    axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
+def draw_models(axis, stacks, score):
+    names = tell_apart(model for model, _ in stacks)
+    for number, ((model, stack), layers) in enumerate(stacks.items(), 1):
+        first, causal = layers.iloc[0], is_causal(layers)
+        x, found = first.params, quartiles(layers[score])
+        limits = band(score, first.n, first.r, first.gamma)
+        if limits:
+            axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt",
+                      label="95 of 100\nrandom matrices")
+        draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
+                 label=KINDS[causal])
+        axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
+        axis.plot([], [], " ", label=f"{number} {names[model]} {stack}".strip())
+    put_parameters(axis)
 
 
 def put_parameters(axis):
@@ -213,57 +191,55 @@ def put_parameters(axis):
 # ---- one model ---------------------------------------------------------------------------------------------------
 
 
-def plot_model(result, path):
-    """The scores of the layers and heads of one model, and the W_qk of its last layer. result: a ScoredModel"""
+def plot_model(table, path):
+    """The scores of the layers and heads of one model, a column for each stack."""
+    columns = []
+    for (model, stack), rows in table.groupby(["model", "stack"], sort=False):
+        columns.append((short(f"{model} {stack}".strip()), draw_stack, rows))
+    plot_columns(path, columns)
+
+
+def draw_stack(axis, table, score):
     from matplotlib.ticker import MaxNLocator
 
-    table, last = result.table, last_layer(result)
-    first = table.iloc[0]
-    stacks = dict(list(table.groupby("stack", sort=False)))  # {name: its rows}
-    colours = shades([is_causal(rows) for rows in stacks.values()])
-    with figure(path, [1, 1, 1, 1, 1], inches=2.8) as ((left, right, *pictures),):
-        for axis, score in (left, "symmetry"), (right, "directionality"):
-            put_null(axis, score, first.n, first.r, first.gamma)
-            for (name, rows), colour in zip(stacks.items(), colours):
-                label = f"{name or short(Path(last.model).name)} ({KINDS[is_causal(rows)]})"
-                draw_layers(axis, rows, score, colour, label)
-            put_zero(axis)
-            axis.set(ylabel=f"{score} of $W_{{qk}}$", xlabel="layer", xlim=(-0.5, table["layer"].max() + 0.5))
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        draw_parts(pictures, result.corner, last, find_limit([result]))
-        put_titles((left, right, *pictures), ["symmetry", "directionality", *titles_of_parts(last)])
-        put_legend([left], "outside lower left", ncols=4)
-
-
-def draw_layers(axis, table, score, colour, label):
-    """table: the scores of one stack."""
-    layers, heads = whole_layers(table), table[table["head"].notna()]
+    first, causal = table.iloc[0], is_causal(table)
+    put_null(axis, score, first.n, first.r, first.gamma)
+    layers = whole_layers(table).sort_values("layer")  # a spreadsheet may have sorted its rows
+    heads = table[table["head"].notna()]
     if len(heads):
-        axis.plot(heads["layer"], heads[score], ".", color=colour, alpha=0.3, ms=4, label=f"{label}, its heads")
-    axis.plot(layers["layer"], layers[score], "o-", color=colour, ms=4, label=label)
+        axis.plot(heads["layer"], heads[score], ".", color=COLOURS[causal], alpha=0.3, ms=4, label="its heads")
+    axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[causal], ms=4, label=KINDS[causal])
+    axis.set(xlabel="layer", xlim=(-0.5, layers["layer"].max() + 0.5))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 # ---- W_qk itself -------------------------------------------------------------------------------------------------
 
 
 def plot_matrices(results, path):
-    """For each model a row: W_qk of its last layer, and its parts, in one colour scale. results: as for plot_movie"""
+    """
+    For each model a row: W_qk of its last layer, and its parts, in one colour scale. Trainings, in a GIF: a movie.
+    results: {target: its ScoredModel}
+    """
+    if str(path).endswith(".gif") and all(target.step is not None for target in results):
+        plot_movie(results, path)
+        return
     names = tell_apart(target.source for target in results)
+    limit = find_limit(results.values())
     with figure(path, [1, 1, 1], rows=len(results), inches=3.4) as axes:
-        titles = []
         for row_of_axes, (target, result) in zip(axes, results.items()):
-            layer = last_layer(result)
-            draw_parts(row_of_axes, result.corner, layer, find_limit(results.values()))
-            first, *others = titles_of_parts(layer)
-            titles += [f"{names[target.source]}: {first}", *others]
-        put_titles(axes.flat, titles)
+            draw_parts(row_of_axes, result, limit, names[target.source])
 
 
-def draw_parts(axes, m, layer, limit):
-    """Draw m, the corner of a W_qk, and its parts (M + M^T) / 2 and (M - M^T) / 2. layer: its row"""
+def draw_parts(axes, result, limit, name):
+    """Draw M, the W_qk of the last layer, and its parts (M + M^T) / 2 and (M - M^T) / 2. result: a ScoredModel"""
+    m, layer = result.corner, last_layer(result)
     for axis, part in zip(axes, [m, (m + m.T) / 2, (m - m.T) / 2]):
         image = draw_matrix(axis, part, limit)
         axis.set(xticks=[0, len(m) - 1], yticks=[0, len(m) - 1])
+    where = f"{layer.stack} layer {layer.layer}".strip()
+    put_titles(axes, [f"{name}: $W_{{qk}}$ of {where}, symmetry {layer.symmetry:.2f}", "its symmetric part",
+                      "its skew part"])
     axes[0].set(xlabel=f"key side, {len(m)} of {layer.n} columns", ylabel="query side")
     share = (1 + layer.symmetry) / 2  # |M_s|^2 / |M|^2, as s = (|M_s|^2 - |M_n|^2) / |M|^2
     axes[1].set_xlabel(f"{share:.0%} of $|W_{{qk}}|^2$")
@@ -274,11 +250,6 @@ def draw_parts(axes, m, layer, limit):
 def draw_matrix(axis, m, limit):
     axis.spines[["top", "right"]].set_visible(True)
     return axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")  # red: above 0
-
-
-def titles_of_parts(layer):
-    where = f"{layer.stack} layer {layer.layer}".strip()
-    return [f"$W_{{qk}}$ of {where}, symmetry {layer.symmetry:.2f}", "its symmetric part", "its skew part"]
 
 
 def last_layer(result):
@@ -294,15 +265,14 @@ def find_limit(results):
 def plot_movie(results, path):
     """
     W_qk of the last layer of each training, side by side, as a moving picture (GIF) over its checkpoints, in one colour
-    scale. results: {target of a training: its ScoredModel}
+    scale.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    trainings = {}  # model -> [(step, its ScoredModel)]
+    trainings = {}  # model -> step -> its ScoredModel
     for target, result in results.items():
-        require(target.step is not None, f"{path}: a moving picture is of the checkpoints of a training: --revisions")
-        trainings.setdefault(target.model, []).append((target.step, result))
+        trainings.setdefault(target.model, {})[target.step] = result
     limit = find_limit(results.values())
     names = tell_apart(trainings)
     fig, (axes,) = make_axes([1] * len(trainings), 1, (2.7 * len(trainings), 3.2))
@@ -310,18 +280,16 @@ def plot_movie(results, path):
     frames = []
     for step in sorted({target.step for target in results}):
         for axis, (name, checkpoints) in zip(axes, trainings.items()):
-            so_far = [result for at, result in checkpoints if at <= step] or [checkpoints[0][1]]
-            layer = last_layer(so_far[-1])
+            latest = max((at for at in checkpoints if at <= step), default=min(checkpoints))
+            layer = last_layer(checkpoints[latest])
             axis.clear()  # or every frame would keep the images of those before
-            draw_matrix(axis, so_far[-1].corner, limit)
+            draw_matrix(axis, checkpoints[latest].corner, limit)
             axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
             of_layer = f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"
             axis.set_title(f"{names[name]}, layer {layer.layer}\n{of_layer}", fontsize=9)
         fig.suptitle(f"step {step:,.0f}", fontsize=10)
         canvas.draw()
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    palette = frames[-1].quantize(128, method=Image.Quantize.MAXCOVERAGE)  # fewer than 256: a small file
-    frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     times = [200] * (len(frames) - 1) + [2000]  # [ms]
     with replacing(path) as temporary:
         frames[0].save(temporary, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0)

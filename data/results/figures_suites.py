@@ -9,20 +9,16 @@ from data.results.figures import (COLOURS, DECODER, KINDS, draw_bar, draw_quarti
                                   put_null, put_parameters, put_titles, put_zero, shades, tell_apart)
 from data.results.figures_runs import draw_layers
 from data.results.runs import SCORES, require
-from data.results.tables import GRID, difference, find_pairs, is_miscoloured, quartiles
+from data.results.tables import GRID, depth, difference, find_pairs, is_miscoloured, quartiles
 
 
 def put_steps(axis, trainings):
-    """Make the axis logarithmic if the last step is at least 30 times the first. A step 0 then stands to its left."""
+    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 stands to its left."""
     axis.set_xlabel("step")
     steps = np.concatenate([training.table.index for training in trainings])
     positive = steps[steps > 0]
     if len(positive) and positive.max() >= 30 * positive.min():
-        if len(positive) == len(steps):
-            axis.set_xscale("log")
-        else:
-            axis.set_xscale("symlog", linthresh=positive.min())
-            axis.set_xlim(left=-0.2 * positive.min())
+        axis.set_xscale("symlog", linthresh=positive.min())
         axis.minorticks_off()  # their labels would cover each other
 
 
@@ -57,34 +53,36 @@ def draw_lines(axis, training, score):
 
 
 def find_doses(scored):
-    """{what is counted: {size: the members that got different doses of it}}"""
+    """{what is counted: {size: {member: its layers}}} of the members that got different doses of it."""
     doses = {}
-    for one in scored:
-        if one.member.kind == "dose":
-            by_size = doses.setdefault(one.member.objective, {})
-            by_size.setdefault(one.member.size, []).append(one)
+    for member, layers in scored.items():
+        if member.kind == "dose":
+            by_size = doses.setdefault(member.objective, {})
+            by_size.setdefault(member.size, {})[member] = layers
     return doses
 
 
 def find_switched(scored):
-    """A pair (before, now) for every member whose objective was switched and whose partner was scored."""
-    by_name = {one.member.name: one for one in scored}
-    return [(by_name[one.member.partner], one) for one in scored
-            if one.member.kind == "switch" and one.member.partner in by_name]
+    """{member: the one before} of those whose objective was switched and whose partner was scored."""
+    by_name = {member.name: member for member in scored}
+    return {member: by_name[member.partner] for member in scored
+            if member.kind == "switch" and member.partner in by_name}
 
 
 def plot_suite(scored, trainings, path):
     """
     A column for each size, with encoder and decoder over depth, and a column for their difference. If the suite has
     them: a column for models whose objective was switched, one for each kind of dose, and one for trainings.
+    scored: as of tables.find_scored
     """
     pairs = find_pairs(scored)
     switched = find_switched(scored)
-    columns = [(f"size {size}", draw_pair, pair) for size, *pair in pairs]  # (title, what draws it, what it takes)
+    # (title, what draws it, what it takes)
+    columns = [(f"size {size}", draw_pair, pair) for size, pair in pairs.items()]
     if pairs:
-        columns.append(("encoder less decoder", draw_difference, pairs))
+        columns.append(("encoder less decoder", draw_difference, list(pairs.values())))
     if switched:
-        columns.append(("objective switched", draw_switched, switched))
+        columns.append(("objective switched", draw_switched, (scored, switched)))
     columns += [("dose", draw_dose, dose) for dose in find_doses(scored).items()]
     if trainings:
         columns.append(("over training", draw_medians, trainings))
@@ -94,17 +92,16 @@ def plot_suite(scored, trainings, path):
 
 
 def draw_pair(axis, pair, score):
-    first = pair[0].layers.iloc[0]
+    first = pair[0].iloc[0]
     put_null(axis, score, first.n, first.r, first.gamma)
-    for one in pair:
-        causal = one.member.causal
-        axis.plot(one.depth(), one.layers[score], ".-", color=COLOURS[causal], label=KINDS[causal])
+    for causal, layers in zip((False, True), pair):
+        axis.plot(depth(layers), layers[score], ".-", color=COLOURS[causal], label=KINDS[causal])
     axis.set_xlabel("relative depth")
 
 
 def draw_difference(axis, pairs, score):
     """A thin line for each size, their mean, and a band of one standard deviation over sizes."""
-    differences = np.stack([difference(encoder, decoder, score) for _, encoder, decoder in pairs])  # (sizes, depths)
+    differences = np.stack([difference(*pair, score) for pair in pairs])  # (sizes, depths)
     for values in differences:
         axis.plot(GRID, values, color="0.75", lw=0.8)
     mean = differences.mean(0)  # (depths,)
@@ -117,16 +114,17 @@ def draw_difference(axis, pairs, score):
     axis.set_xlabel("relative depth")
 
 
-def draw_switched(axis, switched, score):
+def draw_switched(axis, shown, score):
     """An arrow for each model, from its median over layers before the switch to its median now."""
-    sizes = list(dict.fromkeys(now.member.size for _, now in switched))
-    for origin, now in switched:
-        x = sizes.index(now.member.size)
-        x += 0.15 if now.member.causal else -0.15  # so that arrows up and down do not hide each other
-        begin = origin.layers[score].median()
-        end = now.layers[score].median()
-        colour = COLOURS[now.member.causal]
-        axis.plot(x, begin, "o", ms=5, color=COLOURS[origin.member.causal])
+    scored, switched = shown
+    sizes = list(dict.fromkeys(member.size for member in switched))
+    for member, origin in switched.items():
+        x = sizes.index(member.size)
+        x += 0.15 if member.causal else -0.15  # so that arrows up and down do not hide each other
+        begin = scored[origin][score].median()
+        end = scored[member][score].median()
+        colour = COLOURS[member.causal]
+        axis.plot(x, begin, "o", ms=5, color=COLOURS[origin.causal])
         axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
         axis.annotate("", (x, end), (x, begin), arrowprops=dict(arrowstyle="-|>", color=colour, shrinkA=3, shrinkB=3))
     axis.set(xticks=range(len(sizes)), xticklabels=sizes, xlim=(-0.6, len(sizes) - 0.4), xlabel="size")
@@ -136,14 +134,13 @@ def draw_switched(axis, switched, score):
 def draw_dose(axis, dose, score):
     """A line for each size: medians and quartiles over layers against the dose. dose: an item of find_doses"""
     counted, sizes = dose
-    colours = shades([None] * len(sizes))
-    for (size, members), line_colour in zip(sizes.items(), colours):
-        members = sorted(members, key=lambda one: one.member.dose)
-        doses = [one.member.dose for one in members]
-        bars = [quartiles(one.layers[score]) for one in members]
-        axis.plot(doses, [median for _, median, _ in bars], color=line_colour, label=f"dose, size {size}", zorder=1)
-        for one, bar in zip(members, bars):
-            draw_bar(axis, one.member.dose, bar, marker="o", ms=4, lw=1, color=COLOURS[one.member.causal])
+    for (size, members), colour in zip(sizes.items(), shades([None] * len(sizes))):
+        medians = {}  # dose -> median
+        for member, layers in members.items():
+            found = quartiles(layers[score])
+            medians[member.dose] = found[1]
+            draw_bar(axis, member.dose, found, marker="o", ms=4, lw=1, color=COLOURS[member.causal])
+        axis.plot(*zip(*sorted(medians.items())), color=colour, label=f"dose, size {size}", zorder=1)
     axis.set_xlabel(counted)
 
 
@@ -159,8 +156,8 @@ def plot_pretrained(models, ours, path):
     Figures 2, S1 and S2: scores against parameters, blue for encoders and purple for decoders. Dot: median over layers;
     bar: quartiles. A dot that is crossed out is not a score of W_qk. Repeated models are not drawn.
 
-    models: the rows of models.csv. ours: {(name, stack): tables.Summary}. If a model is in ours, our score is the full
-    dot, and the published one is a hollow dot that is joined to it.
+    models: the rows of models.csv. ours: as of tables.by_stack. If a model is in ours, our score is the full dot, and
+    the published one is a hollow dot that is joined to it.
     """
     with figure(path, [1, 1], rows=len(FIGURES)) as axes:
         for row, (name, kind) in zip(axes, FIGURES.items()):
@@ -175,14 +172,14 @@ def plot_pretrained(models, ours, path):
         put_key(axes[0, 0], ours)
 
 
-def draw_model(axis, model, summary, score):
-    """One stack in the panel of a score. summary: of our scores; None if we have none."""
+def draw_model(axis, model, layers, score):
+    """One stack in the panel of a score. layers: of ours; None if we have none."""
     x, median, causal = int(model["params"]), float(model[score]), model["causal"] == "1"
     style = dict(color=COLOURS[causal], marker=MARKERS[model["modality"]], ms=5)
-    if summary is None:
+    if layers is None:
         found = [float(model[name]) for name in (f"{score}_q1", score, f"{score}_q3")]
     else:
-        found = summary.quartiles(score)
+        found = quartiles(layers[score])
         axis.plot([x, x], [median, found[1]], color="0.6", lw=0.5, zorder=1)
         axis.plot(x, median, mfc="white", mew=0.8, ls="", **style)
     draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, **style)

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from config._place import say
 from data.disk import writing
@@ -26,17 +27,17 @@ def parse(argv, description, gamma):
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--hf", nargs="+", metavar="NAME",
                       help="names of data/pretrained/models.csv, Hub ids (org/name@revision), local folders and files")
-    what.add_argument("--paper", action="store_true",
-                      help="every model of data/pretrained/models.csv; goes on where --csv stands")
+    what.add_argument("--paper", action="store_true", help="every model of data/pretrained/models.csv")
     what.add_argument("--suite", metavar="NAME",
-                      help="a suite of data/pretrained/suites.csv or of a file of its form; goes on where --csv stands")
+                      help="a suite of data/pretrained/suites.csv, or of a file of its form")
     what.add_argument("--runs", nargs="+", metavar="DIR",
                       help="folders of runs, comparisons that --csv wrote, and the files in data/results/csv/published")
     parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
-                        help="write every score in full precision; with --runs, the comparison itself")
+                        help="write every score in full precision; what it has already is not scored again, unless a "
+                        "local file has changed since then. With --runs: the comparison itself")
     parser.add_argument("--plot", metavar="FILE", type=os.path.expanduser,
-                        help="several models: Figure 2; one: its layers, heads and a W_qk; runs: Figures 3 and S5, "
-                        "and, with _layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
+                        help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5, and, with "
+                        "_layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
 
     models = parser.add_argument_group("models (--hf, --paper, --suite)")
     what_of_it = models.add_mutually_exclusive_group()
@@ -51,7 +52,7 @@ def parse(argv, description, gamma):
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                         help="where to compute (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
-                        "folders and files in it, that match, in the order of their steps; goes on where --csv stands")
+                        "folders and files in it, that match, in the order of their steps")
     models.add_argument("--stride", type=positive, default=1, metavar="N", help="of a training, score every N-th")
     models.add_argument("--limit", type=positive, metavar="N", help="of a training, score at most N, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv. "
@@ -80,26 +81,22 @@ def check(args):
         torch.zeros(1, dtype=torch.float64, device=args.device).item()  # scores are in float64
     except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
         raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
-    for flag in "csv", "plot", "matrices":
-        if getattr(args, flag) is None:
-            continue
-        path = Path(getattr(args, flag))
-        require(path.is_file() or not path.exists(), f"--{flag}={path} is no file: give the name of a file")
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path.parent).close()  # can a file be written there?
-        formats = figures.formats()
-        ending = path.suffix[1:] or "png"
-        require(flag == "csv" or ending in formats, f"--{flag}={path}: its name ends in none of .{', .'.join(formats)}")
-    if args.csv and Path(args.csv).exists():
-        mine = records.is_comparison(args.csv) if args.runs else tables.holds_scores(args.csv)
-        require(mine, f"--csv={args.csv} holds something else, which would be lost: give another name")
+    for path in args.csv, args.plot, args.matrices:
+        if path is not None:
+            require(os.path.isfile(path) or not os.path.exists(path), f"{path} is no file: give the name of a file")
+            with writing(path):
+                folder = Path(path).parent
+                folder.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=folder).close()  # can a file be written there?
+    for path in args.plot, args.matrices:
+        require(path is None or path.endswith(figures.FORMATS),
+                f"{path}: the name of a picture ends in {', '.join(figures.FORMATS)}")
+    if args.runs and args.csv and os.path.exists(args.csv):
+        require(records.is_comparison(args.csv),
+                f"{args.csv} holds something else, which would be lost: give another --csv")
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
-#
-# table: of all scores, with the columns of tables.COLUMNS. results: {target: its ScoredModel}, for the models that were
-# scored just now.
 
 
 def show(table):
@@ -108,45 +105,59 @@ def show(table):
         say(printable(line))
 
 
-def report_models(results, with_layers, plot):
-    """with_layers: print a table of all layers first."""
-    table = tables.together({target: result.table for target, result in results.items()})
-    if with_layers:
+def tell(line):
+    """Print a line on stderr, above any progress bar."""
+    tqdm.write(printable(line), file=sys.stderr)
+
+
+def report_scores(args, table, members):
+    """
+    What is printed and drawn depends on the question: the paper, a suite, trainings, or single models.
+
+    table: of all that was asked for, as of tables.of_targets. members: of the suite.
+    """
+    trainings = tables.find_trainings(table)
+    if args.paper:
+        report_paper(tables.by_stack(table), args.plot)
+    elif args.suite:
+        report_suite(members, table, trainings, args.plot)
+    elif trainings:
+        show(tables.training_table(trainings))
+        if args.plot:
+            figures_suites.plot_training(trainings, args.plot)
+    elif len(table):
+        report_models(args, table)
+
+
+def report_models(args, table):
+    is_one = table["model"].nunique() == 1
+    if is_one or (args.per_head and not args.csv):
         show(tables.layer_table(table))
-    summaries = tables.summarise(table)
-    show(tables.summary_table(summaries))
-    if plot and len(results) == 1:
-        figures.plot_model(*results.values(), plot)
-    elif plot:
-        figures.plot_models(summaries, plot)
+    stacks = tables.by_stack(table)
+    show(tables.model_table(stacks))
+    if args.plot and is_one:
+        figures.plot_model(table, args.plot)
+    elif args.plot:
+        figures.plot_models(stacks, args.plot)
 
 
-def report_trainings(table, targets, plot):
-    trainings = tables.find_trainings(targets, table)
-    show(tables.training_table(trainings))
-    if plot and trainings:
-        figures_suites.plot_training(trainings, plot)
-
-
-def report_suite(members, table, targets, plot):
+def report_suite(members, table, trainings, plot):
     scored, without_stack = tables.find_scored(members, table)
-    for member, stacks in without_stack:
+    for member, stacks in without_stack.items():
         has = ", ".join(map(repr, stacks))
-        told = f"analyze.py: {member.name}: has no stack {member.stack!r} but {has}, and is left out"
-        print(printable(told), file=sys.stderr)
-    trainings = tables.find_trainings(targets, table)
-    show(tables.suite_table(scored, trainings))
-    if plot and (scored or trainings):
-        figures_suites.plot_suite(scored, trainings, plot)
+        tell(f"analyze.py: {member.name}: has no stack {member.stack!r} but {has}, and is left out")
+    if scored or trainings:
+        show(tables.suite_table(scored, trainings))
+        if plot:
+            figures_suites.plot_suite(scored, trainings, plot)
 
 
-def report_paper(table, plot):
+def report_paper(ours, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
-    ours = tables.summarise(table[table["revision"] == ""])  # none of a training
     if ours:
-        show(tables.summary_table(ours))
+        show(tables.model_table(ours))
     printed_rows = tables.read_printed_tables()
-    show(tables.printed_table(printed_rows, ours))
+    show(tables.printed_table(printed_rows))
     show(tables.tally(printed_rows))
     if plot:
         figures_suites.plot_pretrained(known_models(), ours, plot)

@@ -5,13 +5,11 @@ null.csv in this folder has what chance alone gives; models.csv and printed_tabl
 published, and of which matrix. README.md there explains them.
 """
 
-import codecs
 import csv
 import functools
-import math
+import os
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -77,56 +75,68 @@ def write_scores(path, table):
         table.to_csv(temporary, index=False)
 
 
-def holds_scores(path):
-    """Whether the first line of a file is that of write_scores."""
-    header = ",".join(COLUMNS).encode()
-    with open(path, "rb") as f:
-        first = f.readline(10 * len(header))  # a file of another kind may be one endless line
-    return first.removeprefix(codecs.BOM_UTF8).strip() == header  # which Excel puts before the text
-
-
 def read_scores(path):
     """The table in a CSV file that write_scores has written; an empty one if there is no file."""
     if not path or not Path(path).exists():
         return score_table([])
-    require(holds_scores(path), f"{path} is not of the form {','.join(COLUMNS)}: give another --csv")
     numbers = {name: ["", "nan"] for name, kind in COLUMNS.items() if kind is not str}  # a model may be called nan
     try:
         # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
         table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
+        if list(table.columns) != list(COLUMNS):
+            raise ValueError(f"its first line is not {','.join(COLUMNS)}")
         # As floats next, because another program may have written the head 3 as 3.0.
         return table.astype({name: float for name in numbers}).astype(COLUMNS)
     except ValueError as e:
-        raise RunError(f"{path} is damaged ({str(e).strip()}): mend it, or give another --csv") from e
+        raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
+                       "or give another --csv") from e
 
 
-def scores_so_far(path, takes_long, targets, args):
+def scores_so_far(path, targets, args):
     """
-    {(model, revision): its table} of the CSV file at path, if there is one. A job that takes long goes on where it
-    ends. Another job scores all models anew, and keeps the scores of one that cannot be read any more. So the file must
-    hold nothing else.
+    {(model, revision): its table} of the CSV file at path, if there is one: what is in it is not scored again. A local
+    checkpoint that has changed since then is left out, because what is in the file are no scores of it.
     """
     table = read_scores(path)
-    asked = {target.key() for target in targets}
-    ours = how_scored(args.published, args.gamma, args.per_head)
     with_heads = table["head"].notna().any()
-    by_checkpoint = dict(list(table.groupby(["model", "revision"], sort=False)))
-    for checkpoint, rows in by_checkpoint.items():
-        require(takes_long or checkpoint in asked,
-                f"{path} holds the scores of {' '.join(checkpoint).strip()}, which would be lost: give another --csv")
-        first = rows.iloc[0]
-        theirs = how_scored(first["matrix"] == "published", first["gamma"], with_heads)
+    ours = how_scored(args.published, args.gamma, args.per_head)
+    for matrix, gamma in table.groupby(["matrix", "gamma"]).groups:
+        theirs = how_scored(matrix == "published", gamma, with_heads)
         require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
-    return by_checkpoint
-
-
-def together(by_checkpoint):
-    """One table of all."""
-    return pd.concat(by_checkpoint.values()) if by_checkpoint else score_table([])
+    so_far = dict(list(table.groupby(["model", "revision"], sort=False)))
+    for target in targets:
+        if target.key() in so_far and is_newer(target.source, path):
+            del so_far[target.key()]
+    return so_far
 
 
 def how_scored(published, gamma, per_head):
     return f"--gamma={gamma:g}{' --published' if published else ''}{' --per_head' if per_head else ''}"
+
+
+def is_newer(source, path):
+    """
+    Whether a local checkpoint has a file that changed after the file at path, or a link on the way to it has. Of the
+    Hub it cannot be told.
+    """
+    checkpoint = Path(os.path.expanduser(source))
+    # Not st_mtime: a copy may keep the time of its original (cp -p, rsync -a). When it came here, st_ctime tells.
+    times = [file.stat().st_ctime for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
+    times += [place.lstat().st_ctime for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
+    return max(times, default=0.0) > os.path.getmtime(path)
+
+
+def together(tables):
+    """One table of all."""
+    return pd.concat(tables, ignore_index=True) if tables else score_table([])
+
+
+def of_targets(targets, so_far):
+    """The table of these targets, as far as they are scored, with the step of each."""
+    step_of = {target.key(): target.step for target in targets}
+    table = together([so_far[checkpoint] for checkpoint in step_of if checkpoint in so_far])
+    steps = [step_of[checkpoint] for checkpoint in zip(table["model"], table["revision"])]
+    return table.assign(step=np.array(steps, float))  # nan where it is None
 
 
 def whole_layers(table):
@@ -145,8 +155,7 @@ def is_causal(stack):
 
 @functools.cache
 def read_null(path):
-    with open(path, newline="") as f:
-        return list(csv.DictReader(f))
+    return pd.read_csv(path)
 
 
 def band(score, n, r, gamma=GAMMA):
@@ -158,68 +167,61 @@ def band(score, n, r, gamma=GAMMA):
     """
     if score != "symmetry" and gamma != GAMMA:
         return None
-
-    def distance(row):
-        return abs(math.log(int(row["n"]) / n)), abs(math.log(int(row["r"]) / r))
-
-    nearest = min(read_null(NULL), key=distance)
-    return float(nearest[f"{score}_q025"]), float(nearest[f"{score}_q975"])
+    null = read_null(NULL)
+    distance_n = np.abs(np.log(null["n"] / n))
+    distance_r = np.abs(np.log(null["r"] / r))
+    nearest = null.iloc[np.lexsort([distance_r, distance_n])[0]]  # the last key counts first
+    return nearest[f"{score}_q025"], nearest[f"{score}_q975"]
 
 
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-class Summary(NamedTuple):
-    """One stack of layers of one model."""
-
-    layers: pd.DataFrame  # of whole_layers
-    n_params: int
-    causal: bool | None  # None: not known
-    published: dict  # its row of data/pretrained/models.csv, or {}
-
-    def quartiles(self, score):
-        return quartiles(self.layers[score])
-
-    def outside(self):
-        """How many layers have a directionality that 95 of 100 random matrices do not have, as "2/12"."""
-        bands = [band("directionality", layer.n, layer.r, layer.gamma) for layer in self.layers.itertuples()]
-        if None in bands:
-            return "-"
-        low, high = np.transpose(bands)  # (L,) each
-        is_outside = ~self.layers["directionality"].between(low, high)
-        return f"{is_outside.sum()}/{len(self.layers)}"
+def by_stack(table):
+    """A table with one checkpoint of each model -> {(model, stack): the rows of its whole layers}."""
+    return dict(list(whole_layers(table).groupby(["model", "stack"], sort=False)))
 
 
-def summarise(table):
-    """{(model, stack): Summary} of a table with one checkpoint of each model."""
-    published = {}  # (model, stack) -> its row of models.csv; a model is found by its name or its Hub id
+def published_rows():
+    """{(model, stack): its row of models.csv}; a model is found by its name or its Hub id."""
+    found = {}
     for row in known_models():
         for name in row["name"], row["hub_id"]:
-            published[name, row["stack"]] = row
-    return {key: Summary(layers, layers["params"].iloc[0], is_causal(layers), published.get(key, {}))
-            for key, layers in whole_layers(table).groupby(["model", "stack"], sort=False)}
+            found[name, row["stack"]] = row
+    return found
 
 
-def summary_table(summaries):
+def outside(layers):
+    """How many layers have a directionality that 95 of 100 random matrices do not have, as "2/12"."""
+    bands = [band("directionality", layer.n, layer.r, layer.gamma) for layer in layers.itertuples()]
+    if None in bands:
+        return "-"
+    low, high = np.transpose(bands)  # (L,) each
+    is_outside = ~layers["directionality"].between(low, high)
+    return f"{is_outside.sum()}/{len(layers)}"
+
+
+def model_table(stacks):
     """
     Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv).
-    summaries: as summarise returns them.
+    stacks: as of by_stack
     """
     lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published", "outside",
               "Eq. 17"]]
-    other_matrices = set()
-    for (model, stack), summary in summaries.items():
-        published = summary.published
-        is_of_wqk = published.get("matrix", "wqk") == "wqk"
-        if not is_of_wqk:
-            other_matrices.add(published["matrix"])
-        cells = [model, stack, str(len(summary.layers)), tqdm.format_sizeof(summary.n_params)]
+    known = published_rows()
+    matrices = set()  # that were scored for the published numbers
+    for (model, stack), layers in stacks.items():
+        published = known.get((model, stack))
+        matrix = published["matrix"] if published else "wqk"
+        star = "" if matrix == "wqk" else "*"
+        matrices.add(matrix)
+        cells = [model, stack, str(len(layers)), tqdm.format_sizeof(layers["params"].iloc[0])]
         for score in SCORES:
-            cells.append(with_quartiles(summary.layers[score]))
-            cells.append(f"{float(published[score]):5.2f}{'' if is_of_wqk else '*'}" if published else "-")
-        _, eq17, _ = summary.quartiles("directionality_eq17")
-        lines.append([*cells, summary.outside(), f"{eq17:5.2f}"])
-    notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(other_matrices)]
+            cells.append(with_quartiles(layers[score]))
+            cells.append(f"{float(published[score]):5.2f}{star}" if published else "-")
+        eq17 = layers["directionality_eq17"].median()
+        lines.append([*cells, outside(layers), f"{eq17:5.2f}"])
+    notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(matrices - {"wqk"})]
     notes += ["median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices "
               "do not have;", "Eq. 17: directionality as printed, whose sign can be wrong"]
     return "\n".join([align(lines), *notes])
@@ -238,12 +240,9 @@ def layer_table(table):
 # ---- trainings ---------------------------------------------------------------------------------------------------
 
 
-def find_trainings(targets, table):
-    """The trainings in a table, a Record for each stack. targets: the checkpoints, each with model, revision, step."""
-    step_of = {target.key(): target.step for target in targets}
-    table = whole_layers(table)
-    steps = [step_of.get(checkpoint) for checkpoint in zip(table["model"], table["revision"])]
-    table = table.assign(step=pd.Series(steps, table.index, float)).dropna(subset="step")
+def find_trainings(table):
+    """The trainings in a table of of_targets: a Record for each stack."""
+    table = whole_layers(table).dropna(subset="step")
     trainings = []
     for (model, stack), layers in table.groupby(["model", "stack"], sort=False):
         layers = layers.drop_duplicates(["step", "layer"], keep="last")
@@ -270,47 +269,42 @@ def training_table(trainings):
 # ---- suites ------------------------------------------------------------------------------------------------------
 
 
-class Scored(NamedTuple):
-    """A member of a suite that has been scored."""
-
-    member: object  # a Member of data/pretrained/suites.py
-    layers: pd.DataFrame  # of whole_layers
-
-    def depth(self):
-        """The relative depth of its layers, (L,): 0 is the first layer, 1 the last."""
-        return np.linspace(0, 1, len(self.layers))
-
-
 def find_scored(members, table):
-    """The members in a table that are no trainings; and (member, its stacks) where none of these is the one meant."""
+    """
+    The members of a suite that are in a table of of_targets, and no trainings -> {member: the rows of its layers}; and
+    {member: its stacks} where none of these is the one meant.
+    """
     table = whole_layers(table)
-    scored, without_stack = [], []
+    table = table[table["step"].isna()]
+    scored, without_stack = {}, {}
     for member in members:
-        # The same CSV may hold other revisions, as of its training.
         of_member = table[(table["model"] == member.name) & (table["revision"] == member.revision)]
-        if member.kind == "training" or of_member.empty:
-            continue
         layers = of_member[of_member["stack"] == member.stack] if member.stack else of_member
         if layers["stack"].nunique() == 1:
-            scored.append(Scored(member, layers.sort_values("layer")))  # a spreadsheet may have sorted its rows
-        else:
-            without_stack.append((member, of_member["stack"].unique()))
+            scored[member] = layers.sort_values("layer")  # a spreadsheet may have sorted its rows
+        elif len(of_member):
+            without_stack[member] = of_member["stack"].unique()
     return scored, without_stack
 
 
 def find_pairs(scored):
-    """[(size, encoder, decoder)] in the order of the suite. A size with only one of them has no pair."""
-    halves = {}  # size -> causal -> Scored
-    for one in scored:
-        if one.member.kind == "pair":
-            halves.setdefault(one.member.size, {})[one.member.causal] = one
-    return [(size, half[False], half[True]) for size, half in halves.items() if len(half) == 2]
+    """{size: the layers of its encoder and of its decoder}. A size with only one of them has no pair."""
+    halves = {}  # size -> causal -> layers
+    for member, layers in scored.items():
+        if member.kind == "pair":
+            halves.setdefault(member.size, {})[member.causal] = layers
+    return {size: (half[False], half[True]) for size, half in halves.items() if {False, True} <= set(half)}
+
+
+def depth(layers):
+    """The relative depth of layers, (L,): 0 is the first layer, 1 the last."""
+    return np.linspace(0, 1, len(layers))
 
 
 def difference(encoder, decoder, score):
     """Encoder less decoder at the relative depths of GRID, (21,), with linear interpolation between layers."""
-    of_encoder = np.interp(GRID, encoder.depth(), encoder.layers[score])
-    of_decoder = np.interp(GRID, decoder.depth(), decoder.layers[score])
+    of_encoder = np.interp(GRID, depth(encoder), encoder[score])
+    of_decoder = np.interp(GRID, depth(decoder), decoder[score])
     return of_encoder - of_decoder
 
 
@@ -320,12 +314,12 @@ def suite_table(scored, trainings):
     trainings.
     """
     cells = [["member", "objective", "size", "layers", "symmetry [quartiles]", "directionality [quartiles]"]]
-    for one in scored:
-        cells.append([one.member.name, one.member.objective, one.member.size, str(len(one.layers)),
-                      *(with_quartiles(one.layers[score]) for score in SCORES)])
+    for member, layers in scored.items():
+        cells.append([member.name, member.objective, member.size, str(len(layers)),
+                      *(with_quartiles(layers[score]) for score in SCORES)])
     lines = [align(cells)]
-    for size, encoder, decoder in find_pairs(scored):
-        symmetry, directionality = [difference(encoder, decoder, score).mean() for score in SCORES]
+    for size, pair in find_pairs(scored).items():
+        symmetry, directionality = [difference(*pair, score).mean() for score in SCORES]
         lines.append(f"encoder less decoder, {size}: symmetry {symmetry:+.2f}, directionality {directionality:+.2f}")
     if trainings:
         lines.append(training_table(trainings))
@@ -355,25 +349,14 @@ def read_printed_tables():
         return list(csv.DictReader(f))
 
 
-def printed_table(rows, ours):
-    """
-    Tables S2 and S3 as printed, with a remark on what each row really is.
-
-    ours: {(name, stack): Summary} of the models that we have scored. Our medians stand beside the printed ones. It may
-    be empty.
-    """
-    our_column = ["ours"] if ours else []
-    lines = [["row", "printed as", "symmetry", *our_column, "directionality", *our_column, "what it is"]]
+def printed_table(rows):
+    """Tables S2 and S3 as printed, with a remark on what each row really is."""
+    lines = [["row", "printed as", "symmetry", "directionality", "what it is"]]
     for row in rows:
-        cells = [row["row"], row["printed_as"]]
-        for score in SCORES:
-            cells.append(f"{row[score] or '-':>5}")  # Table S3 lacks two rows
-            if ours:
-                summary = ours.get((row["model"], ""))
-                cells.append(f"{summary.quartiles(score)[1]:5.2f}" if summary else "    -")
+        scores = [f"{row[score] or '-':>5}" for score in SCORES]  # Table S3 lacks two rows
         remarks = [row["matrix"] if row["matrix"] != "wqk" else "", row["remark"]]
         remarks.append(f"row {row['repeats']} again" if row["repeats"] else "")
-        lines.append([*cells, "; ".join(filter(None, remarks))])
+        lines.append([row["row"], row["printed_as"], *scores, "; ".join(filter(None, remarks))])
     return align(lines)
 
 
