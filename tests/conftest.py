@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -84,18 +85,11 @@ def cfg(data_dir, tmp_path):
 
 @pytest.fixture(scope="session")
 def finished(data_dir, tmp_path_factory):
-    """The same run, uninterrupted, made in this process. It is not changed: tests copy it."""
+    """The same run, uninterrupted, with its picture. It is not changed: tests copy it."""
+    from data.results import figures_runs
     from tests import lives
 
     cfg = lives.small_run(data_dir, tmp_path_factory.mktemp("run") / "whole")
-    lives.train.main(lives.argv(cfg))
+    with mock.patch.object(lives.train, "figures_runs", figures_runs):
+        lives.run(cfg)
     return cfg
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """A picture takes longer than all steps of these runs. The run of `finished` draws one."""
-    from data.results import figures_runs
-    from tests.lives import draw_nothing
-
-    monkeypatch.setattr(figures_runs, "plot_run", draw_nothing)
