@@ -123,7 +123,8 @@ def test_processes_that_would_not_do_the_same_end_in_one_line(cfg, tmp_path, cha
 # ---- disk, memory and numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, n, file", [("torch.save", 2, "ckpt.pt"), (APPEND, 6, "log.csv"), (APPEND, 7, "scores.csv")])
+@pytest.mark.parametrize("name, n, file", [
+    ("torch.save", 2, "ckpt.pt"), (APPEND, 6, "log.csv"), (APPEND, 7, "scores.csv")])
 def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(finished, cfg, name, n, file):
     path = Path(cfg.out_dir, file)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -151,8 +152,8 @@ def test_out_of_memory_names_what_to_lower(cfg, monkeypatch, compile):
     monkeypatch.setattr(train.Transformer, "forward", forward)
     with torch.compiler.set_stance("default"):
         said = refusal(cfg, compile=compile)
-    assert said == ("train.py: out of memory (CUDA out of memory. Tried to allocate 3 GiB): lower micro_batch_size = 4, "
-                    "or the sizes of the model")
+    assert said == ("train.py: out of memory (CUDA out of memory. Tried to allocate 3 GiB): "
+                    "lower micro_batch_size = 4, or the sizes of the model")
 
 
 def spoil_gradients(monkeypatch, steps, value):

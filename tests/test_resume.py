@@ -90,24 +90,20 @@ def test_numbered_checkpoints_and_the_best_one_are_kept_and_other_files_left_alo
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_model_of_no_run_is_not_overwritten(cfg, name):
-    path = Path(cfg.out_dir, name)
-    path.parent.mkdir()
-    path.write_bytes(b"somebody's")
+@pytest.mark.parametrize("left, words", [
+    (["model.safetensors"], "holds a model.safetensors that is of no run"),
+    (["config.json"], "holds a config.json that is of no run"),
+    (["run.json", "log.csv"], "holds the log.csv of a run, and no ckpt.pt to go on from"),
+    (["run.json", "scores.csv"], "holds the scores.csv of a run, and no ckpt.pt to go on from"),
+])
+def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(finished, cfg, left, words):
+    source, out = Path(finished.out_dir), Path(cfg.out_dir)
+    out.mkdir()
+    for name in left:
+        shutil.copy(source / name, out)
     for init_from in "scratch", "resume":
-        assert f"holds a {name} that is of no run" in refusal(cfg, init_from=init_from)
-    assert path.read_bytes() == b"somebody's"
-
-
-@pytest.mark.parametrize("left", ["log.csv", "scores.csv"])
-def test_rows_whose_checkpoint_was_deleted_are_kept(finished, cfg, left):
-    Path(cfg.out_dir).mkdir()
-    for name in "run.json", left:
-        shutil.copy(Path(finished.out_dir, name), cfg.out_dir)
-    for init_from in "scratch", "resume":
-        assert f"holds the {left} of a run, and no ckpt.pt to go on from" in refusal(cfg, init_from=init_from)
-    assert Path(cfg.out_dir, left).read_bytes() == Path(finished.out_dir, left).read_bytes()
+        assert words in refusal(cfg, init_from=init_from)
+    assert all((out / name).read_bytes() == (source / name).read_bytes() for name in left)
 
 
 @pytest.mark.parametrize("changes, words", [
