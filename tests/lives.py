@@ -1,7 +1,7 @@
 """
 Runs of train.py for the tests, in this process, or in one of its own:
 
-    life = begin(argv(cfg), output, partial(kill_at, "torch.save", 2))  # SIGKILL before the second checkpoint
+    life = begin(argv(cfg), output, partial(signal_at, "torch.save", 2))  # SIGKILL before the second checkpoint
     status, said = end(life)
 
 A process imports torch once, is never used, and forks every life.
@@ -14,6 +14,7 @@ import pkgutil
 import signal
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -28,6 +29,7 @@ from config import TrainConfig
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_batch_size=4, max_iters=12,
              warmup_iters=3, learning_rate=1e-2, eval_interval=4, eval_iters=2, score_interval=3)
+TRAIN_STEP = "train.Trainer.train_step"
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
 # A picture takes longer than all steps of these runs: its file is empty.
@@ -134,10 +136,10 @@ def live(argv, output, prepare, env):
     train.main(argv)
 
 
-def kill_at(name, n, rank="0"):
-    """SIGKILL before the n-th call of a function, if this is the process of that rank."""
+def signal_at(name, n, signum=signal.SIGKILL, rank="0"):
+    """A signal before the n-th call of a function, if this is the process of that rank."""
     if os.environ.get("RANK", "0") == rank:
-        at_call(name, n, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        at_call(name, n, partial(signal.raise_signal, signum)).start()
 
 
 def compile_quickly():

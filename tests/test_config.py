@@ -186,9 +186,10 @@ COMPARISONS = [path for path in sorted((ROOT / "data/results/csv").glob("*.csv")
 def test_the_file_of_a_comparison_gives_the_runs_that_made_it(path):
     """The same settings as data/results reads in this file, which does so in its own way."""
     keys = vars(TrainConfig()).keys() - FREE | {"data_dir"}
+    found = [load(words) for words in arms(path)]
+    assert found == sorted(found, key=lambda cfg: cfg.seed)  # stopped in its middle, it is one with fewer seeds
     printed, kept = {}, {}
-    for words in arms(path):
-        cfg = load(words)
+    for cfg in found:
         printed[cfg.out_dir] = {key: getattr(cfg, key) for key in keys}
     for record in read_comparison(path):
         kept[f"out/arms/{path.stem}/{record.arm}-{record.seed}"] = {key: record.config[key] for key in keys}

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 import train
-from tests.lives import (argv, at_call, begin, begin_ranks, checkpoint, end, kill_at, log, refusal, result, resume,
-                         run, small_run)
+from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, end, log, refusal, result, resume,
+                         run, signal_at, small_run)
 
 
-TRAIN_STEP, APPEND = "train.Trainer.train_step", "data.results.runs.append"
+
+APPEND = "data.results.runs.append"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def moments():
 def test_a_run_that_is_killed_at_ten_moments_ends_bit_for_bit_as_the_whole_one(long, whole, tmp_path):
     out, stale = Path(long.out_dir), 0
     for name, n in moments():
-        life = begin(argv(long, init_from="resume"), tmp_path / "life.txt", partial(kill_at, name, n))
+        life = begin(argv(long, init_from="resume"), tmp_path / "life.txt", partial(signal_at, name, n))
         status, said = end(life)
         assert status == -signal.SIGKILL and "Traceback" not in said, (name, n, said)
         stale += any(out.glob("ckpt.pt.*.tmp"))
@@ -86,12 +87,12 @@ def words(long):
 def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number_of_them(long, words, whole, tmp_path):
     """Two processes until the second is killed, one, two until the first is killed, one, two."""
     for killed, other in (1, 0), (0, 1):
-        lives = begin_ranks(words, tmp_path / "rank", prepare=partial(kill_at, TRAIN_STEP, 12, rank=str(killed)))
+        lives = begin_ranks(words, tmp_path / "rank", prepare=partial(signal_at, TRAIN_STEP, 12, rank=str(killed)))
         last = last_line(lives[other])
         assert last.startswith("train.py: another process of this run does not answer (") and "gloo" in last
         assert last.endswith(f"--init_from=resume goes on from the last checkpoint in {long.out_dir}")
         assert end(lives[killed])[0] == -signal.SIGKILL
-        alone = begin(words, tmp_path / "alone", partial(kill_at, TRAIN_STEP, 12))
+        alone = begin(words, tmp_path / "alone", partial(signal_at, TRAIN_STEP, 12))
         assert end(alone)[0] == -signal.SIGKILL
     assert [end(life)[0] for life in begin_ranks(words, tmp_path / "rank")] == [0, 0]
     assert_same_losses(long, whole)
@@ -100,9 +101,9 @@ def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number
 def test_torchrun_goes_on_by_itself_after_losing_a_process(long, words, whole, tmp_path):
     script = tmp_path / "loses_a_process.py"
     script.write_text(f"import os, sys; sys.path.insert(0, {str(Path(train.__file__).parent)!r})\n"
-                      "from tests.lives import kill_at, train\n"
+                      "from tests.lives import signal_at, train\n"
                       "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-                      f"    kill_at({TRAIN_STEP!r}, 12, rank='1')\n"
+                      f"    signal_at({TRAIN_STEP!r}, 12, rank='1')\n"
                       "train.main(sys.argv[1:])\n")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max_restarts=1", "--standalone"]
     env = os.environ | dict(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")

@@ -11,7 +11,7 @@ import torch
 
 import train
 from data import disk, tokens
-from tests.lives import argv, at_call, begin, checkpoint, end, kill_at, log, refusal, result, resume, run
+from tests.lives import TRAIN_STEP, argv, at_call, begin, checkpoint, end, log, refusal, result, resume, run, signal_at
 
 
 @pytest.fixture
@@ -25,11 +25,10 @@ def copied(finished, cfg):
 
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, capsys, signum, code):
-    with at_call("train.Trainer.train_step", 5, partial(signal.raise_signal, signum)), pytest.raises(SystemExit) as e:
-        run(cfg)
-    assert e.value.code == code
-    assert "stopped at step 5; --init_from=resume goes on from" in capsys.readouterr().out
+def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, tmp_path, signum, code):
+    status, said = end(begin(argv(cfg), tmp_path / "life.txt", partial(signal_at, TRAIN_STEP, 5, signum)))
+    assert status == code and "stopped at step 5; --init_from=resume goes on from" in said, said
+    assert checkpoint(cfg)["step"] == 5
     resume(cfg)
     assert result(cfg) == result(finished)
 
@@ -37,7 +36,7 @@ def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, cap
 def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(finished, cfg):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        with at_call("train.Trainer.train_step", 5, partial(signal.raise_signal, signal.SIGHUP)):
+        with at_call(TRAIN_STEP, 5, partial(signal.raise_signal, signal.SIGHUP)):
             run(cfg)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -63,7 +62,7 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
 
 
 def test_a_run_that_is_killed_while_it_keeps_a_checkpoint_keeps_it_when_it_goes_on(cfg, tmp_path):
-    life = begin(argv(cfg, keep=9), tmp_path / "life.txt", partial(kill_at, "shutil.copyfile", 3))
+    life = begin(argv(cfg, keep=9), tmp_path / "life.txt", partial(signal_at, "shutil.copyfile", 3))
     assert end(life)[0] == -signal.SIGKILL
     resume(cfg, keep=9)
     kept = {f"ckpt-{step:08d}.pt" for step in (0, 4, 8, 12)} | {"ckpt.pt", "ckpt-best.pt"}
@@ -135,7 +134,7 @@ def test_a_key_that_is_newer_than_a_checkpoint_has_its_default_there(copied):
 def test_a_run_whose_log_a_spreadsheet_has_changed_goes_on_without_a_picture(cfg, monkeypatch, capsys):
     path = Path(cfg.out_dir, "log.csv")
     monkeypatch.setattr(train, "DRAW_EVERY", 0)
-    with at_call("train.Trainer.train_step", 12, lambda: path.write_text(path.read_text().replace(",", ";"))):
+    with at_call(TRAIN_STEP, 12, lambda: path.write_text(path.read_text().replace(",", ";"))):
         said = refusal(cfg)
     assert "is not a log.csv" in said and "no picture" in capsys.readouterr().out
     assert checkpoint(cfg)["step"] == 12

@@ -347,7 +347,7 @@ def test_two_processes_give_the_losses_of_one_that_does_not_compile(cfg, tmp_pat
     Dropout is on: it is a function of the row, and the micro-batches are the same. To compile splits the graph of the
     backward pass at DDP's buckets, and every gradient is still sent once and complete.
     """
-    cfg = replace(cfg, **changes, max_iters=8)
+    cfg = replace(cfg, **changes, max_iters=8, micro_batch_size=2)  # two for each process
     two = replace(cfg, out_dir=cfg.out_dir + "_two")
     other_node = argv(two, threads=1)  # which may have its own device and paths
     (status, output), other = map(end, begin_ranks(argv(two), tmp_path / "rank", other_node, compile_quickly))
