@@ -104,7 +104,7 @@ class TrainConfig:
         return self.objective == "next"
 
 
-KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}
+KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
 
 
 def load(argv, where="command line"):
@@ -190,7 +190,7 @@ def checked(name, value, where):
     choices = typing.get_args(kind)
     if choices and value not in choices:
         raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(kind)}{nearest(value, choices)}")
-    if not choices and type(value) is not kind:
+    if not choices and type(value) is not kind:  # not isinstance, to which True is an int
         raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(kind)}, got {type(value).__name__}")
     expected, fits = KEYS[name].metadata["numbers"]
     if kind in (int, float) and not fits(value):

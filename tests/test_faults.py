@@ -98,16 +98,21 @@ def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number
     assert_same_losses(long, whole)
 
 
+LOSES_A_PROCESS = """
+import os, sys
+from tests.lives import TRAIN_STEP, signal_at, train
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    signal_at(TRAIN_STEP, 12, rank="1")
+train.main(sys.argv[1:])
+"""
+
+
 def test_torchrun_goes_on_by_itself_after_losing_a_process(long, words, whole, tmp_path):
-    script = tmp_path / "loses_a_process.py"
-    script.write_text(f"import os, sys; sys.path.insert(0, {str(Path(train.__file__).parent)!r})\n"
-                      "from tests.lives import signal_at, train\n"
-                      "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-                      f"    signal_at({TRAIN_STEP!r}, 12, rank='1')\n"
-                      "train.main(sys.argv[1:])\n")
+    script = tmp_path / "script.py"
+    script.write_text(LOSES_A_PROCESS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--max_restarts=1", "--standalone"]
-    env = os.environ | dict(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    ended = subprocess.run([*torchrun, script, *words], text=True, capture_output=True, env=env)
+    env = dict(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", PYTHONPATH=str(Path(train.__file__).parent))
+    ended = subprocess.run([*torchrun, script, *words], text=True, capture_output=True, env=os.environ | env)
     assert ended.returncode == 0 and "going on from step 10" in ended.stdout, ended
     assert_same_losses(long, whole)
 
