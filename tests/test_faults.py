@@ -55,7 +55,7 @@ def assert_same_losses(cfg, other):
 def moments():
     """Where a process dies: before the n-th call of a function."""
     yield from [(APPEND, 1), (APPEND, 2)]
-    rng = random.Random(1)
+    rng = random.Random(1)  # the same moments every time
     for name, most in 2 * [(TRAIN_STEP, 9), ("torch.save", 2), ("os.replace", 7), (APPEND, 6)]:
         yield name, rng.randint(1, most)
 
@@ -175,7 +175,7 @@ def spoil_gradients(monkeypatch, steps, value):
 
 
 def test_float16_skips_a_step_that_overflows_and_goes_on(cfg, monkeypatch):
-    spoil_gradients(monkeypatch, range(4, 9), torch.inf)
+    spoil_gradients(monkeypatch, range(4, 9), torch.inf)  # the scaler halves the loss five times
     run(cfg, dtype="float16", max_iters=40)
     losses = log(cfg).val_loss
     assert losses.iloc[-1] < losses[1] - 0.5
