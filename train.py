@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 import analyze
 import init
 from config import ConfigError, load
-from config._place import end_unless_bug, find_place, noted_signals, or_without_compiler, require_same
+from config._place import end_unless_bug, find_place, first_line, noted_signals, require_same
 from data import samples, tokens
 from data.disk import locked
 from data.loader import Loader, open_corpus
@@ -265,8 +265,12 @@ class Trainer:
         if self.place.world > 1:
             self.net.require_backward_grad_sync = False  # this is no training step, so there is nothing to send
         _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
-        with or_without_compiler(self.place), self.autocast():
-            self.net(*micro_batch).backward()  # torch compiles a model when it is first used
+        try:
+            with self.autocast():
+                self.net(*micro_batch).backward()  # torch compiles a model when it is first used
+        except (RuntimeError, OSError) as e:  # there is no compiler, or it fails
+            self.place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
+            torch.compiler.set_stance("force_eager")  # from now on a compiled model runs as if it were not
         self.optimizer.zero_grad()
 
     # -- files --

@@ -25,9 +25,16 @@ class ConfigError(ValueError):
     """A mistake in a configuration, in one line."""
 
 
-def key(default, text):
-    """A field of TrainConfig: its default, and what --help says about it."""
-    return dataclasses.field(default=default, metadata={"help": text})
+# What a number may be: in words, and as a test.
+POSITIVE = "more than 0", lambda x: x > 0
+FROM_ZERO = "0 or more", lambda x: x >= 0
+SHARE = "a share below 1", lambda x: 0 <= x < 1
+ANY = "any number", lambda x: True
+
+
+def key(default, text, numbers=POSITIVE):
+    """A field of TrainConfig: its default, what --help says about it, and which numbers it may be, if it is one."""
+    return dataclasses.field(default=default, metadata=dict(help=text, numbers=numbers))
 
 
 @dataclass(frozen=True)
@@ -45,49 +52,38 @@ class TrainConfig:
     n_head: int = key(4, "attention heads")
     n_embd: int = key(256, "embedding size; the MLP is four times as wide")
     block_size: int = key(512, "tokens in a sequence")
-    dropout: float = key(0.1, "on embeddings and sublayers")
-    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)")
+    dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
+    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
     qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone")
-    diagonal: float = key(0.0, "added to the attention logit of a token with itself; may be negative")
+    diagonal: float = key(0.0, "added to the attention logit of a token with itself; may be negative", ANY)
     init: Literal[tuple(STARTS)] = key("random", "of W_q and W_k (init.py)")
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
     init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a BERT of the same tokens")
-    mlm_probability: float = key(0.15, "share of the tokens that are masked")
+    mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
-    constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)")
+    constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in an update, over all processes")
     micro_batch_size: int = key(32, "sequences at a time on one process, at most")
     max_iters: int = key(200_000, "updates")
-    warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0")
+    warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "the highest")
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
-    weight_decay: float = key(0.01, "AdamW's, on matrices only")
-    beta2: float = key(0.999, "AdamW's")
+    weight_decay: float = key(0.01, "AdamW's, on matrices only", FROM_ZERO)
+    beta2: float = key(0.999, "AdamW's", SHARE)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "updates between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "updates between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
-    seed: int = key(1, "of weights, data order, masks and dropout")
+    seed: int = key(1, "of weights, data order, masks and dropout", FROM_ZERO)
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
-    threads: int = key(0, "of the CPU, per process; 0: torch's choice")
+    threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
     dtype: Literal["float32", "bfloat16", "float16"] = key("float32", "of matrix products; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
-    keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt, and then the best one as well")
+    keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt, and then the best one as well", FROM_ZERO)
 
     def __post_init__(self):
-        shares = ["dropout", "attn_dropout", "mlm_probability", "beta2"]
-        from_zero = ["warmup_iters", "weight_decay", "seed", *shares]
-        from_zero += [field.name for field in dataclasses.fields(self) if field.default == 0]
-        for name, value in vars(self).items():
-            if type(value) not in (int, float) or name == "diagonal":  # which may be any number
-                continue
-            expected = "0 or more" if name in from_zero else "more than 0"
-            if value < 0 or (value == 0 and name not in from_zero):
-                raise ConfigError(f"{name} = {value}, expected {expected}")
-            if name in shares and value >= 1:
-                raise ConfigError(f"{name} = {value}, expected a share below 1")
         C, H = self.n_embd, self.n_head
         if C % H:
             near = max(1, round(C / H)) * H
@@ -108,7 +104,7 @@ class TrainConfig:
         return self.objective == "next"
 
 
-HINTS = typing.get_type_hints(TrainConfig)  # {key: its type}
+KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
 
 
 def load(argv, where="command line"):
@@ -144,24 +140,26 @@ def load(argv, where="command line"):
 
 def read_file(path):
     """The keys that a config file sets: {name: value}."""
-    variables = run_file(path, "config")
+    variables = run_file(path)
     if "arms" in variables:
         raise ConfigError(f"{path} is a comparison: python -m config {path} | xargs -r -P 2 -L 1 python train.py")
     values = {}
     for name, value in variables.items():
         if name.startswith("_") or isinstance(value, ModuleType):
             continue
-        if name not in HINTS:
-            raise ConfigError(f"{path}: unknown key {name}{nearest(name, HINTS)}; a name of your own begins with an "
+        if name not in KEYS:
+            raise ConfigError(f"{path}: unknown key {name}{nearest(name, KEYS)}; a name of your own begins with an "
                               f"underscore: _{name}")
         values[name] = checked(name, value, path)
     return values
 
 
-def run_file(path, folder):
-    """Run a config file -> its variables. folder: where files are that could be meant, for messages."""
+def run_file(path):
+    """Run a config file -> its variables."""
     if not Path(path).is_file():
-        raise ConfigError(f"{path} is no file; there are {', '.join(config_files(folder))}")
+        root = Path(__file__).parents[1]
+        files = [str(file.relative_to(root)) for file in root.glob("config/**/[!_]*.py")]
+        raise ConfigError(f"there is no file {path}{nearest(path, files)}")
     try:
         return runpy.run_path(path)
     except Exception as e:  # it is the user's code, which may raise whatever it likes
@@ -172,15 +170,9 @@ def run_file(path, folder):
         raise ConfigError(message.replace("\n", " "))
 
 
-def config_files(folder):
-    """The files of a folder that are configurations, as paths from the root of the repository."""
-    found = sorted((Path(__file__).parents[1] / folder).glob("[!_]*.py"))
-    return [f"{folder}/{path.name}" for path in found]
-
-
 def parse(name, text):
     """The value of a flag: its text if the key takes text, else the Python literal that it is."""
-    if HINTS.get(name) not in (int, float, bool):
+    if name not in KEYS or KEYS[name].type not in (int, float, bool):
         return text
     try:
         return ast.literal_eval(text)
@@ -189,17 +181,20 @@ def parse(name, text):
 
 
 def checked(name, value, where):
-    """The value, if there is a key of this name and the value has its type. A float also takes an int."""
-    if name not in HINTS:
-        raise ConfigError(f"{where}: unknown key {name}{nearest(name, HINTS)}")
-    hint = HINTS[name]
-    choices = typing.get_args(hint)
+    """The value, if there is a key of this name that may have it. A float also takes an int."""
+    if name not in KEYS:
+        raise ConfigError(f"{where}: unknown key {name}{nearest(name, KEYS)}")
+    kind = KEYS[name].type
+    if kind is float and type(value) is int:
+        value = float(value)
+    choices = typing.get_args(kind)
     if choices and value not in choices:
-        raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}{nearest(value, choices)}")
-    if hint is float and type(value) is int:
-        return float(value)
-    if not choices and type(value) is not hint:
-        raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(hint)}, got {type(value).__name__}")
+        raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(kind)}{nearest(value, choices)}")
+    if not choices and type(value) is not kind:  # not isinstance, to which True is an int
+        raise ConfigError(f"{where}: {name} = {value!r}, expected {describe(kind)}, got {type(value).__name__}")
+    expected, fits = KEYS[name].metadata["numbers"]
+    if kind in (int, float) and not fits(value):
+        raise ConfigError(f"{where}: {name} = {value}, expected {expected}")
     return value
 
 
@@ -209,13 +204,12 @@ def nearest(word, words):
     return f"; the nearest one is {found[0]}" if found else ""
 
 
-def describe(hint):
-    return " | ".join(typing.get_args(hint)) or hint.__name__
+def describe(kind):
+    return " | ".join(typing.get_args(kind)) or kind.__name__
 
 
 def help_text():
     lines = [TrainConfig.__doc__]
-    for field in dataclasses.fields(TrainConfig):
-        kind = describe(HINTS[field.name])
-        lines.append(f"  --{field.name:18} {field.default!s:18} {field.metadata['help']} [{kind}]")
+    for name, field in KEYS.items():
+        lines.append(f"  --{name:18} {field.default!s:18} {field.metadata['help']} [{describe(field.type)}]")
     return "\n".join(lines)

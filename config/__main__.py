@@ -7,8 +7,8 @@ The runs of a comparison, one a line, as arguments of train.py:
 
 A comparison is a file of config/arms (config/arms/example.py explains one), or the CSV file in which analyze.py --runs
 keeps it. Such a CSV file has what a run computes, and not where and how it ran (device, threads, compile, keep,
-micro_batch_size): these keys come from the file of config/ that is most like the run. A run that began with
-the weights of a folder (init_from) cannot be repeated from it.
+micro_batch_size): these keys are those of config/tiny.py, if the command gives no others, such as --compile=on. A run
+that began with the weights of a folder (init_from) cannot be repeated from it.
 """
 
 import csv
@@ -18,7 +18,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from config import HINTS, ConfigError, config_files, load, run_file
+from config import KEYS, ConfigError, load, run_file
 
 OWN = "seed", "out_dir", "init_from"  # keys that every run of a comparison sets by itself
 
@@ -44,7 +44,7 @@ def arms(path, overrides=()):
 
 def runs_of_file(path):
     """The runs of a file that sets base, arms and seeds: [(arm, seed, base, {key: value})]."""
-    plan = run_file(path, "config/arms")
+    plan = run_file(path)
     try:
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
         # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
@@ -55,14 +55,17 @@ def runs_of_file(path):
 
 
 def runs_of_csv(path):
-    """The same of a CSV file that data/results/records.py has written, where base is the most similar config file."""
-    bases = {base: vars(load([base])) for base in config_files("config")}
+    """The same of a CSV file that data/results/records.py has written."""
+    base = "config/tiny.py"
+    defaults = vars(load([base]))
     try:
         configs, table = parse_comparison(path)
-        nearest = {arm: most_similar(config, bases) for arm, config in configs.items()}
-        rows = csv.DictReader(table)
-        runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in rows)  # a run has many rows
-        return [(arm, seed, *nearest[arm]) for arm, seed in sorted(runs, key=lambda run: run[1])]
+        runs = {}  # a run has many rows, and is named once
+        for row in csv.DictReader(table):
+            arm, seed = row["arm"], int(row["seed"])
+            changes = {key: value for key, value in configs[arm].items() if key in KEYS and value != defaults[key]}
+            runs[arm, seed] = arm, seed, base, changes
+        return sorted(runs.values(), key=lambda run: run[1])  # by seed
     except (KeyError, ValueError) as e:
         raise ConfigError(f"{path} is no comparison, or damaged ({type(e).__name__} {e}): expected a file that "
                           "analyze.py --runs --csv wrote")
@@ -80,14 +83,6 @@ def parse_comparison(path):
         else:
             special[comment[1]] = json.loads(comment[2])
     return {arm: shared | own for arm, own in special.items()}, table
-
-
-def most_similar(config, bases):
-    """-> the one of bases {file: its keys} that differs least from config; {key: value} of where it does."""
-    changes = {}
-    for base, theirs in bases.items():
-        changes[base] = {key: config[key] for key in HINTS if key in config and config[key] != theirs[key]}
-    return min(changes.items(), key=lambda item: len(item[1]))
 
 
 def main(argv):

@@ -162,21 +162,10 @@ def noted_signals():
             signal.signal(signum, handler)
 
 
-@contextlib.contextmanager
-def or_without_compiler(place):
-    """If torch.compile does not work in this block, say so in one line, and go on without it."""
-    try:
-        yield
-    except (RuntimeError, OSError) as e:  # errors of the compiler are RuntimeErrors
-        if is_out_of_memory(e):
-            raise
-        place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
-        torch.compiler.set_stance("force_eager")  # from now on a compiled model runs as if it were not
-
-
 def end_unless_bug(error, cfg):
     """If memory has run out or another process is lost, end this one in one line, with exit status 1."""
-    if is_out_of_memory(error):
+    on_a_gpu, on_a_cpu = "out of memory", "can't allocate memory"  # what torch says
+    if isinstance(error, MemoryError) or on_a_gpu in str(error) or on_a_cpu in str(error):
         advice = f"lower micro_batch_size = {cfg.micro_batch_size}, or the sizes of the model"
         message = f"train.py: out of memory ({first_line(error)}): {advice}"
     elif isinstance(error, dist.DistError) or "gloo" in str(error).lower():  # Gloo has no error class of its own
@@ -190,11 +179,6 @@ def end_unless_bug(error, cfg):
     sys.stdout.flush()
     print(message, file=sys.stderr, flush=True)
     os._exit(1)
-
-
-def is_out_of_memory(error):
-    words = "out of memory", "can't allocate memory", "not enough memory"
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def first_line(error):

@@ -6,7 +6,8 @@ waits for its core.
 import os
 import signal
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -33,18 +34,12 @@ def drawn(monkeypatch):
     return found
 
 
-class Analysis(NamedTuple):
-    """What came of analyze.py."""
-
-    status: int | str  # or the line in which it ended
-    table: "pandas.DataFrame | None"  # what is in s.csv, and "" where a cell is empty
-    out: str
-    err: str
-
-
 @pytest.fixture
 def analysed(tmp_path, monkeypatch, capsys):
-    """Runs analyze.py in tmp_path, with --csv=s.csv -> an Analysis."""
+    """
+    Runs analyze.py in tmp_path, with --csv=s.csv -> status (or the line in which it ended), table (what is in s.csv,
+    and "" where a cell is empty), out, err.
+    """
     import pandas
 
     import analyze
@@ -55,7 +50,8 @@ def analysed(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as e:
             analyze.main([*map(str, argv), "--csv=s.csv"])
         table = pandas.read_csv("s.csv").astype(object).fillna("") if Path("s.csv").exists() else None
-        return Analysis(e.value.code, table, *capsys.readouterr())
+        out, err = capsys.readouterr()
+        return SimpleNamespace(status=e.value.code, table=table, out=out, err=err)
 
     return analysed
 
@@ -84,18 +80,11 @@ def cfg(data_dir, tmp_path):
 
 @pytest.fixture(scope="session")
 def finished(data_dir, tmp_path_factory):
-    """The same run, uninterrupted, made in this process. It is not changed: tests copy it."""
+    """The same run, uninterrupted, with its picture. It is not changed: tests copy it."""
+    from data.results import figures_runs
     from tests import lives
 
     cfg = lives.small_run(data_dir, tmp_path_factory.mktemp("run") / "whole")
-    lives.train.main(lives.argv(cfg))
+    with mock.patch.object(lives.train, "figures_runs", figures_runs):
+        lives.run(cfg)
     return cfg
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """A picture takes longer than all steps of these runs. The run of `finished` draws one."""
-    from data.results import figures_runs
-    from tests.lives import draw_nothing
-
-    monkeypatch.setattr(figures_runs, "plot_run", draw_nothing)

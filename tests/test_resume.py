@@ -1,21 +1,17 @@
 """train.py: runs that are stopped, gone on with, refused, and what stays as it was. pytest tests/test_resume.py"""
 
-import os
+import json
 import shutil
 import signal
-import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 import train
-from data import disk
-from data.results import runs
-from tests.lives import argv, begin, end, log, refusal, result, small_run
-
-pytestmark = pytest.mark.usefixtures("no_pictures")
+from data import disk, tokens
+from tests.lives import TRAIN_STEP, argv, at_call, begin, checkpoint, end, log, refusal, result, resume, run, signal_at
 
 
 @pytest.fixture
@@ -28,59 +24,36 @@ def copied(finished, cfg):
 # ---- stopped, gone on with ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def whole_of_100_steps(data_dir, tmp_path_factory):
-    """An uninterrupted run that is long enough to be hit by a signal."""
-    cfg = small_run(data_dir, tmp_path_factory.mktemp("run") / "whole", max_iters=100, eval_interval=25,
-                    score_interval=30, n_layer=1)
-    train.main(argv(cfg))
-    return cfg
+@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, tmp_path, signum, code):
+    status, said = end(begin(argv(cfg), tmp_path / "life.txt", partial(signal_at, TRAIN_STEP, 5, signum)))
+    assert status == code and "stopped at step 5; --init_from=resume goes on from" in said, said
+    assert checkpoint(cfg)["step"] == 5
+    resume(cfg)
+    assert result(cfg) == result(finished)
 
 
-@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129),
-                                          (signal.SIGKILL, -9)])
-def test_a_signal_loses_nothing(whole_of_100_steps, cfg, tmp_path, signum, code):
-    cfg = replace(whole_of_100_steps, out_dir=cfg.out_dir)
-    life = begin(argv(cfg), tmp_path / "life.txt")
-    while not Path(cfg.out_dir, "ckpt.pt").exists():  # of step 0
-        time.sleep(0.02)
-    time.sleep(0.05)
-    os.kill(life.pid, signum)
-    status, output = end(life)
-    assert status == code, output
-    assert "Traceback" not in output and (code < 0 or "--init_from=resume goes on" in output)
-    train.main(argv(cfg, init_from="resume"))
-    assert result(cfg) == result(whole_of_100_steps)
-
-
-def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(finished, cfg, monkeypatch):
-    train_step = train.Trainer.train_step
-
-    def step(run, batch):
-        os.kill(os.getpid(), signal.SIGHUP)
-        train_step(run, batch)
-
-    monkeypatch.setattr(train.Trainer, "train_step", step)
+def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(finished, cfg):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        train.main(argv(cfg))
+        with at_call(TRAIN_STEP, 5, partial(signal.raise_signal, signal.SIGHUP)):
+            run(cfg)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert result(cfg) == result(finished)
 
 
 def test_a_run_that_goes_on_says_from_where_and_that_it_is_at_its_end(finished, copied, capsys):
-    assert "holds a run already" in refusal(argv(copied))
-    train.main(argv(copied, init_from="resume"))
+    assert "holds a run already" in refusal(copied)
+    resume(copied)
     assert "this run is at its end already, step 12: a larger --max_iters goes on" in capsys.readouterr().out
     assert result(copied) == result(finished)
-    train.main(argv(copied, init_from="resume", max_iters=14))
+
+
+def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finished, copied, capsys):
+    resume(copied, max_iters=18, eval_interval=2, score_interval=6)
     said = capsys.readouterr().out
-    assert "going on from step 12 of 14" in said and "the learning rate is now that of 14 updates" in said
-
-
-def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finished, copied):
-    train.main(argv(copied, init_from="resume", max_iters=18, eval_interval=2, score_interval=6))
+    assert "going on from step 12 of 18" in said and "the learning rate is now that of 18 updates" in said
     rows = log(copied)
     assert list(rows.step) == [0, 4, 8, 12, 14, 16, 18] and rows[:4].equals(log(finished))
     assert result(copied)[1].startswith(result(finished)[1])
@@ -89,9 +62,9 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
 
 
 def test_a_run_that_is_killed_while_it_keeps_a_checkpoint_keeps_it_when_it_goes_on(cfg, tmp_path):
-    life = begin(argv(cfg, keep=9), tmp_path / "life.txt", kill=("shutil.copyfile", 3, 0))
+    life = begin(argv(cfg, keep=9), tmp_path / "life.txt", partial(signal_at, "shutil.copyfile", 3))
     assert end(life)[0] == -signal.SIGKILL
-    train.main(argv(cfg, init_from="resume", keep=9))
+    resume(cfg, keep=9)
     kept = {f"ckpt-{step:08d}.pt" for step in (0, 4, 8, 12)} | {"ckpt.pt", "ckpt-best.pt"}
     assert {path.name for path in Path(cfg.out_dir).glob("ckpt*")} == kept
 
@@ -102,39 +75,34 @@ def test_numbered_checkpoints_and_the_best_one_are_kept_and_other_files_left_alo
     out.mkdir()
     for name in others:
         (out / name).write_bytes(b"of somebody")
-    train.main(argv(cfg, keep=2))
+    run(cfg, keep=2)
     kept = {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt", "ckpt-best.pt"}
     assert {path.name for path in out.glob("ckpt*")} == kept | others
     assert all((out / name).read_bytes() == b"of somebody" for name in others)
-    rows, best = log(cfg), torch.load(out / "ckpt-best.pt", weights_only=True)
-    assert best["step"] == rows.step[rows.val_loss.idxmin()]
+    rows = log(cfg)
+    assert checkpoint(cfg, "ckpt-best.pt")["step"] == rows.step[rows.val_loss.idxmin()]
     shutil.copy(out / "ckpt-00000008.pt", out / "ckpt.pt")  # and go on from there, to the same end
-    train.main(argv(cfg, init_from="resume"))
+    resume(cfg)
     assert result(cfg) == result(finished)
 
 
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_model_of_no_run_is_not_overwritten(cfg, name):
-    path = Path(cfg.out_dir, name)
-    path.parent.mkdir()
-    path.write_bytes(b"somebody's")
+@pytest.mark.parametrize("left, words", [
+    (["model.safetensors"], "holds a model.safetensors that is of no run"),
+    (["config.json"], "holds a config.json that is of no run"),
+    (["run.json", "log.csv"], "holds the log.csv of a run, and no ckpt.pt to go on from"),
+    (["run.json", "scores.csv"], "holds the scores.csv of a run, and no ckpt.pt to go on from"),
+])
+def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(finished, cfg, left, words):
+    source, out = Path(finished.out_dir), Path(cfg.out_dir)
+    out.mkdir()
+    for name in left:
+        shutil.copy(source / name, out)
     for init_from in "scratch", "resume":
-        assert f"holds a {name} that is of no run" in refusal(argv(cfg, init_from=init_from))
-    assert path.read_bytes() == b"somebody's"
-
-
-@pytest.mark.parametrize("left", ["log.csv", "scores.csv"])
-def test_rows_whose_checkpoint_was_deleted_are_kept(finished, cfg, left):
-    Path(cfg.out_dir).mkdir()
-    for name in "run.json", left:
-        shutil.copy(Path(finished.out_dir, name), cfg.out_dir)
-    for init_from in "scratch", "resume":
-        said = refusal(argv(cfg, init_from=init_from))
-        assert f"holds the {left} of a run, and no ckpt.pt to go on from" in said
-    assert Path(cfg.out_dir, left).read_bytes() == Path(finished.out_dir, left).read_bytes()
+        assert words in refusal(cfg, init_from=init_from)
+    assert all((out / name).read_bytes() == (source / name).read_bytes() for name in left)
 
 
 @pytest.mark.parametrize("changes, words", [
@@ -144,31 +112,32 @@ def test_rows_whose_checkpoint_was_deleted_are_kept(finished, cfg, left):
     (dict(seed=9), "is of another run: seed = 1 there, 9 here"),
 ])
 def test_a_checkpoint_of_another_run_is_refused_with_what_differs(copied, changes, words):
-    assert words in refusal(argv(copied, init_from="resume", **changes))
+    assert words in refusal(copied, init_from="resume", **changes)
+
+
+def test_token_files_of_another_tokenizer_are_not_gone_on_with(copied, tmp_path):
+    shutil.copytree(copied.data_dir, tmp_path / "data")
+    path = tmp_path / "data" / "meta.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2")))
+    said = refusal(copied, init_from="resume", data_dir=path.parent)
+    assert "tokenizer of data_dir = 'bytes' there, 'gpt2' here" in said
 
 
 def test_a_key_that_is_newer_than_a_checkpoint_has_its_default_there(copied):
-    path = Path(copied.out_dir, "ckpt.pt")
-    state = torch.load(path, weights_only=True)
+    state = checkpoint(copied)
     del state["config"]["qkv_rate"]
-    torch.save(state, path)
-    assert "qkv_rate = 1.0 there, 2.0 here" in refusal(argv(copied, init_from="resume", qkv_rate=2.0))
-    train.main(argv(copied, init_from="resume", max_iters=14))
+    torch.save(state, Path(copied.out_dir, "ckpt.pt"))
+    assert "qkv_rate = 1.0 there, 2.0 here" in refusal(copied, init_from="resume", qkv_rate=2.0)
+    resume(copied, max_iters=14)
 
 
 def test_a_run_whose_log_a_spreadsheet_has_changed_goes_on_without_a_picture(cfg, monkeypatch, capsys):
-    train_step = train.Trainer.train_step
-
-    def step(run, batch):
-        path = Path(cfg.out_dir, "log.csv")
-        path.write_text(path.read_text().replace(",", ";"))
-        train_step(run, batch)
-
-    monkeypatch.setattr(train.Trainer, "train_step", step)
+    path = Path(cfg.out_dir, "log.csv")
     monkeypatch.setattr(train, "DRAW_EVERY", 0)
-    said = refusal(argv(cfg))
+    with at_call(TRAIN_STEP, 12, lambda: path.write_text(path.read_text().replace(",", ";"))):
+        said = refusal(cfg)
     assert "is not a log.csv" in said and "no picture" in capsys.readouterr().out
-    assert torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)["step"] == 12
+    assert checkpoint(cfg)["step"] == 12
 
 
 class RunsCode:
@@ -186,22 +155,15 @@ def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(finis
     half, zip_of_zeros, pickle = whole[: len(whole) // 2], b"PK\3\4" + bytes(1000), Path("pickle.pt").read_bytes()
     for data in b"", half, zip_of_zeros, pickle:
         path.write_bytes(data)
-        assert "ckpt.pt is not a checkpoint that can be resumed" in refusal(argv(copied, init_from="resume"))
+        assert "ckpt.pt is not a checkpoint that can be resumed" in refusal(copied, init_from="resume")
     assert result(copied) == result(finished) and not Path("ran").exists()
 
 
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
     with disk.locked(cfg.out_dir):
-        assert "another process is writing there" in refusal(argv(cfg))
+        assert "another process is writing there" in refusal(cfg)
         assert {path.name for path in Path(cfg.out_dir).iterdir()} == {".lock"}
-    train.main(argv(cfg, max_iters=4))
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(cfg):
-    said = refusal(argv(cfg, learning_rate=1e30, warmup_iters=6, grad_clip=1e30, dropout=0.0))
-    assert "the loss is nan" in said and "step " in said
-    state = torch.load(cfg.out_dir + "/ckpt.pt", weights_only=True)
-    assert all(x.isfinite().all() for x in state["model"].values())
+    run(cfg, max_iters=4)
 
 
 @pytest.mark.parametrize("changes, words", [
@@ -215,10 +177,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkp
     (dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
 ])
 def test_a_mistake_ends_in_one_line(cfg, changes, words):
-    said = refusal(argv(cfg) + [f"--{name}={value}" for name, value in changes.items()])
+    said = refusal(cfg, **changes)
     assert words in said and said.startswith("train.py: ") and len(said) < 300
 
 
 def test_processes_that_cannot_find_each_other_end_in_one_line(cfg, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "cannot meet at None:None" in refusal(argv(cfg))
+    assert "cannot meet at None:None" in refusal(cfg)
