@@ -347,7 +347,7 @@ def score_all(targets, so_far, path, args):
     for target in targets:
         try:
             result = score_model(target.source, args.gamma, args.per_head, args.device, args.published)
-        except CheckpointError as e:
+        except (CheckpointError, OSError) as e:
             complain(target.label(), e)
             continue
         print(printable(f"{target.label()}: {result.note}"), file=sys.stderr)

@@ -352,5 +352,5 @@ def bytes_of_layers(source: str) -> int:
             layers = [layer for stack in find_stacks(checkpoint.config, shapes) for layer in stack.layers]
             infos = [checkpoint.tensors[name] for layer in layers for name in layer.names]
             return sum(info.end - info.start for info in infos)
-    except CheckpointError:
+    except (CheckpointError, OSError):
         return 0
