@@ -57,7 +57,7 @@ def asked_to_wait(headers) -> int:
 
 
 def ask(call, repo: str, revision: str | None = None, closed=NEVER):
-    """call(), with `retry`, about a repository at a revision. Whatever the client raises becomes an error of one line."""
+    """call() with `retry`. Whatever it raises becomes an error of one line about a repository, or a revision of it."""
     try:
         return retry(call, closed)
     # KeyError, TypeError: an answer that is not the Hub's. RuntimeError: of hf_xet.

@@ -76,19 +76,18 @@ def open_checkpoint(source: str) -> Checkpoint:
     """
     source = without_address(source)
     path = os.path.expanduser(source)
-    only = ""  # this one file, and none of the others
-    if os.path.exists(path):
-        if not os.path.isdir(path):
-            path, only = os.path.split(path)
-            require(only.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
+    if os.path.isfile(path):
+        path, file = os.path.split(path)
+        require(file.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
+        return Checkpoint(Folder(Path(path)), [file])
+    if os.path.isdir(path):
         folder = Folder(Path(path))
     else:
         repo, _, revision = source.partition("@")
         require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name[@revision]")
-        from data.pretrained.hub import open_repository  # here, so that local files need no Hub client
+        from data.pretrained.hub import open_repository  # here, because the Hub's client takes a while to import
+
         folder = open_repository(repo, revision or None)
-    if only:
-        return Checkpoint(folder, [only])
     enter_model(folder)
     return Checkpoint(folder, weight_files(folder))
 
