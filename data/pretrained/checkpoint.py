@@ -36,7 +36,7 @@ class Checkpoint(AbstractContextManager):
     An open checkpoint in a local folder or in a repository of the Hub.
 
     revision: the commit that is read; None if it is local
-    config: its config.json, or what nanoGPT and nanochat have instead
+    config: its config.json, or what a training script has in its place (configs.py)
     tensors: name -> TensorInfo
     n_params: the number of elements of the floating-point tensors
     size, bytes_read: bytes of all weight files, and how many of them were read so far
@@ -65,7 +65,7 @@ class Checkpoint(AbstractContextManager):
         self.n_params = sum(n_params_at.values())
 
     def __exit__(self, *_):
-        self._folder.close()  # or the threads would go on to the end of a large tensor
+        self._folder.closed.set()  # or the threads would go on to the end of a large tensor
         self._pool.shutdown(cancel_futures=True)
 
     @property

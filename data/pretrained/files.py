@@ -33,12 +33,13 @@ def require(condition, message: str):
 
 class Folder:
     """
-    A local folder. What the system does not let us read is its OSError, which names the file and the reason.
+    A local folder. OSError, which names the file: the system does not let it be read.
 
-    path: the folder; to go into one inside of it, path is changed
+    path: where it is; may be changed to that of a folder inside of it
     revision: the commit of the repository that it is a snapshot of, or None
     notes: what the user should know
     lengths: of every range of weights that was read, in bytes
+    closed: is set when no more is to be read
     """
 
     def __init__(self, path: Path, revision: str | None = None):
@@ -81,10 +82,6 @@ class Folder:
             piece = view[first : first + PIECE]
             size = self.read(name, start + first, piece)
             require(size >= start + first + len(piece), f"{name} is cut short: get it again")
-
-    def close(self):
-        """Read no more ranges."""
-        self.closed.set()
 
 
 def read_json(folder: Folder, name: str) -> dict:

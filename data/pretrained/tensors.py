@@ -160,11 +160,10 @@ def read_pickle(folder: Folder, file: str, size: int) -> tuple[dict, dict[int, i
     """
     with zipfile.ZipFile(io.BufferedReader(Ranges(folder, file, size), HEAD)) as zipped:
         record_begins = find_records(zipped)
-        prefix = zipped.namelist()[0].partition("/")[0]
-        pickled = zipped.getinfo(f"{prefix}/data.pkl")
         if record_begins is None:
             return None
-        data_pkl = zipped.read(pickled)  # and compares its checksum
+        prefix = zipped.namelist()[0].partition("/")[0]
+        data_pkl = zipped.read(f"{prefix}/data.pkl")  # and compares its checksum
     small, begins = io.BytesIO(), {}
     with zipfile.ZipFile(small, "w") as empty:
         empty.writestr("archive/data.pkl", data_pkl)
