@@ -108,6 +108,9 @@ def test_cached_files_are_read_with_and_without_the_hub(hub, monkeypatch, out_of
     hub.log.clear()
     assert read("org/toy").note == ""
     assert [r.file for r in hub.log] == ["api"]  # which commit is main?
+    hub.fail("api", 403)
+    assert "(403)" in refusal("org/toy")  # the Hub is there, and says no
+    hub.log.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", out_of_reach == "offline")
     if out_of_reach == "failing":
         hub.fail("api", 503, times=9)
@@ -227,10 +230,12 @@ def test_what_is_neither_a_path_nor_an_id_is_refused_without_a_request(hub, sour
     assert not hub.log
 
 
-@pytest.mark.parametrize("ask", ["safetensors", "revisions"])
-def test_a_server_that_is_no_hub_is_named(hub, ask):
-    hub.fail("api", 200)  # without content
-    assert hub.url in one_line(ASK[ask]) and not hub.faults
+@pytest.mark.parametrize("ask, status, words", [
+    ("safetensors", 200, "HF_ENDPOINT"), ("revisions", 200, "HF_ENDPOINT"), ("safetensors", 401, "HF_TOKEN")])
+def test_of_an_answer_without_content_it_is_told_whose_it_is_and_what_to_check(hub, ask, status, words):
+    hub.fail("api", status)
+    told = one_line(ASK[ask])
+    assert hub.url in told and words in told and not hub.faults
 
 
 def test_a_pattern_for_repositories_needs_an_organisation(hub):
@@ -264,6 +269,13 @@ def test_what_is_damaged_is_refused_in_one_line(hub, tmp_path, files, words):
     hub.add("org/toy", files)
     for source in folder(tmp_path / "toy", files, config=None), "org/toy":
         assert words in refusal(source)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path):
+    toy = folder(tmp_path / "toy", {"model.safetensors": FILE})
+    with open_checkpoint(str(toy)) as opened:
+        os.truncate(toy / "model.safetensors", len(FILE) // 2)
+        assert "cut short" in one_line(lambda: list(opened.stream(GROUPS)))
 
 
 # Tensors that cannot be scored
