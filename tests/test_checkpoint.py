@@ -105,12 +105,11 @@ def test_cached_files_are_read_with_and_without_the_hub(hub, monkeypatch, out_of
     commit = hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
     for file in ("config.json", *SHARDED):
         hf_hub_download("org/toy", file)
-    hub.log.clear()
-    assert read("org/toy").note == ""
-    assert [r.file for r in hub.log] == ["api"]  # which commit is main?
     hub.fail("api", 403)
     assert "(403)" in refusal("org/toy")  # the Hub is there, and says no
     hub.log.clear()
+    assert read("org/toy").note == ""
+    assert [r.file for r in hub.log] == ["api"]  # which commit is main?
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", out_of_reach == "offline")
     if out_of_reach == "failing":
         hub.fail("api", 503, times=9)
