@@ -166,6 +166,7 @@ def test_the_server_says_how_long_to_wait(hub, headers):
 
 def test_ctrl_c_does_not_wait_for_as_long_as_the_hub_asks_for(hub, monkeypatch):
     def interrupted(seconds, closed):
+        time.sleep(0.3)  # until the main thread waits for this one
         os.kill(os.getpid(), signal.SIGINT)
         began = time.monotonic()
         pause(seconds, closed)
