@@ -20,7 +20,8 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
 
     CheckpointError: there is none, or it does not tell the layout.
     """
-    model_args, of_training = saved.get("model_args"), saved.get("config")
+    model_args = saved.get("model_args")
+    of_training = saved.get("config")
     if isinstance(model_args, dict):
         return {**model_args, "model_type": "nanogpt"}
     if isinstance(of_training, dict) and "causal" in of_training:

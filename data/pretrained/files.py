@@ -43,7 +43,8 @@ class Folder:
     """
 
     def __init__(self, path: Path, revision: str | None = None):
-        self.path, self.revision = path, revision
+        self.path = path
+        self.revision = revision
         self.notes = []
         self.lengths = []  # and no sum: several threads can append, but not add
         self.closed = threading.Event()

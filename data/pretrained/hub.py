@@ -97,7 +97,8 @@ class HubFolder(Folder):
 
     def __init__(self, repo: str, asked: str | None, info):
         super().__init__(PurePosixPath(), info.sha)
-        self.repo, self.asked = repo, asked
+        self.repo = repo
+        self.asked = asked
         self._files = [PurePosixPath(file.rfilename) for file in info.siblings or ()]  # of all folders
 
     @property
@@ -134,9 +135,10 @@ class HubFolder(Folder):
         """One try of `read`. Only exactly the bytes that were asked for are accepted."""
         url = hf_hub_url(self.repo, self._full_name(name), revision=self.revision)
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
-        asked = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{start + len(view) - 1}"}
-        with get_session().stream("GET", url, headers=build_hf_headers() | asked, timeout=TIMEOUT,
-                                  follow_redirects=True) as answer:
+        headers = build_hf_headers()
+        headers["Accept-Encoding"] = "identity"
+        headers["Range"] = f"bytes={start}-{start + len(view) - 1}"
+        with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer:
             hf_raise_for_status(answer)
             span = re.fullmatch(rf"bytes {start}-\d+/(\d+)", answer.headers.get("Content-Range", ""))
             require(span, f"{answer.url.host} does not serve byte ranges of {name}: use another HF_ENDPOINT, or first "
@@ -151,10 +153,11 @@ class HubFolder(Folder):
 
 def open_repository(repo: str, asked: str | None) -> Folder:
     """A repository at the commit that `asked` stands for now. If the Hub cannot be reached, the local cache."""
+    def get_info():
+        return HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"])
+
     try:
-        info = ask(lambda: HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"]),
-                   repo, asked)
-        return HubFolder(repo, asked, info)
+        return HubFolder(repo, asked, ask(get_info, repo, asked))
     except CheckpointError as e:
         cached = try_to_load_from_cache(repo, "config.json", revision=asked)
         answer = getattr(e.__cause__, "response", None)
@@ -169,6 +172,7 @@ def open_repository(repo: str, asked: str | None) -> Folder:
 
 def list_revisions(repo: str) -> list[str]:
     """The names of the branches and tags of a repository, as the Hub orders them."""
+
     def names():
         refs = get(f"{HfApi().endpoint}/api/models/{repo}/refs").json()
         return [ref["name"] for ref in refs["branches"] + refs["tags"]]

@@ -77,7 +77,8 @@ def read_safetensors(folder: Folder, file: str) -> WeightFile:
         table = json.loads(head[8:start])
         table.pop("__metadata__", None)
         for name, entry in table.items():
-            dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            dtype, shape = entry["dtype"], entry["shape"]
+            first, last = entry["data_offsets"]
             if dtype in DTYPES and last - first != math.prod(shape) * DTYPES[dtype].itemsize:
                 raise ValueError(f"the bytes of {name!r:.60} do not fit its dtype and shape")
             tensors[name] = TensorInfo(file, dtype, tuple(shape), start + first, start + last)
@@ -99,7 +100,7 @@ def read_torch(folder: Folder, file: str) -> WeightFile:
         if pickled:
             saved, begins = pickled
         else:
-            saved, begins = torch.load(folder.fetch(file), map_location="cpu", weights_only=True), {}
+            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
             folder.lengths.append(size)
         tensors = {}
         for name, tensor in state_dict(saved, file).items():
@@ -130,7 +131,9 @@ class Ranges(io.RawIOBase):
     """A file of a Folder with seek and read, as zipfile wants it. Each read is a range of bytes."""
 
     def __init__(self, folder: Folder, file: str, size: int):
-        self.folder, self.file, self.size, self.position = folder, file, size, 0
+        self.folder, self.file = folder, file
+        self.size = size
+        self.position = 0
 
     def readable(self):
         return True
@@ -164,7 +167,8 @@ def read_pickle(folder: Folder, file: str, size: int) -> tuple[dict, dict[int, i
             return None
         prefix = zipped.namelist()[0].partition("/")[0]
         data_pkl = zipped.read(f"{prefix}/data.pkl")  # and compares its checksum
-    small, begins = io.BytesIO(), {}
+    small = io.BytesIO()
+    begins = {}
     with zipfile.ZipFile(small, "w") as empty:
         empty.writestr("archive/data.pkl", data_pkl)
         empty.writestr("archive/version", "3")
