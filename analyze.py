@@ -343,7 +343,7 @@ def score_all(targets, so_far, path, args):
     for target in tqdm(targets, "checkpoints", leave=False, disable=None):
         try:
             result = score_model(target.source, args.gamma, args.per_head, args.device, args.published)
-        except CheckpointError as e:
+        except (CheckpointError, OSError) as e:
             report.tell(f"analyze.py: {target.label()}: {e}")
             continue
         report.tell(f"{target.label()}: {result.note}")

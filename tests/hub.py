@@ -12,7 +12,7 @@ of two, and /ID/resolve/REV/FILE, and redirects weight files to a second host, t
 dataset is a repository whose name begins with datasets/, as in its addresses; of these it also answers ID/tree/REV.
 Faults, for one file (or "api") at the host that sends its bytes:
   a status (503, 429, 200 without content, ...), with headers if wanted: Retry_After=7;
-  cut, reset, stall: half the body, then the end of the connection, its reset, or nothing.
+  cut, stall: half the body, then the end of the connection, or nothing.
 hub.forbidden is a file that no token may read. With hub.ranges = False every file is sent whole.
 """
 
@@ -20,8 +20,6 @@ import hashlib
 import json
 import os
 import re
-import socket
-import struct
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,7 +74,18 @@ class Handler(BaseHTTPRequestHandler):
             status, code = e.args
             headers, body = {"X-Error-Code": code, "X-Error-Message": code}, b""
         has_bytes = self.command == "GET" and status != 302
-        self.answer(status, headers, body, *(self.hub.fault(file) if has_bytes else ()))
+        fault, extra = self.hub.fault(file) if has_bytes else ("", {})
+        if isinstance(fault, int):
+            status, headers, body, fault = fault, extra, b"{}", ""
+        self.send_response(status)
+        for name, value in {"Content-Length": len(body), **headers}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.send(body[: len(body) // 2] if fault else body)
+        self.close_connection |= bool(fault)
+        if fault == "stall":
+            self.hub.stopped.wait(20)
 
     do_HEAD = do_GET
 
@@ -87,32 +96,11 @@ class Handler(BaseHTTPRequestHandler):
                 return method(self, *[unquote(part or "") for part in found.groups()])
         raise Refused(404, "")
 
-    def answer(self, status: int, headers: dict, body: bytes, fault: str | int = "", extra: dict = {}):
-        if isinstance(fault, int):
-            status, headers, body, fault = fault, extra, b"{}", ""
-        self.send_response(status)
-        for name, value in {"Content-Length": len(body), **headers}.items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        self.send(body[: len(body) // 2] if fault else body)
-        self.close_connection |= bool(fault)
-        if fault == "stall":
-            self.hub.stopped.wait(20)
-        if fault == "reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()
-
     def send(self, body: bytes):
         for start in range(0, len(body), 1 << 18):
             piece = body[start : start + (1 << 18)]
             self.entry.sent += len(piece)  # before the bytes leave: a test may ask as soon as the last one is there
-            try:
-                self.wfile.write(piece)
-            except OSError:  # the client has hung up
-                self.entry.sent -= len(piece)
-                raise
+            self.wfile.write(piece)  # OSError: the client has hung up
 
     # What is asked for: each returns status, headers, body.
 
@@ -227,13 +215,13 @@ class Hub:
         self.faults += [(file, kind, {name.replace("_", "-"): value for name, value in headers.items()})] * times
 
     def fault(self, file: str) -> tuple:
-        """The next fault of a file and its headers, or ()."""
+        """The next fault of a file, "" if there is none, and its headers."""
         with self.lock:
             for i, (name, *fault) in enumerate(self.faults):
                 if name == file:
                     del self.faults[i]
                     return fault
-        return ()
+        return "", {}
 
     def sent(self, file: str) -> int:
         return sum(request.sent for request in self.log if request.file == file)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import constants
 
 from data.pretrained.tensors import HEAD
 from tests.hub import hub  # noqa: F401 (a fixture)
@@ -96,18 +95,16 @@ def compressed(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["before torch 1.6", "compressed"])
-def test_other_bins_are_downloaded_whole_and_said_so(hub, tmp_path, monkeypatch, kind):
+def test_other_bins_are_read_whole(hub, tmp_path, kind):
     tied = WEIGHTS | {"head": WEIGHTS["emb"], "mask": torch.zeros(3, dtype=torch.int8), "epoch": 3}
     data = compressed(as_bin(tied)) if kind == "compressed" else as_bin(tied, _use_new_zipfile_serialization=False)
     hub.add("org/toy", {"config.json": CONFIG, BIN: data})
-    opened = read("org/toy", weights=tied)
-    assert BIN in opened.note and "GB" in opened.note and opened.bytes_read >= opened.size == len(data)
-    assert opened.n_params == sum(t.numel() for t in WEIGHTS.values())
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "downloaded" not in read("org/toy", weights=tied).note
     path = folder(tmp_path / "toy", {BIN: data})
-    assert read(path, weights=tied).note == ""
-    assert set(opened.tensors) == {*WEIGHTS, "head", "mask"} and "mask" in refusal(path, [["mask"]])
+    for source in path, "org/toy", "org/toy":  # once more from the cache
+        opened = read(source, weights=tied)
+        assert opened.bytes_read >= opened.size == len(data) and set(opened.tensors) == {*WEIGHTS, "head", "mask"}
+        assert opened.n_params == sum(t.numel() for t in WEIGHTS.values())
+    assert "mask" in refusal(path, [["mask"]]) and hub.sent(BIN) < 1.5 * len(data)
 
 
 # What would do harm, or is something else
@@ -131,14 +128,6 @@ def test_a_pickle_that_would_run_code_is_refused_and_not_run(hub, tmp_path, dump
     for source in (folder(tmp_path / "toy", {BIN: bomb}), "org/toy"):
         told = refusal(source)
         assert BIN in told and words in told and not (tmp_path / "hit").exists()
-
-
-def test_a_tensor_that_reaches_beyond_its_storage_is_refused(tmp_path):
-    records = records_of(as_bin(make(n_embd=8)))
-    records["data.pkl"] = records["data.pkl"].replace(b"K\x08K\x08\x86", b"K\x08K\x09\x86")  # (8, 8) -> (8, 9)
-    path = folder(tmp_path / "toy", {}) / BIN
-    write_zip(path, records)
-    assert BIN in refusal(path)
 
 
 @pytest.mark.parametrize("saved, words", [

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import hf_hub_download
 from safetensors.torch import save
 
 from data.pretrained.sources import CheckpointError, open_checkpoint
@@ -54,22 +53,27 @@ def read(source, groups=GROUPS, weights=WEIGHTS):
     return opened
 
 
+def one_line(call) -> str:
+    """What a call is refused with."""
+    with pytest.raises(CheckpointError) as error:
+        call()
+    line = str(error.value)
+    assert line.isprintable() and len(line) < 500
+    return line
+
+
 def refusal(source, groups=GROUPS) -> str:
-    with pytest.raises(CheckpointError) as error, open_checkpoint(str(source)) as opened:
-        list(opened.stream(groups))
-    assert str(error.value).isprintable() and len(str(error.value)) < 500
-    return str(error.value)
+    def read_all():
+        with open_checkpoint(str(source)) as opened:
+            list(opened.stream(groups))
+
+    return one_line(read_all)
 
 
 def folder(path: Path, files: dict[str, bytes], config: bytes | None = CONFIG) -> Path:
+    """A folder with these files, which may be in folders inside of it, and a config.json."""
     path.mkdir(exist_ok=True)
     for file, data in (files | ({"config.json": config} if config else {})).items():
+        (path / file).parent.mkdir(parents=True, exist_ok=True)
         (path / file).write_bytes(data)
     return path
-
-
-def cache(repo: str, hub) -> None:
-    """The files of its main branch are in the local cache."""
-    held = hub.repos[repo]
-    for file in held.files[held.branches["main"]]:
-        hf_hub_download(repo, file)

@@ -12,13 +12,15 @@ row) or NAME.scale (DeepSeek-V4, powers of two in F8_E8M0).
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import islice
 
 import torch
 
+from data.pretrained.configs import read_config
 from data.pretrained.files import Folder, require
 from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
 
@@ -34,36 +36,28 @@ class Checkpoint(AbstractContextManager):
     An open checkpoint in a local folder or in a repository of the Hub.
 
     revision: the commit that is read; None if it is local
-    config: its config.json, or what nanoGPT and nanochat have instead
+    config: its config.json, or what a training script has in its place (configs.py)
     tensors: name -> TensorInfo
     n_params: the number of elements of the floating-point tensors
     size, bytes_read: bytes of all weight files, and how many of them were read so far
     note: what the user should know, or ""
     """
 
-    def __init__(self, folder: Folder, files: list[str], index: dict[str, str] | None,
-                 read_config: Callable[[], dict | None]):
-        """
-        files: those of the weights. index: tensor -> file, if these are shards of one checkpoint.
-        read_config: is asked for the config if the file of the weights has none of its own.
-        """
+    def __init__(self, folder: Folder, files: list[str]):
+        """files: those of the weights, several if they are shards of one checkpoint."""
         self.revision = folder.revision
         self._folder = folder
         self._pool = ThreadPoolExecutor(N_READERS)
         try:
-            found = dict(zip(files, self._pool.map(lambda file: read_weight_file(folder, file), files)))
-            self.config = found[files[0]].config or read_config()
-            require(self.config, "no config.json, which tells the layout of the weights: put it beside them")
-            self.size = sum(file.size for file in found.values())
-            tensors = found[files[0]].tensors
-            if index is not None:
-                tensors = {}
-                for name, file in index.items():
-                    require(name in found[file].tensors, f"{file} lacks {name!r:.60}, which the index names: get both")
-                    tensors[name] = found[file].tensors[name]
-        except BaseException:
+            found = list(self._pool.map(lambda file: read_weight_file(folder, file), files))
+            self.config = read_config(folder, files[0], found[0].saved)
+        except BaseException:  # Ctrl-C too
             self.__exit__()
             raise
+        self.size = sum(file.size for file in found)
+        tensors = {}
+        for file in found:
+            tensors |= file.tensors
         self.tensors = attach_scales(tensors)
         # Tied weights, the same bytes of a .bin, count once.
         n_params_at = {(info.file, info.start, info.end): math.prod(info.shape)
@@ -71,7 +65,7 @@ class Checkpoint(AbstractContextManager):
         self.n_params = sum(n_params_at.values())
 
     def __exit__(self, *_):
-        self._folder.close()  # or the threads would go on to the end of a large tensor
+        self._folder.closed.set()  # or the threads would go on to the end of a large tensor
         self._pool.shutdown(cancel_futures=True)
 
     @property
@@ -80,7 +74,7 @@ class Checkpoint(AbstractContextManager):
 
     @property
     def bytes_read(self) -> int:
-        return self._folder.bytes_read
+        return sum(self._folder.lengths)
 
     def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
         """
@@ -89,13 +83,15 @@ class Checkpoint(AbstractContextManager):
 
         A tensor with NaN or infinity is refused.
         """
-        queue = deque()  # {name: the future of its tensor} for each group that is being read
-        for group in groups:
-            queue.append({name: self._pool.submit(self._read, name) for name in group})
-            if len(queue) > AHEAD:  # while this group is used, the next ones are read
-                yield results(queue.popleft())
-        while queue:
-            yield results(queue.popleft())
+        started = map(self._start, groups)  # starts a group when it is asked for the next one
+        ahead = deque(islice(started, AHEAD))
+        while ahead:
+            ahead.extend(islice(started, 1))  # is read while the oldest group is used
+            futures = ahead.popleft()
+            yield {name: future.result() for name, future in futures.items()}
+
+    def _start(self, group: Sequence[str]) -> dict[str, Future]:
+        return {name: self._pool.submit(self._read, name) for name in group}
 
     def _read(self, name: str) -> torch.Tensor:
         info = self.tensors[name]
@@ -120,11 +116,6 @@ class Checkpoint(AbstractContextManager):
         if info.stride is None:
             return tensor.reshape(info.shape)
         return tensor.as_strided(info.shape, info.stride)  # transposed, or some columns of a wider tensor
-
-
-def results(futures):
-    """{name: a future} -> {name: its result}, once it is there."""
-    return {name: future.result() for name, future in futures.items()}
 
 
 # ---- eight bits --------------------------------------------------------------------------------------------------

@@ -33,28 +33,26 @@ def require(condition, message: str):
 
 class Folder:
     """
-    A local folder.
+    A local folder. OSError, which names the file: the system does not let it be read.
 
-    names: what is in it, files and folders
+    path: where it is; may be changed to that of a folder inside of it
     revision: the commit of the repository that it is a snapshot of, or None
     notes: what the user should know
-    bytes_read: how many bytes of weights were read so far
+    lengths: of every range of weights that was read, in bytes
+    closed: is set when no more is to be read
     """
 
     def __init__(self, path: Path, revision: str | None = None):
-        self.path, self.revision = path, revision
-        self.notes, self.bytes_read = [], 0
-        self._lock = threading.Lock()  # because several threads count bytes
-        self._closed = threading.Event()
-        self.enter("")
+        self.path = path
+        self.revision = revision
+        self.notes = []
+        self.lengths = []  # and no sum: several threads can append, but not add
+        self.closed = threading.Event()
 
-    def enter(self, inner: str):
-        """From now on, this object stands for the folder `inner` in it."""
-        self.path = self.path / inner
-        try:
-            self.names = sorted(os.listdir(self.path))
-        except OSError as e:
-            raise CheckpointError(f"cannot read it ({e.strerror or e})") from e
+    @property
+    def names(self) -> list[str]:
+        """What is in it, files and folders."""
+        return sorted(os.listdir(self.path))
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name, which may also be ../NAME."""
@@ -66,17 +64,10 @@ class Folder:
 
     def read(self, name: str, start: int, view: memoryview) -> int:
         """Fill `view` with the bytes of a file from `start` on, as far as the file goes -> the size of the file."""
-        try:
-            with open(self.fetch(name), "rb") as f:
-                f.seek(start)
-                self.count(f.readinto(view))
-                return os.fstat(f.fileno()).st_size
-        except OSError as e:
-            raise CheckpointError(f"cannot read {name} ({e.strerror or e})") from e
-
-    def count(self, n_bytes: int):
-        with self._lock:
-            self.bytes_read += n_bytes
+        with open(self.fetch(name), "rb") as f:
+            f.seek(start)
+            self.lengths.append(f.readinto(view))
+            return os.fstat(f.fileno()).st_size
 
     def read_head(self, name: str, n_bytes: int) -> tuple[bytes, int]:
         """-> the first bytes of a file (fewer if it is shorter) and its size."""
@@ -88,28 +79,22 @@ class Folder:
     def read_exactly(self, name: str, start: int, view: memoryview):
         """Fill all of `view`. CheckpointError if the file is too short."""
         for first in range(0, len(view), PIECE):
-            require(not self._closed.is_set(), "it has been closed")
+            require(not self.closed.is_set(), "it has been closed")
             piece = view[first : first + PIECE]
             size = self.read(name, start + first, piece)
             require(size >= start + first + len(piece), f"{name} is cut short: get it again")
 
-    def close(self):
-        """Read no more ranges."""
-        self._closed.set()
-
 
 def read_json(folder: Folder, name: str) -> dict:
+    text = folder.fetch(name).read_bytes()
+    refuse_pointer(text, name)
     try:
-        text = folder.fetch(name).read_bytes()
-        refuse_pointer(text, name)
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError(f"{found!r:.60}")
         return found
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise CheckpointError(f"{name} is not a JSON object ({str(e):.100}): get it again") from e
-    except OSError as e:
-        raise CheckpointError(f"cannot read {name} ({e.strerror or e})") from e
 
 
 def pick(config: dict, keys: str, kind: type, default=None):

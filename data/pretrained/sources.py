@@ -9,7 +9,9 @@ import difflib
 import os
 import re
 from pathlib import Path
-from urllib.parse import unquote
+
+from huggingface_hub.errors import HfUriError
+from huggingface_hub.utils import parse_hf_uri
 
 from data.pretrained.checkpoint import Checkpoint
 from data.pretrained.files import CheckpointError, Folder, read_json, require
@@ -48,17 +50,14 @@ def without_address(source: str) -> str:
     if os.path.exists(os.path.expanduser(source)):
         return source
     source = source.strip()
-    mirror = os.environ.get("HF_ENDPOINT", "").rstrip("/")
-    hosts = [re.escape(mirror)] if mirror else []
-    hosts.append(r"(https?://)?(www\.)?(huggingface\.co|hf\.co)")
-    address = re.match(f"({'|'.join(hosts)})/", source)
-    if address is None:
+    if not re.match(r"(https?|hf)://|(huggingface|hf)\.co/", source):
         return source
-    place = re.split("[?#]", source[address.end() :])[0]  # org/name/tree/v1/and/more, or name/tree/v1 of old models
-    page = re.fullmatch(r"(?P<repo>[^/]+(/[^/]+)?)/(tree|blob|resolve|raw|blame|commits?)/(?P<revision>[^/]+).*", place)
-    if page:
-        return f"{page['repo']}@{unquote(page['revision'])}"
-    return "/".join(place.strip("/").split("/")[:2])
+    try:
+        page = parse_hf_uri(source, os.environ.get("HF_ENDPOINT"))
+    except HfUriError as e:
+        raise CheckpointError(e.msg) from e
+    require(page.type == "model", f"the address of a {page.type}, not of a model")
+    return f"{page.id}@{page.revision}" if page.revision else page.id
 
 
 def is_hub_id(repo: str) -> bool:
@@ -77,23 +76,20 @@ def open_checkpoint(source: str) -> Checkpoint:
     """
     source = without_address(source)
     path = os.path.expanduser(source)
-    only = ""  # this one file, and none of the others
-    if os.path.exists(path):
-        if not os.path.isdir(path):
-            path, only = os.path.split(path)
-            require(only.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
+    if os.path.isfile(path):
+        path, file = os.path.split(path)
+        require(file.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
+        return Checkpoint(Folder(Path(path)), [file])
+    if os.path.isdir(path):
         folder = Folder(Path(path))
     else:
         repo, _, revision = source.partition("@")
         require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name[@revision]")
-        from data.pretrained.hub import open_repository  # here, so that local files need no Hub client
+        from data.pretrained.hub import open_repository  # here, because the Hub's client takes a while to import
+
         folder = open_repository(repo, revision or None)
-    if only:
-        files, index = [only], None
-    else:
-        enter_model(folder)
-        files, index = weight_files(folder)
-    return Checkpoint(folder, files, index, lambda: read_config(folder, files[0]))
+    enter_model(folder)
+    return Checkpoint(folder, weight_files(folder))
 
 
 # ---- what is in a folder -----------------------------------------------------------------------------------------
@@ -104,7 +100,7 @@ def enter_model(folder: Folder):
     if choose_weights(folder.names):
         return
     if "0_Transformer" in folder.names:
-        folder.enter("0_Transformer")
+        folder.path /= "0_Transformer"
         folder.notes.append("of 0_Transformer in it")
         return
     # A Trainer of transformers writes checkpoint-N; accelerate writes step_N or epoch_N.
@@ -112,7 +108,7 @@ def enter_model(folder: Folder):
     steps = {int(match[2]): match[0] for match in matches if match}
     if steps:
         newest = steps[max(steps)]
-        folder.enter(newest)
+        folder.path /= newest
         folder.notes.append(f"of {newest}, the newest of {len(steps)} in it")
 
 
@@ -122,9 +118,8 @@ def choose_weights(names: list[str]) -> str | None:
     others = [name for name in names if not name.startswith(NO_WEIGHTS)]
     wanted += lone([name for name in others if name.endswith(".safetensors")])
     wanted += ["pytorch_model_fsdp.bin", "ckpt.pt"]  # accelerate's; nanoGPT's and train.py's
-    of_nanochat = [name for name in names if re.fullmatch(r"model_\d+\.pt", name)]
-    if of_nanochat:
-        wanted.append(max(of_nanochat))  # the last step: all names have the same number of digits
+    of_nanochat = sorted(name for name in names if re.fullmatch(r"model_\d+\.pt", name))
+    wanted += of_nanochat[-1:]  # the last step: all names have the same number of digits
     wanted += lone([name for name in others if name.endswith((".pt", ".pth", ".ckpt"))])
     return next((name for name in wanted if name in names), None)
 
@@ -134,8 +129,8 @@ def lone(names: list[str]) -> list[str]:
     return names if len(names) == 1 else []
 
 
-def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
-    """The files of the weights, and the index (tensor -> file) if they are shards of one checkpoint."""
+def weight_files(folder: Folder) -> list[str]:
+    """The file of the weights, or several, which are shards of one checkpoint."""
     if "adapter_config.json" in folder.names:
         base = read_json(folder, "adapter_config.json").get("base_model_name_or_path")
         raise CheckpointError(f"an adapter of {base!s:.80}, not a model: merge the two, with PEFT by "
@@ -143,13 +138,13 @@ def weight_files(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
     name = choose_weights(folder.names)
     require(name, what_instead(folder))
     if not name.endswith(".json"):
-        return [name], None
-    index = read_json(folder, name).get("weight_map")
+        return [name]
+    index = read_json(folder, name).get("weight_map")  # tensor -> file
     require(isinstance(index, dict) and index, f"{name} has no weight_map, get it again")
     files = sorted(set(index.values()))
     missing = [file for file in files if file not in folder.names]
     require(not missing, f"{', '.join(missing):.100}, which {name} names, is not there: get it again")
-    return files, index
+    return files
 
 
 # What lies in the folders of others, and what to do with them.
@@ -177,45 +172,3 @@ def what_instead(folder: Folder) -> str:
     config = "" if "config.json" in folder.names else "no config.json and "
     return (f"{config}no model.safetensors or pytorch_model.bin here{where}, found {found} weights: "
             "convert it with save_pretrained, or give the path of one file")
-
-
-def read_config(folder: Folder, weights: str) -> dict | None:
-    """config.json, or the meta_000650.json that nanochat writes beside model_000650.pt; None if neither is there."""
-    step = re.fullmatch(r"model_(\d+)\.pt", weights)
-    meta = f"meta_{step[1]}.json" if step else ""
-    if meta in folder.names:
-        config = read_json(folder, meta).get("model_config")
-        require(isinstance(config, dict), f"{meta} has no model_config: get it again")
-        kv_heads = config.get("n_kv_head", config.get("n_head"))
-        return {**config, "num_key_value_heads": kv_heads, "model_type": "nanochat-checkpoint"}
-    name = "config.json"
-    if not folder.has(name):
-        require("open_clip_config.json" not in folder.names, "a model of OpenCLIP, whose names and sizes are its own: "
-                "give the repository of this model for transformers, which has a config.json")
-        name = "../config.json"  # of accelerate, which writes step_N/model.safetensors
-        if not folder.has(name):
-            return None
-        folder.notes.append("with the config.json of the folder above")
-    config = read_json(folder, name)
-    if "architecture" in config and "model_type" not in config:
-        return with_sizes_of_timm(config)
-    return config
-
-
-# The plain ViTs of timm, whose heads have 64 dimensions (its vision_transformer.py and deit.py). Others have other
-# sizes: vit_base_patch16_gap_224 has 16 heads.
-TIMM_VIT = re.compile(r"(vit|deit3?)_(?P<size>tiny|small|base|large)(_distilled)?_patch(?P<patch>\d\d?)(_reg4)?"
-                      r"(_clip|_clip_quickgelu|_siglip|_siglip_gap|_dinov2)?(_\d+)?")
-TIMM_SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
-
-
-def with_sizes_of_timm(config: dict) -> dict:
-    """The config of a checkpoint of timm, which names an architecture, and what that name stands for."""
-    name = config["architecture"]
-    found = TIMM_VIT.fullmatch(name) if isinstance(name, str) else None
-    require(found and not config.get("model_args"),
-            f"a timm checkpoint ({name!s:.60}), whose config.json does not tell the number of "
-            "heads: give the version for transformers of this model, which has a model_type there")
-    n_layer, n_head = TIMM_SIZES[found["size"]]
-    return {**config, "model_type": "timm_vit", "num_hidden_layers": n_layer, "num_attention_heads": n_head,
-            "patch_size": int(found["patch"])}

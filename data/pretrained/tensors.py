@@ -53,7 +53,7 @@ class WeightFile(NamedTuple):
 
     size: int  # bytes of the file
     tensors: dict[str, TensorInfo]
-    config: dict | None = None  # if it lies in the file itself
+    saved: dict  # all that torch.save has put into it; {} if it is of safetensors
 
 
 def read_weight_file(folder: Folder, file: str) -> WeightFile:
@@ -77,17 +77,17 @@ def read_safetensors(folder: Folder, file: str) -> WeightFile:
         table = json.loads(head[8:start])
         table.pop("__metadata__", None)
         for name, entry in table.items():
-            dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            bits = 8 if dtype == "BOOL" else int(re.search(r"\d+", dtype)[0])  # F32 has 32, F8_E4M3 has 8
-            if 8 * (last - first) != math.prod(shape) * bits:
+            dtype, shape = entry["dtype"], entry["shape"]
+            first, last = entry["data_offsets"]
+            if dtype in DTYPES and last - first != math.prod(shape) * DTYPES[dtype].itemsize:
                 raise ValueError(f"the bytes of {name!r:.60} do not fit its dtype and shape")
             tensors[name] = TensorInfo(file, dtype, tuple(shape), start + first, start + last)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+    except (ValueError, TypeError, KeyError) as e:
         raise CheckpointError(f"{file} has a damaged header ({str(e):.150}): get it again") from e
     # A file that was cut short still begins with its whole header.
     end = max((info.end for info in tensors.values()), default=start)
     require(end == size, f"{file} has {size} bytes, its header says {end}: cut short or damaged, get it again")
-    return WeightFile(size, tensors)
+    return WeightFile(size, tensors, {})
 
 
 # ---- torch.save --------------------------------------------------------------------------------------------------
@@ -98,20 +98,17 @@ def read_torch(folder: Folder, file: str) -> WeightFile:
     try:
         pickled = read_pickle(folder, file, size) if head.startswith(b"PK\3\4") else None
         if pickled:
-            saved, place_at = pickled
+            saved, begins = pickled
         else:
             saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
-            folder.count(size - len(head))
+            folder.lengths.append(size)
         tensors = {}
         for name, tensor in state_dict(saved, file).items():
             storage = tensor.untyped_storage()
-            if pickled:
-                begin, end = place_at[storage._checkpoint_offset]
-            else:
-                begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-            tensors[name] = find_in_storage(file, tensor, begin, end)
-        return WeightFile(size, tensors, own_config(saved))
-    except CheckpointError:
+            begin = begins[storage._checkpoint_offset] if pickled else storage.data_ptr()
+            tensors[name] = find_in_storage(file, tensor, begin)
+        return WeightFile(size, tensors, saved)
+    except (CheckpointError, OSError):
         raise
     except Exception as e:  # zipfile and torch raise more than a dozen kinds, for damaged files and for forbidden ones
         code = re.search(r"GLOBAL (\S+)", str(e))
@@ -119,14 +116,12 @@ def read_torch(folder: Folder, file: str) -> WeightFile:
         raise CheckpointError(f"{file} {why}; look for a safetensors version, or save the state_dict() alone") from e
 
 
-def find_in_storage(file: str, tensor: torch.Tensor, begin: int, end: int) -> TensorInfo:
-    """begin, end: of the storage of the tensor, in the file or in memory."""
+def find_in_storage(file: str, tensor: torch.Tensor, begin: int) -> TensorInfo:
+    """begin: of the storage of the tensor, in the file or in memory."""
     first = last = begin + tensor.itemsize * tensor.storage_offset()
     if tensor.numel():
         steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
         last += tensor.itemsize * (1 + sum(steps))
-    if first < begin or last > end:
-        raise ValueError("a tensor reaches beyond its storage")
     dtype = NAMES.get(tensor.dtype, str(tensor.dtype))
     loaded = None if tensor.is_meta else tensor.detach()
     return TensorInfo(file, dtype, tuple(tensor.shape), first, last, tensor.stride(), loaded)
@@ -136,7 +131,9 @@ class Ranges(io.RawIOBase):
     """A file of a Folder with seek and read, as zipfile wants it. Each read is a range of bytes."""
 
     def __init__(self, folder: Folder, file: str, size: int):
-        self.folder, self.file, self.size, self.position = folder, file, size, 0
+        self.folder, self.file = folder, file
+        self.size = size
+        self.position = 0
 
     def readable(self):
         return True
@@ -156,53 +153,51 @@ class Ranges(io.RawIOBase):
         return n_bytes
 
 
-def read_pickle(folder: Folder, file: str, size: int) -> tuple[dict, dict[int, tuple[int, int]]] | None:
+def read_pickle(folder: Folder, file: str, size: int) -> tuple[dict, dict[int, int]] | None:
     """
     -> the saved object, whose tensors are on the meta device and have no values; and {_checkpoint_offset of a storage:
-    where its bytes begin and end}. None if the zip is laid out in another way than torch's.
+    where its bytes begin}. None if the zip is laid out in another way than torch's.
 
     torch reads a zip in memory that has the same data.pkl and the same records, but all of them empty. To a storage on
     the meta device it gives a _checkpoint_offset, the place of its bytes in this zip. This finds the record.
     """
     with zipfile.ZipFile(io.BufferedReader(Ranges(folder, file, size), HEAD)) as zipped:
-        records = find_records(zipped)
-        prefix = zipped.namelist()[0].partition("/")[0]
-        pickled = zipped.getinfo(f"{prefix}/data.pkl")
-        if records is None:
+        record_begins = find_records(zipped)
+        if record_begins is None:
             return None
-        data_pkl = zipped.read(pickled)  # and compares its checksum
-    small, place_at = io.BytesIO(), {}
+        prefix = zipped.namelist()[0].partition("/")[0]
+        data_pkl = zipped.read(f"{prefix}/data.pkl")  # and compares its checksum
+    small = io.BytesIO()
+    begins = {}
     with zipfile.ZipFile(small, "w") as empty:
         empty.writestr("archive/data.pkl", data_pkl)
         empty.writestr("archive/version", "3")
-        for name, place in records.items():
+        for name, begin in record_begins.items():
             if name.startswith("data/"):
                 empty.writestr(f"archive/{name}", b"")
-                place_at[small.tell()] = place  # where the bytes of an empty record would be
+                begins[small.tell()] = begin  # where the bytes of an empty record would be
     small.seek(0)
-    return torch.load(small, map_location="meta", weights_only=True), place_at
+    return torch.load(small, map_location="meta", weights_only=True), begins
 
 
-def find_records(zipped: zipfile.ZipFile) -> dict[str, tuple[int, int]] | None:
+def find_records(zipped: zipfile.ZipFile) -> dict[str, int] | None:
     """
-    {name of a record: where its bytes begin and end}; None if the zip is laid out in another way than torch's.
+    {name of a record: where its bytes begin}; None if the zip is laid out in another way than torch's.
 
     A record is a local header, its name, padding, the bytes, and a descriptor. The directory does not have the length
     of the padding, and to read every local header would take as many requests. So we count back from the next record.
     """
     infos = sorted(zipped.infolist(), key=lambda info: info.header_offset)
-    next_begins = [info.header_offset for info in infos[1:]] + [zipped.start_dir]
-    records = {}
-    for info, end in zip(infos, next_begins):
-        name = info.filename.partition("/")[2]
-        if info.file_size:
-            end -= 24 if max(info.file_size, info.header_offset) >= 0xFFFFFFFF else 16  # the descriptor
-            begin = end - info.file_size
-            aligned = begin % ALIGNMENT == 0 and begin > info.header_offset
-            if not aligned or info.compress_type != zipfile.ZIP_STORED:
-                return None
-        records[name] = end - info.file_size, end
-    return records
+    next_headers = [info.header_offset for info in infos[1:]] + [zipped.start_dir]
+    begins = {}
+    for info, next_header in zip(infos, next_headers):
+        n_descriptor = 24 if max(info.file_size, info.header_offset) >= 0xFFFFFFFF else 16  # bytes
+        begin = next_header - n_descriptor - info.file_size
+        aligned = begin % ALIGNMENT == 0 and begin > info.header_offset
+        if info.file_size and (not aligned or info.compress_type != zipfile.ZIP_STORED):
+            return None
+        begins[info.filename.partition("/")[2]] = begin
+    return begins
 
 
 def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
@@ -215,13 +210,3 @@ def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
     found = ", ".join(map(str, saved)) or "nothing"
     require(tensors, f"{file} holds {found:.100}, and no weights by their names: save one state_dict() alone")
     return tensors
-
-
-def own_config(saved: dict) -> dict | None:
-    """What nanoGPT and train.py save beside the weights, in place of a config.json; None if it is of neither."""
-    model_args, config = saved.get("model_args"), saved.get("config")
-    if isinstance(model_args, dict):
-        return {**model_args, "model_type": "nanogpt"}
-    if isinstance(config, dict) and "causal" in config:
-        return {**config, "model_type": "train.py-checkpoint"}
-    return None
