@@ -20,8 +20,7 @@ from itertools import islice
 
 import torch
 
-from data.pretrained.configs import read_config
-from data.pretrained.files import Folder, require
+from data.pretrained.files import Folder, read_config, require
 from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
 
 N_READERS = 8  # tensors that are read at the same time
@@ -36,7 +35,7 @@ class Checkpoint(AbstractContextManager):
     An open checkpoint in a local folder or in a repository of the Hub.
 
     revision: the commit that is read; None if it is local
-    config: its config.json, or what a training script has in its place (configs.py)
+    config: its config.json, or what a training script has in its place (files.py)
     tensors: name -> TensorInfo
     n_params: the number of elements of the floating-point tensors
     size, bytes_read: bytes of all weight files, and how many of them were read so far
