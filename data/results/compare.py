@@ -85,13 +85,9 @@ def is_plain(config):
     return is_scratch and all(config[key] == value for key, value in PLAIN.items())
 
 
-def finished(records):
-    return [record for record in records if record.last_step() == record.config["max_iters"]]
-
-
 def counted(records):
     """The finished runs of an arm; all of its runs if none has finished."""
-    return finished(records) or records
+    return [record for record in records if record.is_finished()] or records
 
 
 # ---- a loss curve in one number: losses are Series by step -------------------------------------------------------
@@ -196,9 +192,9 @@ def holm(ps):
 
 
 def pairs_of(records, others):
-    """[(run of an arm, run of its baseline)] with the same seed: they saw the same data."""
-    of_seed = {other.seed: other for other in others}
-    pairs = [(mine, of_seed[mine.seed]) for mine in records if mine.seed in of_seed]
+    """[(run of an arm, run of its baseline)] with the same seed, of those that count: they saw the same data."""
+    of_seed = {other.seed: other for other in counted(others)}
+    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
     require(len(pairs) <= MAX_PAIRS, f"{records[0].arm} and {others[0].arm} share {len(pairs)} seeds; the exact test "
                                      f"takes {MAX_PAIRS} at the most")
     return pairs
@@ -232,7 +228,7 @@ def find_outcomes(arms, baseline_of, level):
     for name, baseline in baseline_of.items():
         records = counted(arms[name])
         # A baseline has no pairs with itself.
-        pairs = pairs_of(records, counted(arms[baseline])) if name != baseline else []
+        pairs = pairs_of(arms[name], arms[baseline]) if name != baseline else []
         row = dict(name=name, baseline=baseline) | compare_pairs(pairs)
         # At the end of each run [nats/token].
         row["losses"] = [record.last("val_loss") for record in records]
@@ -243,9 +239,7 @@ def find_outcomes(arms, baseline_of, level):
         # Medians over layers, at the end or over the run; then means over seeds.
         row["symmetry"] = np.mean([record.last("symmetry") for record in records])
         row["directionality"] = np.mean([record.last("directionality") for record in records])
-        changes = [record.table["update_symmetry"].median() for record in records]
-        row["update_symmetry"] = np.mean(changes)
-        row["n_unfinished"] = len(arms[name]) - len(finished(arms[name]))
+        row["update_symmetry"] = np.mean([record.table["update_symmetry"].median() for record in records])
         rows.append(row)
     outcomes = pandas.DataFrame(rows)
     return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))
