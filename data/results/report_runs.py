@@ -146,7 +146,8 @@ def comparison_notes(outcomes, arms):
     notes = []
     first = outcomes["name"].iloc[0]
     for outcome in outcomes.itertuples():
-        name, baseline, runs = outcome.name, outcome.baseline, arms[outcome.name]
+        name, baseline = outcome.name, outcome.baseline
+        runs = arms[name]
         if name == baseline and name != first:
             notes.append(f"{name} is not tested against {first}: they differ in "
                          f"{differing(runs[0].config, arms[first][0].config)}")
