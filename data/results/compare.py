@@ -27,7 +27,7 @@ from data.results.runs import require
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
         "mlm_probability", "checksum", "tokenizer"]
 # BERT's start is the default of all of these keys.
-PLAIN = {key: getattr(TrainConfig(), key) for key in ("init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint")}
+PLAIN = ["init_from", "init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint"]
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 
 
@@ -81,8 +81,7 @@ def find_baselines(arms, chosen=None):
 
 
 def is_plain(config):
-    is_scratch = config["init_from"] in ("scratch", "resume")
-    return is_scratch and all(config[key] == value for key, value in PLAIN.items())
+    return all(config[key] == getattr(TrainConfig(), key) for key in PLAIN)
 
 
 def counted(records):
