@@ -93,17 +93,12 @@ def plot_run(record, path):
 # ---- a comparison ------------------------------------------------------------------------------------------------
 
 
-def plot_runs(arms, outcomes, level, path):
-    """Figures 3 and S5: losses and scores over the steps. outcomes, level: of compare.find_outcomes"""
+def plot_runs(arms, level, path):
+    """Figures 3 and S5: losses and scores over the steps. level: the loss at which a line is drawn [nats/token]"""
     style = styles(arms)
-    has_one_task = outcomes["baseline"].nunique() == 1
     height = max(HEIGHT, 0.3 * len(arms))  # [inches]: every arm is named beside its losses, and in the legend
-    with figure(path, [1.2, 1, 1.2, 1.2] if has_one_task else [1, 1, 1], height=height) as axes:
-        loss, *ends, symmetry, directionality = axes[0]
-        titles = ["validation loss, of several tasks"]
-        if has_one_task:
-            titles = ["validation loss", "loss at the end; bar: mean"]
-            draw_ends(ends[0], outcomes, style)
+    with figure(path, [1.2, 1, 1.2, 1.2], height=height) as axes:
+        loss, ends, symmetry, directionality = axes[0]
         opacity = 0.1 if len(arms) <= MAX_BANDS else 0
         for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
             for name, records in arms.items():
@@ -112,16 +107,15 @@ def plot_runs(arms, outcomes, level, path):
             put_steps(axis)
         loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
         loss.set(ylabel="nats/token", ylim=limits_of_losses(arms, level))
+        draw_ends(ends, arms, style)
         put_zero(symmetry)
         put_zero(directionality)
         widths = {records[0].config["n_embd"] for records in arms.values()}
         if len(widths) == 1:  # the range is of one size
             put_null(directionality, "directionality", *widths, *widths)
-        put_titles(axes[0], [*titles, "symmetry of $W_{qk}$", "directionality"])
-        counts = sorted({len(records) for records in arms.values()})
-        seeds = " to ".join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))
-        put_legend(axes[0], "outside lower center", ncols=5, title=f"seeds: {seeds}. Lines: mean of seeds; bands: "
-                   "lowest to highest seed. Scores: median over layers")
+        put_titles(axes[0], ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
+        put_legend(axes[0], "outside lower center", ncols=5, title="lines and bars: mean of seeds; dots: seeds; bands: "
+                   "lowest to highest seed; scores: median over layers")
 
 
 def limits_of_losses(arms, level):
@@ -137,16 +131,16 @@ def limits_of_losses(arms, level):
     return low - 0.05 * margin, high + 0.1 * margin
 
 
-def draw_ends(axis, outcomes, style):
+def draw_ends(axis, arms, style):
     """A row for each arm: a dot for the last loss of each seed, and a bar for their mean."""
-    for i, outcome in enumerate(outcomes.itertuples()):
-        colour = style[outcome.name]["color"]
-        axis.plot(outcome.losses, [i] * len(outcome.losses), ".", color=colour, alpha=0.6)
-        axis.plot([np.mean(outcome.losses)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
+    for i, (name, records) in enumerate(arms.items()):
+        losses = [record.last("val_loss") for record in records]
+        colour = style[name]["color"]
+        axis.plot(losses, [i] * len(losses), ".", color=colour, alpha=0.6)
+        axis.plot([np.mean(losses)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
     axis.locator_params(axis="x", nbins=4)
-    names = [short(name) for name in outcomes["name"]]
     # The first at the top.
-    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    axis.set(yticks=range(len(arms)), yticklabels=[short(name) for name in arms], ylim=(len(arms) - 0.5, -0.5))
     axis.set(xlabel="nats/token")
 
 

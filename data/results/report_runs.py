@@ -51,7 +51,6 @@ def report_runs(args):
         records.write_comparison(args.csv, arms)
     if curves:
         show(curves_table(curves))
-    outcomes = None
     if arms:
         outcomes = compare.find_outcomes(arms, baseline_of, args.level)
         show(comparison_table(outcomes, args.level))
@@ -61,7 +60,7 @@ def report_runs(args):
     if trajectories:
         show(ends_table(trajectories | counted))
     if args.plot:
-        draw_runs(counted, outcomes, args.level, trajectories, Path(args.plot))
+        draw_runs(counted, args.level, trajectories, Path(args.plot))
 
 
 def choose(arms, names, baseline):
@@ -74,12 +73,12 @@ def choose(arms, names, baseline):
     return {name: arms[name] for name in baseline_of}, baseline_of
 
 
-def draw_runs(arms, outcomes, level, trajectories, path):
+def draw_runs(arms, level, trajectories, path):
     """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
     if trajectories:
         figures_runs.plot_trajectories(trajectories, arms, path)
     elif arms:
-        figures_runs.plot_runs(arms, outcomes, level, path)
+        figures_runs.plot_runs(arms, level, path)
     else:
         raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")
     figures_runs.plot_layers(trajectories | arms, path.with_stem(path.stem + "_layers"))
