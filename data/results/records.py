@@ -57,12 +57,8 @@ class Record(NamedTuple):
     def last(self, column):
         return self.curve(column).iloc[-1]
 
-    def last_step(self):
-        """How far the run has come: the step of its last evaluation."""
-        return self.curve("val_loss").index[-1]
-
     def is_finished(self):
-        return self.last_step() == self.config["max_iters"]
+        return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
 
     def layers(self, score):
         """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""

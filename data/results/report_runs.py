@@ -154,10 +154,10 @@ def comparison_notes(outcomes, arms):
             notes.append(f"{name}: one seed has a speed-up of up to {share(largest_gain(runs))} over another")
         if name != baseline and outcome.n_pairs < len(outcome.losses):
             notes.append(f"{name}: {outcome.n_pairs} of its seeds are seeds of {baseline}, and only these are compared")
-        unfinished = [run.last_step() for run in runs if not run.is_finished()]
-        if unfinished:
-            how = "counted as they are" if len(unfinished) == len(runs) else "left out"
-            notes.append(f"{name}: {len(unfinished)} of its runs have not finished ({how}), one is at {min(unfinished)}")
+        n_unfinished = sum(not run.is_finished() for run in runs)
+        if n_unfinished:
+            how = "counted as they are" if n_unfinished == len(runs) else "left out"
+            notes.append(f"{name}: {n_unfinished} of its runs have not finished ({how})")
     n_pairs = outcomes["n_pairs"].max()
     n_tests = (outcomes["n_pairs"] > 0).sum()
     smallest_p = n_tests * 2 / 2**n_pairs  # of sign flips, after Holm
