@@ -14,7 +14,7 @@ import pandas
 import pytest
 
 import analyze
-from config import ConfigError
+from config import ConfigError, TrainConfig
 from config.__main__ import arms
 from data import disk
 from data.results import compare, records, report, runs
@@ -302,6 +302,13 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     whole = records.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
+
+
+def test_a_run_is_not_gone_on_with_on_documents_that_are_split_in_another_way():
+    meta = dict(tokenizer="bytes", checksum="a", tokens=dict(train=90, val=10))
+    other = meta | dict(tokens=dict(train=80, val=20))
+    with pytest.raises(runs.RunError, match=r"tokens = \{'train': 90.* there, \{'train': 80.* here"):
+        runs.require_same_run("ckpt.pt", runs.describe(TrainConfig(), meta), runs.describe(TrainConfig(), other))
 
 
 # ---- figures -----------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def pool(paths):
 def require_same_arm(record, other):
     """The configurations of two runs of one arm differ in their seeds, and else in keys of FREE at most."""
     for key in record.config.keys() - FREE:
-        mine, theirs = record.config[key], other.config[key]
+        mine, theirs = record.config[key], other.config.get(key)
         require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
 

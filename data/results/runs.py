@@ -32,7 +32,7 @@ from safetensors.torch import save as safetensors
 from config import TrainConfig
 from data.disk import replacing, write_json, writing
 
-DATA = ["checksum", "tokenizer"]  # the keys of meta.json that identify a corpus
+DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus and its split
 # These keys say where and how a run runs, and not what it computes.
 HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
 # A resumed run may change these; and max_iters may grow.
@@ -128,11 +128,6 @@ def describe(cfg, meta):
     return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
 
 
-def keys_of(run):
-    """What `describe` says, in one dict. A key that is newer than the run has its default."""
-    return asdict(TrainConfig()) | run["config"] | {key: run["data"][key] for key in DATA}
-
-
 def find_checkpoint(folder, cfg, meta, resume, device):
     """
     The checkpoint (a dict) from which a run goes on, or None if it begins at step 0.
@@ -175,8 +170,8 @@ def began_from(folder):
 
 def require_same_run(path, theirs, ours):
     """RunError if a run cannot continue the other because of a key. theirs, ours: as `describe` returns them."""
-    theirs = keys_of(theirs)
-    for key, here in keys_of(ours).items():
+    theirs = asdict(TrainConfig()) | theirs["config"] | theirs["data"]  # a key that is newer has its default
+    for key, here in (ours["config"] | ours["data"]).items():
         there = theirs[key]
         same = there == here or (key == "max_iters" and there < here)
         require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
@@ -222,6 +217,8 @@ def read_config(folder):
     """The configuration of a run, and the checksum and tokenizer of its token files, from run.json."""
     path = folder / "run.json"
     try:
-        return keys_of(json.loads(path.read_text()))
+        run = json.loads(path.read_text())
+        # A key that is newer than the run has its default.
+        return asdict(TrainConfig()) | run["config"] | {key: run["data"][key] for key in ("checksum", "tokenizer")}
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
