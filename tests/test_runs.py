@@ -104,7 +104,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, **cha
     scores = []
     for i, step in enumerate(steps):
         for layer, head in itertools.product(range(n_layer), ["", *range(n_head)]):
-            symmetry = (i + layer) / 20 + 0.2 * (head or 0)
+            symmetry = (i + layer**2) / 20 + 0.2 * (head or 0)
             of_update = "nan" if i == 0 else 0.1 * layer
             scores.append(runs.RunScore(int(step), layer, head, symmetry, -i / 20, i / 50, of_update))
     pandas.DataFrame(log).to_csv(folder / "log.csv", index=False)
@@ -133,7 +133,9 @@ def run_arms(tmp_path, seeds=range(1, 7)):
 
 def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_seed(tmp_path, capsys):
     assert not run(*run_arms(tmp_path), "--level", "2.35")
-    random, fast, slow = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("with 6 pairs and 2 tests no p can come below 0.05")
+    random, fast, slow = [line.split() for line in lines[1:4]]
     assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50", "0.05"]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
     assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "-0.200", "[-0.200,", "-0.200]", "0.062", "20%",
@@ -166,10 +168,12 @@ def test_only_pairs_of_one_seed_are_compared_and_what_a_seed_gains_over_another_
 @pytest.mark.parametrize("n", [1, 5])
 def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, n):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:n], 2, STEPS[:n])
+    write_run(tmp_path / "other-1", init="skew"), write_run(tmp_path / "other-2", seed=2, init="skew")
     write_run(tmp_path / "part-1", FALL[:n], steps=STEPS[:n], init="symmetric")
-    assert not run(*(tmp_path / name for name in ("random-1", "random-2", "part-1")), "--plot", tmp_path / "p.png")
+    assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
     assert out.splitlines()[1].split()[:5] == ["random", "1", "of", "1", "600"]
+    assert "other: 1 of its seeds are seeds of random" in out  # of those that have finished
     assert "random: 1 of its runs have not finished (left out)" in out
     assert "part: 1 of its runs have not finished (counted as they are)" in out
     assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
@@ -320,7 +324,7 @@ def plotted(axis):
 
 
 def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path, drawn):
-    folders = [write_run(tmp_path / f"{name}-{seed}", FALL + far * seed, seed, init=name)
+    folders = [write_run(tmp_path / f"{name}-{seed}", FALL + far * seed, seed, n_layer=3, init=name)
                for name, far in (("random", 0.04), ("skew", 0.5)) for seed in (1, 2)]
     assert not run(*folders, "--plot", tmp_path / "p.png")
     loss, ends, symmetry, directionality = drawn[0].axes
@@ -330,9 +334,9 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path
     assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
     assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.04, 2.08])
     assert [text.get_text() for text in ends.get_yticklabels()] == ["random", "skew"]
-    np.testing.assert_allclose(plotted(symmetry)["random"], (np.arange(11) + 0.5) / 20)  # median of the two layers
+    np.testing.assert_allclose(plotted(symmetry)["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
     np.testing.assert_allclose(plotted(directionality)["skew"], -np.arange(11) / 20)
-    np.testing.assert_allclose(plotted(drawn[1].axes[0])["last layer"], (np.arange(11) + 1) / 20)
+    np.testing.assert_allclose(plotted(drawn[1].axes[0])["last layer"], (np.arange(11) + 4) / 20)
 
 
 def test_seeds_with_rows_at_other_steps_are_averaged_where_both_have_one(tmp_path, drawn):
