@@ -287,7 +287,7 @@ class Trainer:
                 tokens_per_s=f"{n * tokens_per_step / self.seconds:.0f}",
             )
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
-            runs.append(self.out / "log.csv", runs.LOG_COLUMNS, [row])
+            runs.append(self.out / "log.csv", [row])
         self.place.say(runs.describe_row(row))
         self.losses = []  # a new row begins
         self.seconds = 0.0
@@ -298,7 +298,7 @@ class Trainer:
         if self.place.rank == 0:
             now = stacked_qk(self.model)  # torch.stack copies, so the next updates do not change these
             rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
-            runs.append(self.out / "scores.csv", runs.SCORES_COLUMNS, rows)
+            runs.append(self.out / "scores.csv", rows)
             self.scored_qk = now
 
     def save(self):

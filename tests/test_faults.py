@@ -130,7 +130,7 @@ def test_processes_that_would_not_do_the_same_end_in_one_line(cfg, tmp_path, cha
 
 
 @pytest.mark.parametrize("name, n, file", [
-    ("torch.save", 2, "ckpt.pt"), (APPEND, 6, "log.csv"), (APPEND, 7, "scores.csv")])
+    ("torch.save", 2, "ckpt.pt"), (APPEND, 4, "log.csv"), (APPEND, 5, "scores.csv")])
 def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(finished, cfg, name, n, file):
     path = Path(cfg.out_dir, file)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)

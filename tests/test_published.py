@@ -215,7 +215,8 @@ def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file
 def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
     from tests.test_runs import write_run
 
-    folders = [write_run(tmp_path / "random-1"), write_run(tmp_path / "decoder-1", causal=True)]
+    folders = [write_run(tmp_path / f"random-{seed}", seed=seed) for seed in (1, 2)]
+    folders.append(write_run(tmp_path / "decoder-1", causal=True))
     theirs = tmp_path / "trajectories.csv"
     header, *lines = (HERE / "trajectories.csv").read_text().splitlines()
     few = [line for line in lines if line.startswith(("bert--encoder--jigsaw", "bert_small--decoder--jigsaw"))]

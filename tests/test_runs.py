@@ -1,6 +1,7 @@
 """data/results/compare.py and analyze.py --runs, on curves and numbers made by hand. pytest tests/test_runs.py"""
 
 import csv
+import itertools
 import math
 import os
 import re
@@ -13,10 +14,10 @@ import pandas
 import pytest
 
 import analyze
-from config import ConfigError
+from config import ConfigError, TrainConfig
 from config.__main__ import arms
 from data import disk
-from data.results import compare, figures_runs, records, report, runs
+from data.results import compare, records, report, runs
 
 PUBLISHED = Path(runs.__file__).parent / "csv" / "published"
 STEPS = np.arange(0, 1100, 100.0)
@@ -41,11 +42,7 @@ def curve(loss):
 def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
     assert compare.smooth(curve(FALL)).iloc[-1] == pytest.approx(2.1)
     assert compare.speed_up(curve(loss), curve(FALL)) == pytest.approx(expected)
-
-
-def test_of_a_level_never_reached_and_of_no_training_at_all_nothing_is_said():
-    assert compare.first_step(curve(FALL), 2.75) == 300 and compare.first_step(curve(FALL), 1.9) == math.inf
-    assert math.isnan(compare.speed_up(curve(FALL[:1]), curve(FALL[:1])))
+    assert math.isnan(compare.speed_up(curve(loss[:1]), curve(FALL[:1])))  # of no training nothing is said
 
 
 # ---- chance ------------------------------------------------------------------------------------------------------
@@ -98,19 +95,20 @@ def test_holm_is_that_of_a_worked_example():
 # ---- folders of runs ---------------------------------------------------------------------------------------------
 
 
-def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, without=(), **changes):
+def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, **changes):
     """A finished run with the given validation losses. Scores are known; symmetries of heads are 0.2 apart."""
-    config = dict(max_iters=1000, batch_size=8, block_size=16, eval_interval=100, eval_iters=2, mlm_probability=0.15,
-                  n_layer=n_layer, n_head=n_head, causal=False, init="random", qk_std=0.02, v_std=0.02,
-                  constraint="none", seed=seed, out_dir=str(folder)) | changes
-    config = {key: value for key, value in config.items() if key not in without}
-    folder.mkdir(parents=True)
+    config = dict(max_iters=1000, n_layer=n_layer, n_head=n_head, seed=seed, out_dir=str(folder)) | changes
     data = dict(checksum=changes.get("checksum", "a"), tokenizer=changes.get("tokenizer", "bytes"))
     disk.write_json(folder / "run.json", dict(config=config, data=data))
-    runs.append(folder / "log.csv", runs.LOG_COLUMNS, [[int(s), 0, "", x, "", ""] for s, x in zip(steps, loss)])
-    runs.append(folder / "scores.csv", runs.SCORES_COLUMNS, [
-        [int(s), layer, head, (i + layer) / 20 + 0.2 * (head or 0), -i / 20, i / 50, "nan" if i == 0 else 0.1 * layer]
-        for i, s in enumerate(steps) for layer in range(n_layer) for head in ("", *range(n_head))])
+    log = [runs.LogRow(int(step), 0, val_loss=x) for step, x in zip(steps, loss)]
+    scores = []
+    for i, step in enumerate(steps):
+        for layer, head in itertools.product(range(n_layer), ["", *range(n_head)]):
+            symmetry = (i + layer**2) / 20 + 0.2 * (head or 0)
+            of_update = "nan" if i == 0 else 0.1 * layer
+            scores.append(runs.RunScore(int(step), layer, head, symmetry, -i / 20, i / 50, of_update))
+    pandas.DataFrame(log).to_csv(folder / "log.csv", index=False)
+    pandas.DataFrame(scores).to_csv(folder / "scores.csv", index=False)
     return str(folder)
 
 
@@ -135,7 +133,9 @@ def run_arms(tmp_path, seeds=range(1, 7)):
 
 def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_seed(tmp_path, capsys):
     assert not run(*run_arms(tmp_path), "--level", "2.35")
-    random, fast, slow = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("with 6 pairs and 2 tests no p can come below 0.05")
+    random, fast, slow = [line.split() for line in lines[1:4]]
     assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50", "0.05"]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
     assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "-0.200", "[-0.200,", "-0.200]", "0.062", "20%",
@@ -158,35 +158,39 @@ def test_only_pairs_of_one_seed_are_compared_and_what_a_seed_gains_over_another_
     out = capsys.readouterr().out
     assert "+1.800" in out.splitlines()[2]  # of seed 2 alone
     # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
-    for note in ["random, one seed against another: speed-up not reached, from 10% to 10%, not reached by 1 of 2",
+    for note in ["random: one seed has a speed-up of up to 10% over another",
                  "other: 1 of its seeds are seeds of random, and only these are compared",
                  "with 1 pairs and 1 tests no p can come below 0.05"]:
         assert note in out
 
 
-def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
-    write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
-    write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
-    assert not run(*(tmp_path / name for name in ("random-1", "random-2", "part-1")), "--plot", tmp_path / "p.png")
+@pytest.mark.filterwarnings("error")  # of numpy, where there is one step, or none in common
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, n):
+    write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:n], 2, STEPS[:n])
+    write_run(tmp_path / "other-1", init="skew"), write_run(tmp_path / "other-2", seed=2, init="skew")
+    write_run(tmp_path / "part-1", FALL[:n], steps=STEPS[:n], init="symmetric")
+    assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
     assert out.splitlines()[1].split()[:5] == ["random", "1", "of", "1", "600"]
-    assert "random: 1 of its runs have not finished (left out), one is at 400" in out
-    assert "part: 1 of its runs have not finished (counted as they are), one is at 400" in out
+    assert "other: 1 of its seeds are seeds of random" in out  # of those that have finished
+    assert "random: 1 of its runs have not finished (left out)" in out
+    assert "part: 1 of its runs have not finished (counted as they are)" in out
     assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
     folders = run_arms(tmp_path / "runs", seeds=[1, 2])
-    for name in "#b $1^$, too", "NA":  # any text; this one is no formula
+    for name in "#b $1^$", "NA":  # any text; this one is no formula
         folders.append(write_run(tmp_path / "runs" / f"{name}-1", init="tilted"))
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     first, text = capsys.readouterr().out, path.read_text()
-    assert "\n#b $1^$, too " in first and "\nNA " in first
+    assert "\n#b $1^$ " in first and "\nNA " in first
     shutil.rmtree(tmp_path / "runs")
     lines = text.splitlines(keepends=True)
     n_head = 1 + max(i for i, line in enumerate(lines) if line.startswith(("# config", "arm,")))
-    newest_first = sorted(lines[n_head:], key=lambda line: -int(re.search(r",\d,(\d+),", line)[1]))  # by a spreadsheet
+    newest_first = sorted(lines[n_head:], key=lambda line: -int(line.split(",")[2]))  # as a spreadsheet may sort them
     path.write_text("".join(lines[:n_head] + newest_first))
     assert not run(path, "--csv", again, "--plot", tmp_path / "b.png")
     assert capsys.readouterr().out == first and again.read_text() == text
@@ -207,68 +211,53 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
         symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
-def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default_and_one_that_is_gone_is_left_out(tmp_path,
-                                                                                                        capsys):
-    old = write_run(tmp_path / "old-1", without=["qk_norm", "diagonal", "objective"], profile=False)
-    new = write_run(tmp_path / "new-1")
-    assert not run(old, new, "--csv", tmp_path / "c.csv")
+def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path, capsys):
+    assert not run(write_run(tmp_path / "old-1"), "--csv", tmp_path / "c.csv")  # its run.json has no diagonal
     text = (tmp_path / "c.csv").read_text()
-    assert '"diagonal": 0.0, ' in text and "profile" not in text
     (tmp_path / "c.csv").write_text(text.replace('"diagonal": 0.0, ', ""))
-    capsys.readouterr()
-    assert not run(tmp_path / "c.csv") and "old" in capsys.readouterr().out
-
-
-def in_text(path, pattern, replacement):
-    """A change of a file, here: the first match of a pattern is replaced."""
-    def change():
-        text, n_changed = re.subn(pattern, replacement, Path(path).read_text(), count=1, flags=re.M)
-        assert n_changed == 1
-        Path(path).write_text(text)
-
-    return change
-
-
-def new(path, content):
-    return lambda: Path(path).write_bytes(content)
-
-
-def deeper():
-    write_run(Path("deeper/a-2"), seed=2, n_layer=3)
+    first = capsys.readouterr().out
+    assert not run(tmp_path / "c.csv") and capsys.readouterr().out == first
 
 
 LOSSES = PUBLISHED / "loss_curves.csv"
+ALL = r"(?s)\A.*"  # of a file
 
 
-@pytest.mark.parametrize("change, argv, words", [  # of runs a-1 and b-1 and their comparison c.csv
+@pytest.mark.parametrize("change, argv, words", [  # of one file: the path, a pattern, what its first match becomes
     (None, "a-1 b-1 --baseline c", "no arm is called c: there are a, b"),
     (None, "a-1 b-1 --arms c", "no arm is called c: there are a, b"),
     (None, "a-1 b-1 --arms a --baseline b", "--baseline=b is none of --arms: add it there"),
     (None, "a-1 c.csv", "two runs called a have the seed 1"),
-    (deeper, "a-1 deeper/a-2", "two runs called a differ in n_layer: 3, 2"),
+    (None, "a-1 deeper/a-2", "two runs called a differ in n_layer: 3, 2"),
     (None, "a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     (None, "c.csv --arms a --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     (None, "a-1 --csv b-1/log.csv", "log.csv holds something else, which would be lost"),
     (None, f"{LOSSES} --csv x.csv", "nothing to write in x.csv"),
     (None, f"{LOSSES} --plot x.png", "nothing to draw in x.png"),
     (None, "nowhere", "No such file or directory: 'nowhere'"),
-    (lambda: Path("a-1/log.csv").unlink(), "a-1", "log.csv: No such file"),
-    (new("a-1/log.csv", b""), "a-1", "a-1 has no row in its CSV files yet"),
-    (new("a-1/scores.csv", b"step,layer\n"), "a-1", "is not a scores.csv"),
-    (in_text("a-1/scores.csv", "^100,0,,", "100,0,,x"), "a-1", "scores.csv is damaged"),
-    (new("a-1/run.json", b"{"), "a-1", "run.json cannot be read"),
-    (new("c.csv", b"# config {}\narm,seed,step\n"), "c.csv", "is damaged (no run is in it)"),
-    (in_text("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is damaged"),
-    (in_text("c.csv", "^a,1,100,", "a,1,100,x"), "c.csv", "c.csv is damaged"),
-    (in_text("c.csv", "^a,1,100,.*", "a"), "c.csv", "c.csv is damaged"),
-    (new("c.csv", bytes(range(128, 256))), "c.csv", "c.csv is no CSV file of --runs"),
+    (None, "deeper", "log.csv: No such file"),
+    (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
+    (("a-1/scores.csv", "step,layer", "step,row"), "a-1", "is not a scores.csv"),
+    (("a-1/scores.csv", "^100,0,,", "100,0,,x"), "a-1", "scores.csv is damaged"),
+    (("a-1/scores.csv", "^100,", "x,"), "a-1", "scores.csv is damaged"),
+    (("a-1/run.json", ALL, "{"), "a-1", "run.json cannot be read"),
+    (("c.csv", ALL, "# config {}\narm,seed,step\n"), "c.csv", "is damaged (no run is in it)"),
+    (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is damaged"),
+    (("c.csv", "^a,1,100,", "a,1,100,x"), "c.csv", "c.csv is damaged"),
+    (("c.csv", "^a,1,100,.*", "a"), "c.csv", "c.csv is damaged"),
+    (None, "no.text", "no.text is no CSV file of --runs"),
     (None, "a-1/log.csv", "no published run is called step); for a run of train.py, give its folder"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, change, argv, words):
     monkeypatch.chdir(tmp_path)
     assert not run(write_run(Path("a-1")), write_run(Path("b-1"), init="skew"), "--csv", "c.csv")
+    write_run(Path("deeper/a-2"), seed=2, n_layer=3)
+    Path("no.text").write_bytes(bytes(range(128, 256)))
     if change:
-        change()
+        path, pattern, replacement = change
+        text, n_changed = re.subn(pattern, replacement, Path(path).read_text(), count=1, flags=re.M)
+        assert n_changed == 1
+        Path(path).write_text(text)
     before = {path: path.read_bytes() for path in Path().glob("**/*.*")}
     assert words in (said := run(*argv.split())) and said.startswith("analyze.py: ") and "\n" not in said
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
@@ -297,26 +286,14 @@ def test_runs_that_began_from_other_weights_are_no_baseline_also_when_they_come_
     (dict(tokenizer="gpt2", checksum="c"), "checksum (c, a), tokenizer (gpt2, bytes)"),
     (dict(causal=True), "causal (True, False), objective (next, masked)"),
     (dict(causal=True, objective="masked"), "causal (True, False)")])
-def test_runs_of_other_length_or_tokenizer_are_drawn_and_not_tested_and_it_is_said_why(tmp_path, capsys, drawn, changes,
-                                                                                       words):
+def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path, capsys, changes, words):
     steps = STEPS[STEPS <= changes.get("max_iters", 1000)]
     folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[: len(steps)], steps=steps, **changes)]
-    assert not run(*folders, "--csv", tmp_path / "c.csv", "--plot", tmp_path / "p.png")
+    assert not run(*folders, "--csv", tmp_path / "c.csv")
     out = capsys.readouterr().out
     assert [line.count("baseline") for line in out.splitlines()[1:3]] == [1, 1]
     assert f"b is not tested against a: they differ in {words}" in out
-    assert {"a", "b"} <= {line.get_label() for line in drawn[0].axes[0].lines}
-    assert len(drawn[0].axes) == 3  # last losses of several tasks are not drawn side by side
     assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
-
-
-def test_where_no_loss_comes_near_the_level_nothing_is_said_of_it(tmp_path, capsys, drawn):
-    folders = [write_run(tmp_path / f"{name}-1", FALL + 4, init=name) for name in ("random", "skew")]
-    assert not run(*folders, "--plot", tmp_path / "p.png")
-    header, *lines = capsys.readouterr().out.splitlines()
-    assert "2.5" not in header and "not" not in "".join(lines[:2])
-    assert "no loss comes to 2.5 nats/token: --level sets another level" in lines
-    assert drawn[0].axes[0].get_ylim()[0] > 5  # losses from 6 to 7 fill their panel
 
 
 def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_left_out(tmp_path, monkeypatch):
@@ -331,22 +308,47 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
 
 
+def test_a_run_is_not_gone_on_with_on_documents_that_are_split_in_another_way():
+    meta = dict(tokenizer="bytes", checksum="a", tokens=dict(train=90, val=10))
+    other = meta | dict(tokens=dict(train=80, val=20))
+    with pytest.raises(runs.RunError, match=r"tokens = \{'train': 90.* there, \{'train': 80.* here"):
+        runs.require_same_run("ckpt.pt", runs.describe(TrainConfig(), meta), runs.describe(TrainConfig(), other))
+
+
 # ---- figures -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("n", [1, 5])
-def test_seeds_that_have_come_less_far_are_drawn(tmp_path, capsys, n):
-    folders = [write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:n], 2, STEPS[:n])]
+def plotted(axis):
+    """{label: the values of its line} of a panel."""
+    return {line.get_label(): line.get_ydata() for line in axis.lines}
+
+
+def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path, drawn):
+    folders = [write_run(tmp_path / f"{name}-{seed}", FALL + far * seed, seed, n_layer=3, init=name)
+               for name, far in (("random", 0.04), ("skew", 0.5)) for seed in (1, 2)]
     assert not run(*folders, "--plot", tmp_path / "p.png")
-    assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
-    assert "1 of its runs have not finished" in capsys.readouterr().out
+    loss, ends, symmetry, directionality = drawn[0].axes
+    np.testing.assert_allclose(plotted(loss)["random"], FALL + 0.06)
+    np.testing.assert_allclose(plotted(loss)["skew"], FALL + 0.75)
+    _, skew = [band.get_paths()[0].get_extents() for band in loss.collections]
+    assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
+    assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.04, 2.08])
+    assert [text.get_text() for text in ends.get_yticklabels()] == ["random", "skew"]
+    np.testing.assert_allclose(plotted(symmetry)["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
+    np.testing.assert_allclose(plotted(directionality)["skew"], -np.arange(11) / 20)
+    np.testing.assert_allclose(plotted(drawn[1].axes[0])["last layer"], (np.arange(11) + 4) / 20)
 
 
-def test_seeds_with_rows_at_other_steps_are_averaged_where_both_have_one():
-    curves = pandas.Series([0, 1, 9, 2, 3], [0, 10, 15, 20, 30]), pandas.Series([4, 5, 6, 7, 8], [0, 10, 20, 30, 40])
-    steps, values = figures_runs.together(curves)
-    assert steps.tolist() == [0, 10, 20, 30] and values.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+def test_seeds_with_rows_at_other_steps_are_averaged_where_both_have_one(tmp_path, drawn):
+    losses = curve(np.arange(11.0)), curve(np.arange(11.0))[::2] + 1
+    folders = [write_run(tmp_path / f"a-{seed}", loss, seed, loss.index) for seed, loss in enumerate(losses, 1)]
+    assert not run(*folders, "--plot", tmp_path / "p.png")
+    np.testing.assert_allclose(plotted(drawn[0].axes[0])["a"], [0.5, 2.5, 4.5, 6.5, 8.5, 10.5])
+
+
+def test_losses_fill_their_panel_however_far_from_the_level_they_are(tmp_path, drawn):
+    assert not run(write_run(tmp_path / "a-1", FALL + 4), "--plot", tmp_path / "p.png")
+    assert drawn[0].axes[0].get_ylim()[0] > 5
 
 
 def test_the_range_of_random_matrices_is_drawn_where_all_arms_have_one_size(tmp_path, drawn):
@@ -355,22 +357,6 @@ def test_the_range_of_random_matrices_is_drawn_where_all_arms_have_one_size(tmp_
                    for n, size, init in zip("ab", sizes, ("random", "skew"))]
         assert not run(*folders, "--plot", tmp_path / "p.png")
     assert [len(drawn[i].axes[-1].patches) for i in (0, 2)] == [1, 0]
-
-
-def test_figures_hold_the_series_of_the_csv_files_and_seeds_that_end_far_from_each_other(tmp_path, drawn):
-    folders = [write_run(tmp_path / f"{name}-{seed}", FALL + far * seed, seed, init=name)
-               for name, far in (("random", 0.04), ("skew", 0.5)) for seed in (1, 2)]
-    assert not run(*folders, "--plot", tmp_path / "p.png")
-    loss, ends, symmetry, directionality = drawn[0].axes
-    for name, mean in ("random", FALL + 0.06), ("skew", FALL + 0.75):
-        (line,) = [line for line in loss.lines if line.get_label() == name]
-        np.testing.assert_allclose(line.get_ydata(), mean)
-    assert [line.get_ydata()[-1] for line in loss.lines if line.get_linewidth() == 0.5] == pytest.approx([2.5, 3.0])
-    assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.04, 2.08])
-    assert [text.get_text() for text in ends.get_yticklabels()] == ["random", "skew"]
-    np.testing.assert_allclose(symmetry.lines[0].get_ydata(), (np.arange(11) + 0.5) / 20)  # median of the two layers
-    np.testing.assert_allclose(directionality.lines[1].get_ydata(), -np.arange(11) / 20)
-    np.testing.assert_allclose(drawn[1].axes[0].lines[1].get_ydata(), (np.arange(11) + 1) / 20)  # random, layer 1
 
 
 def test_a_table_that_nobody_reads_does_not_end_the_program(monkeypatch):

@@ -313,7 +313,7 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     run(cfg, init_from=model)
     resume(cfg, max_iters=14)
     assert runs.read_config(Path(cfg.out_dir))["init_from"] == model
-    assert not compare.is_plain(compare.PLAIN | dict(init_from=model))
+    assert not compare.is_plain(vars(TrainConfig()) | dict(init_from=model))
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()
     assert f"began from {model}: begin again with --init_from={model}" in refusal(cfg, init_from="resume")

@@ -6,7 +6,7 @@ What the comparisons say: a table and a figure, made from the runs in csv/.
 csv/claims.csv says what is compared with what, a row for each comparison:
 
     question, setting    where it stands in the table; without a question it counts in its family, and is not shown
-    arm, baseline        initialisations by the names that they have in the files
+    arm, baseline        by the names that they have in the files
     files                where their runs are: names in csv/
     family               comparisons that were planned together: their p are corrected for their number
     measure              of a run, at its end: val_loss [nats/token]; symmetry or directionality, median over layers
@@ -37,11 +37,10 @@ SIGNIFICANT = 0.05
 def find_claims():
     """
     The rows of claims.csv that are shown, and what came of them: a DataFrame with the columns of that file, and those
-    of find_claim.
+    of find_claim. p is corrected in its family, p_alone is not.
     """
     claims = pandas.read_csv(HERE / "csv" / "claims.csv", keep_default_na=False)
-    found = pandas.DataFrame([find_claim(row) for row in claims.itertuples()])
-    claims = claims.join(found)
+    claims = claims.join(pandas.DataFrame([find_claim(row) for row in claims.itertuples()]))
     claims["p_alone"] = claims["p"]
     # Those that are not shown were tried as well, and count.
     claims["p"] = claims.groupby("family")["p_alone"].transform(compare.holm)
@@ -51,9 +50,8 @@ def find_claims():
 def find_claim(row):
     """What came of a row of claims.csv: causal, and what compare.compare_pairs returns."""
     arms = read_arms(row.files)
-    ours, theirs = compare.finished(arms[row.arm]), compare.finished(arms[row.baseline])
-    found = compare.compare_pairs(compare.pairs_of(ours, theirs), row.measure)
-    return found | dict(causal=ours[0].config["causal"])
+    pairs = compare.pairs_of(arms[row.arm], arms[row.baseline])
+    return compare.compare_pairs(pairs, row.measure) | dict(causal=arms[row.arm][0].config["causal"])
 
 
 @functools.cache  # most files stand in many rows
@@ -99,25 +97,19 @@ def summary(claims):
     """How many differences of losses are significant, after each of three corrections."""
     losses = claims[claims["measure"] == "val_loss"]
     is_significant = losses["p"] < SIGNIFICANT
-    # In its family, but not among all.
-    lost = losses[is_significant & ~false_discoveries(losses["p_alone"])]
-    n_in_all = (compare.holm(losses["p_alone"]) < SIGNIFICANT).sum()
-    note = f" (not: {'; '.join(lost['setting'])})" if len(lost) else ""
-    n, n_found = len(losses), is_significant.sum()
-    return (f"Of {n} differences of losses {n_found} are significant. Over all {n} at once, {n_found - len(lost)} of "
-            f"these hold at a false-discovery rate of 5 %{note}, and {n_in_all} after Holm's correction.\n")
+    n_in_all = (is_significant & false_discoveries(losses["p_alone"])).sum()
+    n_strictly = (compare.holm(losses["p_alone"]) < SIGNIFICANT).sum()
+    n = len(losses)
+    return (f"Of {n} differences of losses {is_significant.sum()} are significant. Over all {n} at once, {n_in_all} of "
+            f"these hold at a false-discovery rate of 5 %, and {n_strictly} after Holm's correction.\n")
 
 
-def readme_text(claims):
-    """The table without the long list of other initialisations, which the picture has."""
-    return table(claims[~claims["question"].str.startswith("Other")]) + "\n" + summary(claims)
-
-
-def write_into_readme(text):
-    """Replace what stands between the two marks."""
+def readme(claims):
+    """The text of README.md with the table between its marks, without the rows that only the picture has."""
     before, rest = README.read_text().split(BEGIN)
     _, after = rest.split(END)
-    README.write_text(before + BEGIN + text + END + after)
+    shown = claims[~claims["question"].str.startswith("Other")]
+    return before + BEGIN + table(shown) + "\n" + summary(claims) + END + after
 
 
 # ---- the figure --------------------------------------------------------------------------------------------------
@@ -145,7 +137,7 @@ def draw(claims, path):
 def main():
     claims = find_claims()
     print(table(claims) + "\n" + summary(claims), end="")
-    write_into_readme(readme_text(claims))
+    README.write_text(readme(claims))
     draw(claims, HERE / "png" / "summary.png")
 
 

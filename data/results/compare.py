@@ -27,7 +27,7 @@ from data.results.runs import require
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
         "mlm_probability", "checksum", "tokenizer"]
 # BERT's start is the default of all of these keys.
-PLAIN = {key: getattr(TrainConfig(), key) for key in ("init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint")}
+PLAIN = ["init_from", "init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint"]
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 
 
@@ -50,7 +50,7 @@ def pool(paths):
 def require_same_arm(record, other):
     """The configurations of two runs of one arm differ in their seeds, and else in keys of FREE at most."""
     for key in record.config.keys() - FREE:
-        mine, theirs = record.config[key], other.config[key]
+        mine, theirs = record.config[key], other.config.get(key)
         require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
 
@@ -81,17 +81,12 @@ def find_baselines(arms, chosen=None):
 
 
 def is_plain(config):
-    is_scratch = config["init_from"] in ("scratch", "resume")
-    return is_scratch and all(config[key] == value for key, value in PLAIN.items())
-
-
-def finished(records):
-    return [record for record in records if record.last_step() == record.config["max_iters"]]
+    return all(config[key] == getattr(TrainConfig(), key) for key in PLAIN)
 
 
 def counted(records):
     """The finished runs of an arm; all of its runs if none has finished."""
-    return finished(records) or records
+    return [record for record in records if record.is_finished()] or records
 
 
 # ---- a loss curve in one number: losses are Series by step -------------------------------------------------------
@@ -196,9 +191,9 @@ def holm(ps):
 
 
 def pairs_of(records, others):
-    """[(run of an arm, run of its baseline)] with the same seed: they saw the same data."""
-    of_seed = {other.seed: other for other in others}
-    pairs = [(mine, of_seed[mine.seed]) for mine in records if mine.seed in of_seed]
+    """[(run of an arm, run of its baseline)] with the same seed, of those that count: they saw the same data."""
+    of_seed = {other.seed: other for other in counted(others)}
+    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
     require(len(pairs) <= MAX_PAIRS, f"{records[0].arm} and {others[0].arm} share {len(pairs)} seeds; the exact test "
                                      f"takes {MAX_PAIRS} at the most")
     return pairs
@@ -232,7 +227,7 @@ def find_outcomes(arms, baseline_of, level):
     for name, baseline in baseline_of.items():
         records = counted(arms[name])
         # A baseline has no pairs with itself.
-        pairs = pairs_of(records, counted(arms[baseline])) if name != baseline else []
+        pairs = pairs_of(arms[name], arms[baseline]) if name != baseline else []
         row = dict(name=name, baseline=baseline) | compare_pairs(pairs)
         # At the end of each run [nats/token].
         row["losses"] = [record.last("val_loss") for record in records]
@@ -243,9 +238,7 @@ def find_outcomes(arms, baseline_of, level):
         # Medians over layers, at the end or over the run; then means over seeds.
         row["symmetry"] = np.mean([record.last("symmetry") for record in records])
         row["directionality"] = np.mean([record.last("directionality") for record in records])
-        changes = [record.table["update_symmetry"].median() for record in records]
-        row["update_symmetry"] = np.mean(changes)
-        row["n_unfinished"] = len(arms[name]) - len(finished(arms[name]))
+        row["update_symmetry"] = np.mean([record.table["update_symmetry"].median() for record in records])
         rows.append(row)
     outcomes = pandas.DataFrame(rows)
     return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))

@@ -6,19 +6,17 @@ The first encoder is blue and the first decoder purple. Dark layers are at the b
 top.
 """
 
-import functools
 import itertools
 import textwrap
 
 import numpy as np
 import pandas
 
-from data.results.figures import (COLOURS, DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain,
-                                  plot_columns, put_legend, put_null, put_titles, put_zero, short)
+from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, plot_columns,
+                                  put_legend, put_null, put_titles, put_zero, short)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
-SPLIT = 0.1  # nats/token; if the final losses of two seeds differ by more, every seed is drawn
 MAX_BANDS = 6  # arms; with more, the bands of their seeds would cover each other
 # Of the authors' runs: how a name ends, and what a title says.
 CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
@@ -27,21 +25,16 @@ CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajam
 # ---- what they share ---------------------------------------------------------------------------------------------
 
 
-def together(curves):
-    """
-    The curves of several seeds, Series or DataFrames by step -> the steps that all of them have (S,), and their values
-    there (seeds, S, ...). A seed may be behind the others, or have been written at other intervals.
-    """
-    steps = functools.reduce(pandas.Index.intersection, [curve.index for curve in curves])
-    return steps, np.stack([curve.loc[steps] for curve in curves])
-
-
 def draw_seeds(axis, curves, opacity, **style):
-    """The mean over seeds, and unless opacity is 0 a band from the lowest seed to the highest."""
-    steps, values = together(curves)  # (S,), (seeds, S)
-    axis.plot(steps, values.mean(0), **style)
+    """
+    The mean over seeds, and unless opacity is 0 a band from the lowest seed to the highest. curves: a Series by step
+    for each seed, which may be behind the others, or have been written at other intervals.
+    """
+    table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
+    axis.plot(table.mean(axis="columns"), **style)
     if opacity:
-        axis.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=opacity, lw=0)
+        low, high = table.min(axis="columns"), table.max(axis="columns")  # (S,) each
+        axis.fill_between(table.index, low, high, color=style["color"], alpha=opacity, lw=0)
 
 
 def draw_layers(axis, records, score):
@@ -100,71 +93,54 @@ def plot_run(record, path):
 # ---- a comparison ------------------------------------------------------------------------------------------------
 
 
-def plot_runs(arms, outcomes, level, path):
-    """
-    Figures 3 and S5: losses and scores over the steps. outcomes: from compare.find_outcomes. level: the loss that is
-    marked, or None.
-    """
+def plot_runs(arms, level, path):
+    """Figures 3 and S5: losses and scores over the steps. level: the loss at which a line is drawn [nats/token]"""
     style = styles(arms)
-    has_one_task = outcomes["baseline"].nunique() == 1
     height = max(HEIGHT, 0.3 * len(arms))  # [inches]: every arm is named beside its losses, and in the legend
-    with figure(path, [1.2, 1, 1.2, 1.2] if has_one_task else [1, 1, 1], height=height) as axes:
-        loss, *ends, symmetry, directionality = axes[0]
-        draw_losses(loss, arms, style, level)
+    with figure(path, [1.2, 1, 1.2, 1.2], height=height) as axes:
+        loss, ends, symmetry, directionality = axes[0]
         opacity = 0.1 if len(arms) <= MAX_BANDS else 0
-        titles = ["validation loss, of several tasks"]
-        if has_one_task:
-            titles = ["validation loss", "loss at the end; bar: mean"]
-            draw_ends(ends[0], outcomes, style)
-        for axis, score in zip([symmetry, directionality], SCORES):
+        for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
             for name, records in arms.items():
-                medians = [record.curve(score) for record in records]  # over layers
-                draw_seeds(axis, medians, opacity, **style[name])
-            put_zero(axis)
+                curves = [record.curve(column) for record in records]  # of scores: medians over layers
+                draw_seeds(axis, curves, opacity, label=plain(name), **style[name])
             put_steps(axis)
+        loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
+        loss.set(ylabel="nats/token", ylim=limits_of_losses(arms, level))
+        draw_ends(ends, arms, style)
+        put_zero(symmetry)
+        put_zero(directionality)
         widths = {records[0].config["n_embd"] for records in arms.values()}
         if len(widths) == 1:  # the range is of one size
             put_null(directionality, "directionality", *widths, *widths)
-        put_titles(axes[0], [*titles, "symmetry of $W_{qk}$", "directionality"])
-        counts = sorted({len(records) for records in arms.values()})
-        seeds = " to ".join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))
-        put_legend(axes[0], "outside lower center", ncols=5, title=f"seeds: {seeds}. Scores: median over layers, "
-                   "mean of seeds; bands: lowest to highest seed")
+        put_titles(axes[0], ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
+        put_legend(axes[0], "outside lower center", ncols=5, title="lines and bars: mean of seeds; dots: seeds; bands: "
+                   "lowest to highest seed; scores: median over layers")
 
 
-def draw_losses(axis, arms, style, level):
-    """
-    The mean over seeds. If seeds end far from each other, each seed as well. The limits show all losses from the
-    plateau down; those of the first steps are far above, and are cut off.
-    """
-    lowest, highest = [], [] if level is None else [level]
-    for name, records in arms.items():
-        losses = [record.curve("val_loss") for record in records]
-        draw_seeds(axis, losses, 0, label=plain(name), **style[name])
-        last = [loss.iloc[-1] for loss in losses]
-        if max(last) - min(last) > SPLIT:
-            for loss in losses:
-                axis.plot(loss, color=style[name]["color"], lw=0.5, alpha=0.4)
-        lowest += [loss.min() for loss in losses]
-        highest += [loss.iloc[len(loss) // 8 :].max() for loss in losses]
+def limits_of_losses(arms, level):
+    """(low, high): all losses from the plateau down. Those of the first steps are far above, and are cut off."""
+    lowest, highest = [], [level]
+    for records in arms.values():
+        for record in records:
+            loss = record.curve("val_loss")
+            lowest.append(loss.min())
+            highest.append(loss.iloc[len(loss) // 8 :].max())
     low, high = min(lowest), max(highest)
     margin = high - low
-    put_steps(axis)
-    axis.set(ylabel="nats/token", ylim=(low - 0.05 * margin, high + 0.1 * margin))
-    if level is not None:
-        axis.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
+    return low - 0.05 * margin, high + 0.1 * margin
 
 
-def draw_ends(axis, outcomes, style):
+def draw_ends(axis, arms, style):
     """A row for each arm: a dot for the last loss of each seed, and a bar for their mean."""
-    for i, outcome in enumerate(outcomes.itertuples()):
-        colour = style[outcome.name]["color"]
-        axis.plot(outcome.losses, [i] * len(outcome.losses), ".", color=colour, alpha=0.6)
-        axis.plot([np.mean(outcome.losses)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
+    for i, (name, records) in enumerate(arms.items()):
+        losses = [record.last("val_loss") for record in records]
+        colour = style[name]["color"]
+        axis.plot(losses, [i] * len(losses), ".", color=colour, alpha=0.6)
+        axis.plot([np.mean(losses)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
     axis.locator_params(axis="x", nbins=4)
-    names = [short(name) for name in outcomes["name"]]
     # The first at the top.
-    axis.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    axis.set(yticks=range(len(arms)), yticklabels=[short(name) for name in arms], ylim=(len(arms) - 0.5, -0.5))
     axis.set(xlabel="nats/token")
 
 
@@ -188,30 +164,23 @@ def plot_trajectories(theirs, ours, path):
     """
     columns = []
     for n_layer, (corpus, title) in itertools.product([12, 4], CORPORA.items()):
-        shown = {name: records for name, records in theirs.items()
-                 if records[0].config["n_layer"] == n_layer and name.endswith(corpus)}
+        shown = {}
+        for name, records in theirs.items():
+            config = records[0].config
+            if config["n_layer"] == n_layer and name.endswith(corpus):
+                shown["their decoders" if config["causal"] else "their encoders"] = records
         if shown:
-            columns.append((f"{n_layer} layers, {title}", draw_theirs, shown))
+            columns.append((f"{n_layer} layers, {title}", draw_quartiles_of, shown))
     if ours:
-        columns.append(("ours", draw_ours, ours))
+        columns.append(("ours", draw_quartiles_of, ours))
     plot_columns(path, columns, loc="outside lower center", ncols=6,
                  title="lines: median over layers (ours: of means over seeds); bands: quartiles")
 
 
-def draw_theirs(axis, theirs, score):
-    for records in theirs.values():
-        causal = records[0].config["causal"]
-        label = "their decoders" if causal else "their encoders"
-        draw_quartiles_of(axis, records, score, color=COLOURS[causal], label=label)
-
-
-def draw_ours(axis, arms, score):
+def draw_quartiles_of(axis, arms, score):
+    """The median and the quartiles over layers of the mean over seeds, for each arm."""
     for name, style in styles(arms).items():
-        draw_quartiles_of(axis, arms[name], score, label=plain(name), **style)
-
-
-def draw_quartiles_of(axis, records, score, **style):
-    """The median and the quartiles over layers of the mean over seeds."""
-    steps, values = together([record.layers(score) for record in records])  # (S,), (seeds, S, L)
-    draw_quartiles(axis, steps, values.mean(0), **style)
+        layers = [record.layers(score) for record in arms[name]]  # (S, L) each
+        means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
+        draw_quartiles(axis, means.index, means, label=plain(name), **style)
     put_steps(axis)

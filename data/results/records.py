@@ -27,7 +27,7 @@ import pandas
 from config import TrainConfig
 from config.__main__ import parse_comparison
 from data.disk import replacing
-from data.results.runs import HOW, LOG_COLUMNS, SCORES, SCORES_COLUMNS, RunError, read, read_config, require
+from data.results.runs import HOW, SCORES, RunError, read, read_config, require
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 # Scores kept as medians over layers.
@@ -35,7 +35,6 @@ MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry
 # Values are rounded when they are read, so that a run and its rows in a CSV file give the same results.
 DIGITS = 4
 LOGGED_EVERY = 200  # updates; a row of the authors' losses is the mean over those since the row before
-SYMMETRIC = "--symmetric-init"  # how the name of a run of theirs ends that starts from W_k = W_q
 
 
 class Record(NamedTuple):
@@ -58,29 +57,24 @@ class Record(NamedTuple):
     def last(self, column):
         return self.curve(column).iloc[-1]
 
-    def last_step(self):
-        """How far the run has come: the step of its last evaluation."""
-        return self.curve("val_loss").index[-1]
+    def is_finished(self):
+        return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
 
     def layers(self, score):
         """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
         return self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
 
 
-def columns(n_layer):
-    """The columns of a table. Those of SCORES are kept of every layer as well."""
+def record_of_table(arm, config, table):
+    """A Record from a table with at least these columns. ValueError, KeyError: it is damaged."""
     losses = ["train_loss", "val_loss"]  # [nats/token]
     spread = "symmetry_std"  # over the heads of a layer, mean over layers
-    return [*losses, *MEDIANS, spread, *(f"{score}_{layer}" for layer in range(n_layer) for score in SCORES)]
-
-
-def record_of_table(arm, seed, config, table):
-    """A Record from its rows in the file of a comparison. ValueError, KeyError: they are damaged."""
-    table = table[columns(config["n_layer"])].astype(float).round(DIGITS)
+    layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
+    table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
     table = table.sort_index()  # a spreadsheet may have sorted its rows in another way
-    record = Record(arm, seed, config, table)
+    record = Record(arm, config["seed"], config, table)
     if record.curve("val_loss").empty or record.curve("symmetry").empty:
-        raise ValueError(f"no loss or no score of {arm}, seed {seed}")
+        raise ValueError(f"no loss or no score of {arm}, seed {record.seed}")
     return record
 
 
@@ -97,9 +91,13 @@ def by_layer(rows):
 def read_run(folder):
     """The Record of a run in a folder. RunError if there is no run."""
     folder = Path(folder)
-    log = read_numbers(folder / "log.csv", LOG_COLUMNS)
-    scores = read_numbers(folder / "scores.csv", SCORES_COLUMNS)
+    log, scores = read(folder / "log.csv"), read(folder / "scores.csv")
     config = read_config(folder)
+    try:
+        log = log.set_index("step").astype(float)
+        scores = scores.astype(float).astype(dict(step=int, layer=int))
+    except ValueError as e:
+        raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e})") from e
     n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
     # The last step may lack some, as the run may be writing them.
     scores = scores.groupby("step").filter(lambda rows: len(rows) == n_rows)
@@ -109,28 +107,23 @@ def read_run(folder):
     medians = of_layers.groupby("step")[MEDIANS].median()
     spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
     spread = spread.groupby("step").mean().rename("symmetry_std")
-    parts = [log.set_index("step"), medians, spread, by_layer(of_layers)]
-    table = pandas.concat(parts, axis="columns")
+    table = pandas.concat([log, medians, spread, by_layer(of_layers)], axis="columns")
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return record_of_table(arm, config["seed"], config, table)
-
-
-def read_numbers(path, header):
-    """A CSV file of a run as a DataFrame of numbers."""
-    try:
-        table = pandas.DataFrame(read(path, header), columns=header).replace("", "nan").astype(float)
-        return table.astype({name: int for name in header if name in ("step", "layer")})
-    except (TypeError, ValueError) as e:
-        raise RunError(f"{path} is damaged ({e})") from e
+    return record_of_table(arm, config, table)
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
 
 
 def write_comparison(path, arms):
-    """arms: {name: its records}"""
+    """arms: {name: its records}. RunError if the comparison that is at path already has another run than these."""
     records = itertools.chain.from_iterable(arms.values())
     tables = {(record.arm, record.seed): record.table for record in records}
+    if Path(path).exists():
+        for record in read_comparison(path):
+            is_ours = (record.arm, record.seed) in tables
+            require(is_ours, f"{path} holds a run of {record.arm} with the seed {record.seed}, which would be lost: "
+                             "give another --csv")
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
         f.write("\n".join(config_lines(arms)) + "\n")
@@ -161,14 +154,6 @@ def is_comparison(path):
         return f.read(len(first)) == first
 
 
-def require_no_others(path, arms):
-    """RunError if the comparison at path, which is to be written anew, also has another run than those of arms."""
-    ours = {(name, record.seed) for name, records in arms.items() for record in records}
-    for record in read_comparison(path):
-        require((record.arm, record.seed) in ours, f"{path} holds a run of {record.arm} with the seed {record.seed}, "
-                                                   "which would be lost: give another --csv")
-
-
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError if it is damaged."""
     try:
@@ -180,7 +165,7 @@ def read_comparison(path):
         for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
             # A key that is newer than the file has its default.
             config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
-            records.append(record_of_table(arm, seed, config, rows.set_index("step")))
+            records.append(record_of_table(arm, config, rows.set_index("step")))
         if not records:
             raise ValueError("no run is in it")
         return records
@@ -196,20 +181,17 @@ def read_published(path):
     try:
         table = pandas.read_csv(path)
         if list(table.columns) == ["run", "step", "layer", *SCORES]:
-            runs = table.groupby("run", sort=False)
-            return {}, {name: [trajectory(name, rows)] for name, rows in runs}
+            trajectories = {}
+            for name, rows in table.groupby("run", sort=False):
+                _, kind, _ = name.split("--")  # as in bert--encoder--jigsaw
+                config = dict(n_layer=rows["layer"].nunique(), causal=kind == "decoder")
+                trajectories[name] = [Record(name, 1, config, by_layer(rows))]
+            return {}, trajectories
         for name in table:
-            if "--" not in name:  # as in bert--encoder--jigsaw
+            if "--" not in name:
                 raise ValueError(f"a column {name}, and no published run is called {name}")
         table.index = LOGGED_EVERY * np.arange(1, len(table) + 1)
         return dict(table.items()), {}
     except ValueError as e:
         raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published ({str(e).strip()}); "
                        "for a run of train.py, give its folder") from e
-
-
-def trajectory(name, rows):
-    """The Record of a run such as bert_small--encoder--jigsaw; bert_small has 4 layers, bert 12."""
-    _, kind, _ = name.split("--")
-    config = dict(n_layer=rows["layer"].nunique(), causal=kind == "decoder")
-    return Record(name, 1, config, by_layer(rows))

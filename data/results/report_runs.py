@@ -46,29 +46,21 @@ def report_runs(args):
         else:
             ours.append(path)
     arms, baseline_of = choose(compare.pool(ours), args.arms, args.baseline)
-    if args.csv:  # before the work is done
+    if args.csv:
         require(arms, f"nothing to write in {args.csv}: it takes runs of train.py")
-        if Path(args.csv).exists():
-            records.require_no_others(args.csv, arms)
+        records.write_comparison(args.csv, arms)
     if curves:
         show(curves_table(curves))
-    outcomes, level = None, None
     if arms:
         outcomes = compare.find_outcomes(arms, baseline_of, args.level)
-        if any(np.isfinite(steps).any() for steps in outcomes["first_steps"]):
-            level = args.level  # on other text no loss may come near it
-        show(comparison_table(outcomes, level))
-        if level is None:
-            show(f"no loss comes to {args.level:g} nats/token: --level sets another level")
+        show(comparison_table(outcomes, args.level))
         for note in comparison_notes(outcomes, arms):
             show(note)
     counted = {name: compare.counted(runs) for name, runs in arms.items()}  # pictures show what the table counts
     if trajectories:
-        show(ends_table(trajectories, counted))
-    if args.csv:
-        records.write_comparison(args.csv, arms)
+        show(ends_table(trajectories | counted))
     if args.plot:
-        draw_runs(counted, outcomes, level, trajectories, Path(args.plot))
+        draw_runs(counted, args.level, trajectories, Path(args.plot))
 
 
 def choose(arms, names, baseline):
@@ -81,22 +73,21 @@ def choose(arms, names, baseline):
     return {name: arms[name] for name in baseline_of}, baseline_of
 
 
-def draw_runs(arms, outcomes, level, trajectories, path):
+def draw_runs(arms, level, trajectories, path):
     """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
     if trajectories:
         figures_runs.plot_trajectories(trajectories, arms, path)
     elif arms:
-        figures_runs.plot_runs(arms, outcomes, level, path)
+        figures_runs.plot_runs(arms, level, path)
     else:
         raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")
     figures_runs.plot_layers(trajectories | arms, path.with_stem(path.stem + "_layers"))
 
 
 # Below the table of a comparison: what its columns hold.
-OF_LEVEL = """\
-passed: seeds whose loss (mean of three evaluations) came to the level [nats/token]; step: the median of their first
-steps there, where a seed that did not pass is later than any"""
-OF_ARMS = """\
+LEGEND = """\
+passed: seeds whose loss (mean of three evaluations) came to --level [nats/token]; step: the median of their first steps
+there, where a seed that did not pass is later than any
 difference: loss at the end less the baseline's [nats/token], mean over seeds, and the interval of all differences that
 the seeds of this arm alone do not reject at p = 0.05
 p: exact sign flips of pairs of one seed (of steps: of their ranks), each column after Holm; significant below 0.05
@@ -106,31 +97,35 @@ change: symmetry of what was added to W_qk between two rows of scores, median ov
 
 
 def comparison_table(outcomes, level):
-    """A line for each of compare.find_outcomes. level: None if no run has passed it, and then nothing is said of it."""
+    """A line for each of compare.find_outcomes."""
     lines = []
     for outcome in outcomes.itertuples():
         is_baseline = outcome.name == outcome.baseline
-        line = dict(arm=outcome.name)
-        if level is not None:
-            # A seed that did not pass is later than any step, so the median may be inf.
-            step = np.median(outcome.first_steps)
-            n_passed = np.isfinite(outcome.first_steps).sum()
-            line[f"passed {level:g}"] = f"{n_passed} of {len(outcome.first_steps)}"
-            line["step"] = f"{step:.0f}" if np.isfinite(step) else "not passed"
-            line["p (step)"] = "" if is_baseline else p_text(outcome.p_step)
+        # A seed that did not pass is later than any step, so the median may be inf.
+        step = np.median(outcome.first_steps)
+        n_passed = np.isfinite(outcome.first_steps).sum()
         numbers = [outcome.difference, *outcome.interval]
         difference, low, high = [text(x, "+.3f") for x in numbers]
-        line["loss"] = f"{np.mean(outcome.losses):.3f}"
-        line["difference [95 %]"] = "baseline" if is_baseline else f"{difference} [{low}, {high}]"
-        line["p (loss)"] = "" if is_baseline else p_text(outcome.p)
-        line["speed-up"] = "" if is_baseline else share(outcome.speed_up)
-        line["symmetry"] = text(outcome.symmetry, ".2f")
-        line["directionality"] = text(outcome.directionality, ".2f")
-        line["change"] = text(outcome.update_symmetry, ".2f")
-        lines.append(line)
-    table = pandas.DataFrame(lines).set_index("arm").rename_axis(index=None, columns="arm")
-    legend = [OF_LEVEL, OF_ARMS] if level is not None else [OF_ARMS]
-    return "\n".join([table.to_string(), *legend])
+        lines.append({
+            "arm": outcome.name,
+            f"passed {level:g}": f"{n_passed} of {len(outcome.first_steps)}",
+            "step": f"{step:.0f}" if np.isfinite(step) else "not passed",
+            "p (step)": "" if is_baseline else p_text(outcome.p_step),
+            "loss": f"{np.mean(outcome.losses):.3f}",
+            "difference [95 %]": "baseline" if is_baseline else f"{difference} [{low}, {high}]",
+            "p (loss)": "" if is_baseline else p_text(outcome.p),
+            "speed-up": "" if is_baseline else share(outcome.speed_up),
+            "symmetry": text(outcome.symmetry, ".2f"),
+            "directionality": text(outcome.directionality, ".2f"),
+            "change": text(outcome.update_symmetry, ".2f"),
+        })
+    return f"{as_text(lines)}\n{LEGEND}"
+
+
+def as_text(lines):
+    """Dicts with the same keys -> a table with a line for each. The first column is at the left."""
+    first, *_ = lines[0]
+    return pandas.DataFrame(lines).set_index(first).rename_axis(index=None, columns=first).to_string()
 
 
 def text(x, form):
@@ -151,18 +146,18 @@ def comparison_notes(outcomes, arms):
     first = outcomes["name"].iloc[0]
     for outcome in outcomes.itertuples():
         name, baseline = outcome.name, outcome.baseline
-        runs_of_arm = arms[name]
+        runs = arms[name]
         if name == baseline and name != first:
             notes.append(f"{name} is not tested against {first}: they differ in "
-                         f"{differing(runs_of_arm[0].config, arms[first][0].config)}")
+                         f"{differing(runs[0].config, arms[first][0].config)}")
         if name == baseline and len(outcome.losses) > 1:
-            notes.append(chance_note(name, compare.counted(runs_of_arm)))
+            notes.append(f"{name}: one seed has a speed-up of up to {share(largest_gain(runs))} over another")
         if name != baseline and outcome.n_pairs < len(outcome.losses):
             notes.append(f"{name}: {outcome.n_pairs} of its seeds are seeds of {baseline}, and only these are compared")
-        if outcome.n_unfinished:
-            behind = min(run.last_step() for run in runs_of_arm)
-            how = "counted as they are" if outcome.n_unfinished == len(runs_of_arm) else "left out"
-            notes.append(f"{name}: {outcome.n_unfinished} of its runs have not finished ({how}), one is at {behind}")
+        n_unfinished = sum(not run.is_finished() for run in runs)
+        if n_unfinished:
+            how = "counted as they are" if n_unfinished == len(runs) else "left out"
+            notes.append(f"{name}: {n_unfinished} of its runs have not finished ({how})")
     n_pairs = outcomes["n_pairs"].max()
     n_tests = (outcomes["n_pairs"] > 0).sum()
     smallest_p = n_tests * 2 / 2**n_pairs  # of sign flips, after Holm
@@ -178,15 +173,10 @@ def differing(config, other):
     return ", ".join(f"{key} ({here}, {there})" for key, here, there in values if here != there)
 
 
-def chance_note(name, runs):
-    """How much faster one run of an arm is than another run of it: a speed-up within this range says nothing."""
-    losses = [run.curve("val_loss") for run in runs]
-    gains = np.array([compare.speed_up(mine, other) for mine, other in itertools.permutations(losses, 2)])
-    reached = gains[np.isfinite(gains)]
-    note = f"{name}, one seed against another: speed-up {share(np.median(gains))}"
-    if len(reached):
-        note += f", from {reached.min():.0%} to {reached.max():.0%}"
-    return f"{note}, not reached by {len(gains) - len(reached)} of {len(gains)}"
+def largest_gain(runs):
+    """How much faster one run of an arm can be than another one: a smaller speed-up of another arm says nothing."""
+    losses = [run.curve("val_loss") for run in compare.counted(runs)]
+    return max(compare.speed_up(mine, other) for mine, other in itertools.permutations(losses, 2))
 
 
 # ---- the authors' runs -----------------------------------------------------------------------------------------------
@@ -197,31 +187,29 @@ def curves_table(curves):
     Table 1 of the paper from its training losses. Speed-up is (T - t) / T: by the paper's rule t is the first step
     whose loss is below the plain run's last one, by ours the losses are smoothed first (compare.speed_up).
     """
-    lines = [f"{'published run':31} last loss  with symmetric start  speed-up: by the paper's rule  by ours"]
+    lines = []
     for name, loss in curves.items():
-        if name + records.SYMMETRIC not in curves:
+        symmetric = curves.get(f"{name}--symmetric-init")  # of the run that starts from W_k = W_q
+        if symmetric is None:
             continue
-        symmetric = curves[name + records.SYMMETRIC]
         T = loss.index[-1]
-        theirs = (T - compare.first_step(symmetric, loss.iloc[-1])) / T
-        ours = compare.speed_up(symmetric, loss)
-        lines.append(f"{name:31} {loss.iloc[-1]:9.3f} {symmetric.iloc[-1]:21.3f} {share(theirs, '.1%'):>30}  "
-                     f"{share(ours, '.1%')}")
-    return "\n".join(lines)
+        lines.append({
+            "published run": name,
+            "last loss": f"{loss.iloc[-1]:.3f}",
+            "with symmetric start": f"{symmetric.iloc[-1]:.3f}",
+            "speed-up: by the paper's rule": share((T - compare.first_step(symmetric, loss.iloc[-1])) / T, ".1%"),
+            "by ours": share(compare.speed_up(symmetric, loss), ".1%"),
+        })
+    return as_text(lines)
 
 
-def ends_table(trajectories, arms):
-    """Scores at the last step, medians over layers: of every published run, and of our arms as means over seeds."""
-    lines = [f"{'published run':31} symmetry  directionality"]
-    lines += [end_line(name, runs) for name, runs in trajectories.items()]
-    if arms:
-        lines.append("ours")
-    return "\n".join(lines + [end_line(name, runs) for name, runs in arms.items()])
-
-
-def end_line(name, runs):
-    means = []
-    for score in SCORES:
-        ends = [run.layers(score).iloc[-1] for run in runs]  # (L,) each
-        means.append(np.mean([end.median() for end in ends]))
-    return f"{name:31} {means[0]:8.2f}  {means[1]:14.2f}"
+def ends_table(arms):
+    """Scores at the last step: medians over layers, means over seeds. arms: the authors' runs, and ours."""
+    lines = []
+    for name, runs in arms.items():
+        line = {"run": name}
+        for score in SCORES:
+            medians = [run.layers(score).iloc[-1].median() for run in runs]
+            line[score] = f"{np.mean(medians):.2f}"
+        lines.append(line)
+    return as_text(lines)

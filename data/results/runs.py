@@ -16,8 +16,8 @@ When it resumes, `begin` drops these rows, and the run writes them again: no row
 """
 
 import csv
+import io
 import json
-import math
 import os
 import pickle
 import shutil
@@ -25,13 +25,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas
 import torch
 from safetensors.torch import save as safetensors
 
 from config import TrainConfig
 from data.disk import replacing, write_json, writing
 
-DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus
+DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus and its split
 # These keys say where and how a run runs, and not what it computes.
 HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
 # A resumed run may change these; and max_iters may grow.
@@ -62,9 +63,7 @@ class RunScore(NamedTuple):
 
 
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
-LOG_COLUMNS = list(LogRow._fields)
-SCORES_COLUMNS = list(RunScore._fields)
-ROW_FILES = (("log.csv", LOG_COLUMNS), ("scores.csv", SCORES_COLUMNS))  # the files that grow by rows
+ROWS = {"log.csv": LogRow, "scores.csv": RunScore}  # the files that grow by rows
 
 
 class RunError(Exception):
@@ -87,27 +86,27 @@ def save_hf(folder, config, state):
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def append(path, header, rows):
-    new = not Path(path).exists()
+def append(path, rows):
     with writing(path), open(path, "a", newline="") as f:
-        csv.writer(f).writerows([header, *rows] if new else rows)
+        csv.writer(f, lineterminator="\n").writerows(rows)
         f.flush()
         os.fsync(f.fileno())  # before the checkpoint of these rows
 
 
-def read(path, header, last=math.inf):
-    """The rows of a CSV file up to the step `last`, as dicts of texts, without a last row that is incomplete."""
+def read(path):
+    """The rows of log.csv or scores.csv: a DataFrame of texts, but for step, without a last row that is incomplete."""
+    path = Path(path)
+    columns = ROWS[path.name]._fields
+    header = ",".join(columns)
     try:
-        text = Path(path).read_text(errors="replace")
+        text = path.read_text(errors="replace")
     except OSError as e:
         raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    if not lines:
-        return []
-    require(lines[0] == ",".join(header), f"{path} is not a {Path(path).name} of train.py: it does not begin with "
-                                          f"{','.join(header)}")
+    require(text.startswith(f"{header}\n"), f"{path} is not a {path.name} of train.py: it does not begin with {header}")
+    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
+    types = dict.fromkeys(columns, str) | dict(step=int)  # texts, because a run that resumes writes the rows again
     try:
-        return [row for row in csv.DictReader(lines) if int(row["step"]) <= last]
+        return pandas.read_csv(whole_rows, dtype=types, index_col=False, na_values=[""], keep_default_na=False)
     except ValueError as e:
         raise RunError(f"{path} is damaged ({e})") from e
 
@@ -158,8 +157,8 @@ def require_nothing_to_lose(folder, cfg):
     start = began_from(folder)
     require(cfg.init_from != "resume" or start == "scratch",
             f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
-    for name, header in ROW_FILES:
-        has_rows = (folder / name).exists() and any(int(row["step"]) > 0 for row in read(folder / name, header))
+    for name in ROWS:
+        has_rows = (folder / name).exists() and read(folder / name)["step"].max() > 0
         require(not has_rows, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: set --out_dir, or "
                               "move the folder away")
 
@@ -170,15 +169,12 @@ def began_from(folder):
 
 
 def require_same_run(path, theirs, ours):
-    """RunError if a run cannot continue the other because of a key. theirs, ours: with the dicts of `describe`."""
-    defaults = asdict(TrainConfig())  # for keys that are newer than the run
-    for key, here in ours["config"].items():
-        there = theirs["config"].get(key, defaults[key])
+    """RunError if a run cannot continue the other because of a key. theirs, ours: as `describe` returns them."""
+    theirs = asdict(TrainConfig()) | theirs["config"] | theirs["data"]  # a key that is newer has its default
+    for key, here in (ours["config"] | ours["data"]).items():
+        there = theirs[key]
         same = there == here or (key == "max_iters" and there < here)
         require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
-    for key, here in ours["data"].items():
-        there = theirs["data"][key]
-        require(there == here, f"{path} is of another run: {key} of data_dir = {there!r} there, {here!r} here")
 
 
 def begin(folder, cfg, meta, step):
@@ -187,10 +183,10 @@ def begin(folder, cfg, meta, step):
     if cfg.init_from == "resume":
         cfg = replace(cfg, init_from=began_from(folder))  # it stays known where the weights came from
     write_json(folder / "run.json", describe(cfg, meta))
-    for name, header in ROW_FILES:
-        rows = read(folder / name, header, step) if step > 0 else []  # at step 0 a run writes its first rows again
+    for name, row in ROWS.items():
+        rows = read(folder / name) if step > 0 else pandas.DataFrame(columns=row._fields)
         with replacing(folder / name) as temporary:
-            append(temporary, header, [row.values() for row in rows])
+            rows[rows["step"] <= step].to_csv(temporary, index=False)
 
 
 def save_checkpoint(folder, cfg, meta, state):
@@ -205,9 +201,9 @@ def save_checkpoint(folder, cfg, meta, state):
 def keep_checkpoint(path, step, n):
     """Copy it to ckpt-STEP.pt, and to ckpt-best.pt if it is the best so far. Keep the last n of ckpt-STEP.pt."""
     folder = path.parent
-    losses = {int(row["step"]): float(row["val_loss"]) for row in read(folder / "log.csv", LOG_COLUMNS)}
+    losses = read(folder / "log.csv").set_index("step")["val_loss"].astype(float)
     names = [f"ckpt-{step:08d}.pt"]
-    if step in losses and losses[step] == min(losses.values()):
+    if losses.idxmin() == step:
         names.append("ckpt-best.pt")
     for name in names:
         with replacing(folder / name) as temporary:
@@ -222,8 +218,7 @@ def read_config(folder):
     path = folder / "run.json"
     try:
         run = json.loads(path.read_text())
-        defaults = asdict(TrainConfig())  # for keys that are newer than the run; others have gone since then
-        known = {key: value for key, value in run["config"].items() if key in defaults}
-        return defaults | known | {key: run["data"][key] for key in ("checksum", "tokenizer")}
+        # A key that is newer than the run has its default.
+        return asdict(TrainConfig()) | run["config"] | {key: run["data"][key] for key in ("checksum", "tokenizer")}
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
