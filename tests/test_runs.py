@@ -16,8 +16,9 @@ import pytest
 import analyze
 from config import ConfigError, TrainConfig
 from config.__main__ import arms
+from config._place import say
 from data import disk
-from data.results import compare, records, report, runs
+from data.results import compare, records, runs
 
 PUBLISHED = Path(runs.__file__).parent / "csv" / "published"
 STEPS = np.arange(0, 1100, 100.0)
@@ -364,5 +365,5 @@ def test_a_table_that_nobody_reads_does_not_end_the_program(monkeypatch):
     os.close(read)  # as `| head` does once it has seen enough
     with open(write, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
-        report.show("a table")
-        report.show("and one more")  # a picture could come after it
+        say("a table")
+        say("and one more")  # a picture could come after it
