@@ -80,11 +80,11 @@ def read_scores(path):
         return score_table([])
     numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
     try:
-        table = pd.read_csv(path, dtype=COLUMNS, na_values=numbers, keep_default_na=False,
-                            float_precision="round_trip")  # to the last digit
+        # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
+        table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-        return table
+        return table.astype(COLUMNS)
     except ValueError as e:
         raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
                        "or give another --csv") from e
