@@ -2,7 +2,6 @@
 
 import csv
 import glob
-import itertools
 import os
 import shutil
 from pathlib import Path
@@ -112,20 +111,6 @@ def test_two_trainings_that_one_glob_matches_are_two(run, tmp_path, asked):
     found = suites.find_targets(*(part.format(tmp_path) for part in asked))
     assert {training[0].model: len(training) for training in found} == {
         f"{run}/checkpoint-*": 3, f"{tmp_path}/other/checkpoint-*": 1}
-
-
-def test_one_that_fails_is_named_and_skipped_and_the_next_run_reads_that_one_alone(run, analysed):
-    weights = run / "checkpoint-10" / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:50])
-    found = analysed(*CHECKPOINTS)
-    assert found.status == 1 and "analyze.py: ./run checkpoint-10: " in found.err
-    assert set(found.table.revision) == {"checkpoint-2", "checkpoint-300"}
-    weights.write_bytes(whole)
-    found = analysed(*CHECKPOINTS)
-    assert found.status == 0 and "2 of 3 are in s.csv, and are not scored again" in found.err
-    assert "checkpoint-10: read" in found.err and "checkpoint-2: read" not in found.err
-    assert len(found.table) == 9 and not found.table.duplicated(["revision", "layer"]).any()
 
 
 def test_a_link_that_leads_to_another_run_now_is_scored_anew(run, analysed):
@@ -239,7 +224,7 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
 
 
 def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(suite, monkeypatch, analysed):
-    """Both of a training, by files that keep their time, as with cp -p; Ctrl-C comes when one was scored again."""
+    """By a file that keeps its time, as with cp -p; Ctrl-C comes when one of two was scored again."""
     assert analysed("--suite=suite.csv").status == 0
     new = Path(bert("other", 0.4, 2), "model.safetensors")
     os.utime(new, (1e9, 1e9))
@@ -255,10 +240,9 @@ def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_
     with monkeypatch.context() as patched:
         patched.setattr(analyze, "score_model", stopped)
         found = analysed("--suite=suite.csv")
-    assert found.status == 130 and "t step1: read " in found.err
-    assert found.err.splitlines()[-1] == "analyze.py: stopped" and "Traceback" not in found.err
+    assert found.status == 130 and found.err.splitlines()[-1] == "analyze.py: stopped"
     found = analysed("--suite=suite.csv")
-    assert found.status == 0 and "t step9: read " in found.err and found.err.count(": read ") == 1
+    assert found.status == 0 and found.err.count(": read ") == 1  # of step9
     for step in "step1", "step9":
         of_step = found.table.symmetry[found.table.revision == step]
         assert list(of_step) == pytest.approx(symmetry_of("other"), abs=1e-5)
@@ -274,21 +258,6 @@ def test_a_member_whose_stack_is_not_certain_is_named(run, analysed):
         assert found.status == 0 and "half: has no stack 'decoder' but '', and is left out" in found.err
         assert "t5: has no stack '' but 'encoder', 'decoder', and is left out" in found.err
         assert "whole" in found.out and "half" not in found.out and "t5" not in found.out
-
-
-def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run, analysed):  # noqa: F811
-    """The steps of a training, its last step, and an earlier version of that, all named m."""
-    revisions = {"step2": "checkpoint-2", "": "checkpoint-300", "v1": "checkpoint-10"}
-    for revision, folder in revisions.items():
-        hub.add("org/m", files_of(run / folder), branch=revision or "main")
-    common = dict(suite="toy", name="m", hub_id="org/m", size="S", causal=0)
-    write_suite(common | dict(kind=kind, revision=revision)
-                for kind, revision in [("training", "step*"), ("pair", ""), ("pair", "v1")])
-    found = analysed("--suite=suite.csv")
-    lines = [line.split() for line in found.out.splitlines() if line.startswith("m ")]
-    medians = [np.median(symmetry_of(run / revisions[revision])) for revision in ("", "v1")]
-    assert [words[2:4] for words in lines] == [["3", f"{median:.2f}"] for median in medians]  # layers, median
-    assert list(found.table.revision[::3]) == list(revisions)
 
 
 def test_the_picture_of_a_suite(suite, analysed, drawn):
