@@ -5,8 +5,8 @@ purple a decoder.
 
 import numpy as np
 
-from data.results.figures import (COLOURS, KINDS, OTHERS, draw_bar, figure, plot_columns, put_legend, put_null,
-                                  put_titles, put_zero, short)
+from data.results.figures import (COLOURS, KINDS, draw_bar, figure, plot_columns, put_legend, put_null, put_titles,
+                                  put_zero, short)
 from data.results.figures_runs import draw_layers, draw_quartiles_of
 from data.results.runs import SCORES, require
 from data.results.tables import GRID, depth, difference, find_pairs, quartiles
@@ -120,13 +120,13 @@ def draw_switched(axis, shown, score):
 def draw_dose(axis, dose, score):
     """A line for each size: medians and quartiles over layers against the dose. dose: an item of find_doses"""
     counted, sizes = dose
-    for (size, members), colour in zip(sizes.items(), OTHERS):
+    for size, members in sizes.items():
         medians = {}  # dose -> median
         for member, layers in members.items():
             found = quartiles(layers[score])
             medians[member.dose] = found[1]
             draw_bar(axis, member.dose, found, marker="o", ms=4, lw=1, color=COLOURS[member.causal])
-        axis.plot(*zip(*sorted(medians.items())), color=colour, label=f"dose, size {size}", zorder=1)
+        axis.plot(*zip(*sorted(medians.items())), label=f"dose, size {size}", zorder=1)
     axis.set_xlabel(counted)
 
 

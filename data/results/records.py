@@ -118,9 +118,8 @@ def write_comparison(path, arms):
     tables = {(record.arm, record.seed): record.table for record in records}
     if Path(path).exists():
         for record in read_comparison(path):
-            is_ours = (record.arm, record.seed) in tables
-            require(is_ours, f"{path} holds a run of {record.arm} with the seed {record.seed}, which would be lost: "
-                             "give another --csv")
+            require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
+                    f"{record.seed}, which would be lost: give another --csv")
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
         f.write("\n".join(config_lines(arms)) + "\n")

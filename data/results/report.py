@@ -122,8 +122,6 @@ def report_paper(ours, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
     if ours:
         say(tables.model_table(ours))
-    printed_rows = tables.read_printed_tables()
-    say(tables.printed_table(printed_rows))
-    say(tables.tally(printed_rows))
+    say(tables.printed_tables())
     if plot:
         figures_suites.plot_pretrained(known_models(), ours, plot)

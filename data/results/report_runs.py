@@ -9,7 +9,7 @@ import numpy as np
 
 from config._place import say
 from data.results import compare, figures_runs, records
-from data.results.runs import SCORES, RunError, require
+from data.results.runs import SCORES, require
 from data.results.tables import align
 
 # ---- one run -----------------------------------------------------------------------------------------------------
@@ -73,12 +73,11 @@ def choose(arms, names, baseline):
 
 def draw_runs(arms, level, trajectories, path):
     """Draw the comparison, and a second picture, NAME_layers, of every layer; with the authors' runs if given."""
+    require(arms or trajectories, f"nothing to draw in {path}: it takes runs, or csv/published/trajectories.csv")
     if trajectories:
         figures_runs.plot_trajectories(trajectories, arms, path)
-    elif arms:
-        figures_runs.plot_runs(arms, level, path)
     else:
-        raise RunError(f"nothing to draw in {path}: it takes runs, or data/results/csv/published/trajectories.csv")
+        figures_runs.plot_runs(arms, level, path)
     figures_runs.plot_layers(trajectories | arms, path.with_stem(path.stem + "_layers"))
 
 

@@ -315,26 +315,20 @@ def suite_table(scored, trainings):
 #     layers, of_layers    how many were scored, and how many the stack has
 
 
-def read_printed_tables():
-    """Tables S2 and S3, row by row, down the left half and then down the right half."""
+def printed_tables():
+    """
+    Tables S2 and S3, row by row, down the left half and then down the right half, with a remark on what each row really
+    is; and how many are of which matrix.
+    """
     with open(PRINTED_TABLES, newline="") as f:
-        return list(csv.DictReader(f))
-
-
-def printed_table(rows):
-    """Tables S2 and S3 as printed, with a remark on what each row really is."""
+        rows = list(csv.DictReader(f))
     lines = [["row", "printed as", "symmetry", "directionality", "what it is"]]
     for row in rows:
         scores = [f"{row[score] or '-':>5}" for score in SCORES]  # Table S3 lacks two rows
         remarks = [row["matrix"] if row["matrix"] != "wqk" else "", row["remark"]]
         remarks.append(f"row {row['repeats']} again" if row["repeats"] else "")
         lines.append([row["row"], row["printed_as"], *scores, "; ".join(filter(None, remarks))])
-    return align(lines)
-
-
-def tally(rows):
-    """How many printed rows are of which matrix."""
     counts = Counter(row["matrix"] for row in rows)
     of_wqk = counts.pop("wqk")
     others = ", ".join(f"{count} {matrix}" for matrix, count in counts.most_common())
-    return f"of {len(rows)} rows {of_wqk} are of W_qk, and {counts.total()} are not: {others}"
+    return f"{align(lines)}\nof {len(rows)} rows {of_wqk} are of W_qk, and {counts.total()} are not: {others}"
