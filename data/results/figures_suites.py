@@ -80,7 +80,7 @@ def plot_suite(scored, trainings, path):
     columns += [("dose", draw_dose, dose) for dose in find_doses(scored).items()]
     if trainings:
         columns.append(("over training", draw_medians, trainings))
-    require(columns, f"{path}: there is nothing to draw: no pair, switched model, dose or training was scored")
+    require(columns, f"{path}: no pair, switched model, dose or training was scored")
     plot_columns(path, columns)
 
 

@@ -113,7 +113,7 @@ def read_run(folder):
 
 
 def write_comparison(path, arms):
-    """arms: {name: its records}. RunError if the file at path is no comparison, or has another run than these."""
+    """arms: {name: its records}. RunError if the file at path would lose something."""
     records = itertools.chain.from_iterable(arms.values())
     tables = {(record.arm, record.seed): record.table for record in records}
     if Path(path).exists():
@@ -145,7 +145,7 @@ def config_lines(arms):
 
 
 def read_comparison(path):
-    """The records in a CSV file that write_comparison wrote. RunError if it is damaged, or another file."""
+    """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
     try:
         configs, lines = parse_comparison(path)
         types = dict(arm=str, seed=int, step=int)

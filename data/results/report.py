@@ -64,7 +64,7 @@ def parse(argv, description, gamma):
 
 def picture(path):
     if not path.endswith(figures.FORMATS):  # or it would be known only after the work
-        raise argparse.ArgumentTypeError(f"{path}: the name of a picture ends in {', '.join(figures.FORMATS)}")
+        raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(figures.FORMATS)}")
     return path
 
 
@@ -72,7 +72,7 @@ def picture(path):
 
 
 def tell(line):
-    """Print a line on stderr, above any progress bar. An error may hold names of a file, with control characters."""
+    """Print a line on stderr, above any progress bar. Names in it may hold control characters."""
     tqdm.write(printable(line), file=sys.stderr)
 
 

@@ -85,10 +85,10 @@ def draw_runs(arms, level, trajectories, path):
 LEGEND = """\
 passed: seeds whose loss (mean of three evaluations) came to --level [nats/token]; step: the median of their first steps
 there, where a seed that did not pass is later than any
-pairs: seeds that the baseline has as well; difference: loss at the end less the baseline's [nats/token], mean over
-pairs, and the interval of all differences that the pairs of this arm alone do not reject at p = 0.05
-p: exact sign flips of pairs of one seed (of steps: of their ranks), each column after Holm; significant below 0.05
-speed-up: share of the steps not needed to come to the baseline's last loss, median over seeds
+difference: loss at the end less the baseline's [nats/token], mean over pairs of one seed, and the interval of all that
+the pairs of this arm alone do not reject at p = 0.05
+p: exact sign flips of pairs (of steps: of their ranks), each column after Holm
+speed-up: share of the steps not needed to come to the baseline's last loss, median over pairs
 symmetry, directionality: at the end, median over layers"""
 
 
@@ -175,8 +175,8 @@ def curves_table(curves):
             T = loss.index[-1]
             by_their_rule = (T - compare.first_step(symmetric, loss.iloc[-1])) / T
             by_ours = compare.speed_up(symmetric, loss)
-            lines.append([name, f"{loss.iloc[-1]:.3f}", f"{symmetric.iloc[-1]:.3f}", share(by_their_rule, ".1%"),
-                          share(by_ours, ".1%")])
+            losses = [f"{loss.iloc[-1]:.3f}", f"{symmetric.iloc[-1]:.3f}"]
+            lines.append([name, *losses, share(by_their_rule, ".1%"), share(by_ours, ".1%")])
     return align(lines)
 
 
@@ -184,6 +184,9 @@ def ends_table(arms):
     """Scores at the last step: medians over layers, means over seeds. arms: the authors' runs, and ours."""
     lines = [["run", *SCORES]]
     for name, runs in arms.items():
-        medians = [[run.layers(score).iloc[-1].median() for run in runs] for score in SCORES]  # (scores, seeds)
-        lines.append([name, *(f"{np.mean(of_score):.2f}" for of_score in medians)])
+        cells = [name]
+        for score in SCORES:
+            medians = [run.layers(score).iloc[-1].median() for run in runs]
+            cells.append(f"{np.mean(medians):.2f}")
+        lines.append(cells)
     return align(lines)

@@ -112,7 +112,7 @@ def read(path):
 
 
 def describe_row(row):
-    """A LogRow as a line of output: the cells that are not empty, with the names of their columns."""
+    """A LogRow as a line of output, without the cells that are empty."""
     return ", ".join(f"{name} {cell}" for name, cell in row._asdict().items() if cell != "")
 
 

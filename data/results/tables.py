@@ -316,10 +316,7 @@ def suite_table(scored, trainings):
 
 
 def printed_tables():
-    """
-    Tables S2 and S3, row by row, down the left half and then down the right half, with a remark on what each row really
-    is; and how many are of which matrix.
-    """
+    """Tables S2 and S3, the left half and then the right, with what each row really is; and how many are of W_qk."""
     with open(PRINTED_TABLES, newline="") as f:
         rows = list(csv.DictReader(f))
     lines = [["row", "printed as", "symmetry", "directionality", "what it is"]]
