@@ -220,7 +220,8 @@ def test_our_runs_are_drawn_beside_the_authors(tmp_path, capsys, drawn):
     medians, layers = drawn
     rows = pd.read_csv(theirs)
     expected = rows[rows["run"] == "bert--encoder--jigsaw"].groupby("step")["symmetry"].median()
-    line = next(line for line in medians.axes[0].lines if same_color(line.get_color(), figures.ENCODER))
+    line = next(line for line in medians.axes[0].lines if line.get_label() == "their encoders")
+    assert same_color(line.get_color(), figures.ENCODER)
     assert list(line.get_xdata()) == list(expected.index) and line.get_ydata() == pytest.approx(expected.to_numpy())
     assert medians.axes[2].lines[0].get_ydata() == pytest.approx((np.arange(11) + 0.5) / 20)
     assert [len(panel.lines) - 1 for panel in layers.axes[:4]] == [12, 4, 2, 2]  # layers, and the line at 0

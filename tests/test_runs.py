@@ -173,6 +173,7 @@ def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, cap
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     first = capsys.readouterr().out
+    assert '"init_from": "out/bert"' in path.read_text() and first.splitlines()[1].startswith("random ")
     shutil.rmtree(tmp_path / "runs")
     assert not run(path, "--csv", again, "--plot", tmp_path / "b.png")
     assert capsys.readouterr().out == first and again.read_text() == path.read_text()
@@ -266,6 +267,7 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path
     loss, ends, symmetry, directionality = drawn[0].axes
     np.testing.assert_allclose(plotted(loss)["random"], FALL + 0.06)
     np.testing.assert_allclose(plotted(loss)["skew"], FALL + 0.75)
+    assert 3 < loss.get_ylim()[1] < 4  # the first losses are cut off
     _, skew = [band.get_paths()[0].get_extents() for band in loss.collections]
     assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
     assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.04, 2.08])
