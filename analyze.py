@@ -388,7 +388,6 @@ def main(argv):
     open_streams()
     args = report.parse(argv, __doc__, GAMMA)
     try:
-        report.check(args)
         if args.runs:
             report_runs.report_runs(args)
         else:

@@ -81,7 +81,7 @@ class TrainConfig:
     threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
     dtype: Literal["float32", "bfloat16", "float16"] = key("float32", "of matrix products; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
-    keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt, and then the best one as well", FROM_ZERO)
+    keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt", FROM_ZERO)
 
     def __post_init__(self):
         C, H = self.n_embd, self.n_head

@@ -65,22 +65,20 @@ def test_a_run_that_is_killed_while_it_keeps_a_checkpoint_keeps_it_when_it_goes_
     life = begin(argv(cfg, keep=9), tmp_path / "life.txt", partial(signal_at, "shutil.copyfile", 3))
     assert end(life)[0] == -signal.SIGKILL
     resume(cfg, keep=9)
-    kept = {f"ckpt-{step:08d}.pt" for step in (0, 4, 8, 12)} | {"ckpt.pt", "ckpt-best.pt"}
+    kept = {f"ckpt-{step:08d}.pt" for step in (0, 4, 8, 12)} | {"ckpt.pt"}
     assert {path.name for path in Path(cfg.out_dir).glob("ckpt*")} == kept
 
 
-def test_numbered_checkpoints_and_the_best_one_are_kept_and_other_files_left_alone(finished, cfg):
+def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg):
     out = Path(cfg.out_dir)
     others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt"}
     out.mkdir()
     for name in others:
         (out / name).write_bytes(b"of somebody")
     run(cfg, keep=2)
-    kept = {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt", "ckpt-best.pt"}
+    kept = {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt"}
     assert {path.name for path in out.glob("ckpt*")} == kept | others
     assert all((out / name).read_bytes() == b"of somebody" for name in others)
-    rows = log(cfg)
-    assert checkpoint(cfg, "ckpt-best.pt")["step"] == rows.step[rows.val_loss.idxmin()]
     shutil.copy(out / "ckpt-00000008.pt", out / "ckpt.pt")  # and go on from there, to the same end
     resume(cfg)
     assert result(cfg) == result(finished)

@@ -3,10 +3,8 @@
 import csv
 import itertools
 import math
-import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,8 @@ import pandas
 import pytest
 
 import analyze
-from config import ConfigError, TrainConfig
-from config.__main__ import arms
 from data import disk
-from data.results import compare, records, report, runs
+from data.results import compare, records, runs
 
 PUBLISHED = Path(runs.__file__).parent / "csv" / "published"
 STEPS = np.arange(0, 1100, 100.0)
@@ -42,7 +38,6 @@ def curve(loss):
 def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
     assert compare.smooth(curve(FALL)).iloc[-1] == pytest.approx(2.1)
     assert compare.speed_up(curve(loss), curve(FALL)) == pytest.approx(expected)
-    assert math.isnan(compare.speed_up(curve(loss[:1]), curve(FALL[:1])))  # of no training nothing is said
 
 
 # ---- chance ------------------------------------------------------------------------------------------------------
@@ -134,14 +129,13 @@ def run_arms(tmp_path, seeds=range(1, 7)):
 def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_seed(tmp_path, capsys):
     assert not run(*run_arms(tmp_path), "--level", "2.35")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].startswith("with 6 pairs and 2 tests no p can come below 0.05")
     random, fast, slow = [line.split() for line in lines[1:4]]
-    assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50", "0.05"]
+    assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50"]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
-    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "-0.200", "[-0.200,", "-0.200]", "0.062", "20%",
-                    "0.53", "-0.50", "0.05"]
-    assert slow == ["slow", "0", "of", "6", "not", "passed", "0.062", "2.800", "+0.765", "[+0.740,", "+0.790]",
-                    "0.062", "not", "reached", "0.53", "-0.50", "0.05"]
+    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "6", "-0.200", "[-0.200,", "-0.200]", "0.062",
+                    "20%", "0.53", "-0.50"]
+    assert slow == ["slow", "0", "of", "6", "not", "passed", "0.062", "2.800", "6", "+0.765", "[+0.740,",
+                    "+0.790]", "0.062", "not", "reached", "0.53", "-0.50"]
 
 
 def test_arms_and_their_baseline_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):
@@ -156,44 +150,33 @@ def test_only_pairs_of_one_seed_are_compared_and_what_a_seed_gains_over_another_
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew") for seed in (2, 3)]
     assert not run(*folders)
     out = capsys.readouterr().out
-    assert "+1.800" in out.splitlines()[2]  # of seed 2 alone
+    assert "1      +1.800" in out.splitlines()[2]  # of seed 2 alone
     # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
-    for note in ["random: one seed has a speed-up of up to 10% over another",
-                 "other: 1 of its seeds are seeds of random, and only these are compared",
-                 "with 1 pairs and 1 tests no p can come below 0.05"]:
-        assert note in out
+    assert "random: one seed has a speed-up of up to 10% over another" in out
 
 
-@pytest.mark.filterwarnings("error")  # of numpy, where there is one step, or none in common
-@pytest.mark.parametrize("n", [1, 5])
-def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, n):
-    write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:n], 2, STEPS[:n])
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys):
+    write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     write_run(tmp_path / "other-1", init="skew"), write_run(tmp_path / "other-2", seed=2, init="skew")
-    write_run(tmp_path / "part-1", FALL[:n], steps=STEPS[:n], init="symmetric")
+    write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
     assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
     assert out.splitlines()[1].split()[:5] == ["random", "1", "of", "1", "600"]
-    assert "other: 1 of its seeds are seeds of random" in out  # of those that have finished
-    assert "random: 1 of its runs have not finished (left out)" in out
-    assert "part: 1 of its runs have not finished (counted as they are)" in out
+    assert "random: 1 of its 2 runs have finished" in out and "part: 0 of its 1 runs have finished" in out
     assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
-    folders = run_arms(tmp_path / "runs", seeds=[1, 2])
-    for name in "#b $1^$", "NA":  # any text; this one is no formula
-        folders.append(write_run(tmp_path / "runs" / f"{name}-1", init="tilted"))
+    # An arm that pandas could read as nan, and that is no baseline, because its weights were not random.
+    folders = [write_run(tmp_path / "runs" / "null-1", init_from="out/bert")]
+    folders += run_arms(tmp_path / "runs", seeds=[1, 2])
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
-    first, text = capsys.readouterr().out, path.read_text()
-    assert "\n#b $1^$ " in first and "\nNA " in first
+    first = capsys.readouterr().out
+    assert '"init_from": "out/bert"' in path.read_text() and first.splitlines()[1].startswith("random ")
     shutil.rmtree(tmp_path / "runs")
-    lines = text.splitlines(keepends=True)
-    n_head = 1 + max(i for i, line in enumerate(lines) if line.startswith(("# config", "arm,")))
-    newest_first = sorted(lines[n_head:], key=lambda line: -int(line.split(",")[2]))  # as a spreadsheet may sort them
-    path.write_text("".join(lines[:n_head] + newest_first))
     assert not run(path, "--csv", again, "--plot", tmp_path / "b.png")
-    assert capsys.readouterr().out == first and again.read_text() == text
+    assert capsys.readouterr().out == first and again.read_text() == path.read_text()
     for name in "", "_layers":
         assert (tmp_path / f"a{name}.png").read_bytes() == (tmp_path / f"b{name}.png").read_bytes()
 
@@ -211,42 +194,23 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
         symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
-def test_a_key_that_is_newer_than_a_run_or_a_comparison_has_its_default(tmp_path, capsys):
-    assert not run(write_run(tmp_path / "old-1"), "--csv", tmp_path / "c.csv")  # its run.json has no diagonal
-    text = (tmp_path / "c.csv").read_text()
-    (tmp_path / "c.csv").write_text(text.replace('"diagonal": 0.0, ', ""))
-    first = capsys.readouterr().out
-    assert not run(tmp_path / "c.csv") and capsys.readouterr().out == first
-
-
 LOSSES = PUBLISHED / "loss_curves.csv"
-ALL = r"(?s)\A.*"  # of a file
 
 
 @pytest.mark.parametrize("change, argv, words", [  # of one file: the path, a pattern, what its first match becomes
     (None, "a-1 b-1 --baseline c", "no arm is called c: there are a, b"),
-    (None, "a-1 b-1 --arms c", "no arm is called c: there are a, b"),
-    (None, "a-1 b-1 --arms a --baseline b", "--baseline=b is none of --arms: add it there"),
     (None, "a-1 c.csv", "two runs called a have the seed 1"),
     (None, "a-1 deeper/a-2", "two runs called a differ in n_layer: 3, 2"),
     (None, "a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
-    (None, "c.csv --arms a --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
-    (None, "a-1 --csv b-1/log.csv", "log.csv holds something else, which would be lost"),
-    (None, f"{LOSSES} --csv x.csv", "nothing to write in x.csv"),
+    (None, "a-1 --csv b-1/log.csv", "log.csv is no comparison"),
+    (None, "a-1 --csv no.text", "no.text is no comparison"),
     (None, f"{LOSSES} --plot x.png", "nothing to draw in x.png"),
     (None, "nowhere", "No such file or directory: 'nowhere'"),
-    (None, "deeper", "log.csv: No such file"),
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
-    (("a-1/scores.csv", "step,layer", "step,row"), "a-1", "is not a scores.csv"),
     (("a-1/scores.csv", "^100,0,,", "100,0,,x"), "a-1", "scores.csv is damaged"),
-    (("a-1/scores.csv", "^100,", "x,"), "a-1", "scores.csv is damaged"),
-    (("a-1/run.json", ALL, "{"), "a-1", "run.json cannot be read"),
-    (("c.csv", ALL, "# config {}\narm,seed,step\n"), "c.csv", "is damaged (no run is in it)"),
-    (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is damaged"),
-    (("c.csv", "^a,1,100,", "a,1,100,x"), "c.csv", "c.csv is damaged"),
-    (("c.csv", "^a,1,100,.*", "a"), "c.csv", "c.csv is damaged"),
-    (None, "no.text", "no.text is no CSV file of --runs"),
-    (None, "a-1/log.csv", "no published run is called step); for a run of train.py, give its folder"),
+    (("a-1/run.json", r"(?s)\A.*", "{"), "a-1", "run.json cannot be read"),
+    (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is no comparison, or damaged"),
+    (("c.csv", "^a,1,100,", "a,1,100,x"), "c.csv", "c.csv is no comparison, or damaged"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, change, argv, words):
     monkeypatch.chdir(tmp_path)
@@ -263,36 +227,16 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
 
 
-def test_a_comparison_may_be_written_over_by_one_that_has_all_of_its_runs(tmp_path):
-    first, second = write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", init="skew")
-    path = tmp_path / "c.csv"
-    assert not run(first, "--csv", path) and not run(path, second, "--csv", path)
-    assert [record.arm for record in records.read_comparison(path)] == ["a", "b"]
-
-
-def test_runs_that_began_from_other_weights_are_no_baseline_also_when_they_come_from_a_csv(tmp_path, capsys):
-    folders = [write_run(tmp_path / f"a-{seed}", FALL - 1, seed, init_from=f"out/bert-{seed}") for seed in (1, 2)]
-    folders += [write_run(tmp_path / f"b-{seed}", seed=seed) for seed in (1, 2)]
-    assert not run(*folders, "--csv", tmp_path / "c.csv")
-    out = capsys.readouterr().out
-    assert out.splitlines()[1].startswith("b ") and out.splitlines()[2].startswith("a ")
-    assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
-    with pytest.raises(ConfigError, match="arm a sets init_from, which every run of a comparison sets by itself"):
-        list(arms(tmp_path / "c.csv"))
-
-
 @pytest.mark.parametrize("changes, words", [
-    (dict(max_iters=500), "max_iters (500, 1000)"), (dict(checksum="b"), "checksum (b, a)"),
-    (dict(tokenizer="gpt2", checksum="c"), "checksum (c, a), tokenizer (gpt2, bytes)"),
-    (dict(causal=True), "causal (True, False), objective (next, masked)"),
-    (dict(causal=True, objective="masked"), "causal (True, False)")])
+    (dict(max_iters=500), "max_iters"), (dict(tokenizer="gpt2", checksum="c"), "checksum, tokenizer"),
+    (dict(causal=True), "causal, objective"), (dict(causal=True, objective="masked"), "causal")])
 def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path, capsys, changes, words):
     steps = STEPS[STEPS <= changes.get("max_iters", 1000)]
     folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[: len(steps)], steps=steps, **changes)]
     assert not run(*folders, "--csv", tmp_path / "c.csv")
     out = capsys.readouterr().out
     assert [line.count("baseline") for line in out.splitlines()[1:3]] == [1, 1]
-    assert f"b is not tested against a: they differ in {words}" in out
+    assert f"b is not tested against a: they differ in {words}\n" in out
     assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
 
 
@@ -306,13 +250,6 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     whole = records.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
-
-
-def test_a_run_is_not_gone_on_with_on_documents_that_are_split_in_another_way():
-    meta = dict(tokenizer="bytes", checksum="a", tokens=dict(train=90, val=10))
-    other = meta | dict(tokens=dict(train=80, val=20))
-    with pytest.raises(runs.RunError, match=r"tokens = \{'train': 90.* there, \{'train': 80.* here"):
-        runs.require_same_run("ckpt.pt", runs.describe(TrainConfig(), meta), runs.describe(TrainConfig(), other))
 
 
 # ---- figures -----------------------------------------------------------------------------------------------------
@@ -330,6 +267,7 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path
     loss, ends, symmetry, directionality = drawn[0].axes
     np.testing.assert_allclose(plotted(loss)["random"], FALL + 0.06)
     np.testing.assert_allclose(plotted(loss)["skew"], FALL + 0.75)
+    assert 3 < loss.get_ylim()[1] < 4  # the first losses are cut off
     _, skew = [band.get_paths()[0].get_extents() for band in loss.collections]
     assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
     assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.04, 2.08])
@@ -337,32 +275,3 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path
     np.testing.assert_allclose(plotted(symmetry)["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
     np.testing.assert_allclose(plotted(directionality)["skew"], -np.arange(11) / 20)
     np.testing.assert_allclose(plotted(drawn[1].axes[0])["last layer"], (np.arange(11) + 4) / 20)
-
-
-def test_seeds_with_rows_at_other_steps_are_averaged_where_both_have_one(tmp_path, drawn):
-    losses = curve(np.arange(11.0)), curve(np.arange(11.0))[::2] + 1
-    folders = [write_run(tmp_path / f"a-{seed}", loss, seed, loss.index) for seed, loss in enumerate(losses, 1)]
-    assert not run(*folders, "--plot", tmp_path / "p.png")
-    np.testing.assert_allclose(plotted(drawn[0].axes[0])["a"], [0.5, 2.5, 4.5, 6.5, 8.5, 10.5])
-
-
-def test_losses_fill_their_panel_however_far_from_the_level_they_are(tmp_path, drawn):
-    assert not run(write_run(tmp_path / "a-1", FALL + 4), "--plot", tmp_path / "p.png")
-    assert drawn[0].axes[0].get_ylim()[0] > 5
-
-
-def test_the_range_of_random_matrices_is_drawn_where_all_arms_have_one_size(tmp_path, drawn):
-    for name, sizes in ("same", (64, 64)), ("other", (64, 256)):
-        folders = [write_run(tmp_path / name / f"{n}-1", n_embd=size, init=init)
-                   for n, size, init in zip("ab", sizes, ("random", "skew"))]
-        assert not run(*folders, "--plot", tmp_path / "p.png")
-    assert [len(drawn[i].axes[-1].patches) for i in (0, 2)] == [1, 0]
-
-
-def test_a_table_that_nobody_reads_does_not_end_the_program(monkeypatch):
-    read, write = os.pipe()
-    os.close(read)  # as `| head` does once it has seen enough
-    with open(write, "w") as output:
-        monkeypatch.setattr(sys, "stdout", output)
-        report.show("a table")
-        report.show("and one more")  # a picture could come after it

@@ -2,7 +2,6 @@
 
 import csv
 import glob
-import itertools
 import os
 import shutil
 from pathlib import Path
@@ -43,19 +42,15 @@ CHECKPOINTS = "--hf", "./run", "--revisions=checkpoint-*"
 
 
 @pytest.mark.parametrize("name, step", [
-    ("step143000", 143000), ("stage1-step900-tokens4B", 900), ("stage1-step-3440000", 3440000), ("chck_10M", 10e6),
-    ("google/multiberts-seed_3-step_20k", 20e3), ("checkpoint-500", 500), ("MLMvsCLM/610m-mlm40-42k-1000", 1000),
-    ("global_step10", 10), ("decay0.5B", 0.5e9), ("ckpt_20.pt", 20), ("model_000020.pt", 20), ("main", None),
-    ("epoch=1-step=200-v1.ckpt", 200)])
+    ("stage1-step900-tokens4B", 900), ("google/multiberts-seed_3-step_20k", 20e3), ("checkpoint-500", 500),
+    ("MLMvsCLM/610m-mlm40-42k-1000", 1000), ("model_000020.pt", 20), ("main", None)])
 def test_the_step_is_the_number_after_step_else_the_last_one(name, step):
     found = suites.read_step(name)
     assert (found[1] if found else None) == step
 
 
 @pytest.mark.parametrize("names", [
-    ["step0", "step1", "step2", "step512", "step1000", "step143000"],
-    ["stage1-step900-tokens4B", "stage1-step1000-tokens5B", "stage1-step20000-tokens90B"],
-    ["chck_1M", "chck_9M", "chck_10M", "chck_100M"],
+    ["step0", "step1", "step2", "step512", "step1000", "step143000"], ["chck_1M", "chck_9M", "chck_10M", "chck_100M"],
     ["step2999", "step5996", "step599525", "ext1000", "ext2000", "decay100", "decay500"],
     ["stage2-step10", "stage10-step5"]])
 def test_names_are_put_in_the_order_of_training(names):
@@ -65,28 +60,19 @@ def test_names_are_put_in_the_order_of_training(names):
     assert all(a < b for a, b in zip(steps, steps[1:]))
 
 
-def test_a_phase_that_counts_anew_goes_on_where_the_one_before_ended():
-    assert suites.in_order(["ext1000", "decay100", "step2999"]) == [
-        ("step2999", 2999), ("ext1000", 3999), ("decay100", 4099)]
-    assert suites.in_order(["stage1-step900", "stage2-step1000"]) == [("stage1-step900", 900),
-                                                                      ("stage2-step1000", 1000)]
-
-
-@pytest.mark.parametrize("stride, limit, steps", [(5, None, [0, 5, 10]), (1, 3, [0, 5, 10]), (2, 4, [0, 4, 6, 10]),
-                                                  (1, 1, [0]), (1, 99, list(range(11)))])
+@pytest.mark.parametrize("stride, limit, steps", [(5, None, [0, 5, 10]), (2, 4, [0, 4, 6, 10])])
 def test_stride_and_limit_spread_over_each_training(tmp_path, stride, limit, steps):
     for name in "a", "b":
         for step in range(11):
             Path(tmp_path, name, f"step{step}").mkdir(parents=True)
     found, errors = suites.find_all([f"{tmp_path}/a", f"{tmp_path}/b"], "step*", stride, limit)
     assert [target.step for target in found] == 2 * steps and not errors
-    assert len(suites.find_all([f"{tmp_path}/a"], None, stride, limit)[0]) == 1  # a single model
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", ["glob", "option", "run/checkpoint-*", "run/checkpoint-*/", "run/*"])
+@pytest.mark.parametrize("asked", ["glob", "option", "run/*"])
 def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(run, analysed, asked):
     """A glob; the option; and what a shell makes of a pattern without quotes."""
     argv = {"glob": ["run/checkpoint-*"], "option": CHECKPOINTS[1:]}.get(asked) or sorted(glob.glob(asked))
@@ -99,15 +85,13 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(r
     assert (told in found.err) == (asked == "run/*")
 
 
-@pytest.mark.parametrize("names", [("llama-7b", "llama-13b"), ("run/checkpoint-300", "run/final"),
-                                   ("run/checkpoint-300", "other/checkpoint-300")])
+@pytest.mark.parametrize("names", [("llama-7b", "llama-13b"), ("run/checkpoint-300", "other/checkpoint-300")])
 def test_models_that_are_named_one_by_one_are_no_training(run, analysed, names):
     found = analysed("--hf", *(bert(name, 0.1) for name in names))
     assert found.status == 0 and list(found.table.model[::3]) == list(names) and set(found.table.revision) == {""}
 
 
-@pytest.mark.parametrize("asked", [["ckpt-*.pt"], [".", "--revisions=ckpt-*.pt"]])
-def test_files_that_match_count_as_folders_do(analysed, asked):
+def test_files_that_match_count_as_folders_do(analysed):
     sizes = dict(vocab_size=30, block_size=8, n_layer=1, n_head=2, n_embd=16, causal=True)
     names, expected = ["ckpt-00000020.pt", "ckpt-00000100.pt"], []  # of train.py --keep
     for seed, name in enumerate(names):
@@ -117,49 +101,16 @@ def test_files_that_match_count_as_folders_do(analysed, asked):
         m = (attention.q.weight.T @ attention.k.weight).detach().double()
         expected.append(float((m * m.T).sum() / m.square().sum()))
         torch.save({"model": model.state_dict(), "config": sizes}, name)
-    table = analysed("--hf", *asked).table
+    table = analysed("--hf", "ckpt-*.pt").table
     assert list(table.revision) == names and list(table.symmetry) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_folder_whose_name_looks_like_a_glob_is_that_folder(run, analysed):
-    (run / "checkpoint-2").rename("run[2]")
-    assert "run[2]: read" in analysed("--hf", "run[2]").err
-
-
-@pytest.mark.parametrize("asked", [["{}/*/checkpoint-*"], ["{}/*/checkpoint-*/"], ["{}", "*/checkpoint-*"],
-                                   ["{}", "*/checkpoint-*/"]])
+@pytest.mark.parametrize("asked", [["{}/*/checkpoint-*"], ["{}", "*/checkpoint-*"]])
 def test_two_trainings_that_one_glob_matches_are_two(run, tmp_path, asked):
     bert(tmp_path / "other" / "checkpoint-7", 0.5)
     found = suites.find_targets(*(part.format(tmp_path) for part in asked))
     assert {training[0].model: len(training) for training in found} == {
         f"{run}/checkpoint-*": 3, f"{tmp_path}/other/checkpoint-*": 1}
-
-
-def test_the_names_of_lightning_are_those_of_one_training():
-    names = ["pl/epoch=0-step=90.ckpt", "pl/epoch=1-step=1000.ckpt", "pl/epoch=10-step=9000.ckpt"]
-    (found,) = suites.order({name: name for name in sorted(names, reverse=True)}, "pl/*.ckpt")
-    assert [(target.model, target.revision, target.step) for target in found] == [
-        ("pl/step=*", name, step) for name, step in zip(names, (90, 1000, 9000))]
-
-
-def test_one_that_fails_is_named_and_skipped_and_the_next_run_reads_that_one_alone(run, analysed):
-    weights = run / "checkpoint-10" / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:50])
-    found = analysed(*CHECKPOINTS)
-    assert found.status == 1 and "analyze.py: ./run checkpoint-10: " in found.err
-    assert set(found.table.revision) == {"checkpoint-2", "checkpoint-300"}
-    weights.write_bytes(whole)
-    found = analysed(*CHECKPOINTS)
-    assert found.status == 0 and "2 of 3 are in s.csv, and are not scored again" in found.err
-    assert "checkpoint-10: read" in found.err and "checkpoint-2: read" not in found.err
-    assert len(found.table) == 9 and not found.table.duplicated(["revision", "layer"]).any()
-
-
-def test_a_finished_training_is_drawn_again_from_its_csv_alone(run, analysed, drawn):
-    before = analysed(*CHECKPOINTS).table
-    found = analysed(*CHECKPOINTS, "--plot=s.png")
-    assert found.status == 0 and found.table.equals(before) and drawn and ": read" not in found.err
 
 
 def test_a_link_that_leads_to_another_run_now_is_scored_anew(run, analysed):
@@ -170,16 +121,6 @@ def test_a_link_that_leads_to_another_run_now_is_scored_anew(run, analysed):
     Path("latest").unlink()
     Path("latest").symlink_to("other")
     assert list(analysed(*asked).table.symmetry) == pytest.approx(symmetry_of("other/checkpoint-2"), abs=1e-5)
-
-
-def test_trainings_are_told_apart_by_the_folders_that_differ(run, analysed, drawn):
-    names = [bert(f"out/{name}/seed1/checkpoint-{step}", 0.5) for name in ("_a", "b") for step in (2, 9)]
-    assert analysed("--hf", *names, "--plot=s.png", "--matrices=m.png").status == 0
-    scores, matrices = drawn
-    assert [axis.get_title("left") for axis in scores.axes[1:3]] == [" _a", "b"]
-    assert [text.get_text() for text in scores.legends[0].get_texts()][:2] == [" _a", "b"]
-    assert [axis.get_title("left").split(":")[0] for axis in matrices.axes[:12:3]] == [
-        " _a/seed1/checkpoint-2", " _a/seed1/checkpoint-9", "b/seed1/checkpoint-2", "b/seed1/checkpoint-9"]
 
 
 def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed, drawn):
@@ -202,19 +143,13 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
 
 @pytest.mark.parametrize("argv, wanted", [
     ("--hf ./run --revisions=step*", "no folder or file in ./run matches step*"),
-    ("--hf run/lo*", "nothing that matches run/lo* has a step in its name"),
-    ("--hf a/b/none-*", "no folder or file matches a/b/none-*"),
-    ("--hf run/checkpoint-* run[2]", "run[2]: no training, and others are"),
-    ("--hf org/model --revisions=stage*", "no branch or tag of org/model matches stage*; the first of its 2 are"),
-    ("--hf org/none --revisions=*", "there is no http"),
-    ("--hf org/../model --revisions=*", "there is no folder org/../model, and a Hub id is org/name"),
-    ("--hf org/none-*", "matches org/none-*"),
-    ("--suite=ettn", "no suite ettn: there are "),
-    ("--suite=none.csv", "No such file or directory: 'none.csv'")])
+    ("--hf run/checkpoint-* one", "one: no training, and others are"),
+    ("--hf org/model --revisions=stage*", "no branch or tag of org/model matches stage*"),
+    ("--suite=ettn", "no suite ettn: there are ")])
 def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analysed, argv, wanted):  # noqa: F811
     for branch in "main", "step1":
         hub.add("org/model", files_of(run / "checkpoint-2"), branch=branch)
-    bert("run[2]", 0.5)
+    bert("one", 0.5)
     before = analysed(*CHECKPOINTS).table
     found = analysed(*argv.split())
     said = str(found.status) if found.status != 1 else found.err.rstrip("\n")
@@ -222,16 +157,8 @@ def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analys
     assert found.table.equals(before)
 
 
-def test_a_suite_of_which_there_is_nothing_to_draw_is_one_line(run, analysed):
-    write_suite([dict(suite="toy", name="a", hub_id="run/checkpoint-2", kind="switch", causal=0, partner="no")])
-    assert "nothing to draw" in analysed("--suite=suite.csv", "--plot=s.png").status
-
-
 @pytest.mark.parametrize("rows, wanted", [
-    ("", "lists no model"), ("s,m,x,,,pair,yes,x,S,,,here\n", "line 2 is no row of suite,name"),
-    ("s,m,x,,,dose,1,x,S,many,,here\n", "line 2 is no row"),
-    ("s,m,x,,,dose,1,x,S,,,here\n", "dose is a number if kind is dose"),
-    ("s,m,x,,,pairs,1,x,S,,,here\n", "kind is one of pair, dose, switch, training"),
+    ("s,m,x,,,pair,yes,x,S,,,here\n", "line 2 is no row of suite,name"),
     ("s,m,x,,,pair,0,x,S,,,a\ns,m,y,,,pair,1,x,S,,,b\n", "suite s has 2 members m of the same revision")])
 def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(rows, wanted, analysed):
     Path("suite.csv").write_text(",".join(suites.Member._fields) + "\n" + rows)
@@ -256,21 +183,6 @@ def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hu
     first_read = 1 << 15  # of each file, for its header
     whole = Path("0/model.safetensors").stat().st_size
     assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * (q_and_k + first_read) < whole
-
-
-def test_a_model_counts_once_however_it_is_written(hub, run, analysed):  # noqa: F811
-    hub.add("org/model", files_of(run / "checkpoint-2"))
-    names = ["org/model", " org/model", f"{hub.url}/org/model", "https://huggingface.co/org/model"]
-    assert list(analysed("--hf", *names).table.model) == 3 * ["org/model"]
-
-
-def test_steps_in_the_names_of_repositories(hub, run, analysed):  # noqa: F811
-    for seed, step in itertools.product((0, 1), STEPS):
-        hub.add(f"org/bert-seed_{seed}-step_{step}k", files_of(run / f"checkpoint-{step}"))
-    hub.add("org/bert-seed_0", files_of(run / "checkpoint-2"))
-    table = analysed("--hf", "org/bert-seed_*-step_*k", "--stride=2").table[::3]
-    assert list(zip(table.model, table.revision)) == [
-        (f"org/bert-seed_{seed}-step_*", f"org/bert-seed_{seed}-step_{step}k") for seed in (0, 1) for step in (2, 300)]
 
 
 # ---- a suite -----------------------------------------------------------------------------------------------------
@@ -307,14 +219,12 @@ def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, 
         of_member = found.table.symmetry[found.table.model == name]
         assert list(of_member) == pytest.approx(symmetry_of(name), abs=1e-5)
     assert list(found.table.revision[found.table.model == "t"]) == ["step1", "step1", "step9", "step9"]
-    found.table.sort_values("symmetry").to_csv("s.csv", index=False)  # by a spreadsheet, which makes heads 1.0
-    Path("s.csv").write_text("\ufeff" + Path("s.csv").read_text())
     again = analysed("--suite=suite.csv")
     assert (again.status, again.out) == (0, found.out) and ": read " not in again.err
 
 
 def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(suite, monkeypatch, analysed):
-    """Both of a training, by files that keep their time, as with cp -p; Ctrl-C comes when one was scored again."""
+    """By a file that keeps its time, as with cp -p; Ctrl-C comes when one of two was scored again."""
     assert analysed("--suite=suite.csv").status == 0
     new = Path(bert("other", 0.4, 2), "model.safetensors")
     os.utime(new, (1e9, 1e9))
@@ -330,10 +240,9 @@ def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_
     with monkeypatch.context() as patched:
         patched.setattr(analyze, "score_model", stopped)
         found = analysed("--suite=suite.csv")
-    assert found.status == 130 and "t step1: read " in found.err
-    assert found.err.splitlines()[-1] == "analyze.py: stopped" and "Traceback" not in found.err
+    assert found.status == 130 and found.err.splitlines()[-1] == "analyze.py: stopped"
     found = analysed("--suite=suite.csv")
-    assert found.status == 0 and "t step9: read " in found.err and found.err.count(": read ") == 1
+    assert found.status == 0 and found.err.count(": read ") == 1  # of step9
     for step in "step1", "step9":
         of_step = found.table.symmetry[found.table.revision == step]
         assert list(of_step) == pytest.approx(symmetry_of("other"), abs=1e-5)
@@ -351,21 +260,6 @@ def test_a_member_whose_stack_is_not_certain_is_named(run, analysed):
         assert "whole" in found.out and "half" not in found.out and "t5" not in found.out
 
 
-def test_members_of_one_name_and_different_revisions_have_a_score_each(hub, run, analysed):  # noqa: F811
-    """The steps of a training, its last step, and an earlier version of that, all named m."""
-    revisions = {"step2": "checkpoint-2", "": "checkpoint-300", "v1": "checkpoint-10"}
-    for revision, folder in revisions.items():
-        hub.add("org/m", files_of(run / folder), branch=revision or "main")
-    common = dict(suite="toy", name="m", hub_id="org/m", size="S", causal=0)
-    write_suite(common | dict(kind=kind, revision=revision)
-                for kind, revision in [("training", "step*"), ("pair", ""), ("pair", "v1")])
-    found = analysed("--suite=suite.csv")
-    lines = [line.split() for line in found.out.splitlines() if line.startswith("m ")]
-    medians = [np.median(symmetry_of(run / revisions[revision])) for revision in ("", "v1")]
-    assert [words[2:4] for words in lines] == [["3", f"{median:.2f}"] for median in medians]  # layers, median
-    assert list(found.table.revision[::3]) == list(revisions)
-
-
 def test_the_picture_of_a_suite(suite, analysed, drawn):
     assert analysed("--suite=suite.csv", "--plot=s.png").status == 0
     small, large, differ, switched, dose, over_steps = drawn[0].axes[:6]  # of symmetry
@@ -375,14 +269,11 @@ def test_the_picture_of_a_suite(suite, analysed, drawn):
             assert list(line.get_xdata()) == pytest.approx(np.linspace(0, 1, len(line.get_ydata())))
     # The difference is taken at equal depth: the second of three layers of enc_s lies between the two of dec_s.
     assert differ.lines[0].get_ydata()[10] == pytest.approx(symmetry_of("enc_s")[1] - np.mean(symmetry_of("dec_s")))
-    # The difference at both ends, of each size, and the band of one standard deviation over the two.
+    # The difference at both ends, of each size, and the mean.
     ends = np.array([[symmetry_of(f"enc_{size}")[i] - symmetry_of(f"dec_{size}")[i] for i in (0, -1)]
                      for size in "sl"])  # (sizes, ends)
     for line, wanted in zip(differ.lines, [*ends, ends.mean(0)]):
         np.testing.assert_allclose(line.get_ydata()[[0, -1]], wanted, atol=1e-5)
-    corners = differ.collections[0].get_paths()[0].vertices
-    edges = corners[corners[:, 0] == 0, 1]
-    assert edges.max() - edges.min() == pytest.approx(2 * np.std(ends[:, 0], ddof=1), abs=1e-5)
     (arrow,) = switched.texts
     assert arrow.xyann[1] == pytest.approx(np.median(symmetry_of("dec_l")), abs=1e-5)
     assert arrow.xy[1] == pytest.approx(np.median(symmetry_of("switched")), abs=1e-5)
@@ -391,13 +282,6 @@ def test_the_picture_of_a_suite(suite, analysed, drawn):
     wanted = [np.median(symmetry_of(name)) for name in ("enc_l", "switched", "dec_l")]
     np.testing.assert_allclose(line.get_ydata(), wanted, atol=1e-5)
     assert list(over_steps.lines[0].get_xdata()) == [1, 9]
-
-
-def test_a_member_that_fails_is_left_out_of_the_picture(suite, analysed, drawn):
-    Path("dec_s/model.safetensors").write_bytes(b"broken")
-    found = analysed("--suite=suite.csv", "--plot=s.png")
-    assert found.status == 1 and "analyze.py: dec_s: " in found.err and "encoder less decoder, L" in found.out
-    assert "encoder less decoder, S" not in found.out and drawn
 
 
 # ---- suites.csv --------------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ in the paper.
 """
 
 import contextlib
-import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -18,28 +16,12 @@ from data.results.tables import GAMMA, band, is_causal, quartiles, whole_layers
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
 COLOURS = {False: "#2166ac", True: "#8e3b9e", None: "0.5"}
 ENCODER, DECODER = COLOURS[False], COLOURS[True]
-SHADES = {False: "Blues", True: "Purples", None: "Greys"}
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
-MAX_COLUMNS = 7  # panels in a row
 HEIGHT = 3.4  # of a row [inches]
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
 
-# ---- colours and panels ------------------------------------------------------------------------------------------
-
-
-def shades(causal):
-    """A colour for each item of a list of True (decoder), False (encoder) and None; each kind from light to dark."""
-    from matplotlib import colormaps
-
-    colours = []
-    for i, is_causal in enumerate(causal):
-        n = causal.count(is_causal)
-        nth = causal[:i].count(is_causal)  # how many of its kind come before it
-        shade = colormaps[SHADES[is_causal]]
-        # Lighter shades than 0.45 are hard to see on white.
-        colours.append(shade(0.45 + 0.5 * nth / (n - 1)) if n > 1 else COLOURS[is_causal])
-    return colours
+# ---- panels ------------------------------------------------------------------------------------------------------
 
 
 def make_axes(widths, rows, size):
@@ -64,23 +46,9 @@ def figure(path, widths, rows=1, inches=2.4, height=HEIGHT):
         fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:])
 
 
-def plain(name):
-    """The name of a model or an arm in a picture, where a $ would begin a formula, and a _ what no legend shows."""
-    text = str(name).replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text
-
-
 def short(name):
     """The end of a long name, so that it fits above a panel."""
-    return plain(name if len(name) <= 24 else f"...{name[-21:]}")
-
-
-def tell_apart(names):
-    """{name: the part of its path that is not the same in all names}"""
-    parts = {name: name.rstrip("/").split("/") for name in names}
-    n_first = len(os.path.commonprefix([*parts.values()]))
-    n_last = len(os.path.commonprefix([part[::-1] for part in parts.values()]))
-    return {name: short("/".join(part[n_first : len(part) - n_last]) or name) for name, part in parts.items()}
+    return name if len(name) <= 32 else f"...{name[-29:]}"
 
 
 def put_titles(axes, titles):
@@ -109,35 +77,29 @@ def put_null(axis, score, n, r, gamma=GAMMA):
         axis.axhspan(*limits, color="0.93", lw=0, zorder=-1, label="95 of 100\nrandom matrices")
 
 
-def plot_columns(path, columns, n_shared=None, **legend):
+def plot_columns(path, columns, **legend):
     """
-    A column for each of columns, (title, what draws it, what it takes), and a row for each score. What draws it takes
-    an axis, what it takes, and the score. n_shared: so many of the first columns have the same range; None: all.
-    legend: options of put_legend.
+    A column for each of columns, (title, what draws it, what it takes), and a row for each score, with one range. What
+    draws it takes an axis, what it takes, and the score. legend: options of put_legend.
     """
-    n = min(len(columns), MAX_COLUMNS)
-    n_rows = math.ceil(len(columns) / n)  # more columns than fit begin a new row, of each score
-    with figure(path, [1] * n, rows=n_rows * len(SCORES)) as axes:
-        for i, score in enumerate(SCORES):
-            panels = axes[i :: len(SCORES)].flat  # of this score, in all of its rows
-            for axis in panels[1:n_shared]:
-                axis.sharey(panels[0])
-                axis.tick_params(labelleft=axis.get_subplotspec().is_first_col())
-            for axis, (title, draw, shown) in zip(panels, columns):
+    titles = [title for title, _, _ in columns]
+    with figure(path, [1] * len(columns), rows=len(SCORES)) as axes:
+        for row, score in zip(axes, SCORES):
+            for axis in row[1:]:
+                axis.sharey(row[0])
+                axis.tick_params(labelleft=False)
+            for axis, (_, draw, shown) in zip(row, columns):
                 draw(axis, shown, score)
                 put_zero(axis)
-                put_titles([axis], [title])
-            for row in axes[i :: len(SCORES)]:
-                row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-            for empty in panels[len(columns) :]:
-                empty.axis("off")
-        put_legend(axes[:: len(SCORES)].flat, **legend)
+            put_titles(row, titles)
+            row[0].set_ylabel(f"{score} of $W_{{qk}}$")
+        put_legend(axes[0], **legend)
 
 
 def draw_quartiles(axis, steps, values, **style):
     """values (S, L): a line for the median over layers, a band from quartile to quartile."""
     q1, median, q3 = quartiles(values)  # (S,) each
-    axis.plot(steps, median, **style)
+    axis.plot(steps, median, marker=".", ms=3, **style)
     axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
 
 
@@ -160,7 +122,6 @@ def plot_models(stacks, path):
 
 
 def draw_models(axis, stacks, score):
-    names = tell_apart(model for model, _ in stacks)
     for number, ((model, stack), layers) in enumerate(stacks.items(), 1):
         first, causal = layers.iloc[0], is_causal(layers)
         x, found = first.params, quartiles(layers[score])
@@ -171,21 +132,8 @@ def draw_models(axis, stacks, score):
         draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
                  label=KINDS[causal])
         axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
-        axis.plot([], [], " ", label=f"{number} {names[model]} {stack}".strip())
-    put_parameters(axis)
-
-
-def put_parameters(axis):
-    """A logarithmic axis of parameters, with ticks such as 100M and 2B."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
+        axis.plot([], [], " ", label=f"{number} {short(model)} {stack}".strip())
     axis.set(xscale="log", xlabel="parameters")
-    low, high = axis.get_xlim()
-    if high < 4 * low:  # one model, or models of one size, where no tick could be
-        axis.set_xlim(low / 2, 2 * high)
-    axis.xaxis.set_major_locator(LogLocator(subs=[1, 2, 5] if high < 100 * low else [1]))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(lambda n, _: f"{n / 1e9:g}B" if n >= 1e9 else f"{n / 1e6:g}M")
 
 
 # ---- one model ---------------------------------------------------------------------------------------------------
@@ -224,11 +172,10 @@ def plot_matrices(results, path):
     if str(path).endswith(".gif") and all(target.step is not None for target in results):
         plot_movie(results, path)
         return
-    names = tell_apart(target.source for target in results)
     limit = find_limit(results.values())
     with figure(path, [1, 1, 1], rows=len(results), inches=3.4) as axes:
         for row_of_axes, (target, result) in zip(axes, results.items()):
-            draw_parts(row_of_axes, result, limit, names[target.source])
+            draw_parts(row_of_axes, result, limit, short(target.source))
 
 
 def draw_parts(axes, result, limit, name):
@@ -274,7 +221,6 @@ def plot_movie(results, path):
     for target, result in results.items():
         trainings.setdefault(target.model, {})[target.step] = result
     limit = find_limit(results.values())
-    names = tell_apart(trainings)
     fig, (axes,) = make_axes([1] * len(trainings), 1, (2.7 * len(trainings), 3.2))
     canvas = FigureCanvasAgg(fig)
     frames = []
@@ -286,7 +232,7 @@ def plot_movie(results, path):
             draw_matrix(axis, checkpoints[latest].corner, limit)
             axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
             of_layer = f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"
-            axis.set_title(f"{names[name]}, layer {layer.layer}\n{of_layer}", fontsize=9)
+            axis.set_title(f"{short(name)}, layer {layer.layer}\n{of_layer}", fontsize=9)
         fig.suptitle(f"step {step:,.0f}", fontsize=10)
         canvas.draw()
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))

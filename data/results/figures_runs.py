@@ -7,34 +7,29 @@ top.
 """
 
 import itertools
-import textwrap
 
 import numpy as np
 import pandas
 
-from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, plot_columns,
-                                  put_legend, put_null, put_titles, put_zero, short)
+from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plot_columns, put_legend,
+                                  put_null, put_titles, put_zero, short)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
-MAX_BANDS = 6  # arms; with more, the bands of their seeds would cover each other
-# Of the authors' runs: how a name ends, and what a title says.
-CORPORA = {"jigsaw": "Jigsaw", "wikipedia": "Wikipedia", "red_pajama": "RedPajama"}
 
 
 # ---- what they share ---------------------------------------------------------------------------------------------
 
 
-def draw_seeds(axis, curves, opacity, **style):
+def draw_seeds(axis, curves, **style):
     """
-    The mean over seeds, and unless opacity is 0 a band from the lowest seed to the highest. curves: a Series by step
-    for each seed, which may be behind the others, or have been written at other intervals.
+    The mean over seeds, and a band from the lowest seed to the highest. curves: a Series by step for each seed, which
+    may be behind the others, or have been written at other intervals.
     """
     table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
     axis.plot(table.mean(axis="columns"), **style)
-    if opacity:
-        low, high = table.min(axis="columns"), table.max(axis="columns")  # (S,) each
-        axis.fill_between(table.index, low, high, color=style["color"], alpha=opacity, lw=0)
+    low, high = table.min(axis="columns"), table.max(axis="columns")  # (S,) each
+    axis.fill_between(table.index, low, high, color=style["color"], alpha=0.1, lw=0)
 
 
 def draw_layers(axis, records, score):
@@ -47,7 +42,7 @@ def draw_layers(axis, records, score):
         # The last tenth of the colours is too light for a line.
         colour = colormaps["viridis"](0.9 * i / max(1, len(names) - 1))
         label = {0: "first layer", len(names) - 1: "last layer"}.get(i)
-        draw_seeds(axis, [of_run[name] for of_run in layers], 0.15, color=colour, label=label)
+        draw_seeds(axis, [of_run[name] for of_run in layers], color=colour, label=label)
     put_steps(axis)
 
 
@@ -86,7 +81,7 @@ def plot_run(record, path):
             axis.set_ylabel(f"{score} of $W_{{qk}}$")
             put_null(axis, score, record.config["n_embd"], record.config["n_embd"])
         put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
+        loss.figure.suptitle(f"{record.arm}, seed {record.seed}")
         put_legend(axes[0])
 
 
@@ -99,14 +94,16 @@ def plot_runs(arms, level, path):
     height = max(HEIGHT, 0.3 * len(arms))  # [inches]: every arm is named beside its losses, and in the legend
     with figure(path, [1.2, 1, 1.2, 1.2], height=height) as axes:
         loss, ends, symmetry, directionality = axes[0]
-        opacity = 0.1 if len(arms) <= MAX_BANDS else 0
         for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
             for name, records in arms.items():
                 curves = [record.curve(column) for record in records]  # of scores: medians over layers
-                draw_seeds(axis, curves, opacity, label=plain(name), **style[name])
+                draw_seeds(axis, curves, label=name, **style[name])
             put_steps(axis)
         loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
-        loss.set(ylabel="nats/token", ylim=limits_of_losses(arms, level))
+        losses = [record.curve("val_loss") for records in arms.values() for record in records]
+        top = pandas.concat(losses).quantile(0.9)  # those of the first steps are far above, and are cut off
+        loss.set_ylabel("nats/token")
+        loss.set_ylim(top=max(top, level))
         draw_ends(ends, arms, style)
         put_zero(symmetry)
         put_zero(directionality)
@@ -116,19 +113,6 @@ def plot_runs(arms, level, path):
         put_titles(axes[0], ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
         put_legend(axes[0], "outside lower center", ncols=5, title="lines and bars: mean of seeds; dots: seeds; bands: "
                    "lowest to highest seed; scores: median over layers")
-
-
-def limits_of_losses(arms, level):
-    """(low, high): all losses from the plateau down. Those of the first steps are far above, and are cut off."""
-    lowest, highest = [], [level]
-    for records in arms.values():
-        for record in records:
-            loss = record.curve("val_loss")
-            lowest.append(loss.min())
-            highest.append(loss.iloc[len(loss) // 8 :].max())
-    low, high = min(lowest), max(highest)
-    margin = high - low
-    return low - 0.05 * margin, high + 0.1 * margin
 
 
 def draw_ends(axis, arms, style):
@@ -149,11 +133,7 @@ def draw_ends(axis, arms, style):
 
 def plot_layers(arms, path):
     """Figures 3 c and d, S4: the scores of every layer over steps, a column for each arm, also of the authors."""
-    columns = []
-    for name, records in arms.items():
-        seeds = f"seeds: {len(records)}" if len(records) > 1 else "one run"
-        title = textwrap.fill(plain(f"{name}, {seeds}".replace("--", " ")), 26)
-        columns.append((title, draw_layers, records))
+    columns = [(short(name), draw_layers, records) for name, records in arms.items()]
     plot_columns(path, columns)
 
 
@@ -162,17 +142,15 @@ def plot_trajectories(theirs, ours, path):
     Figures 3 a and b, S3: the authors' runs, a column for each depth and corpus: median and quartiles over layers. The
     means over seeds of our arms, if there are any, are drawn in a last column.
     """
-    columns = []
-    for n_layer, (corpus, title) in itertools.product([12, 4], CORPORA.items()):
-        shown = {}
-        for name, records in theirs.items():
-            config = records[0].config
-            if config["n_layer"] == n_layer and name.endswith(corpus):
-                shown["their decoders" if config["causal"] else "their encoders"] = records
-        if shown:
-            columns.append((f"{n_layer} layers, {title}", draw_quartiles_of, shown))
+    panels = {}  # title -> {label: the records of its line}
+    for name, records in theirs.items():
+        config = records[0].config
+        _, _, corpus = name.split("--")  # as in bert--encoder--jigsaw
+        label = "their decoders" if config["causal"] else "their encoders"
+        panels.setdefault(f"{config['n_layer']} layers, {corpus}", {})[label] = records
     if ours:
-        columns.append(("ours", draw_quartiles_of, ours))
+        panels["ours"] = ours
+    columns = [(title, draw_quartiles_of, shown) for title, shown in panels.items()]
     plot_columns(path, columns, loc="outside lower center", ncols=6,
                  title="lines: median over layers (ours: of means over seeds); bands: quartiles")
 
@@ -182,5 +160,5 @@ def draw_quartiles_of(axis, arms, score):
     for name, style in styles(arms).items():
         layers = [record.layers(score) for record in arms[name]]  # (S, L) each
         means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
-        draw_quartiles(axis, means.index, means, label=plain(name), **style)
+        draw_quartiles(axis, means.index, means, label=name, **style)
     put_steps(axis)

@@ -1,20 +1,19 @@
 """
 Pictures of scores over the training of pretrained models, of suites, and of what was published. Blue is an encoder and
-purple a decoder; if there are several, they go from light to dark.
+purple a decoder.
 """
 
 import numpy as np
 
-from data.results.figures import (COLOURS, DECODER, KINDS, draw_bar, draw_quartiles, figure, plot_columns, put_legend,
-                                  put_null, put_parameters, put_titles, put_zero, shades, tell_apart)
-from data.results.figures_runs import draw_layers
+from data.results.figures import (COLOURS, KINDS, draw_bar, figure, plot_columns, put_legend, put_null, put_titles,
+                                  put_zero, short)
+from data.results.figures_runs import draw_layers, draw_quartiles_of
 from data.results.runs import SCORES, require
-from data.results.tables import GRID, depth, difference, find_pairs, is_miscoloured, quartiles
+from data.results.tables import GRID, depth, difference, find_pairs, quartiles
 
 
-def put_steps(axis, trainings):
+def put_log_steps(axis, trainings):
     """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 stands to its left."""
-    axis.set_xlabel("step")
     steps = np.concatenate([training.table.index for training in trainings])
     positive = steps[steps > 0]
     if len(positive) and positive.max() >= 30 * positive.min():
@@ -28,25 +27,20 @@ def put_steps(axis, trainings):
 def plot_training(trainings, path):
     """Medians and quartiles over layers of all trainings; and for each training, a line for each layer."""
     columns = [("median and quartiles over layers", draw_medians, trainings)]
-    names = tell_apart(training.arm for training in trainings)
-    columns += [(names[training.arm], draw_lines, training) for training in trainings]
+    columns += [(short(training.arm), draw_lines, training) for training in trainings]
     plot_columns(path, columns)
 
 
 def draw_medians(axis, trainings, score):
-    colours = shades([training.config["causal"] for training in trainings])
-    names = tell_apart(training.arm for training in trainings)
-    for training, colour in zip(trainings, colours):
-        curves = training.layers(score)  # (S, L)
-        draw_quartiles(axis, curves.index, curves, marker=".", color=colour, label=names[training.arm])
-    put_steps(axis, trainings)
+    draw_quartiles_of(axis, {training.arm: [training] for training in trainings}, score)
+    put_log_steps(axis, trainings)
 
 
 def draw_lines(axis, training, score):
     config = training.config
     put_null(axis, score, config["n"], config["r"], config["gamma"])
     draw_layers(axis, [training], score)
-    put_steps(axis, [training])
+    put_log_steps(axis, [training])
 
 
 # ---- suites ------------------------------------------------------------------------------------------------------
@@ -86,9 +80,8 @@ def plot_suite(scored, trainings, path):
     columns += [("dose", draw_dose, dose) for dose in find_doses(scored).items()]
     if trainings:
         columns.append(("over training", draw_medians, trainings))
-    require(columns, f"{path}: there is nothing to draw, no pair of an encoder and a decoder that was scored, no "
-                     "switched model with its partner, no dose and no training")
-    plot_columns(path, columns, n_shared=max(1, len(pairs)))  # the sizes; columns after them show something else
+    require(columns, f"{path}: no pair, switched model, dose or training was scored")
+    plot_columns(path, columns)
 
 
 def draw_pair(axis, pair, score):
@@ -100,17 +93,11 @@ def draw_pair(axis, pair, score):
 
 
 def draw_difference(axis, pairs, score):
-    """A thin line for each size, their mean, and a band of one standard deviation over sizes."""
+    """A thin line for each size, and their mean."""
     differences = np.stack([difference(*pair, score) for pair in pairs])  # (sizes, depths)
     for values in differences:
         axis.plot(GRID, values, color="0.75", lw=0.8)
-    mean = differences.mean(0)  # (depths,)
-    label = "encoder less decoder"
-    if len(pairs) > 1:
-        label += f":\nmean of {len(pairs)} sizes,\nand standard deviation"
-        spread = differences.std(0, ddof=1)  # (depths,)
-        axis.fill_between(GRID, mean - spread, mean + spread, color="black", alpha=0.12, lw=0)
-    axis.plot(GRID, mean, color="black", label=label)
+    axis.plot(GRID, differences.mean(0), color="black", label="encoder less decoder,\nmean over sizes")
     axis.set_xlabel("relative depth")
 
 
@@ -128,19 +115,18 @@ def draw_switched(axis, shown, score):
         axis.plot(x, end, "o", ms=5, mfc="white", color=colour)
         axis.annotate("", (x, end), (x, begin), arrowprops=dict(arrowstyle="-|>", color=colour, shrinkA=3, shrinkB=3))
     axis.set(xticks=range(len(sizes)), xticklabels=sizes, xlim=(-0.6, len(sizes) - 0.4), xlabel="size")
-    axis.tick_params(axis="x", rotation=45 if len(sizes) > 3 else 0)
 
 
 def draw_dose(axis, dose, score):
     """A line for each size: medians and quartiles over layers against the dose. dose: an item of find_doses"""
     counted, sizes = dose
-    for (size, members), colour in zip(sizes.items(), shades([None] * len(sizes))):
+    for size, members in sizes.items():
         medians = {}  # dose -> median
         for member, layers in members.items():
             found = quartiles(layers[score])
             medians[member.dose] = found[1]
             draw_bar(axis, member.dose, found, marker="o", ms=4, lw=1, color=COLOURS[member.causal])
-        axis.plot(*zip(*sorted(medians.items())), color=colour, label=f"dose, size {size}", zorder=1)
+        axis.plot(*zip(*sorted(medians.items())), label=f"dose, size {size}", zorder=1)
     axis.set_xlabel(counted)
 
 
@@ -148,7 +134,6 @@ def draw_dose(axis, dose, score):
 
 FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
-CROSSES = {"tiled_kv": "x", "head_space": "+", "cross_attention": "1", "random_init": "2"}  # of what is not W_qk
 
 
 def plot_pretrained(models, ours, path):
@@ -166,10 +151,9 @@ def plot_pretrained(models, ours, path):
                     if model["figure"] == name and not model["repeats"]:
                         draw_model(axis, model, ours.get((model["name"], model["stack"])), score)
                 put_zero(axis)
-                axis.set_ylabel(score)
-                put_parameters(axis)
+                axis.set(xscale="log", xlabel="parameters", ylabel=score)
         put_titles(axes.flat, [f"Figure {name}, {kind}: {score}" for name, kind in FIGURES.items() for score in SCORES])
-        put_key(axes[0, 0], ours)
+        put_legend(axes.flat)
 
 
 def draw_model(axis, model, layers, score):
@@ -181,22 +165,8 @@ def draw_model(axis, model, layers, score):
     else:
         found = quartiles(layers[score])
         axis.plot([x, x], [median, found[1]], color="0.6", lw=0.5, zorder=1)
-        axis.plot(x, median, mfc="white", mew=0.8, ls="", **style)
-    draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, **style)
-    if is_miscoloured(model):
-        axis.plot(x, median, "o", ms=9, mfc="none", mec=COLOURS[not causal])
-    if model["matrix"] in CROSSES:
-        axis.plot(x, median, CROSSES[model["matrix"]], color="black", ms=8, mew=0.9, zorder=4)
-
-
-def put_key(axis, ours):
-    for causal, text in (False, "encoder: every token sees all"), (True, "decoder: a token sees\nthose before it"):
-        axis.plot([], [], "o", color=COLOURS[causal], label=text)
-    for modality, marker in MARKERS.items():
-        axis.plot([], [], marker, ls="", color="0.6", label=modality)
-    if ours:
-        axis.plot([], [], "o", color="0.4", mfc="white", label="published, joined to ours")
-    for matrix, marker in CROSSES.items():
-        axis.plot([], [], marker, color="black", ls="", label=f"not of $W_{{qk}}$, {matrix}")
-    axis.plot([], [], "o", ms=9, mfc="none", mec=DECODER, label="encoder that the paper\ndraws in purple")
-    put_legend([axis])
+        axis.plot(x, median, mfc="white", mew=0.8, ls="", label="published, joined to ours", **style)
+    label = f"{KINDS[causal]}, {model['modality']}"
+    draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
+    if model["matrix"] != "wqk":
+        axis.plot(x, median, "x", color="black", ms=8, mew=0.9, ls="", zorder=4, label="not of $W_{qk}$")

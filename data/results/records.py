@@ -71,11 +71,8 @@ def record_of_table(arm, config, table):
     spread = "symmetry_std"  # over the heads of a layer, mean over layers
     layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
     table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
-    table = table.sort_index()  # a spreadsheet may have sorted its rows in another way
-    record = Record(arm, config["seed"], config, table)
-    if record.curve("val_loss").empty or record.curve("symmetry").empty:
-        raise ValueError(f"no loss or no score of {arm}, seed {record.seed}")
-    return record
+    # Losses and scores may have been written at different steps.
+    return Record(arm, config["seed"], config, table.sort_index())
 
 
 def by_layer(rows):
@@ -116,14 +113,13 @@ def read_run(folder):
 
 
 def write_comparison(path, arms):
-    """arms: {name: its records}. RunError if the comparison that is at path already has another run than these."""
+    """arms: {name: its records}. RunError if the file at path would lose something."""
     records = itertools.chain.from_iterable(arms.values())
     tables = {(record.arm, record.seed): record.table for record in records}
     if Path(path).exists():
         for record in read_comparison(path):
-            is_ours = (record.arm, record.seed) in tables
-            require(is_ours, f"{path} holds a run of {record.arm} with the seed {record.seed}, which would be lost: "
-                             "give another --csv")
+            require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
+                    f"{record.seed}, which would be lost: give another --csv")
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
     with replacing(path) as temporary, open(temporary, "w", newline="") as f:
         f.write("\n".join(config_lines(arms)) + "\n")
@@ -148,50 +144,38 @@ def config_lines(arms):
     return lines
 
 
-def is_comparison(path):
-    first = b"# config "
-    with open(path, "rb") as f:  # as bytes, because a file of another kind may be no text
-        return f.read(len(first)) == first
-
-
 def read_comparison(path):
-    """The records in a CSV file that write_comparison wrote. RunError if it is damaged."""
+    """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
     try:
         configs, lines = parse_comparison(path)
         types = dict(arm=str, seed=int, step=int)
-        # An arm may be called NA, which pandas would read as nan.
+        # An arm may be called null, which pandas would read as nan.
         table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
         records = []
         for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
             # A key that is newer than the file has its default.
             config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
             records.append(record_of_table(arm, config, rows.set_index("step")))
-        if not records:
-            raise ValueError("no run is in it")
         return records
     except (KeyError, TypeError, ValueError) as e:
-        raise RunError(f"{path} is damaged ({str(e).strip()}): write it again with --csv") from e
+        raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
 
 
 # ---- the authors' runs -----------------------------------------------------------------------------------------------
 
 
-def read_published(path):
-    """A file of theirs -> losses {name: a Series by step}, trajectories {name: [its Record]}; one is empty."""
-    try:
-        table = pandas.read_csv(path)
-        if list(table.columns) == ["run", "step", "layer", *SCORES]:
-            trajectories = {}
-            for name, rows in table.groupby("run", sort=False):
-                _, kind, _ = name.split("--")  # as in bert--encoder--jigsaw
-                config = dict(n_layer=rows["layer"].nunique(), causal=kind == "decoder")
-                trajectories[name] = [Record(name, 1, config, by_layer(rows))]
-            return {}, trajectories
-        for name in table:
-            if "--" not in name:
-                raise ValueError(f"a column {name}, and no published run is called {name}")
-        table.index = LOGGED_EVERY * np.arange(1, len(table) + 1)
-        return dict(table.items()), {}
-    except ValueError as e:
-        raise RunError(f"{path} is no CSV file of --runs, and none of data/results/csv/published ({str(e).strip()}); "
-                       "for a run of train.py, give its folder") from e
+def read_loss_curves(path):
+    """{run: its losses, a Series by step}"""
+    table = pandas.read_csv(path)
+    table.index = LOGGED_EVERY * np.arange(1, len(table) + 1)
+    return dict(table.items())
+
+
+def read_trajectories(path):
+    """{run: [its Record]}"""
+    trajectories = {}
+    for name, rows in pandas.read_csv(path).groupby("run", sort=False):
+        _, kind, _ = name.split("--")  # as in bert--encoder--jigsaw
+        config = dict(n_layer=rows["layer"].nunique(), causal=kind == "decoder")
+        trajectories[name] = [Record(name, 1, config, by_layer(rows))]
+    return trajectories

@@ -3,20 +3,15 @@ The command line of analyze.py, and what it prints and draws once it has the sco
 """
 
 import argparse
-import os
 import sys
-import tempfile
-from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
 from config._place import say
-from data.disk import writing
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
-from data.results import figures, figures_suites, records, tables
-from data.results.runs import RunError, require
+from data.results import figures, figures_suites, tables
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -32,10 +27,10 @@ def parse(argv, description, gamma):
                       help="a suite of data/pretrained/suites.csv, or of a file of its form")
     what.add_argument("--runs", nargs="+", metavar="DIR",
                       help="folders of runs, comparisons that --csv wrote, and the files in data/results/csv/published")
-    parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
+    parser.add_argument("--csv", metavar="FILE",
                         help="write every score in full precision; what it has already is not scored again, unless a "
                         "local file has changed since then. With --runs: the comparison itself")
-    parser.add_argument("--plot", metavar="FILE", type=os.path.expanduser,
+    parser.add_argument("--plot", metavar="FILE", type=picture,
                         help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5, and, with "
                         "_layers in its name, every layer; with trajectories.csv: Figures 3, S3, S4 of both")
 
@@ -44,7 +39,7 @@ def parse(argv, description, gamma):
     what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
     what_of_it.add_argument("--published", action="store_true",
                             help="score what the authors' code scored, to audit tables")
-    models.add_argument("--matrices", metavar="FILE", type=os.path.expanduser,
+    models.add_argument("--matrices", metavar="FILE", type=picture,
                         help="draw W_qk of each model's last layer, its symmetric and its skew part; of trainings, in "
                         "a .gif, W_qk over the steps")
     models.add_argument("--gamma", type=float, default=gamma,
@@ -53,8 +48,8 @@ def parse(argv, description, gamma):
                         help="where to compute (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
                         "folders and files in it, that match, in the order of their steps")
-    models.add_argument("--stride", type=positive, default=1, metavar="N", help="of a training, score every N-th")
-    models.add_argument("--limit", type=positive, metavar="N", help="of a training, score at most N, evenly spread")
+    models.add_argument("--stride", type=int, default=1, metavar="N", help="of a training, score every N-th")
+    models.add_argument("--limit", type=int, metavar="N", help="of a training, score at most N, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv. "
                         "(For models in the local cache set HF_HUB_OFFLINE=1)")
 
@@ -67,46 +62,17 @@ def parse(argv, description, gamma):
     return parser.parse_args(argv)
 
 
-def positive(text):
-    n = int(text)
-    if n < 1:
-        raise argparse.ArgumentTypeError("expected 1 or more")
-    return n
-
-
-def check(args):
-    """Refuse now what would otherwise fail after the work is done, or lose a file."""
-    require(args.paper or not args.offline, "--offline goes with --paper")
-    try:
-        torch.zeros(1, dtype=torch.float64, device=args.device).item()  # scores are in float64
-    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
-        raise RunError(f"--device={args.device} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can") from e
-    for path in args.csv, args.plot, args.matrices:
-        if path is not None:
-            require(os.path.isfile(path) or not os.path.exists(path), f"{path} is no file: give the name of a file")
-            with writing(path):
-                folder = Path(path).parent
-                folder.mkdir(parents=True, exist_ok=True)
-                tempfile.TemporaryFile(dir=folder).close()  # can a file be written there?
-    for path in args.plot, args.matrices:
-        require(path is None or path.endswith(figures.FORMATS),
-                f"{path}: the name of a picture ends in {', '.join(figures.FORMATS)}")
-    if args.runs and args.csv and os.path.exists(args.csv):
-        require(records.is_comparison(args.csv),
-                f"{args.csv} holds something else, which would be lost: give another --csv")
+def picture(path):
+    if not path.endswith(figures.FORMATS):  # or it would be known only after the work
+        raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(figures.FORMATS)}")
+    return path
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
 
 
-def show(table):
-    """Print a table. Names in it may hold control characters, which must not reach the terminal."""
-    for line in table.splitlines():
-        say(printable(line))
-
-
 def tell(line):
-    """Print a line on stderr, above any progress bar."""
+    """Print a line on stderr, above any progress bar. Names in it may hold control characters."""
     tqdm.write(printable(line), file=sys.stderr)
 
 
@@ -122,7 +88,7 @@ def report_scores(args, table, members):
     elif args.suite:
         report_suite(members, table, trainings, args.plot)
     elif trainings:
-        show(tables.training_table(trainings))
+        say(tables.training_table(trainings))
         if args.plot:
             figures_suites.plot_training(trainings, args.plot)
     elif len(table):
@@ -132,9 +98,9 @@ def report_scores(args, table, members):
 def report_models(args, table):
     is_one = table["model"].nunique() == 1
     if is_one or (args.per_head and not args.csv):
-        show(tables.layer_table(table))
+        say(tables.layer_table(table))
     stacks = tables.by_stack(table)
-    show(tables.model_table(stacks))
+    say(tables.model_table(stacks))
     if args.plot and is_one:
         figures.plot_model(table, args.plot)
     elif args.plot:
@@ -147,7 +113,7 @@ def report_suite(members, table, trainings, plot):
         has = ", ".join(map(repr, stacks))
         tell(f"analyze.py: {member.name}: has no stack {member.stack!r} but {has}, and is left out")
     if scored or trainings:
-        show(tables.suite_table(scored, trainings))
+        say(tables.suite_table(scored, trainings))
         if plot:
             figures_suites.plot_suite(scored, trainings, plot)
 
@@ -155,9 +121,7 @@ def report_suite(members, table, trainings, plot):
 def report_paper(ours, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
     if ours:
-        show(tables.model_table(ours))
-    printed_rows = tables.read_printed_tables()
-    show(tables.printed_table(printed_rows))
-    show(tables.tally(printed_rows))
+        say(tables.model_table(ours))
+    say(tables.printed_tables())
     if plot:
         figures_suites.plot_pretrained(known_models(), ours, plot)

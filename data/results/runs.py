@@ -6,7 +6,7 @@ scores.csv grow by rows, and `read` leaves out a last row that is incomplete. An
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
     ckpt.pt      what resuming needs, written at every evaluation; a finished run does not need it any more
-    ckpt-STEP.pt, ckpt-best.pt        with --keep=N: the last N checkpoints, and the one with the lowest validation loss
+    ckpt-STEP.pt                      with --keep=N: the last N checkpoints
     model.safetensors, config.json    the model as a Hugging Face BERT
     run.png      losses and scores over the steps, drawn at the end, and before if the last one is not too recent
     .lock        empty; the process that writes the run holds a lock on it
@@ -112,12 +112,8 @@ def read(path):
 
 
 def describe_row(row):
-    """A LogRow as a line of output."""
-    text = f"step {row.step}: validation loss {float(row.val_loss):.4f}"
-    if row.train_loss:
-        text += (f", training loss {float(row.train_loss):.4f}, learning rate {float(row.learning_rate):.3g}, "
-                 f"{int(row.tokens_per_s):,} tokens/s")
-    return text
+    """A LogRow as a line of output, without the cells that are empty."""
+    return ", ".join(f"{name} {cell}" for name, cell in row._asdict().items() if cell != "")
 
 
 # ---- a run begun, or gone on with --------------------------------------------------------------------------------
@@ -199,15 +195,10 @@ def save_checkpoint(folder, cfg, meta, state):
 
 
 def keep_checkpoint(path, step, n):
-    """Copy it to ckpt-STEP.pt, and to ckpt-best.pt if it is the best so far. Keep the last n of ckpt-STEP.pt."""
+    """Copy it to ckpt-STEP.pt, and keep the last n of these."""
     folder = path.parent
-    losses = read(folder / "log.csv").set_index("step")["val_loss"].astype(float)
-    names = [f"ckpt-{step:08d}.pt"]
-    if losses.idxmin() == step:
-        names.append("ckpt-best.pt")
-    for name in names:
-        with replacing(folder / name) as temporary:
-            shutil.copyfile(path, temporary)
+    with replacing(folder / f"ckpt-{step:08d}.pt") as temporary:
+        shutil.copyfile(path, temporary)
     numbered = sorted(folder.glob(f"ckpt-{8 * '[0-9]'}.pt"))  # other files of such names are not ours
     for old in numbered[:-n]:
         old.unlink()

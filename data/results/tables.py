@@ -6,7 +6,6 @@ published, and of which matrix. README.md there explains them.
 """
 
 import csv
-import functools
 import os
 from collections import Counter
 from pathlib import Path
@@ -79,14 +78,13 @@ def read_scores(path):
     """The table in a CSV file that write_scores has written; an empty one if there is no file."""
     if not path or not Path(path).exists():
         return score_table([])
-    numbers = {name: ["", "nan"] for name, kind in COLUMNS.items() if kind is not str}  # a model may be called nan
+    numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
     try:
         # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
         table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-        # As floats next, because another program may have written the head 3 as 3.0.
-        return table.astype({name: float for name in numbers}).astype(COLUMNS)
+        return table.astype(COLUMNS)
     except ValueError as e:
         raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
                        "or give another --csv") from e
@@ -153,11 +151,6 @@ def is_causal(stack):
 # ---- what chance gives -------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def read_null(path):
-    return pd.read_csv(path)
-
-
 def band(score, n, r, gamma=GAMMA):
     """
     (low, high): 95 of 100 matrices W_q W_k^T with random factors (n, r) have a score in this range, at the nearest size
@@ -167,7 +160,7 @@ def band(score, n, r, gamma=GAMMA):
     """
     if score != "symmetry" and gamma != GAMMA:
         return None
-    null = read_null(NULL)
+    null = pd.read_csv(NULL)
     distance_n = np.abs(np.log(null["n"] / n))
     distance_r = np.abs(np.log(null["r"] / r))
     nearest = null.iloc[np.lexsort([distance_r, distance_n])[0]]  # the last key counts first
@@ -191,23 +184,12 @@ def published_rows():
     return found
 
 
-def outside(layers):
-    """How many layers have a directionality that 95 of 100 random matrices do not have, as "2/12"."""
-    bands = [band("directionality", layer.n, layer.r, layer.gamma) for layer in layers.itertuples()]
-    if None in bands:
-        return "-"
-    low, high = np.transpose(bands)  # (L,) each
-    is_outside = ~layers["directionality"].between(low, high)
-    return f"{is_outside.sum()}/{len(layers)}"
-
-
 def model_table(stacks):
     """
     Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv).
     stacks: as of by_stack
     """
-    lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published", "outside",
-              "Eq. 17"]]
+    lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published"]]
     known = published_rows()
     matrices = set()  # that were scored for the published numbers
     for (model, stack), layers in stacks.items():
@@ -219,21 +201,17 @@ def model_table(stacks):
         for score in SCORES:
             cells.append(with_quartiles(layers[score]))
             cells.append(f"{float(published[score]):5.2f}{star}" if published else "-")
-        eq17 = layers["directionality_eq17"].median()
-        lines.append([*cells, outside(layers), f"{eq17:5.2f}"])
+        lines.append(cells)
     notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(matrices - {"wqk"})]
-    notes += ["median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices "
-              "do not have;", "Eq. 17: directionality as printed, whose sign can be wrong"]
-    return "\n".join([align(lines), *notes])
+    return "\n".join([align(lines), *notes, "median [quartiles] over layers"])
 
 
 def layer_table(table):
     """A line for each layer and head."""
-    cells = [["model", "stack", "layer", "head", "symmetry", "directionality", "as printed, Eq. 17"]]
+    cells = [["model", "stack", "layer", "head", "symmetry", "directionality"]]
     for row in table.itertuples():
         head = "" if row.head is pd.NA else str(row.head)
-        scores = [f"{score:6.3f}" for score in (row.symmetry, row.directionality, row.directionality_eq17)]
-        cells.append([row.model, row.stack, str(row.layer), head, *scores])
+        cells.append([row.model, row.stack, str(row.layer), head, f"{row.symmetry:6.3f}", f"{row.directionality:6.3f}"])
     return align(cells)
 
 
@@ -337,32 +315,17 @@ def suite_table(scored, trainings):
 #     layers, of_layers    how many were scored, and how many the stack has
 
 
-def is_miscoloured(model):
-    """Whether the figure has an encoder in the colour of decoders, or a decoder in that of encoders."""
-    kind = "decoder" if model["causal"] == "1" else "encoder"
-    return model["drawn_as"] not in ("", kind)
-
-
-def read_printed_tables():
-    """Tables S2 and S3, row by row, down the left half and then down the right half."""
+def printed_tables():
+    """Tables S2 and S3, the left half and then the right, with what each row really is; and how many are of W_qk."""
     with open(PRINTED_TABLES, newline="") as f:
-        return list(csv.DictReader(f))
-
-
-def printed_table(rows):
-    """Tables S2 and S3 as printed, with a remark on what each row really is."""
+        rows = list(csv.DictReader(f))
     lines = [["row", "printed as", "symmetry", "directionality", "what it is"]]
     for row in rows:
         scores = [f"{row[score] or '-':>5}" for score in SCORES]  # Table S3 lacks two rows
         remarks = [row["matrix"] if row["matrix"] != "wqk" else "", row["remark"]]
         remarks.append(f"row {row['repeats']} again" if row["repeats"] else "")
         lines.append([row["row"], row["printed_as"], *scores, "; ".join(filter(None, remarks))])
-    return align(lines)
-
-
-def tally(rows):
-    """How many printed rows are of which matrix."""
     counts = Counter(row["matrix"] for row in rows)
     of_wqk = counts.pop("wqk")
     others = ", ".join(f"{count} {matrix}" for matrix, count in counts.most_common())
-    return f"of {len(rows)} rows {of_wqk} are of W_qk, and {counts.total()} are not: {others}"
+    return f"{align(lines)}\nof {len(rows)} rows {of_wqk} are of W_qk, and {counts.total()} are not: {others}"
