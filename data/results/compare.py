@@ -28,6 +28,7 @@ SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_in
         "mlm_probability", "checksum", "tokenizer"]
 # BERT's start is the default of all of these keys.
 PLAIN = ["init_from", "init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint"]
+MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 
 
 # ---- arms --------------------------------------------------------------------------------------------------------
@@ -190,7 +191,10 @@ def holm(ps):
 def pairs_of(records, others):
     """[(run of an arm, run of its baseline)] with the same seed, of those that count: they saw the same data."""
     of_seed = {other.seed: other for other in counted(others)}
-    return [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
+    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
+    require(len(pairs) <= MAX_PAIRS, f"{records[0].arm} and {others[0].arm} share {len(pairs)} seeds; the exact test "
+                                     f"takes {MAX_PAIRS} at the most")
+    return pairs
 
 
 def compare_pairs(pairs, measure="val_loss"):

@@ -173,7 +173,7 @@ def plot_matrices(results, path):
         plot_movie(results, path)
         return
     limit = find_limit(results.values())
-    with figure(path, [1, 1, 1], rows=len(results), inches=3.4) as axes:
+    with figure(path, [1, 1, 1], rows=len(results), inches=3.4, height=4) as axes:
         for row_of_axes, (target, result) in zip(axes, results.items()):
             draw_parts(row_of_axes, result, limit, short(target.source))
 

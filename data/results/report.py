@@ -3,6 +3,7 @@ The command line of analyze.py, and what it prints and draws once it has the sco
 """
 
 import argparse
+import os
 import sys
 
 import torch
@@ -27,7 +28,7 @@ def parse(argv, description, gamma):
                       help="a suite of data/pretrained/suites.csv, or of a file of its form")
     what.add_argument("--runs", nargs="+", metavar="DIR",
                       help="folders of runs, comparisons that --csv wrote, and the files in data/results/csv/published")
-    parser.add_argument("--csv", metavar="FILE",
+    parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
                         help="write every score in full precision; what it has already is not scored again, unless a "
                         "local file has changed since then. With --runs: the comparison itself")
     parser.add_argument("--plot", metavar="FILE", type=picture,
@@ -44,7 +45,7 @@ def parse(argv, description, gamma):
                         "a .gif, W_qk over the steps")
     models.add_argument("--gamma", type=float, default=gamma,
                         help="threshold of directionality, in standard deviations (%(default)s)")
-    models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+    models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
                         help="where to compute (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
                         "folders and files in it, that match, in the order of their steps")
@@ -59,13 +60,24 @@ def parse(argv, description, gamma):
     of_runs.add_argument("--baseline", metavar="ARM",
                          help="what other runs are measured against (the plain random initialisation, or the first)")
     of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.offline and not args.paper:
+        parser.error("--offline goes with --paper; for models in the local cache set HF_HUB_OFFLINE=1")
+    return args
 
 
 def picture(path):
     if not path.endswith(figures.FORMATS):  # or it would be known only after the work
         raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(figures.FORMATS)}")
-    return path
+    return os.path.expanduser(path)
+
+
+def device(name):
+    try:
+        torch.zeros(1, dtype=torch.float64, device=name).item()  # scores are in float64
+    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
+        raise argparse.ArgumentTypeError(f"{name} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can")
+    return name
 
 
 # ---- pretrained models -------------------------------------------------------------------------------------------
