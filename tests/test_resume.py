@@ -118,7 +118,7 @@ def test_token_files_of_another_tokenizer_are_not_gone_on_with(copied, tmp_path)
     path = tmp_path / "data" / "meta.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2")))
     said = refusal(copied, init_from="resume", data_dir=path.parent)
-    assert "tokenizer of data_dir = 'bytes' there, 'gpt2' here" in said
+    assert "tokenizer = 'bytes' there, 'gpt2' here" in said
 
 
 def test_a_key_that_is_newer_than_a_checkpoint_has_its_default_there(copied):
