@@ -184,12 +184,22 @@ def published_rows():
     return found
 
 
+def outside(layers):
+    """How many layers have a directionality that 95 of 100 random matrices do not have, as "2/12"."""
+    bands = [band("directionality", layer.n, layer.r, layer.gamma) for layer in layers.itertuples()]
+    if None in bands:
+        return "-"
+    low, high = np.transpose(bands)  # (L,) each
+    is_outside = ~layers["directionality"].between(low, high)
+    return f"{is_outside.sum()}/{len(layers)}"
+
+
 def model_table(stacks):
     """
     Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv).
     stacks: as of by_stack
     """
-    lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published"]]
+    lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published", "outside"]]
     known = published_rows()
     matrices = set()  # that were scored for the published numbers
     for (model, stack), layers in stacks.items():
@@ -201,9 +211,11 @@ def model_table(stacks):
         for score in SCORES:
             cells.append(with_quartiles(layers[score]))
             cells.append(f"{float(published[score]):5.2f}{star}" if published else "-")
-        lines.append(cells)
+        lines.append([*cells, outside(layers)])
     notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(matrices - {"wqk"})]
-    return "\n".join([align(lines), *notes, "median [quartiles] over layers"])
+    notes += ["median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices do "
+              "not have"]
+    return "\n".join([align(lines), *notes])
 
 
 def layer_table(table):
