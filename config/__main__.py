@@ -14,11 +14,12 @@ that began with the weights of a folder (init_from) cannot be repeated from it.
 import csv
 import json
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
 
-from config import KEYS, ConfigError, load, run_file
+from config import KEYS, ConfigError, load
 
 OWN = "seed", "out_dir", "init_from"  # keys that every run of a comparison sets by itself
 
@@ -38,20 +39,16 @@ def arms(path, overrides=()):
                 raise ConfigError(f"{path}: arm {name} sets {key}, which every run of a comparison sets by itself")
         out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
         words += [f"--seed={seed}", f"--out_dir={out_dir}", "--init_from=resume"]  # a finished run is not repeated
-        load(words, f"{path}: arm {name}")
+        load(words)
         yield words
 
 
 def runs_of_file(path):
     """The runs of a file that sets base, arms and seeds: [(arm, seed, base, {key: value})]."""
-    plan = run_file(path)
-    try:
-        base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
-        # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-        return [(name, seed, base, dict(changes)) for seed in seeds for name, changes in named.items()]
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise ConfigError(f"{path} is no comparison ({type(e).__name__} {e}): expected base, arms and seeds, "
-                          "as in config/arms/example.py")
+    plan = runpy.run_path(path)
+    base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
+    # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
+    return [(name, seed, base, changes) for seed in seeds for name, changes in named.items()]
 
 
 def runs_of_csv(path):

@@ -357,12 +357,3 @@ def test_the_range_of_random_matrices_is_drawn_where_all_arms_have_one_size(tmp_
                    for n, size, init in zip("ab", sizes, ("random", "skew"))]
         assert not run(*folders, "--plot", tmp_path / "p.png")
     assert [len(drawn[i].axes[-1].patches) for i in (0, 2)] == [1, 0]
-
-
-def test_a_table_that_nobody_reads_does_not_end_the_program(monkeypatch):
-    read, write = os.pipe()
-    os.close(read)  # as `| head` does once it has seen enough
-    with open(write, "w") as output:
-        monkeypatch.setattr(sys, "stdout", output)
-        report.show("a table")
-        report.show("and one more")  # a picture could come after it

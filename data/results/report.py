@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from config._place import say
 from data.disk import writing
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
@@ -102,7 +101,7 @@ def check(args):
 def show(table):
     """Print a table. Names in it may hold control characters, which must not reach the terminal."""
     for line in table.splitlines():
-        say(printable(line))
+        tqdm.write(printable(line))
 
 
 def tell(line):
