@@ -13,7 +13,7 @@ import sys
 import sysconfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import tokens, writer
+from data import writer
 
 ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
@@ -29,7 +29,7 @@ def names():
     return sorted(found)
 
 
-def read(name, note):
+def read(name):
     yield (ROOT / name).read_bytes().decode("utf-8", "replace")
 
 
@@ -42,12 +42,11 @@ def main(argv=None):
 
 def make(folder):
     """
-    Prepare a folder such as data/stdlib/bytes if it is missing. train.py calls this. Folders with a name that this
-    script does not give are left alone. If two processes come here at once, the second waits until the first is done.
+    Prepare a folder data/stdlib/bytes if it is missing. train.py calls this with any folder, and leaves others alone.
+    If two processes come here at once, the second waits until the first is done.
     """
-    options = tokens.FOLDERS.get(folder.absolute().name)
-    if folder.absolute().parent.name == "stdlib" and options and not (folder / "meta.json").exists():
-        main([*options, f"--out_dir={folder}"])
+    if folder.parts[-2:] == ("stdlib", "bytes") and not (folder / "meta.json").exists():
+        main([f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":
