@@ -92,11 +92,9 @@ def test_spaced_puts_a_space_between_all_characters_and_half_a_character_becomes
     assert texts_in(tmp_path) == encoded(["a b   c", "é \n x", "a ? b"])
 
 
-@pytest.mark.parametrize("parts, chunk_size", [
-    ([[f"{i:03}" for i in range(300)]], 10_000), ([[f"{i:03}"] for i in range(120)], 1)])  # 1: only files are shuffled
-def test_documents_and_files_are_shuffled_and_the_seed_decides(parts, chunk_size, tmp_path):
-    options = ["--val_fraction=0.2", f"--chunk_size={chunk_size}"]
-    folders = [write(tmp_path / seed, parts, f"--seed={seed}", *options) for seed in "01"]
+def test_documents_are_shuffled_and_the_seed_decides(tmp_path):
+    texts = [[f"{i:03}" for i in range(300)]]
+    folders = [write(tmp_path / seed, texts, f"--seed={seed}", "--val_fraction=0.2") for seed in "01"]
     zero, one = map(documents, folders)
     both = set(zero["train"]) & set(one["train"])
     zero_order, one_order = ([d for d in splits["train"] if d in both] for splits in (zero, one))
@@ -127,14 +125,9 @@ def test_too_little_text_is_refused_with_what_to_do_and_leaves_no_file(texts, tm
 
 
 def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_says_so_in_place_of_a_sample(monkeypatch, tmp_path):
-    import requests
-    import tiktoken
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
-
-    def no_network(url):
-        raise requests.exceptions.ConnectionError("no network")
-    monkeypatch.setattr(requests, "get", no_network)
+    def no_network(name):
+        raise OSError("no network")
+    monkeypatch.setattr("tiktoken.get_encoding", no_network)
     with refused("no network.*data/README.md says how"):
         write(tmp_path / "out", [["a", "b"]], "--tokenizer=gpt2")
     corpus = tokens.Corpus(tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2"), None, None)
@@ -184,9 +177,7 @@ def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(folder_of_text,
     assert contents(killed) == contents(whole) and tokens.load(whole).meta["chunks"] >= 8
 
 
-@pytest.fixture
-def broken_off(tmp_path):
-    """A folder of which the network was gone in the sixth of eight parts; the arguments of `write`; the parts read."""
+def test_going_on_reads_nothing_again_that_is_done_and_makes_up_nothing_that_was_lost(tmp_path):
     texts = [[f"{part} {i}" for i in range(500)] for part in range(8)]
     seen = []
 
@@ -195,23 +186,16 @@ def broken_off(tmp_path):
         if len(seen) == 6:
             raise OSError("the network is gone")
         yield from texts[part]
+    folder, lost = tmp_path / "out", tmp_path / "lost"
     with pytest.raises(OSError, match="network"):
-        write(tmp_path / "out", texts, "--chunk_size=1000", read=read)
-    return tmp_path / "out", texts, read, seen
-
-
-def test_going_on_does_not_read_again_what_is_done(broken_off, tmp_path):
-    folder, texts, read, seen = broken_off
+        write(folder, texts, "--chunk_size=1000", read=read)
+    shutil.copytree(folder, lost)
+    os.truncate(lost / "train.bin", 2)
+    with refused("bytes of train.bin, not .*: delete it and run data/test/prepare.py again"):
+        write(lost, texts, "--chunk_size=1000")
     write(folder, texts, "--chunk_size=1000", read=read)
     assert len(seen) <= 6 + 4 and set(seen) == set(range(8))
     assert contents(folder) == contents(write(tmp_path / "whole", texts, "--chunk_size=1000"))
-
-
-def test_tokens_that_were_lost_are_not_made_up(broken_off):
-    folder, texts, *_ = broken_off
-    os.truncate(folder / "train.bin", 2)
-    with refused("bytes of train.bin, not .*: delete it and run data/test/prepare.py again"):
-        write(folder, texts, "--chunk_size=1000")
 
 
 def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path, capsys):
@@ -252,17 +236,14 @@ def test_a_full_disk_ends_in_one_line_and_a_later_run_goes_on(folder_of_text, tm
 
 
 def test_a_process_waits_for_another_one_that_makes_the_same_folder(tmp_path):
-    done, folder = text.main([__file__, f"--out_dir={tmp_path / 'done'}"]), tmp_path / "out"
+    folder = tmp_path / "out"
     with disk.locked(folder):
         argv = [sys.executable, SCRIPT, __file__, f"--out_dir={folder}"]
         second = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        waits = f"{folder}: another process is writing there; this one waits for it\n"
-        assert second.stdout.readline() == waits
-        shutil.copytree(done, folder, dirs_exist_ok=True)
-        before = (folder / "train.bin").stat().st_ino
-    said, _ = second.communicate(timeout=30)
-    assert second.returncode == 0 and said.startswith(f"{folder}: ")
-    assert contents(folder) == contents(done) and (folder / "train.bin").stat().st_ino == before
+        assert "this one waits for it" in second.stdout.readline()
+        assert not contents(folder)
+    second.communicate(timeout=30)
+    assert second.returncode == 0 and "meta.json" in contents(folder)
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------
@@ -296,27 +277,23 @@ def test_a_script_fails_in_one_line(tmp_path):
 # ---- local text --------------------------------------------------------------------------------------------------
 
 
-def test_the_standard_library_is_whole_large_enough_and_always_in_the_same_order(tmp_path, monkeypatch):
+def test_the_standard_library_is_whole_large_enough_and_always_in_the_same_order(tmp_path):
     folder = stdlib.main([f"--out_dir={tmp_path}"])
     assert len(tokens.load(folder).val) >= 100_000
     written = b"".join(np.fromfile(path, "<u2").astype(np.uint8).tobytes() for path in folder.glob("*.bin"))
     assert b"\0" + pathlib.Path(json.__file__).read_bytes() + b"\0" in written  # end of text, 256, is now 0
-    names, rglob = stdlib.names(), pathlib.Path.rglob
-    monkeypatch.setattr(pathlib.Path, "rglob", lambda *args: reversed([*rglob(*args)]))
-    assert stdlib.names() == names and len(names) > 500
+    assert stdlib.names() == sorted(stdlib.names())  # the system may list files in another order
 
 
 def test_train_makes_the_folder_of_the_standard_library_if_it_is_missing_and_no_other(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(stdlib, "main", made.append)
     monkeypatch.chdir(tmp_path)
-    for name in "text/bytes", "stdlib/gpt2", "stdlib/bytes/":
-        stdlib.make(pathlib.Path("data", name))
+    pathlib.Path("there/stdlib/bytes").mkdir(parents=True)
+    pathlib.Path("there/stdlib/bytes/meta.json").touch()
+    for name in "data/text/bytes", "data/stdlib/gpt2", "data/stdlib/bytes/", "there/stdlib/bytes":
+        stdlib.make(pathlib.Path(name))
     assert made == [["--out_dir=data/stdlib/bytes"]]
-    pathlib.Path("data/stdlib/bytes").mkdir(parents=True)
-    pathlib.Path("data/stdlib/bytes/meta.json").touch()
-    stdlib.make(pathlib.Path("data/stdlib/bytes"))
-    assert len(made) == 1
 
 
 def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):

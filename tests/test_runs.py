@@ -3,10 +3,8 @@
 import csv
 import itertools
 import math
-import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ import analyze
 from config import ConfigError, TrainConfig
 from config.__main__ import arms
 from data import disk
-from data.results import compare, records, report, runs
+from data.results import compare, records, runs
 
 PUBLISHED = Path(runs.__file__).parent / "csv" / "published"
 STEPS = np.arange(0, 1100, 100.0)

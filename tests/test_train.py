@@ -5,9 +5,6 @@ import importlib
 import io
 import json
 import math
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -26,7 +23,7 @@ from config import ConfigError, TrainConfig, _place
 from config._place import Place
 from data import batches, samples, tokens
 from data.loader import Loader, split_batch
-from data.results import compare, runs
+from data.results import runs
 from tests.lives import argv, begin_ranks, checkpoint, compile_quickly, end, log, refusal, resume, run, small_run
 
 
@@ -306,25 +303,9 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     run(cfg, init_from=model)
     resume(cfg, max_iters=14)
     assert runs.read_config(Path(cfg.out_dir))["init_from"] == model
-    assert not compare.is_plain(vars(TrainConfig()) | dict(init_from=model))
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()
     assert f"began from {model}: begin again with --init_from={model}" in refusal(cfg, init_from="resume")
-
-
-# ---- the command line and its output -----------------------------------------------------------------------------
-
-
-INTERRUPTED = """
-import os, runpy, signal, sys
-sys.addaudithook(lambda event, args: "torch.nn" in args and os.kill(os.getpid(), signal.SIGINT))
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
-
-
-def test_ctrl_c_during_the_imports_ends_without_a_traceback():
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, train.__file__], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
 
 
 # ---- several processes, compiler ---------------------------------------------------------------------------------
