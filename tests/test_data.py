@@ -291,9 +291,9 @@ def test_train_makes_the_folder_of_the_standard_library_if_it_is_missing_and_no_
     monkeypatch.chdir(tmp_path)
     pathlib.Path("there/stdlib/bytes").mkdir(parents=True)
     pathlib.Path("there/stdlib/bytes/meta.json").touch()
-    for name in "data/text/bytes", "data/stdlib/gpt2", "data/stdlib/bytes/", "there/stdlib/bytes":
+    for name in "data/text/bytes", "data/stdlib/foo", "data/stdlib/gpt2/", "there/stdlib/bytes":
         stdlib.make(pathlib.Path(name))
-    assert made == [["--out_dir=data/stdlib/bytes"]]
+    assert made == [["--tokenizer=gpt2", "--out_dir=data/stdlib/gpt2"]]
 
 
 def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):

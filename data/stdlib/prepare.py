@@ -13,7 +13,7 @@ import sys
 import sysconfig
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from data import writer
+from data import tokens, writer
 
 ROOT = pathlib.Path(sysconfig.get_path("stdlib"))
 
@@ -42,11 +42,12 @@ def main(argv=None):
 
 def make(folder):
     """
-    Prepare a folder data/stdlib/bytes if it is missing. train.py calls this with any folder, and leaves others alone.
-    If two processes come here at once, the second waits until the first is done.
+    Prepare data/stdlib/bytes or data/stdlib/gpt2 if it is missing. train.py calls this, with any folder. If two processes
+    come here at once, the second waits until the first is done.
     """
-    if folder.parts[-2:] == ("stdlib", "bytes") and not (folder / "meta.json").exists():
-        main([f"--out_dir={folder}"])
+    is_ours = folder.parent.name == "stdlib" and folder.name in tokens.TOKENIZERS
+    if is_ours and not (folder / "meta.json").exists():
+        main([f"--tokenizer={folder.name}", f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def choose(files, column):
     left_out = set(files) - set(chosen)
     if left_out:
         print(f"{len(left_out):,} files left out {kind}, such as {min(left_out)}")
-    return chosen
+    return [file for file in chosen if file.stat().st_size > 0]
 
 
 def main(argv=None):
