@@ -33,7 +33,6 @@ from pandas import DataFrame
 from torch import Tensor
 from tqdm import tqdm
 
-from config._place import open_streams
 from data.pretrained import suites
 from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_forms import layer_factors, published_factors, side_by_side
@@ -385,7 +384,6 @@ def analyze_models(args):
 
 
 def main(argv):
-    open_streams()
     args = report.parse(argv, __doc__, GAMMA)
     try:
         if args.runs:

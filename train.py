@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 import analyze
 import init
 from config import ConfigError, load
-from config._place import end_unless_bug, find_place, first_line, noted_signals, require_same
+from config._place import end_unless_bug, find_place, first_line, noted_signals, require_same_step
 from data import samples, tokens
 from data.disk import locked
 from data.loader import Loader, open_corpus
@@ -233,7 +233,7 @@ class Trainer:
             self.load(state)
         elif resume:
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        require_same(self.place, runs.describe(self.cfg, self.corpus.meta), self.step)
+        require_same_step(self.place, self.step)
         if self.place.rank == 0:  # only one process writes files
             runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
 

@@ -38,7 +38,7 @@ def arms(path, overrides=()):
                 raise ConfigError(f"{path}: arm {name} sets {key}, which every run of a comparison sets by itself")
         out_dir = f"out/arms/{Path(path).stem}/{name}-{seed}"
         words += [f"--seed={seed}", f"--out_dir={out_dir}", "--init_from=resume"]  # a finished run is not repeated
-        load(words, f"{path}: arm {name}")
+        load(words)
         yield words
 
 
@@ -47,11 +47,10 @@ def runs_of_file(path):
     plan = run_file(path)
     try:
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
-        # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-        return [(name, seed, base, dict(changes)) for seed in seeds for name, changes in named.items()]
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise ConfigError(f"{path} is no comparison ({type(e).__name__} {e}): expected base, arms and seeds, "
-                          "as in config/arms/example.py")
+    except KeyError as e:
+        raise ConfigError(f"{path} is no comparison, it sets no {e}: config/arms/example.py is one to copy")
+    # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
+    return [(name, seed, base, changes) for seed in seeds for name, changes in named.items()]
 
 
 def runs_of_csv(path):

@@ -16,7 +16,6 @@ Without this variable the new processes look for each other at the addresses of 
 """
 
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -31,7 +30,6 @@ from tqdm import tqdm
 from config import ConfigError
 
 ANSWER = timedelta(minutes=10)  # how long a process waits for another one; checkpoints and compiling take less
-NODE_KEYS = {"out_dir", "data_dir", "device", "threads"}  # keys that may have another value on every node
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,9 @@ class Place:
 
 def find_place(cfg):
     """
-    Set up this process, and return its Place: output, threads, the precision of float32, and, if torchrun started it,
-    the group of all processes. ConfigError: a device or processes that are not there.
+    Set up this process, and return its Place: threads, the precision of float32, and, if torchrun started it, the group
+    of all processes. ConfigError: a device that is not there.
     """
-    open_streams()
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     # torchrun sets these variables. Without it there is one process.
@@ -83,15 +80,12 @@ def find_place(cfg):
     if device.type == "cuda":
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
-    if world > 1:
-        meet(device)
+    if world > 1 and device.type == "cuda":
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
+    elif world > 1:
+        dist.init_process_group("gloo", timeout=ANSWER)
     return Place(rank, world, device)
-
-
-def open_streams():
-    """Let no letter end a run: an output that is not UTF-8 gets ? for one that it does not have."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # in a notebook it is not
-        sys.stdout.reconfigure(errors="replace")
 
 
 def say(text):
@@ -118,30 +112,11 @@ def find_device(wanted):
     return device
 
 
-def meet(device):
-    """Join the other processes that torchrun has started. ConfigError if they are not there."""
-    try:
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-            dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
-        else:
-            dist.init_process_group("gloo", timeout=ANSWER)
-    except (dist.DistError, RuntimeError, ValueError) as e:  # busy port, unknown host, no such interface, time-out
-        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise ConfigError(f"the processes of this run cannot meet at {address}: {first_line(e)}")
-
-
-def require_same(place, run, step):
-    """ConfigError unless all processes have the same run, as runs.describe returns it, and begin at the same step."""
-    if place.world == 1:
-        return
-    config = {key: value for key, value in run["config"].items() if key not in NODE_KEYS}
-    mine = config, run["data"], step
-    theirs = [None] * place.world
-    dist.all_gather_object(theirs, mine)
-    if any(other != mine for other in theirs):
-        raise ConfigError("the processes of this run differ in their configuration, token files or checkpoint: give "
-                          f"all of them the same command, and an {run['config']['out_dir']} that all of them see")
+def require_same_step(place, step):
+    """ConfigError unless all processes begin at the same step. One that does not see the checkpoint begins at 0."""
+    mean = place.mean(torch.tensor(step, dtype=torch.float64, device=place.device)).item()
+    if place.any(mean != step):
+        raise ConfigError("the processes of this run begin at different steps: all of them must see the same out_dir")
 
 
 @contextlib.contextmanager

@@ -23,38 +23,33 @@ def sample(model, corpus, predicts_next):
     except DataError as error:  # no reason for a run to fail at its end
         return f"no sample of text: {error}"
     T = model.cfg.block_size
-    starts = np.linspace(0, len(corpus.val) - T, ROWS).astype(int)
-    rows = np.stack([corpus.val[start : start + T] for start in starts]).astype(np.int64)  # (ROWS, T)
-    rows = torch.from_numpy(rows).to(model.tok_emb.weight.device)
     model.eval()
     complete = go_on if predicts_next else fill_in
-    heading, seen, completed = complete(model, rows, meta)
-    lines = [heading]
-    for before, after in zip(seen.tolist(), completed.tolist()):
-        lines += ["  " + decode(before), "  " + decode(after), ""]
-    return "\n".join(lines).rstrip()
+    lines = ["validation text, and how the model completes it:"]
+    for start in np.linspace(0, len(corpus.val) - T, ROWS).astype(int):
+        row = torch.from_numpy(corpus.val[start : start + T].astype(np.int64))[None]  # (1, T)
+        seen, completed = complete(model, row.to(model.tok_emb.weight.device), meta)
+        lines += ["", "  " + decode(seen[0].tolist()), "  " + decode(completed[0].tolist())]
+    return "\n".join(lines)
 
 
-def fill_in(model, rows, meta):
-    """rows (B, T) -> a heading, rows with every seventh token masked, and rows with the model's guesses there."""
-    masked = torch.zeros_like(rows, dtype=torch.bool)
+def fill_in(model, row, meta):
+    """row (1, T) -> the row with every seventh token masked, and the row with the model's guesses there."""
+    masked = torch.zeros_like(row, dtype=torch.bool)
     masked[:, MASK_EVERY // 2 :: MASK_EVERY] = True
-    seen = torch.where(masked, meta["mask_token"], rows)  # (B, T)
-    guesses = model(seen)[:, :, : meta["n_vocab"]].argmax(-1)  # (B, T)
-    right = (guesses == rows)[masked].float().mean()
-    heading = f"masked validation text, and what the model fills in, right in {right:.0%} of the places:"
-    return heading, seen, torch.where(masked, guesses, rows)
+    seen = torch.where(masked, meta["mask_token"], row)  # (1, T)
+    guesses = model(seen)[:, :, : meta["n_vocab"]].argmax(-1)  # (1, T)
+    return seen, torch.where(masked, guesses, row)
 
 
-def go_on(model, rows, meta):
-    """rows (B, T) -> a heading, the first half of the rows, and that half with the model's own tokens up to T."""
-    T = rows.shape[1]
-    seen = rows[:, : max(1, T // 2)]
-    idx = seen
+def go_on(model, row, meta):
+    """row (1, T) -> the first half of the row, and that half with the model's own tokens up to T."""
+    T = row.shape[1]
+    seen = idx = row[:, : T // 2]
     while idx.shape[1] < T:  # one token after the other; for a few tokens no cache of keys is needed
-        logits = model(idx)[:, -1, : meta["n_vocab"]]  # (B, n_vocab), of the token after the last
+        logits = model(idx)[:, -1, : meta["n_vocab"]]  # (1, n_vocab), of the token after the last
         idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
-    return f"{seen.shape[1]} tokens of validation text, and how the model goes on:", seen, idx
+    return seen, idx
 
 
 def make_decode(meta):

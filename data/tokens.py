@@ -24,14 +24,6 @@ TOKENIZERS = {
     "gpt2": dict(n_vocab=50256, eot_token=50256, mask_token=50257, vocab_size=50304, dtype="<u2"),
 }
 
-# The names of the folders in data/NAME, and with which options data/NAME/prepare.py makes them.
-FOLDERS = {
-    "bytes": ["--tokenizer=bytes"],
-    "bytes_spaced": ["--tokenizer=bytes", "--spaced"],
-    "gpt2": ["--tokenizer=gpt2"],
-    "gpt2_spaced": ["--tokenizer=gpt2", "--spaced"],
-}
-
 
 class DataError(Exception):
     """A problem with token files. The message is one line that says what to do."""
@@ -47,7 +39,9 @@ def load(folder):
     """The Corpus in a folder. The sizes of the files are compared with meta.json, but no file is read yet."""
     folder = Path(folder)
     if not (folder / "meta.json").exists():
-        raise DataError(f"{folder} has no finished token files: {how_to_make(folder)}")
+        script = folder.parent / "prepare.py"
+        advice = f"run python {script}" if script.exists() else "one of data/*/prepare.py makes them"
+        raise DataError(f"{folder} has no finished token files: {advice} (data/README.md)")
     meta = read_meta(folder / "meta.json")
     require_sizes(folder, meta)
     train = np.memmap(folder / "train.bin", meta["dtype"], "r")
@@ -55,28 +49,10 @@ def load(folder):
     return Corpus(meta, train, val)
 
 
-def how_to_make(folder):
-    """What to do about a folder without meta.json."""
-    if (folder / "progress.json").exists():
-        meta = read_meta(folder / "progress.json")
-        return f"run data/{meta['dataset']}/prepare.py again, which goes on from there"
-    name = folder.absolute().name
-    dataset = folder.absolute().parent.name
-    script = Path("data", dataset, "prepare.py")
-    holds_something = any(folder.glob("[!.]*"))  # then nothing should be written there
-    if holds_something or not (Path(__file__).parents[1] / script).exists():
-        return ("pass a folder that a prepare script makes, such as data/text/bytes; of your own text "
-                "data/text/prepare.py makes one")
-    return " ".join(["run python", str(script), *FOLDERS.get(name, []), f"--out_dir={folder}"])
-
-
 def read_meta(path):
-    """meta.json or progress.json as a dict. DataError if it is not by data/writer.py."""
-    try:
-        meta = json.loads(path.read_bytes())
-        return meta | TOKENIZERS[meta["tokenizer"]]
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{path} is not by data/writer.py: move it away, or choose another folder") from None
+    """meta.json or progress.json, as a dict with the ids of its tokenizer."""
+    meta = json.loads(path.read_bytes())
+    return meta | TOKENIZERS[meta["tokenizer"]]
 
 
 def require_sizes(folder, meta, at_least=False):

@@ -55,9 +55,8 @@ def find_folder(args):
 
 def run_script(main):
     """Run main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
-    import httpx2
+    import httpx2  # datasets and huggingface_hub raise its errors when a download has failed several times
 
-    sys.stdout.reconfigure(errors="replace")  # the name of a file may be no UTF-8
     try:
         main()
     except (DataError, OSError, ValueError, httpx2.HTTPError) as error:
@@ -74,8 +73,7 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
     Tokenise a corpus into args.out_dir, going on where an interrupted run stopped, and return the folder. If another
     process is writing there, wait for it first.
 
-    read(part, note): yields the documents (str) of a part, the same ones at every call. Empty ones are left out.
-        Inside of it, note(kind, n) reports a count, such as how many characters could not be decoded.
+    read(part): yields the documents (str) of a part, the same ones at every call. Empty ones are left out.
     total: the number of documents, if it is known, for the progress bar.
     files: the paths of the parts, if these are files of this machine. Then a later run sees whether one was edited.
     whole_files: put all documents of a file into the same split.
@@ -88,8 +86,7 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
         meta = begin(folder, args, source, len(parts), digests)
         val_parts = None  # which parts to validate on, (parts,) bool; None: decided for each document
         if whole_files:
-            sizes = np.array([os.path.getsize(path) for path in files])
-            chosen, _ = choose(digests, sizes, sizes.sum(), meta)  # (files,) bool
+            chosen, _ = choose(digests, meta)  # (files,) bool
             val_parts = chosen[order]
         if not (folder / "meta.json").exists():
             found = unwritten(parts, read, meta)
@@ -100,8 +97,6 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
                     add(folder, meta, chunk, val_parts)
             finish(folder, meta)
     print(summary(folder, meta))
-    if whole_files:
-        print(f"validation is of other files than training: {some(itertools.compress(parts, val_parts))}")
     return folder
 
 
@@ -115,26 +110,13 @@ def look_at(paths):
 
 
 def summary(folder, meta):
-    """What is in a finished folder, in a line, and more lines if something is not as it was asked for."""
+    """What is in a finished folder, in a line."""
     n_docs = sum(meta["docs"].values())
     n_tokens = sum(meta["tokens"].values())
     megabytes = n_tokens * np.dtype(meta["dtype"]).itemsize / 1e6
     share = meta["tokens"]["val"] / n_tokens
-    lines = [f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {n_tokens / n_docs:,.0f} a document, "
-             f"{share:.2%} to validate on, {megabytes:,.1f} MB"]
-    wanted = meta["val_fraction"]
-    if share < wanted / 2 or share > wanted * 2:
-        lines.append(f"{share:.2%} is far from --val_fraction={wanted}: documents are few, or some are very long")
-    for kind, counts in meta["notes"].items():
-        lines.append(f"{sum(counts.values()):,} {kind}: {some(counts)}")
-    return "\n".join(lines)
-
-
-def some(names):
-    """The first five names, so that a line of output stays short."""
-    names = [str(name) for name in names]
-    more = ", ..." if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+    return (f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {n_tokens / n_docs:,.0f} a document, "
+            f"{share:.2%} to validate on, {megabytes:,.1f} MB")
 
 
 # ---- where a run begins, and how it ends -------------------------------------------------------------------------
@@ -173,7 +155,6 @@ def begin(folder, args, source, n_parts, digests):
         part=0,  # the part and the row of the last document that has been written
         row=0,
         lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
-        notes={},  # what read() has counted: kind -> part -> number
     )
 
 
@@ -194,22 +175,13 @@ def finish(folder, meta):
 
 def unwritten(parts, read, meta):
     """The documents that are in no file yet: the number of the part, the row within the part, the text as UTF-8."""
-    import httpx2  # datasets and huggingface_hub raise its errors when a download has failed several times
-
     first_part, last_row = meta["part"], meta["row"]
     for i in range(first_part, len(parts)):
-        part = parts[i]
-
-        def note(kind, n):  # saved with the next chunk
-            meta["notes"].setdefault(kind, {})[str(part)] = n
-        try:
-            for row, text in enumerate(read(part, note), 1):
-                written = i == first_part and row <= last_row
-                if text and not written:
-                    # "replace", because JSON can hold half of a surrogate pair, which is not a character
-                    yield i, row, text.encode("utf-8", "replace")
-        except (OSError, ValueError, httpx2.HTTPError) as error:
-            raise DataError(f"{part} cannot be read ({error!r}); the same command will go on from there") from None
+        for row, text in enumerate(read(parts[i]), 1):
+            written = i == first_part and row <= last_row
+            if text and not written:
+                # "replace", because JSON can hold half of a surrogate pair, which is not a character
+                yield i, row, text.encode("utf-8", "replace")
 
 
 def read_column(builder, path, column):
@@ -285,8 +257,7 @@ def add(folder, meta, chunk, val_parts):
     digests = [document.digest for document in chunk]
     lengths = np.array([len(document.ids) for document in chunk])  # (N,)
     if val_parts is None:
-        n_tokens = sum(meta["tokens"].values()) + lengths.sum()
-        to_val, meta["lowest"] = choose(digests, lengths, n_tokens, meta)
+        to_val, meta["lowest"] = choose(digests, meta)
     else:
         to_val = val_parts[[document.part for document in chunk]]  # (N,) bool
     order = np.random.default_rng([meta["seed"], meta["chunks"]]).permutation(len(chunk))
@@ -308,25 +279,21 @@ def add(folder, meta, chunk, val_parts):
     write_json(folder / "progress.json", meta)
 
 
-def choose(digests, sizes, total, meta):
+def choose(digests, meta):
     """
     Choose documents (or files) to validate on -> (N,) bool, and the lowest draw so far.
 
     Each gets a draw in [0, 1) from the SHA-256 of its text, so a text that occurs twice is in the same split both
-    times. Draws below val_fraction validate. So does the lowest draw of all: even a small corpus needs a validation
-    split. What is, with its copies, more than half of the corpus never validates: sizes (N,) of `total`, in any unit.
+    times. Draws below val_fraction validate. So does the lowest draw of the first chunk: even a small corpus needs a
+    validation split.
     """
     hashes = first_8_bytes(digests)  # (N,)
     secret = np.random.SeedSequence(meta["seed"]).generate_state(1, np.uint64)
     draws = (hashes ^ secret) / 2.0**64  # uniform in [0, 1)
-    _, text_id = np.unique(hashes, return_inverse=True)  # (N,): a number for each text, the same for its copies
-    size_of_text = np.bincount(text_id, weights=sizes)  # of all its copies together
-    allowed = size_of_text[text_id] <= total / 2  # (N,)
     lowest = meta["lowest"]
-    if lowest == 1 and allowed.any():
-        lowest = float(draws[allowed].min())
-    chosen = (draws < meta["val_fraction"]) | (draws == lowest)
-    return chosen & allowed, lowest
+    if lowest == 1:
+        lowest = float(draws.min())
+    return (draws < meta["val_fraction"]) | (draws == lowest), lowest
 
 
 def first_8_bytes(digests):

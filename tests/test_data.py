@@ -36,7 +36,7 @@ def gpt2(monkeypatch):
 def write(folder, documents, *argv, read=None):
     """`documents` is a list of parts, each a list of str."""
     args = writer.command_line("test", "").parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
-    return writer.write(args, "memory", range(len(documents)), read or (lambda part, note: iter(documents[part])))
+    return writer.write(args, "memory", range(len(documents)), read or documents.__getitem__)
 
 
 def refused(words):
@@ -88,15 +88,13 @@ def test_documents_come_back_exactly_and_are_in_one_split_only(tokenizer, tmp_pa
 
 
 def test_spaced_puts_a_space_between_all_characters_and_half_a_character_becomes_a_question_mark(tmp_path):
-    write(tmp_path, [["ab c", "é\nx", "third", "a\ud800b"]], "--spaced")
-    assert texts_in(tmp_path) == encoded(["a b   c", "é \n x", "t h i r d", "a ? b"])
+    write(tmp_path, [["ab c", "é\nx", "a\ud800b"]], "--spaced")
+    assert texts_in(tmp_path) == encoded(["a b   c", "é \n x", "a ? b"])
 
 
-@pytest.mark.parametrize("parts, chunk_size", [
-    ([[f"{i:03}" for i in range(300)]], 10_000), ([[f"{i:03}"] for i in range(120)], 1)])  # 1: only files are shuffled
-def test_documents_and_files_are_shuffled_and_the_seed_decides(parts, chunk_size, tmp_path):
-    options = ["--val_fraction=0.2", f"--chunk_size={chunk_size}"]
-    folders = [write(tmp_path / seed, parts, f"--seed={seed}", *options) for seed in "01"]
+def test_documents_are_shuffled_and_the_seed_decides(tmp_path):
+    texts = [[f"{i:03}" for i in range(300)]]
+    folders = [write(tmp_path / seed, texts, f"--seed={seed}", "--val_fraction=0.2") for seed in "01"]
     zero, one = map(documents, folders)
     both = set(zero["train"]) & set(one["train"])
     zero_order, one_order = ([d for d in splits["train"] if d in both] for splits in (zero, one))
@@ -113,30 +111,23 @@ def test_the_ids_are_those_of_tiktoken_for_any_number_of_threads(gpt2, tmp_path)
     assert contents(one) == contents(three) and tokens.load(one).meta["chunks"] > 2
 
 
-@pytest.mark.parametrize("chunk_size", [100, 10**8])
-def test_a_limit_stops_with_the_document_that_reaches_it(chunk_size, tmp_path):
+def test_a_limit_stops_with_the_document_that_reaches_it(tmp_path):
     texts = [[f"document number {i:4}" for i in range(500)]]  # 21 tokens each
-    write(tmp_path, texts, "--max_tokens=2000", f"--chunk_size={chunk_size}")
+    write(tmp_path, texts, "--max_tokens=2000", "--chunk_size=1000")
     assert sum(lengths(tmp_path)) == 96 * 21
 
 
-@pytest.mark.parametrize("texts, option", [(["twice", "twice"], "--seed=0"), ([""], "--seed=0"),
-                                           (list("abcde"), "--val_fraction=0.9999"), (["1", "2"], "--max_tokens=1")])
-def test_too_little_text_is_refused_with_what_to_do_and_leaves_no_file(texts, option, tmp_path):
+@pytest.mark.parametrize("texts", [["twice", "twice"], [""]])
+def test_too_little_text_is_refused_with_what_to_do_and_leaves_no_file(texts, tmp_path):
     with refused("expected at least one of each: give more text, or raise --max_tokens"):
-        write(tmp_path, [texts], option)
+        write(tmp_path, [texts])
     assert not contents(tmp_path)
 
 
 def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_says_so_in_place_of_a_sample(monkeypatch, tmp_path):
-    import requests
-    import tiktoken
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
-
-    def no_network(url):
-        raise requests.exceptions.ConnectionError("no network")
-    monkeypatch.setattr(requests, "get", no_network)
+    def no_network(name):
+        raise OSError("no network")
+    monkeypatch.setattr("tiktoken.get_encoding", no_network)
     with refused("no network.*data/README.md says how"):
         write(tmp_path / "out", [["a", "b"]], "--tokenizer=gpt2")
     corpus = tokens.Corpus(tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2"), None, None)
@@ -178,7 +169,7 @@ def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(folder_of_text,
         run = subprocess.run([sys.executable, "-c", KILLED, call, *argv, f"--out_dir={killed}"], cwd=ROOT,
                              capture_output=True)
         assert run.returncode == -signal.SIGKILL, run.stderr.decode()
-    with refused("no finished token files: run data/text/prepare.py again, which goes on"):
+    with refused("no finished token files"):
         tokens.load(killed)
     with open(killed / "train.bin", "ab") as file:
         file.write(b"odd")  # killed while it was writing
@@ -186,50 +177,31 @@ def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_bytes(folder_of_text,
     assert contents(killed) == contents(whole) and tokens.load(whole).meta["chunks"] >= 8
 
 
-@pytest.fixture
-def broken_off(tmp_path):
-    """A folder of which the network was gone in the sixth of eight parts; the arguments of `write`; the parts read."""
+def test_going_on_reads_nothing_again_that_is_done_and_makes_up_nothing_that_was_lost(tmp_path):
     texts = [[f"{part} {i}" for i in range(500)] for part in range(8)]
     seen = []
 
-    def read(part, note):
+    def read(part):
         seen.append(part)
         if len(seen) == 6:
             raise OSError("the network is gone")
         yield from texts[part]
-    with refused("network is gone.*will go on"):
-        write(tmp_path / "out", texts, "--chunk_size=1000", read=read)
-    return tmp_path / "out", texts, read, seen
-
-
-def test_going_on_does_not_read_again_what_is_done(broken_off, tmp_path):
-    folder, texts, read, seen = broken_off
+    folder, lost = tmp_path / "out", tmp_path / "lost"
+    with pytest.raises(OSError, match="network"):
+        write(folder, texts, "--chunk_size=1000", read=read)
+    shutil.copytree(folder, lost)
+    os.truncate(lost / "train.bin", 2)
+    with refused("bytes of train.bin, not .*: delete it and run data/test/prepare.py again"):
+        write(lost, texts, "--chunk_size=1000")
     write(folder, texts, "--chunk_size=1000", read=read)
     assert len(seen) <= 6 + 4 and set(seen) == set(range(8))
     assert contents(folder) == contents(write(tmp_path / "whole", texts, "--chunk_size=1000"))
 
 
-@pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: os.truncate(path, 2)])
-def test_tokens_that_were_lost_are_not_made_up(lose, broken_off):
-    folder, texts, *_ = broken_off
-    lose(folder / "train.bin")
-    with refused("bytes of train.bin, not .*: delete it and run data/test/prepare.py again"):
-        write(folder, texts, "--chunk_size=1000")
-
-
-def test_a_name_that_is_not_utf_8_does_not_end_a_script(tmp_path):
-    (tmp_path / "text").mkdir()
-    for i in range(3):
-        pathlib.Path(os.fsdecode(os.fsencode(tmp_path / "text") + b"/caf\xe9%d" % i)).write_bytes(b"caf\xe9 %d" % i)
-    argv = [sys.executable, SCRIPT, tmp_path / "text", f"--out_dir={tmp_path / 'out'}"]
-    run = subprocess.run(argv, env=os.environ | dict(PYTHONIOENCODING="utf-8:strict"), capture_output=True, text=True)
-    assert run.returncode == 0 and "3 U+FFFD" in run.stdout, run.stderr
-
-
 def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path, capsys):
     write(tmp_path, [["a", "b"]])
     before = (tmp_path / "train.bin").stat()
-    write(tmp_path, [["a", "b"]], read=lambda part, note: pytest.fail("read again"))
+    write(tmp_path, [["a", "b"]], read=lambda part: pytest.fail("read again"))
     assert (tmp_path / "train.bin").stat() == before and "2 documents, 4 tokens" in capsys.readouterr().out
     for option in "--seed=1", "--val_fraction=0.5", "--spaced", "--max_tokens=1":
         with refused(option[2:].split("=")[0]):
@@ -264,37 +236,28 @@ def test_a_full_disk_ends_in_one_line_and_a_later_run_goes_on(folder_of_text, tm
 
 
 def test_a_process_waits_for_another_one_that_makes_the_same_folder(tmp_path):
-    done, folder = text.main([__file__, f"--out_dir={tmp_path / 'done'}"]), tmp_path / "out"
+    folder = tmp_path / "out"
     with disk.locked(folder):
         argv = [sys.executable, SCRIPT, __file__, f"--out_dir={folder}"]
         second = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        waits = f"{folder}: another process is writing there; this one waits for it\n"
-        assert second.stdout.readline() == waits
-        shutil.copytree(done, folder, dirs_exist_ok=True)
-        before = (folder / "train.bin").stat().st_ino
-    said, _ = second.communicate(timeout=30)
-    assert second.returncode == 0 and said.startswith(f"{folder}: ")
-    assert contents(folder) == contents(done) and (folder / "train.bin").stat().st_ino == before
+        assert "this one waits for it" in second.stdout.readline()
+        assert not contents(folder)
+    second.communicate(timeout=30)
+    assert second.returncode == 0 and "meta.json" in contents(folder)
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------
 
-NOT_OURS = "meta.json is not by data/writer.py: move it away, or choose another folder"
 CUT = "bytes of train.bin, not .*: delete it and run data/test/prepare.py again"
-NO_TOKENS = "has no finished token files: pass a folder .*; of your own text data/text/prepare.py makes one"
 
 
 @pytest.mark.parametrize("change, reader_says, writer_says", [
-    (lambda folder: (folder / "meta.json").write_text('{"tokenizer": "mine"}'), NOT_OURS, NOT_OURS),
-    (lambda folder: (folder / "meta.json").write_text("no json"), NOT_OURS, NOT_OURS),
     (lambda folder: os.truncate(folder / "train.bin", 100), CUT, CUT),
     (lambda folder: os.truncate(folder / "train.bin", 10**6), CUT, CUT),
-    (lambda folder: (folder / "train.bin").unlink(), CUT, CUT),
-    (lambda folder: (folder / "meta.json").unlink(), NO_TOKENS,
+    (lambda folder: (folder / "meta.json").unlink(), "has no finished token files: run the prepare.py of its corpus",
      "holds .bin files that data/test/prepare.py has not written: move them away, or choose another --out_dir"),
 ])
-def test_a_folder_of_something_else_is_refused_with_what_to_do_and_left_as_it_is(
-        change, reader_says, writer_says, tmp_path):
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(change, reader_says, writer_says, tmp_path):
     texts = [[f"document {i}" for i in range(400)]]
     folder = write(tmp_path / "text" / "bytes", texts)
     change(folder)
@@ -306,68 +269,50 @@ def test_a_folder_of_something_else_is_refused_with_what_to_do_and_left_as_it_is
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("folder, advice", [
-    ("data/wikipedia/gpt2", "run python data/wikipedia/prepare.py --tokenizer=gpt2 --out_dir=data/wikipedia/gpt2"),
-    ("data/jigsaw/bytes_spaced", "run python data/jigsaw/prepare.py --tokenizer=bytes --spaced --out_dir=data/jigsaw/"),
-    ("data/stdlib/foo", "run python data/stdlib/prepare.py --out_dir=data/stdlib/foo"),
-    ("/nowhere", "pass a folder that a prepare script makes")])
-def test_a_folder_that_is_not_there_is_named_with_the_command_that_makes_it(folder, advice):
-    with refused(f"{folder} has no finished token files: {advice}"):
-        tokens.load(folder)
-
-
-@pytest.mark.parametrize("argv, message", [(["nowhere"], "no file"), ([], "required"),
-                                           ([__file__, "--seed=-1"], "non-negative"),
-                                           ([__file__, f"--out_dir={__file__}/below"], "Not a directory")])
-def test_a_script_fails_in_one_line(argv, message, tmp_path):
-    run = subprocess.run([sys.executable, SCRIPT, *argv], cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode in (1, 2) and message in run.stderr.splitlines()[-1] and "Traceback" not in run.stderr
+def test_a_script_fails_in_one_line(tmp_path):
+    run = subprocess.run([sys.executable, SCRIPT, "nowhere"], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 1 and run.stderr == "error: nowhere is no file, nor a folder with files in it\n"
 
 
 # ---- local text --------------------------------------------------------------------------------------------------
 
 
-def test_the_standard_library_is_whole_large_enough_and_always_in_the_same_order(tmp_path, monkeypatch):
+def test_the_standard_library_is_whole_large_enough_and_always_in_the_same_order(tmp_path):
     folder = stdlib.main([f"--out_dir={tmp_path}"])
     assert len(tokens.load(folder).val) >= 100_000
     written = b"".join(np.fromfile(path, "<u2").astype(np.uint8).tobytes() for path in folder.glob("*.bin"))
     assert b"\0" + pathlib.Path(json.__file__).read_bytes() + b"\0" in written  # end of text, 256, is now 0
-    names, rglob = stdlib.names(), pathlib.Path.rglob
-    monkeypatch.setattr(pathlib.Path, "rglob", lambda *args: reversed([*rglob(*args)]))
-    assert stdlib.names() == names and len(names) > 500
+    assert stdlib.names() == sorted(stdlib.names())  # the system may list files in another order
 
 
-def test_train_makes_the_folders_of_the_standard_library_and_no_others(tmp_path, monkeypatch):
+def test_train_makes_the_folder_of_the_standard_library_if_it_is_missing_and_no_other(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(stdlib, "main", made.append)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "data" / "stdlib" / "gpt2").mkdir(parents=True)
-    (tmp_path / "data" / "stdlib" / "gpt2" / "meta.json").touch()
-    for name in "text/bytes", "stdlib/gpt2", "stdlib/foo", "stdlib/bytes/", "stdlib/gpt2_spaced":
-        stdlib.make(pathlib.Path("data", name))
-    assert made == [["--tokenizer=bytes", "--out_dir=data/stdlib/bytes"],
-                    ["--tokenizer=gpt2", "--spaced", "--out_dir=data/stdlib/gpt2_spaced"]]
+    pathlib.Path("there/stdlib/bytes").mkdir(parents=True)
+    pathlib.Path("there/stdlib/bytes/meta.json").touch()
+    for name in "data/text/bytes", "data/stdlib/foo", "data/stdlib/gpt2/", "there/stdlib/bytes":
+        stdlib.make(pathlib.Path(name))
+    assert made == [["--tokenizer=gpt2", "--out_dir=data/stdlib/gpt2"]]
 
 
 def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     source = tmp_path / "source"
-    marked = {name: f"\ufeff{name} 漢字".encode(name) for name in ("utf-16-le", "utf-16-be")}
-    files = {"a.txt": b"crlf\r\nnul \0 kept", "deep/b.md": b"latin \xe9\xff1", "deep/f": "é".encode() * 9,
-             "empty": b"", ".git/c": b"hidden", "d.bin": bytes(range(256)) * 40, "e": b"text\0" * 900,
-             "package.json": b"{}", "m.txt": "\ufeffmark".encode()} | marked
+    files = {"a.txt": b"crlf\r\nkept", "deep/b.md": b"latin \xe9\xff1", "deep/f": "é".encode() * 9, "empty": b"",
+             ".git/c": b"hidden", "d.bin": bytes(range(256)) * 40, "u.txt": "two bytes a letter".encode("utf-16"),
+             "package.json": b"{}", "m.txt": "\ufeffmark".encode()}
     for name, data in files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
     os.mkfifo(source / "pipe")
-    argv = [str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}"]
+    argv = [str(source), f"--out_dir={source / 'out'}"]
     folder = text.main(argv)
-    expected = ["crlf\r\nnul \0 kept", "latin \ufffd\ufffd1", "é" * 9, "mark", "utf-16-le 漢字", "utf-16-be 漢字"]
-    assert texts_in(folder) == encoded(expected)
+    assert texts_in(folder) == encoded(["crlf\r\nkept", "latin \ufffd\ufffd1", "é" * 9, "mark"])
     printed = capsys.readouterr().out
-    assert "3 files left out that are binary, or tables: " in printed and "2 U+FFFD" in printed and "b.md" in printed
+    assert "3 files left out that are binary, or tables" in printed and "b.md: 2 U+FFFD" in printed
     before = contents(folder)
     text.main(argv)  # its token files are no text
-    assert contents(folder) == before and "3 files left out" in capsys.readouterr().out
+    assert contents(folder) == before
 
 
 def many_paragraphs(name, n):
@@ -379,42 +324,27 @@ def split_by_name(folder):
     return [{document.split()[0].decode() for document in split} for split in documents(folder).values()]
 
 
-def test_all_pieces_of_one_of_many_files_are_in_the_same_split_and_the_files_to_validate_on_are_named(tmp_path, capsys):
+def test_all_pieces_of_one_of_many_files_are_in_the_same_split(tmp_path):
     for i in range(30):
         (tmp_path / f"{i}.txt").write_text(many_paragraphs(f"{i}", 50 + i * 10))  # up to 11 pieces
     (tmp_path / "copy.txt").write_text((tmp_path / "7.txt").read_text())
     files = sorted(map(str, tmp_path.glob("*.txt")))
-    validated = set()
-    for seed in range(4):
-        folder = text.main([*files, f"--seed={seed}", "--val_fraction=0.2", "--chunk_size=50000",
-                            f"--out_dir={tmp_path / f'{seed}'}"])
-        train, val = split_by_name(folder)
-        assert len(documents(folder)["train"]) > 3 * len(train) and not train & val and len(train | val) == 30
-        said, names = capsys.readouterr().out.splitlines()[-1].split(": ")
-        named = {pathlib.Path(name).stem for name in names.removesuffix(", ...").split(", ")}
-        assert said == "validation is of other files than training" and named <= val | {"copy"} and len(named) > 2
-        validated.add(frozenset(val))
-    assert len(validated) == 4
+    folder = text.main([*files, "--val_fraction=0.2", "--chunk_size=50000", f"--out_dir={tmp_path / 'out'}"])
+    train, val = split_by_name(folder)
+    assert len(documents(folder)["train"]) > 3 * len(train)
+    assert not train & val and len(train | val) == 30 and len(val) > 2
 
 
-def test_each_of_a_few_files_is_split_so_that_validation_has_its_share_of_both_and_nothing_is_lost(tmp_path, capsys):
+def test_each_of_a_few_files_is_split_so_that_validation_has_its_share_of_both_and_nothing_is_lost(tmp_path):
     paths = [tmp_path / "large", tmp_path / "small"]
     for path, n in zip(paths, (4000, 2000)):
         path.write_text(many_paragraphs(path.name, n), newline="")  # 120 pieces and 60
     folder = text.main([*map(str, paths), f"--out_dir={tmp_path / 'out'}"])
     train, val = split_by_name(folder)
     assert train == val == {"large", "small"} and 0.025 < lengths(folder)[1] / sum(lengths(folder)) < 0.1
-    assert len(capsys.readouterr().out.splitlines()) == 1  # nothing to warn of
     pieces = sorted(texts_in(folder), key=lambda piece: (piece[:5], int(piece.split()[1])))
     assert b"".join(pieces) == b"".join(path.read_bytes() for path in paths)
     assert sum(16_384 <= len(piece) < 20_000 for piece in pieces) >= len(pieces) - 2  # the last one of each is shorter
-
-
-@pytest.mark.parametrize("texts", [["short", "long " * 1000], ["alike " * 300] * 4 + ["other " * 300]])
-def test_what_is_more_than_half_of_the_text_with_its_copies_is_never_validated_on(texts, tmp_path, capsys):
-    for seed in range(8):
-        train, val = lengths(write(tmp_path / f"{seed}", [texts], f"--seed={seed}", "--val_fraction=0.5"))
-        assert 0 < val < train and "is far from --val_fraction=0.5" in capsys.readouterr().out
 
 
 TABLES = {"jsonl": datasets.Dataset.to_json, "csv": datasets.Dataset.to_csv, "parquet": datasets.Dataset.to_parquet,
@@ -423,16 +353,13 @@ TABLES = {"jsonl": datasets.Dataset.to_json, "csv": datasets.Dataset.to_csv, "pa
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_of_a_table_the_column_with_the_text_is_read_and_without_its_name_it_is_refused(kind, tmp_path):
+def test_of_a_table_the_column_with_the_text_is_read(kind, tmp_path):
     texts = ["NA", "null", "001", "a,b", "two\nlines", 'a "quote"', "é 😀", "crlf\r\ninside", "twice", "twice"]
     path = tmp_path / "source" / f"table.{kind}"
     path.parent.mkdir()
     TABLES[kind](datasets.Dataset.from_dict(dict(id=list(range(10)), story=texts)), str(path))
     (tmp_path / "source" / "README.md").write_text("not a row")
     argv = [str(path.parent), f"--out_dir={tmp_path / 'out'}"]
-    for column, words in ([], r"tables, not text: .*table\..*; --column=NAME says"), \
-                         (["--column=text"], "has no column text, only id, story"), \
-                         (["--column=id"], "column id holds 0, expected text"):
-        with refused(words):
-            text.main(argv + column)
+    with refused("has no column text, only id, story"):
+        text.main([*argv, "--column=text"])
     assert texts_in(text.main([*argv, "--column=story"])) == encoded(texts)

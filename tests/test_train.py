@@ -5,10 +5,6 @@ import importlib
 import io
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -27,7 +23,7 @@ from config import ConfigError, TrainConfig, _place
 from config._place import Place
 from data import batches, samples, tokens
 from data.loader import Loader, split_batch
-from data.results import compare, runs
+from data.results import runs
 from tests.lives import argv, begin_ranks, checkpoint, compile_quickly, end, log, refusal, resume, run, small_run
 
 
@@ -248,10 +244,8 @@ def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(ended, corpus
         assert after == decode(expected[0].tolist())
 
 
-@pytest.mark.parametrize("changes", [
-    dict(causal=True, objective="masked"), dict(block_size=1), dict(block_size=1, causal=True)])
-def test_other_kinds_of_runs_come_to_their_end(cfg, changes):
-    run(cfg, max_iters=4, **changes)
+def test_a_decoder_may_fill_in_masks(cfg):
+    run(cfg, max_iters=4, causal=True, objective="masked")
     assert list(log(cfg).step) == [0, 4] and Path(cfg.out_dir, "model.safetensors").exists()
 
 
@@ -290,16 +284,12 @@ def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, tmp_
 
 
 QUERY = "bert.encoder.layer.1.attention.self.query."
-TYPES = "bert.embeddings.token_type_embeddings.weight"
 
 
 @pytest.mark.parametrize("changes, words", [
-    (dict(config=dict(model_type="gpt2")), "model_type is gpt2 there and bert here"),
     (dict(config=dict(num_attention_heads=4)), "num_attention_heads is 4 there and 2 here"),
-    (dict(config=dict(position_embedding_type="relative_key")), "position_embedding_type is relative_key there"),
     (dict(lost=[QUERY + "weight"]), QUERY + "weight is missing there and (16, 16) here"),
     (dict(more={QUERY + "scale": torch.ones(16)}), QUERY + "scale is (16,) there and missing here"),
-    (dict(more={TYPES: torch.ones(2, 8)}), f"{TYPES} is (1, 8) there and (1, 16) here"),
     (dict(more={QUERY + "weight": torch.full((16, 16), torch.nan)}), f"'{QUERY}weight' holds NaN or infinity"),
 ])
 def test_another_model_is_refused_with_what_differs(finished, tmp_path, cfg, changes, words):
@@ -313,34 +303,9 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     run(cfg, init_from=model)
     resume(cfg, max_iters=14)
     assert runs.read_config(Path(cfg.out_dir))["init_from"] == model
-    assert not compare.is_plain(vars(TrainConfig()) | dict(init_from=model))
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()
     assert f"began from {model}: begin again with --init_from={model}" in refusal(cfg, init_from="resume")
-
-
-# ---- the command line and its output -----------------------------------------------------------------------------
-
-
-INTERRUPTED = """
-import os, runpy, signal, sys
-sys.addaudithook(lambda event, args: "torch.nn" in args and os.kill(os.getpid(), signal.SIGINT))
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
-
-
-def test_ctrl_c_during_the_imports_ends_without_a_traceback():
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, train.__file__], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
-
-
-def test_a_reader_that_goes_away_does_not_end_a_run(cfg, monkeypatch):
-    reader, writer = os.pipe()
-    os.close(reader)  # as `| head -1` does
-    with open(writer, "w") as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        run(cfg)
-    assert log(cfg).step.iloc[-1] == 12
 
 
 # ---- several processes, compiler ---------------------------------------------------------------------------------

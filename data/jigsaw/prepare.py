@@ -23,7 +23,7 @@ def main(argv=None):
     args = cli.parse_args(argv)
     path = args.csv or COPY
 
-    def read(part, note):
+    def read(part):
         return writer.read_column("csv" if args.csv else "parquet", part, "comment_text")
     return writer.write(args, path, [path], read, total=159_571, files=[args.csv] if args.csv else [])
 

@@ -4,8 +4,8 @@ RedPajama-V2, English: the Common Crawl snapshot 2023-14 of the paper, its head 
     python data/redpajama/prepare.py --max_tokens=1000000000    # from data.together.xyz; all of it is terabytes
     python data/redpajama/prepare.py --sample                   # 20 shards of snapshot 2023-06, from huggingface.co
 
-Shards that the host does not have (403, 404) are skipped, and broken shards are read as far as possible. The summary
-counts and names them. --base_url names another host, and HF_ENDPOINT does so for the sample.
+Shards that the host does not have (403, 404) are skipped, and broken shards are read as far as possible. Each of them
+is named. --base_url names another host, and HF_ENDPOINT does so for the sample.
 """
 
 import gzip
@@ -14,6 +14,8 @@ import json
 import pathlib
 import sys
 import zlib
+
+from tqdm import tqdm
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
@@ -30,17 +32,17 @@ def fetch(url):
     return http_backoff("GET", url, timeout=60, headers={"Accept-Encoding": "identity"})
 
 
-def read(url, note):
+def read(url):
     reply = fetch(url)
     if reply.status_code in (403, 404):
-        note("shards missing", 1)
+        tqdm.write(f"missing shard: {url}")
         return
     reply.raise_for_status()
     try:
         for line in gzip.open(io.BytesIO(reply.content)):
             yield json.loads(line)["raw_content"]
-    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, KeyError):
-        note("shards broken", 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError):  # the last is of a line that is no JSON
+        tqdm.write(f"broken shard: {url}")
 
 
 def main(argv=None):

@@ -29,7 +29,7 @@ def names():
     return sorted(found)
 
 
-def read(name, note):
+def read(name):
     yield (ROOT / name).read_bytes().decode("utf-8", "replace")
 
 
@@ -42,12 +42,12 @@ def main(argv=None):
 
 def make(folder):
     """
-    Prepare a folder such as data/stdlib/bytes if it is missing. train.py calls this. Folders with a name that this
-    script does not give are left alone. If two processes come here at once, the second waits until the first is done.
+    Prepare data/stdlib/bytes or data/stdlib/gpt2 if it is missing. train.py calls this, with any folder. If two processes
+    come here at once, the second waits until the first is done.
     """
-    options = tokens.FOLDERS.get(folder.absolute().name)
-    if folder.absolute().parent.name == "stdlib" and options and not (folder / "meta.json").exists():
-        main([*options, f"--out_dir={folder}"])
+    is_ours = folder.parent.name == "stdlib" and folder.name in tokens.TOKENIZERS
+    if is_ours and not (folder / "meta.json").exists():
+        main([f"--tokenizer={folder.name}", f"--out_dir={folder}"])
 
 
 if __name__ == "__main__":

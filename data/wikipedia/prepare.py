@@ -22,7 +22,7 @@ SNAPSHOTS = {  # name -> where its files are, and how many articles it has
 }
 
 
-def read(part, note):
+def read(part):
     return writer.read_column("parquet", part, "text")
 
 
