@@ -78,9 +78,14 @@ def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
     assert words in str(e.value) and "\n" not in str(e.value)
 
 
-def test_a_mistake_in_a_file_is_named_too(tmp_path):
-    (tmp_path / "mine.py").write_text("C = 64\nn_embd = C")
-    with pytest.raises(ConfigError, match="unknown key C: .* a name of a file's own begins with an underscore"):
+@pytest.mark.parametrize("text, words", [
+    ("C = 64\nn_embd = C", "unknown key C; .* a name of a file's own begins with an underscore"),
+    ("n_layers = 4", "unknown key n_layers; the nearest one is n_layer,"),
+    ("n_embd = 2 * width", "mine.py is not plain key = value Python: NameError name 'width'"),
+    ("n_embd == 64,", "mine.py is not plain key = value Python: NameError"), ("n_embd = (64", "SyntaxError .* line 1")])
+def test_a_mistake_in_a_file_is_named_too(text, words, tmp_path):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ConfigError, match=words):
         load([str(tmp_path / "mine.py")])
 
 

@@ -254,7 +254,7 @@ CUT = "bytes of train.bin, not .*: delete it and run data/test/prepare.py again"
 @pytest.mark.parametrize("change, reader_says, writer_says", [
     (lambda folder: os.truncate(folder / "train.bin", 100), CUT, CUT),
     (lambda folder: os.truncate(folder / "train.bin", 10**6), CUT, CUT),
-    (lambda folder: (folder / "meta.json").unlink(), "has no finished token files: run the prepare.py of its corpus",
+    (lambda folder: (folder / "meta.json").unlink(), "has no finished token files: one of data/",
      "holds .bin files that data/test/prepare.py has not written: move them away, or choose another --out_dir"),
 ])
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(change, reader_says, writer_says, tmp_path):
@@ -362,4 +362,6 @@ def test_of_a_table_the_column_with_the_text_is_read(kind, tmp_path):
     argv = [str(path.parent), f"--out_dir={tmp_path / 'out'}"]
     with refused("has no column text, only id, story"):
         text.main([*argv, "--column=text"])
+    with refused("column id holds .*, expected text"):
+        text.main([*argv, "--column=id"])
     assert texts_in(text.main([*argv, "--column=story"])) == encoded(texts)

@@ -350,6 +350,6 @@ def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypa
         torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize("name", ["attention", "bench", "null"])
+@pytest.mark.parametrize("name", ["bench", "null"])
 def test_a_script_of_this_folder_that_takes_minutes_can_be_imported(name):
     assert importlib.import_module(f"tests.{name}").main
