@@ -46,9 +46,11 @@ def arms(path, overrides=()):
 def runs_of_file(path):
     """The runs of a file that sets base, arms and seeds: [(arm, seed, base, {key: value})]."""
     plan = runpy.run_path(path)
-    base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
-    # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-    return [(name, seed, base, changes) for seed in seeds for name, changes in named.items()]
+    runs = []
+    for seed in plan["seeds"]:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
+        for name, changes in plan["arms"].items():
+            runs.append((name, seed, plan["base"], changes))
+    return runs
 
 
 def runs_of_csv(path):
