@@ -49,8 +49,11 @@ def runs_of_file(path):
         base, named, seeds = plan["base"], plan["arms"], plan["seeds"]
     except KeyError as e:
         raise ConfigError(f"{path} is no comparison, it sets no {e}: config/arms/example.py is one to copy")
-    # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-    return [(name, seed, base, changes) for seed in seeds for name, changes in named.items()]
+    runs = []
+    for seed in seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
+        for name, changes in named.items():
+            runs.append((name, seed, base, changes))
+    return runs
 
 
 def runs_of_csv(path):

@@ -1,6 +1,5 @@
 """train.py: runs that are stopped, gone on with, refused, and what stays as it was. pytest tests/test_resume.py"""
 
-import json
 import shutil
 import signal
 from functools import partial
@@ -9,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import train
-from data import disk, tokens
+from data import disk
 from tests.lives import TRAIN_STEP, argv, at_call, begin, checkpoint, end, log, refusal, result, resume, run, signal_at
 
 
@@ -95,14 +93,6 @@ def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(finished, c
 ])
 def test_a_checkpoint_of_another_run_is_refused_with_what_differs(copied, changes, words):
     assert words in refusal(copied, init_from="resume", **changes)
-
-
-def test_token_files_of_another_tokenizer_are_not_gone_on_with(copied, tmp_path):
-    shutil.copytree(copied.data_dir, tmp_path / "data")
-    path = tmp_path / "data" / "meta.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2")))
-    said = refusal(copied, init_from="resume", data_dir=path.parent)
-    assert "tokenizer = 'bytes' there, 'gpt2' here" in said
 
 
 def test_a_key_that_is_newer_than_a_checkpoint_has_its_default_there(copied):

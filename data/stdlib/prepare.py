@@ -42,8 +42,8 @@ def main(argv=None):
 
 def make(folder):
     """
-    Prepare data/stdlib/bytes or data/stdlib/gpt2 if it is missing. train.py calls this, with any folder. If two processes
-    come here at once, the second waits until the first is done.
+    Prepare data/stdlib/bytes or data/stdlib/gpt2 if it is missing. train.py calls this, with any folder. If two
+    processes come here at once, the second waits until the first is done.
     """
     is_ours = folder.parent.name == "stdlib" and folder.name in tokens.TOKENIZERS
     if is_ours and not (folder / "meta.json").exists():
