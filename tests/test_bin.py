@@ -2,7 +2,6 @@
 
 import io
 import os
-import pickle
 import struct
 import zipfile
 from pathlib import Path
@@ -95,16 +94,15 @@ def compressed(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["before torch 1.6", "compressed"])
-def test_other_bins_are_read_whole(hub, tmp_path, kind):
-    tied = WEIGHTS | {"head": WEIGHTS["emb"], "mask": torch.zeros(3, dtype=torch.int8), "epoch": 3}
+def test_other_bins_are_read_whole(hub, kind):
+    tied = WEIGHTS | {"head": WEIGHTS["emb"], "epoch": 3}
     data = compressed(as_bin(tied)) if kind == "compressed" else as_bin(tied, _use_new_zipfile_serialization=False)
     hub.add("org/toy", {"config.json": CONFIG, BIN: data})
-    path = folder(tmp_path / "toy", {BIN: data})
-    for source in path, "org/toy", "org/toy":  # once more from the cache
-        opened = read(source, weights=tied)
-        assert opened.bytes_read >= opened.size == len(data) and set(opened.tensors) == {*WEIGHTS, "head", "mask"}
+    for _ in "from the Hub", "from the cache":
+        opened = read("org/toy", weights=tied)
+        assert opened.bytes_read >= opened.size == len(data) and set(opened.tensors) == {*WEIGHTS, "head"}
         assert opened.n_params == sum(t.numel() for t in WEIGHTS.values())
-    assert "mask" in refusal(path, [["mask"]]) and hub.sent(BIN) < 1.5 * len(data)
+    assert hub.sent(BIN) < 1.5 * len(data)
 
 
 # What would do harm, or is something else
@@ -118,21 +116,14 @@ class Bomb:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@pytest.mark.parametrize("dump, words", [
-    (as_bin, "mkdir"), (lambda saved: as_bin(saved, _use_new_zipfile_serialization=False), "mkdir"),
-    (lambda saved: pickle.dumps(saved, 5), "no PyTorch state dict")])
-def test_a_pickle_that_would_run_code_is_refused_and_not_run(hub, tmp_path, dump, words):
-    bomb = dump({"x": Bomb(tmp_path / "hit")})
-    hub.add("org/toy", {"config.json": CONFIG, BIN: bomb})
-    for source in (folder(tmp_path / "toy", {BIN: bomb}), "org/toy"):
-        told = refusal(source)
-        assert BIN in told and words in told and not (tmp_path / "hit").exists()
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path, zipped):
+    bomb = as_bin({"x": Bomb(tmp_path / "hit")}, _use_new_zipfile_serialization=zipped)
+    told = refusal(folder(tmp_path / "toy", {BIN: bomb}))
+    assert BIN in told and "mkdir" in told and not (tmp_path / "hit").exists()
 
 
-@pytest.mark.parametrize("saved, words", [
-    ({"student": WEIGHTS, "teacher": WEIGHTS, "epoch": 3}, "holds student, teacher, epoch"),  # as DINO's full ones
-    ([*WEIGHTS.values()], "no PyTorch state dict"), (torch.nn.Linear(3, 3), "would run torch.nn")])
-def test_a_file_without_a_state_dict_says_so(tmp_path, saved, words):
+def test_a_file_without_a_state_dict_says_so(tmp_path):
+    saved = {"student": WEIGHTS, "teacher": WEIGHTS, "epoch": 3}  # as DINO's full ones
     told = refusal(folder(tmp_path / "toy", {"dino.pth": as_bin(saved)}))
-    assert "dino.pth" in told and words in told and "state_dict()" in told
+    assert "dino.pth holds student, teacher, epoch" in told and "state_dict()" in told

@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 from data.pretrained import checkpoint
 from data.pretrained import hub as client
-from data.pretrained.hub import pause  # before the fixture replaces it
+from data.pretrained.hub import BACKOFF, pause  # before the fixture replaces it
 from data.pretrained.sources import open_checkpoint
 from data.pretrained.suites import find_targets
 from data.pretrained.tensors import HEAD
@@ -25,14 +25,6 @@ INDEX_FILE = "model.safetensors.index.json"
 
 def header_size(file: bytes) -> int:
     return 8 + int.from_bytes(file[:8], "little")
-
-
-ASK = {
-    "safetensors": lambda: read("org/toy"),
-    "bin": lambda: read("org/bin"),
-    "revisions": lambda: find_targets("org/toy", "*"),
-    "repositories": lambda: find_targets("org/t*"),
-}
 
 
 # What is read, and from where
@@ -100,27 +92,21 @@ def test_the_token_reaches_the_hub_and_never_the_cdn(hub, monkeypatch):
 # The cache and offline mode
 
 
-@pytest.mark.parametrize("out_of_reach", ["offline", "failing", "closed"])
-def test_cached_files_are_read_with_and_without_the_hub(hub, monkeypatch, out_of_reach):
+@pytest.mark.parametrize("offline", [True, False])
+def test_cached_files_are_read_with_and_without_the_hub(hub, monkeypatch, offline):
     commit = hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
     for file in ("config.json", *SHARDED):
         hf_hub_download("org/toy", file)
-    hub.fail("api", 403)
-    assert "(403)" in refusal("org/toy")  # the Hub is there, and says no
     hub.log.clear()
     assert read("org/toy").note == ""
     assert [r.file for r in hub.log] == ["api"]  # which commit is main?
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", out_of_reach == "offline")
-    if out_of_reach == "failing":
-        hub.fail("api", 503, times=9)
-    if out_of_reach == "closed":
-        hub.close()
-        close_session()
+    hub.fail("api", 403)
+    assert "403" in refusal("org/toy")  # the Hub is there, and says no
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    hub.close()
+    close_session()
     opened = read("org/toy")
     assert "cache" in opened.note and opened.revision == commit
-    assert {r.file for r in hub.log} == {"api"} and (out_of_reach == "failing" or len(hub.log) == 1)
-    if out_of_reach == "offline":
-        read(f"org/toy@{commit}")
 
 
 def test_without_network_or_cache_one_line_says_so(hub, monkeypatch):
@@ -132,16 +118,14 @@ def test_without_network_or_cache_one_line_says_so(hub, monkeypatch):
     assert "127.0.0.1" in told and "network" in told and "no folder" in told
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in refusal("org/other") and "local cache" in refusal("org/toy")
-    assert "HF_HUB_OFFLINE" in one_line(ASK["revisions"]) and "HF_HUB_OFFLINE" in one_line(ASK["repositories"])
+    assert "HF_HUB_OFFLINE" in one_line(lambda: find_targets("org/toy", "*"))
 
 
 # A connection that fails
 
 
-@pytest.mark.parametrize("fault", [500, 503, "cut", "stall"])
-def test_a_fault_of_the_connection_is_survived_wherever_it_comes(hub, monkeypatch, fault):
-    if fault == "stall":
-        monkeypatch.setattr(client, "TIMEOUT", 1.0)
+@pytest.mark.parametrize("fault", [503, "cut"])
+def test_a_fault_of_the_connection_is_survived_wherever_it_comes(hub, fault):
     hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
     places = ["api", *SHARDS, *SHARDS]
     if fault == 503:
@@ -153,15 +137,12 @@ def test_a_fault_of_the_connection_is_survived_wherever_it_comes(hub, monkeypatc
     assert opened.bytes_read <= sum(map(hub.sent, SHARDS))
 
 
-@pytest.mark.parametrize("headers", [{"Retry_After": 7}, {"ratelimit": '"resolvers";r=0;t=7'}])
-def test_the_server_says_how_long_to_wait(hub, headers):
+def test_the_hub_says_how_long_to_wait(hub):
     hub.add("org/toy", SINGLE)
-    hub.fail("model.safetensors", 429, **headers)
+    hub.fail("model.safetensors", 429, ratelimit='"resolvers";r=0;t=70')
+    hub.fail("model.safetensors", 503, ratelimit='"resolvers";r=9;t=70')
     read("org/toy")
-    assert hub.waits == [7]
-    hub.fail("model.safetensors", 429, Retry_After=3600)
-    told = refusal("org/toy")
-    assert "429" in told and "60 min" in told and "network" not in told and hub.waits == [7]
+    assert hub.waits == [70, BACKOFF[1]]
 
 
 def test_ctrl_c_does_not_wait_for_as_long_as_the_hub_asks_for(hub, monkeypatch):
@@ -181,65 +162,45 @@ def test_ctrl_c_does_not_wait_for_as_long_as_the_hub_asks_for(hub, monkeypatch):
     assert waited and waited[0] < 30
 
 
-@pytest.mark.parametrize("ask, place, fault, told", [
-    ("safetensors", "model.safetensors", 503, "503"), ("bin", "pytorch_model.bin", "cut", "127.0.0.1"),
-    *[(ask, "api", "stall", "Timeout") for ask in ("safetensors", "revisions", "repositories")]])
-def test_five_tries_are_enough(hub, monkeypatch, ask, place, fault, told):
-    if fault == "stall":
-        monkeypatch.setattr(client, "TIMEOUT", 0.1)
+@pytest.mark.parametrize("ask", [
+    lambda: read("org/toy"), lambda: find_targets("org/toy", "*"), lambda: find_targets("org/t*")])
+def test_a_hub_that_does_not_answer_is_not_waited_for_for_ever(hub, monkeypatch, ask):
+    monkeypatch.setattr(client, "TIMEOUT", 0.1)
     hub.add("org/toy", SINGLE)
-    hub.add("org/bin", {"config.json": CONFIG, "pytorch_model.bin": as_bin(WEIGHTS)})
-    hub.fail(place, fault, times=99)
-    line = one_line(ASK[ask])
-    assert told in line and "network" in line and hub.waits == list(client.BACKOFF)
+    hub.fail("api", "stall", times=99)
+    line = one_line(ask)
+    assert "Timeout" in line and "network" in line
 
 
-@pytest.mark.parametrize("ask", ["safetensors", "bin"])
-def test_a_file_that_is_sent_whole_instead_of_a_range_is_not_waited_for(hub, ask):
+def test_five_tries_are_enough(hub):
+    hub.add("org/toy", SINGLE)
+    hub.fail("model.safetensors", 503, times=99)
+    line = refusal("org/toy")
+    assert "503" in line and "network" in line and hub.waits == list(BACKOFF)
+
+
+def test_a_file_that_is_sent_whole_instead_of_a_range_is_not_waited_for(hub):
     hub.add("org/toy", SINGLE | {"model.safetensors": bytes(1 << 26)})
-    hub.add("org/bin", {"config.json": CONFIG, "pytorch_model.bin": bytes(1 << 26)})
     hub.ranges = False
-    assert "does not serve byte ranges" in one_line(ASK[ask]) and not hub.waits
+    assert "does not serve byte ranges" in refusal("org/toy") and not hub.waits
     assert sum(r.sent for r in hub.log) < 1 << 25  # what fits into the socket's buffers, not the file
 
 
 # What the Hub refuses
 
-REFUSED = ["ask for access", "or it is private", "no revision", "(403)"]  # it is one of these
 
-
-@pytest.mark.parametrize("token", ["", "hf_other"])
-@pytest.mark.parametrize("source, forbidden, words", [
-    ("org/closed", "", "ask for access"), ("org/none", "", "or it is private"),
-    ("org/toy@v9", "", "no revision"), ("org/toy@" + "0" * 40, "", "no revision"),
-    ("org/toy", "config.json", "(403)"), ("org/toy", "model.safetensors", "(403)")])
-def test_what_the_hub_refuses_is_told_apart(hub, monkeypatch, source, forbidden, words, token):
+@pytest.mark.parametrize("source, words", [
+    ("org/closed", "ask for access"), ("org/none", "or it is private"), ("org/toy@v9", "no revision v9")])
+def test_what_the_hub_refuses_is_told_apart(hub, source, words):
     hub.add("org/toy", SINGLE)
     hub.add("org/closed", SINGLE, gated="hf_right")
-    hub.forbidden = forbidden
-    monkeypatch.setenv("HF_TOKEN", token)
     told = refusal(source)
-    assert [kind for kind in REFUSED if kind in told] == [words]
-    assert ("HF_TOKEN" in told) == ("@" not in source)  # what to do
-    assert f"{hub.url}/{source.partition('@')[0]}" in told
+    assert words in told and f"{hub.url}/{source.partition('@')[0]}" in told
 
 
-@pytest.mark.parametrize("source", ["./none", "~/none", "a/b/c", "org/model.safetensors", "x.bin", "", "a b", "org/"])
+@pytest.mark.parametrize("source", ["./none", "a/b/c"])
 def test_what_is_neither_a_path_nor_an_id_is_refused_without_a_request(hub, source):
     assert "no file or folder" in refusal(source)
-    assert not hub.log
-
-
-@pytest.mark.parametrize("ask, status, words", [
-    ("safetensors", 200, "HF_ENDPOINT"), ("revisions", 200, "HF_ENDPOINT"), ("safetensors", 401, "HF_TOKEN")])
-def test_of_an_answer_without_content_it_is_told_whose_it_is_and_what_to_check(hub, ask, status, words):
-    hub.fail("api", status)
-    told = one_line(ASK[ask])
-    assert hub.url in told and words in told and not hub.faults
-
-
-def test_a_pattern_for_repositories_needs_an_organisation(hub):
-    assert "an organisation's name before the pattern" in one_line(lambda: find_targets("*/bert-*"))
     assert not hub.log
 
 
@@ -248,18 +209,13 @@ def test_a_pattern_for_repositories_needs_an_organisation(hub):
 
 PAGE = b"<!doctype html>" + 999 * b" "
 FIRST = next(iter(SHARDS))
-BIN = as_bin(make(n_embd=8))
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 440473133\n"
 DAMAGED = [  # files, and what is said of them
-    *[({"model.safetensors": data}, "get it again") for data in (b"1234567", FILE[:40], PAGE)],
-    *[({"model.safetensors": data}, "cut short") for data in (FILE[:-1], FILE + b"\n")],
-    *[({"model.safetensors": FILE.replace(*one, 1)}, "do not fit its dtype and shape")
-      for one in [(b"[256,256]", b"[256,257]"), (b"F32", b"F16")]],  # in the header, of one tensor
-    *[({"pytorch_model.bin": data}, "pytorch_model.bin is damaged")
-      for data in (BIN[:3], BIN[:2000], BIN[:-300], BIN[:-1], PAGE)],
+    *[({"model.safetensors": data}, "cut short") for data in (FILE[:40], FILE[:-1], PAGE)],
+    *[({"pytorch_model.bin": data}, "pytorch_model.bin is damaged") for data in (as_bin(WEIGHTS)[:-300], PAGE)],
+    *[(SINGLE | {file: POINTER}, "git lfs pull") for file in SINGLE],
     ({file: data for file, data in SHARDED.items() if file != FIRST}, FIRST),
-    (SHARDED | {INDEX_FILE: b'{"weight_map": {}}'}, "weight_map"),
-    (SHARDED | {INDEX_FILE: PAGE}, INDEX_FILE),
-    *[(SINGLE | {"config.json": text}, "config.json is not a JSON object") for text in (b"[]", b"", PAGE)],
+    (SINGLE | {"config.json": PAGE}, "config.json is not a JSON object"),
 ]
 
 
@@ -283,17 +239,17 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path):
 
 def test_other_dtypes_are_refused_only_when_asked_for(tmp_path):
     weights = {"q": torch.ones(4, 4), "i": torch.ones(4, dtype=torch.int32), "bool": torch.ones(3, dtype=torch.bool),
-               "f8": torch.ones(4).to(torch.float8_e4m3fn), "none": torch.ones(0, 5)}
+               "f8": torch.ones(4).to(torch.float8_e4m3fn)}
     toy = folder(tmp_path / "toy", {"model.safetensors": save(weights)})
-    assert read(toy, [["q", "none"]], weights).n_params == 20
+    assert read(toy, [["q"]], weights).n_params == 20
     for n, dtype in (("i", "I32"), ("f8", "F8_E4M3"), ("bool", "BOOL")):
         told = refusal(toy, [["q"], [n]])
         assert repr(n) in told and dtype in told
 
 
-@pytest.mark.parametrize("value, dtype", [("nan", torch.float32), ("inf", torch.bfloat16), ("-inf", torch.float32)])
-def test_weights_without_a_score_are_named(tmp_path, value, dtype):
-    weights = make(dtype, 8)
+@pytest.mark.parametrize("value", ["nan", "-inf"])
+def test_weights_without_a_score_are_named(tmp_path, value):
+    weights = make(torch.bfloat16, 8)
     weights[name(2, "k")].view(-1)[37].fill_(float(value))
     toy = folder(tmp_path / "toy", {"model.safetensors": save(weights)})
     assert "NaN or infinity" in refusal(toy) and name(2, "k") in refusal(toy)

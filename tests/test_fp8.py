@@ -58,14 +58,13 @@ def read_llama(path, quantization: dict, **parts: torch.Tensor) -> torch.Tensor:
     return w_q.mT.flatten(0, 1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_scale_for_each_block_gives_what_transformers_makes_of_it(tmp_path, dtype):
-    weight, scale = eight_bits(256, 384), scales(2, 3).to(dtype)
+def test_a_scale_for_each_block_gives_what_transformers_makes_of_it(tmp_path):
+    weight, scale = eight_bits(256, 384), scales(2, 3).to(torch.bfloat16)
     got = read_llama(tmp_path / "toy", FP8, weight=weight, weight_scale_inv=scale)
     assert torch.equal(got, Fp8Dequantize(None)._dequantize_one(weight, scale, torch.float32))
 
 
-@pytest.mark.parametrize("m, n, block", [(130, 140, None), (2, 129, None), (12, 10, [4, 3])])
+@pytest.mark.parametrize("m, n, block", [(130, 140, None), (12, 10, [4, 3])])
 def test_the_last_blocks_may_be_smaller_and_config_json_says_how_large_the_others_are(tmp_path, m, n, block):
     rows, columns = block or (128, 128)
     weight, scale = eight_bits(m, n), scales(-(-m // rows), -(-n // columns))
@@ -74,7 +73,7 @@ def test_the_last_blocks_may_be_smaller_and_config_json_says_how_large_the_other
 
 
 @pytest.mark.parametrize("quantization, suffix", [(WHOLE, "weight_scale_inv"), (FLOAT_QUANTIZED, "weight_scale")])
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (12,), (12, 1)])
+@pytest.mark.parametrize("shape", [(), (12,), (12, 1)])
 def test_a_scale_is_one_number_or_one_for_each_row(tmp_path, quantization, suffix, shape):
     weight, scale = eight_bits(12, 10), scales(*shape)
     got = read_llama(tmp_path / "toy", quantization, weight=weight, **{suffix: scale})
@@ -110,18 +109,11 @@ def test_deepseek_v4_is_read_under_the_names_and_with_the_scales_of_its_own_file
     assert torch.equal(w_k.mT, right["wkv"].view(1, 4, 10))
 
 
-INT8 = torch.ones(32, 32, dtype=torch.int8)
-PACKED = torch.ones(32, 16, dtype=torch.uint8)  # 4 bits in half a byte, as of NVFP4
-
-
 @pytest.mark.parametrize("parts, words", [
-    *[(dict(weight=eight_bits(256, 256), weight_scale_inv=scales(*shape)), r"q_proj\.weight' .*128 x 128")
-      for shape in [(3,), (2, 3), (256, 256), (1, 256)]],
+    (dict(weight=eight_bits(256, 256), weight_scale_inv=scales(2, 3)), r"q_proj\.weight' .*128 x 128"),
     (dict(weight=eight_bits(256, 256)), r"q_proj\.weight' is F8_E4M3, .*scale"),
-    (dict(weight=eight_bits(2, 2), weight_scale_inv=torch.tensor(float("nan"))), "NaN"),
-    (dict(weight=INT8, weight_scale=scales(32, 1)), "quantised weights .*weight_scale"),
-    (dict(weight=PACKED, weight_scale=torch.ones(32, 2).to(torch.float8_e4m3fn), weight_scale_2=scales()),
-     "quantised weights .*weight_scale")])
+    (dict(weight=torch.ones(32, 32, dtype=torch.int8), weight_scale=scales(32, 1)), "quantised weights .*weight_scale"),
+])
 def test_scales_that_do_not_fit_and_other_ways_to_store_fewer_bits_are_refused(tmp_path, parts, words):
     with pytest.raises(CheckpointError, match=words):
         read_llama(tmp_path / "toy", FP8, **parts)

@@ -2,17 +2,14 @@
 
 import argparse
 import json
-import re
-import runpy
-import sys
 
 import pytest
 import torch
 from safetensors.torch import save
-from torch.distributed import checkpoint as distributed
 
+from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import find_stacks
-from data.pretrained.sources import CheckpointError, find_source, open_checkpoint
+from data.pretrained.sources import find_source, open_checkpoint
 from model import ModelConfig, Transformer
 from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal
@@ -103,22 +100,20 @@ MAE = [{"config.json": CONFIG, "mae.pth": as_bin(OPTIONS | {key: WEIGHTS})}
 ONE_FILE = ["epoch=3-step=100.ckpt", "model_best.pth", "last.pt", "pytorch_model_fsdp.bin"]
 
 
-@pytest.mark.parametrize("files, inner, note", [
-    (TRAINER | BEST | below("checkpoint-1000", SINGLE), "", "of checkpoint-1000, the newest of 2"),
-    (TRAINER | BEST | SINGLE, "", ""),  # what was saved at the end
-    (ACCELERATE, "", "of step_10, the newest of 2"), (ACCELERATE, "step_9", "folder above"),
-    (ACCELERATE, "step_9/model.safetensors", "folder above"),
-    ({"modules.json": b"[]", "config_sentence_transformers.json": b"{}", "1_Pooling/config.json": b"{}"}
-     | below("0_Transformer", {"config.json": CONFIG, "pytorch_model.bin": as_bin(WEIGHTS)}), "", "0_Transformer"),
-    *[(BESIDE | {file: as_bin({"state_dict": WEIGHTS})}, "", "") for file in ONE_FILE],
-    *[(files, "", "") for files in (*MAE, SHARDED_BIN)], (MAE[0], "mae.pth", ""),
+@pytest.mark.parametrize("files, note", [
+    (TRAINER | BEST | below("checkpoint-1000", SINGLE), "of checkpoint-1000, the newest of 2 in it"),
+    (TRAINER | BEST | SINGLE, ""),  # what was saved at the end
+    (ACCELERATE, "of step_10, the newest of 2 in it"),
+    ({"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
+     | below("0_Transformer", {"config.json": CONFIG, "pytorch_model.bin": as_bin(WEIGHTS)}), ""),
+    *[(BESIDE | {file: as_bin({"state_dict": WEIGHTS})}, "") for file in ONE_FILE],
+    *[(files, "") for files in (*MAE, SHARDED_BIN)],
 ])
-def test_the_folders_of_other_programs_are_read(tmp_path, hub, files, inner, note):
-    root = folder(tmp_path / "run", files, None)
+def test_the_folders_of_other_programs_are_read(tmp_path, hub, files, note):
     hub.add("org/run", files)
-    for source in [root / inner] + ["org/run"] * (inner == ""):
+    for source in folder(tmp_path / "run", files, None), "org/run":
         opened = read(source)
-        assert note in opened.note and bool(note) == bool(opened.note) and set(opened.tensors) == set(WEIGHTS)
+        assert note in opened.note and set(opened.tensors) == set(WEIGHTS)
 
 
 # What is no checkpoint says so
@@ -132,49 +127,17 @@ def of_timm(name: str, **more) -> bytes:
     return json.dumps({"architecture": name, "num_classes": 1000, "pretrained_cfg": {}} | more).encode()
 
 
-POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 440473133\n"
-OTHER_SIZES = ["vit_base_patch16_gap_224", "vit_small_patch16_18x2_224", "vit_huge_patch14_224", "resnet50"]
-ADAPTER = b'{"base_model_name_or_path": "org/base", "peft_type": "LORA"}'
-
-
 @pytest.mark.parametrize("files, told", [
-    (bare("snapshots/0123abc/config.json refs/main blobs/9"), "org/name"),
-    (bare("config.json zero_to_fp32.py latest"), "zero_to_fp32.py ."),
-    (bare("config.json global_step9/mp_rank_00_model_states.pt"), "zero_to_fp32.py ."),
-    (bare("zero_pp_rank_0_mp_rank_00_model_states.pt zero_pp_rank_1_mp_rank_00_model_states.pt"), "zero_to_fp32.py ."),
-    (bare("config.json pytorch_model_fsdp_0/__0_0.distcp"), "dcp_to_torch"),
-    (bare("latest_checkpointed_iteration.txt iter_0000100/mp_rank_00/model_optim_rng.pt"), "Megatron"),
-    (bare("__0_0.distcp .metadata common.pt metadata.json"), "Megatron"),
-    (bare("open_clip_config.json open_clip_model.safetensors"), "OpenCLIP"),
-    (bare("config.json tf_model.h5 toy.Q4.gguf"), "tf_model.h5, toy.Q4.gguf"),
-    (bare("config.json other.ckpt another.pt"), "another.pt, other.ckpt weights: "),  # which of them?
-    (bare("model.safetensors"), "no config.json"), (bare("README.md"), "no config.json and no model.safetensors"),
-    *[(SINGLE | {"config.json": of_timm(name)}, f"timm checkpoint ({name})") for name in OTHER_SIZES],
+    (bare("config.json zero_to_fp32.py latest"), "DeepSpeed"),
+    (bare("config.json tf_model.h5 toy.Q4.gguf"), "convert it with save_pretrained"),
+    (bare("config.json other.ckpt another.pt"), "the path of one file"),  # which of them?
+    (bare("model.safetensors"), "no config.json"),
+    (SINGLE | {"config.json": of_timm("vit_base_patch16_gap_224")}, "timm checkpoint (vit_base_patch16_gap_224)"),
     (SINGLE | {"config.json": of_timm("vit_base_patch16_224", model_args={"num_heads": 6})}, "timm checkpoint"),
-    *[(SINGLE | {file: POINTER}, "git lfs pull") for file in SINGLE],
-    ({"config.json": CONFIG, "pytorch_model.bin": POINTER}, "git lfs pull"),
-    *[({"adapter_config.json": ADAPTER, "adapter_model.safetensors": FILE}, told)
-      for told in ("org/base", "merge_and_unload")],
+    (bare("adapter_config.json adapter_model.safetensors"), "merge_and_unload"),
 ])
-def test_what_cannot_be_read_says_what_to_do(tmp_path, hub, files, told):
-    hub.add("org/toy", files)
-    for source in folder(tmp_path / "toy", files, None), "org/toy":
-        assert told in refusal(source)
-
-
-def test_pieces_of_fsdp_are_read_after_the_command_that_is_told(tmp_path, monkeypatch):
-    pieces, merged = tmp_path / "pieces", folder(tmp_path / "merged", {})
-    distributed.save({"model": WEIGHTS}, checkpoint_id=pieces, no_dist=True)
-    module, way = re.search(r"-m (\S+) (dcp_to_torch)", refusal(pieces)).groups()
-    monkeypatch.setattr(sys, "argv", [module, way, str(pieces), str(merged / "model.pt")])
-    runpy.run_module(module, run_name="__main__")
-    read(merged)
-
-
-def test_a_control_character_in_a_file_does_not_reach_the_terminal(tmp_path):
-    name = "q\x1b[2J\n\x07"
-    toy = folder(tmp_path / "toy", {"model.safetensors": save({name: torch.tensor([float("nan")])})})
-    assert "NaN" in refusal(toy, [[name]])  # and is printable
+def test_what_cannot_be_read_says_what_to_do(tmp_path, files, told):
+    assert told in refusal(folder(tmp_path / "toy", files, None))
 
 
 # timm
@@ -205,8 +168,7 @@ def test_the_architecture_of_timm_tells_how_many_layers_and_heads_there_are(tmp_
 
 
 @pytest.mark.parametrize("address, source", [
-    ("https://huggingface.co/org/toy", "org/toy"), ("https://huggingface.co/org/toy/", "org/toy"),
-    ("huggingface.co/org/toy/tree/main", "org/toy@main"), ("https://hf.co/org/toy?library=x", "org/toy"),
+    ("https://huggingface.co/org/toy", "org/toy"), ("huggingface.co/org/toy/tree/main", "org/toy@main"),
     ("https://huggingface.co/org/toy/tree/refs%2Fpr%2F1", "org/toy@refs/pr/1"), (" org/toy \n", "org/toy"),
     ("https://huggingface.co/org/toy/blob/v2/model.safetensors", "org/toy@v2"),
     ("/huggingface.co/org/toy", "/huggingface.co/org/toy"), ("bert-base@v2", "google-bert/bert-base-uncased@v2"),

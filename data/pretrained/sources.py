@@ -17,7 +17,6 @@ from data.pretrained.checkpoint import Checkpoint
 from data.pretrained.files import CheckpointError, Folder, read_json, require
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
-FORMATS = re.compile(r"\.(safetensors|bin|gguf|h5|msgpack|onnx|ckpt|pth?|npz)\b")  # of all that may hold weights
 # Files that lie beside weights begin like this.
 NO_WEIGHTS = ("adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt")
 
@@ -132,11 +131,13 @@ def lone(names: list[str]) -> list[str]:
 def weight_files(folder: Folder) -> list[str]:
     """The file of the weights, or several, which are shards of one checkpoint."""
     if "adapter_config.json" in folder.names:
-        base = read_json(folder, "adapter_config.json").get("base_model_name_or_path")
-        raise CheckpointError(f"an adapter of {base!s:.80}, not a model: merge the two, with PEFT by "
-                              "merge_and_unload(), and save the model with save_pretrained")
+        raise CheckpointError("an adapter, not a model: merge it into its model with PEFT's merge_and_unload(), and save "
+                              "that with save_pretrained")
     name = choose_weights(folder.names)
-    require(name, what_instead(folder))
+    where = "".join(f" ({note})" for note in folder.notes)
+    require(name, f"no model.safetensors or pytorch_model.bin here{where}: convert it with save_pretrained, or give the "
+            "path of one file (pieces of DeepSpeed, FSDP or Megatron have to be put together first, by the program that "
+            "made them)")
     if not name.endswith(".json"):
         return [name]
     index = read_json(folder, name).get("weight_map")  # tensor -> file
@@ -145,30 +146,3 @@ def weight_files(folder: Folder) -> list[str]:
     missing = [file for file in files if file not in folder.names]
     require(not missing, f"{', '.join(missing):.100}, which {name} names, is not there: get it again")
     return files
-
-
-# What lies in the folders of others, and what to do with them.
-OTHER_FOLDERS = [
-    (r"snapshots",
-     "a folder of the Hub's cache: give the id, org/name, or one of the folders in snapshots"),
-    (r"latest_checkpointed_iteration\.txt|iter_\d+|mp_rank_\d+|common\.pt",
-     "a checkpoint of Megatron: export it with export_ckpt of Megatron Bridge's AutoBridge, or with what trained it"),
-    (r"zero_to_fp32\.py|global_step\d+|(bf16_)?zero_pp_rank_.*",
-     "pieces of DeepSpeed: where zero_to_fp32.py is, run python zero_to_fp32.py . merged; put config.json into merged"),
-    (r"pytorch_model_fsdp_\d+|.*\.distcp",
-     "pieces of FSDP: run python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt, where "
-     "FOLDER has the .distcp files; put config.json beside model.pt"),
-]
-
-
-def what_instead(folder: Folder) -> str:
-    """What to do with a folder in which no weights can be read."""
-    where = "".join(f" ({note})" for note in folder.notes)
-    for pattern, advice in OTHER_FOLDERS:
-        if any(re.fullmatch(pattern, name) for name in folder.names):
-            return advice + where
-    others = [name for name in folder.names if FORMATS.search(name)]
-    found = ", ".join(others[:5]) or "no"
-    config = "" if "config.json" in folder.names else "no config.json and "
-    return (f"{config}no model.safetensors or pytorch_model.bin here{where}, found {found} weights: "
-            "convert it with save_pretrained, or give the path of one file")
