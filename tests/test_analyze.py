@@ -238,7 +238,7 @@ def test_one_failure_does_not_stop_the_others_and_the_status_tells(analysed):
     found = analysed("--hf", "lama3-8b", "./empty", model(BERT, "m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "lama3-8b: no model or folder of this name" in found.err
-    assert "empty: no config.json" in found.err and "Traceback" not in found.err
+    assert "empty: no model.safetensors" in found.err and "Traceback" not in found.err
 
 
 def test_a_layer_whose_product_is_zero_is_refused(analysed):

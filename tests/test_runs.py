@@ -130,12 +130,12 @@ def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_s
     assert not run(*run_arms(tmp_path), "--level", "2.35")
     lines = capsys.readouterr().out.splitlines()
     random, fast, slow = [line.split() for line in lines[1:4]]
-    assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50"]
+    assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50", "0.05"]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
     assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "6", "-0.200", "[-0.200,", "-0.200]", "0.062",
-                    "20%", "0.53", "-0.50"]
+                    "20%", "0.53", "-0.50", "0.05"]
     assert slow == ["slow", "0", "of", "6", "not", "passed", "0.062", "2.800", "6", "+0.765", "[+0.740,",
-                    "+0.790]", "0.062", "not", "reached", "0.53", "-0.50"]
+                    "+0.790]", "0.062", "not", "reached", "0.53", "-0.50", "0.05"]
 
 
 def test_arms_and_their_baseline_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):

@@ -131,13 +131,13 @@ def lone(names: list[str]) -> list[str]:
 def weight_files(folder: Folder) -> list[str]:
     """The file of the weights, or several, which are shards of one checkpoint."""
     if "adapter_config.json" in folder.names:
-        raise CheckpointError("an adapter, not a model: merge it into its model with PEFT's merge_and_unload(), and save "
-                              "that with save_pretrained")
+        raise CheckpointError("an adapter, not a model: merge it into its model with PEFT's merge_and_unload(), and "
+                              "save that with save_pretrained")
     name = choose_weights(folder.names)
     where = "".join(f" ({note})" for note in folder.notes)
-    require(name, f"no model.safetensors or pytorch_model.bin here{where}: convert it with save_pretrained, or give the "
-            "path of one file (pieces of DeepSpeed, FSDP or Megatron have to be put together first, by the program that "
-            "made them)")
+    require(name, f"no model.safetensors or pytorch_model.bin here{where}: convert it with save_pretrained, or give "
+            "the path of one file (pieces of DeepSpeed, FSDP or Megatron have to be put together first, by the program "
+            "that made them)")
     if not name.endswith(".json"):
         return [name]
     index = read_json(folder, name).get("weight_map")  # tensor -> file

@@ -233,9 +233,10 @@ def find_outcomes(arms, baseline_of, level):
         row["first_steps"] = [leaving_step(record, level) for record in records]
         steps = [(leaving_step(mine, level), leaving_step(other, level)) for mine, other in pairs]
         row["p_step"] = sign_flip_of_ranks(*zip(*steps)) if steps else math.nan
-        # Medians over layers, means over seeds.
+        # Medians over layers, at the end or over the run; then means over seeds.
         row["symmetry"] = np.mean([record.last("symmetry") for record in records])
         row["directionality"] = np.mean([record.last("directionality") for record in records])
+        row["update_symmetry"] = np.mean([record.table["update_symmetry"].median() for record in records])
         rows.append(row)
     outcomes = pandas.DataFrame(rows)
     return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))

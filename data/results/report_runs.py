@@ -89,7 +89,8 @@ difference: loss at the end less the baseline's [nats/token], mean over pairs of
 the pairs of this arm alone do not reject at p = 0.05
 p: exact sign flips of pairs (of steps: of their ranks), each column after Holm
 speed-up: share of the steps not needed to come to the baseline's last loss, median over pairs
-symmetry, directionality: at the end, median over layers"""
+symmetry, directionality: at the end, median over layers
+change: symmetry of what was added to W_qk between two rows of scores, median over layers and over the run"""
 
 
 def comparison_table(outcomes, level):
@@ -114,6 +115,7 @@ def comparison_table(outcomes, level):
             "speed-up": "" if is_baseline else share(outcome.speed_up),
             "symmetry": f"{outcome.symmetry:.2f}",
             "directionality": f"{outcome.directionality:.2f}",
+            "change": f"{outcome.update_symmetry:.2f}",
         })
     cells = [list(lines[0]), *(list(line.values()) for line in lines)]
     return f"{align(cells)}\n{LEGEND}"
