@@ -127,7 +127,10 @@ def noted_signals():
     A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
     """
     signals, handlers_before = [], {}
-    for signum in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:  # SIGHUP: the terminal was closed
+    ends = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP"):  # the terminal was closed; Windows does not have it
+        ends.append(signal.SIGHUP)
+    for signum in ends:
         if signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
             handlers_before[signum] = signal.signal(signum, lambda signum, frame: signals.append(signum))
     try:

@@ -54,21 +54,21 @@ def locked(folder, wait=False):
     Let one process at a time write into a folder. Another one waits, or a FileError ends it. The system unlocks the
     folder when the process ends, however it ends.
     """
-    import fcntl  # in here, because Windows does not have it, and can still read what is there
-
     with writing(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
         lock = open(Path(folder) / ".lock", "w")
     with lock:
         try:
+            import fcntl  # which Windows does not have
+
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not wait:
                 raise FileError(f"{folder}: another process is writing there: wait for it, or set --out_dir") from None
             print(f"{folder}: another process is writing there; this one waits for it", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            pass  # this file system has no locks
+        except (OSError, ImportError):
+            pass  # there are no locks here
         for left in Path(folder).glob("*.[0-9]*.tmp"):  # by a process that was killed in `replacing`
             left.unlink(missing_ok=True)
         yield

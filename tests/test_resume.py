@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,13 @@ def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, tmp
     assert status == code and "stopped at step 5; --init_from=resume goes on from" in said, said
     assert checkpoint(cfg)["step"] == 5
     resume(cfg)
+    assert result(cfg) == result(finished)
+
+
+def test_a_run_does_without_the_locks_and_the_signal_that_windows_does_not_have(finished, cfg, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # so that it cannot be imported
+    monkeypatch.delattr(signal, "SIGHUP")
+    run(cfg)
     assert result(cfg) == result(finished)
 
 
