@@ -118,7 +118,7 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     ([], "expected config/arms/NAME.py"),  # xargs would train something else
     (["{}/two.py"], "unknown key caussal"),  # of its second arm
     (["data/results/csv/null.csv"], "null.csv is no comparison"),
-    (["config/arms/decoders.py", "--seed=3"], "sets seed, which every run of a comparison sets by itself"),
+    (["config/arms/starts.py", "--seed=3"], "sets seed, which every run of a comparison sets by itself"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "two.py").write_text(PLAN.replace("causal", "caussal"))
