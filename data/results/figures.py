@@ -17,6 +17,7 @@ KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
 COLOURS = {False: "#2166ac", True: "#8e3b9e", None: "0.5"}
 ENCODER, DECODER = COLOURS[False], COLOURS[True]
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
+MAX_COLUMNS = 7  # panels in a row
 HEIGHT = 3.4  # of a row [inches]
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
@@ -80,20 +81,25 @@ def put_null(axis, score, n, r, gamma=GAMMA):
 def plot_columns(path, columns, **legend):
     """
     A column for each of columns, (title, what draws it, what it takes), and a row for each score, with one range. What
-    draws it takes an axis, what it takes, and the score. legend: options of put_legend.
+    draws it takes an axis, what it takes, and the score. Many columns stand in several pairs of rows. legend: options
+    of put_legend.
     """
-    titles = [title for title, _, _ in columns]
-    with figure(path, [1] * len(columns), rows=len(SCORES)) as axes:
-        for row, score in zip(axes, SCORES):
-            for axis in row[1:]:
-                axis.sharey(row[0])
-                axis.tick_params(labelleft=False)
-            for axis, (_, draw, shown) in zip(row, columns):
-                draw(axis, shown, score)
-                put_zero(axis)
-            put_titles(row, titles)
-            row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-        put_legend(axes[0], **legend)
+    parts = [columns[i : i + MAX_COLUMNS] for i in range(0, len(columns), MAX_COLUMNS)]
+    with figure(path, [1] * len(parts[0]), rows=len(parts) * len(SCORES)) as axes:
+        for n, part in enumerate(parts):
+            for top, row, score in zip(axes, axes[n * len(SCORES) :], SCORES):
+                for axis in row:
+                    if axis is not top[0]:  # all panels of a score have one range
+                        axis.sharey(top[0])
+                        axis.tick_params(labelleft=axis is row[0])
+                for axis, (title, draw, shown) in zip(row, part):
+                    draw(axis, shown, score)
+                    put_zero(axis)
+                    put_titles([axis], [title])
+                row[0].set_ylabel(f"{score} of $W_{{qk}}$")
+                for empty in row[len(part) :]:
+                    empty.axis("off")
+        put_legend(axes[:: len(SCORES)].flat, **legend)
 
 
 def draw_quartiles(axis, steps, values, **style):
