@@ -132,7 +132,7 @@ def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Pa
         config = config | dict(vision_config=None, image_config=tower, video_config=tower)
     parts, left = [], names
     for name, start in PARTS.items():
-        part_config = read_config(model_type, name, config)
+        part_config = config_of_part(model_type, name, config)
         if part_config is None or (model_type, name) in NOT_READ:
             continue
         inside = {tensor for tensor in left if re.match(start, tensor)}
@@ -150,7 +150,7 @@ def rows_of(model_type: str | None, config: dict) -> list[Row]:
     return rows
 
 
-def read_config(model_type: str, part: str, config: dict) -> dict | None:
+def config_of_part(model_type: str, part: str, config: dict) -> dict | None:
     """The config of a part; None: the model has no such part."""
     found = pick(config, f"{part}_config {part}", dict)
     if model_type in CONFIG_DICT:

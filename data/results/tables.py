@@ -323,8 +323,6 @@ def suite_table(scored, trainings):
 #     matrix      what was scored: wqk, tiled_kv, head_space, cross_attention, random_init. A second copy of a model in
 #                 the printed tables may be of another matrix than the first
 #     repeats     the model whose weights these are, or the earlier row that has the same symmetry in every layer
-#     drawn_as    encoder, decoder: the colour of the authors' notebook; "" where it draws none
-#     layers, of_layers    how many were scored, and how many the stack has
 
 
 def printed_tables():
