@@ -8,6 +8,8 @@ Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConf
 those of a corpus (data/tokens.py).
 """
 
+import functools
+
 import numpy as np
 import torch
 
@@ -26,7 +28,7 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     block = np.empty_like(turn)  # (B,), the block of the stream whose turn it is
     for e in np.unique(epoch):  # usually one epoch; two in the batch where an epoch ends
         here = epoch == e
-        block[here] = shuffled(turn[here], n_blocks, [seed, int(e)])
+        block[here] = block_order(n_blocks, seed, int(e))[turn[here]]
     places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1)
     tokens = torch.from_numpy(stream[places].astype(np.int64))  # (B, T + 1)
     idx = tokens[:, :-1].contiguous()  # (B, T)
@@ -45,32 +47,10 @@ def count_targets(cfg):
     return max(1, round(cfg.mlm_probability * cfg.block_size))
 
 
-def shuffled(i, n, seed):
-    """
-    A random permutation of range(n), evaluated at each i (B,): what default_rng(seed).permutation(n)[i] would be, but
-    without the n numbers of which a step needs B.
-
-    This is a Feistel network. Cut the bits of a number into a left and a right half. In each of four rounds, mix the
-    right half into the left one, and swap them. A round can be undone, because the half that was mixed in is still
-    there, so no two numbers become equal.
-    """
-    bits = 1  # of each half; both together count to 4 ** bits, which is at least n
-    while 4**bits < n:
-        bits += 1
-    shift = np.uint64(bits)
-    mask = np.uint64(2**bits - 1)
-    keys = np.random.SeedSequence(seed).generate_state(4, np.uint64)
-    keys |= np.uint64(1)  # a product with an odd number loses no bits
-    x = i.astype(np.uint64)
-    outside = np.full(x.shape, True)  # numbers that are not yet in range(n); they go through the network again
-    while outside.any():
-        left, right = x >> shift, x & mask
-        for key in keys:
-            mixed = (right + key) * key >> np.uint64(32)  # the middle bits of a product depend on all lower bits
-            left, right = right, left ^ (mixed & mask)
-        x = np.where(outside, left << shift | right, x)
-        outside = x >= n
-    return x.astype(np.int64)
+@functools.lru_cache(maxsize=4)  # two epochs meet in one batch, and an evaluation has an order of its own
+def block_order(n_blocks, seed, epoch):
+    """The order of the blocks in an epoch: (n_blocks,) int64."""
+    return np.random.default_rng([seed, epoch]).permutation(n_blocks)
 
 
 def mask_tokens(idx, draws, K, meta):

@@ -12,7 +12,7 @@ import numpy as np
 from config import ConfigError
 from data import tokens
 from data.batches import get_batch
-from data.stdlib import prepare as stdlib
+from data.pytorch import prepare as pytorch
 
 AHEAD = 4  # the number of batches that are made in advance
 
@@ -31,7 +31,7 @@ def open_corpus(cfg, place):
     """The token files in cfg.data_dir. DataError and ConfigError say what is missing."""
     folder = Path(cfg.data_dir)
     if place.rank == 0:
-        stdlib.make(folder)  # if it is a folder of data/stdlib and missing: seconds, no network. Others: nothing
+        pytorch.make(folder)  # if it is a folder of data/pytorch and missing: seconds, no network. Others: nothing
     place.wait()  # the other processes wait for the files
     corpus = tokens.load(folder)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.

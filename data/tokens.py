@@ -1,7 +1,7 @@
 """
 Token files: their format, and how they are read. data/writer.py writes them.
 
-    corpus = tokens.load("data/stdlib/bytes")
+    corpus = tokens.load("data/pytorch/bytes")
     corpus.train[:32]  # the ids of the first 32 tokens
 
 A folder (data/NAME/TOKENIZER) holds two splits, train.bin and val.bin: token ids as little-endian unsigned integers and

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from data import disk, samples, tokens, writer
-from data.stdlib import prepare as stdlib
 from data.text import prepare as text
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -275,25 +274,6 @@ def test_a_script_fails_in_one_line(tmp_path):
 
 
 # ---- local text --------------------------------------------------------------------------------------------------
-
-
-def test_the_standard_library_is_whole_large_enough_and_always_in_the_same_order(tmp_path):
-    folder = stdlib.main([f"--out_dir={tmp_path}"])
-    assert len(tokens.load(folder).val) >= 100_000
-    written = b"".join(np.fromfile(path, "<u2").astype(np.uint8).tobytes() for path in folder.glob("*.bin"))
-    assert b"\0" + pathlib.Path(json.__file__).read_bytes() + b"\0" in written  # end of text, 256, is now 0
-    assert stdlib.names() == sorted(stdlib.names())  # the system may list files in another order
-
-
-def test_train_makes_the_folder_of_the_standard_library_if_it_is_missing_and_no_other(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(stdlib, "main", made.append)
-    monkeypatch.chdir(tmp_path)
-    pathlib.Path("there/stdlib/bytes").mkdir(parents=True)
-    pathlib.Path("there/stdlib/bytes/meta.json").touch()
-    for name in "data/text/bytes", "data/stdlib/foo", "data/stdlib/gpt2/", "there/stdlib/bytes":
-        stdlib.make(pathlib.Path(name))
-    assert made == [["--tokenizer=gpt2", "--out_dir=data/stdlib/gpt2"]]
 
 
 def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):

@@ -185,7 +185,7 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
     run(*run_arms(tmp_path, seeds=[3]), "--csv", tmp_path / "c.csv")
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
-    assert '"data_dir": "data/stdlib/bytes"' in lines[0]  # `python -m config c.csv` needs it
+    assert '"data_dir": "data/pytorch/bytes"' in lines[0]  # `python -m config c.csv` needs it
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
