@@ -31,7 +31,7 @@ import init
 from config import ConfigError, load
 from config._place import end_unless_bug, find_place, first_line, noted_signals, require_same_step
 from data import samples, tokens
-from data.disk import locked
+from data.tokens import locked
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint

@@ -26,7 +26,7 @@ import pandas
 
 from config import TrainConfig
 from config.__main__ import parse_comparison
-from data.disk import replacing
+from data.tokens import replacing
 from data.results.runs import HOW, SCORES, RunError, read, read_config, require
 
 FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys

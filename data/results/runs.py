@@ -30,9 +30,9 @@ import torch
 from safetensors.torch import save as safetensors
 
 from config import TrainConfig
-from data.disk import replacing, write_json, writing
+from data.tokens import replacing, write_json, writing
 
-DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus and its split
+DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
 # These keys say where and how a run runs, and not what it computes.
 HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
 # A resumed run may change these; and max_iters may grow.
@@ -205,11 +205,13 @@ def keep_checkpoint(path, step, n):
 
 
 def read_config(folder):
-    """The configuration of a run, and the checksum and tokenizer of its token files, from run.json."""
+    """The configuration of a run, and the SHA-256 and tokenizer of its token files, from run.json."""
     path = folder / "run.json"
     try:
         run = json.loads(path.read_text())
         # A key that is newer than the run has its default.
-        return asdict(TrainConfig()) | run["config"] | {key: run["data"][key] for key in ("checksum", "tokenizer")}
+        digests = run["data"]["sha256"]  # of train.bin and val.bin
+        data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
+        return asdict(TrainConfig()) | run["config"] | data
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
