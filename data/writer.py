@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.disk import locked, write_json, writing
-from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta, require_sizes
+from data.tokens import (TOKENIZERS, DataError, digest, locked, open_gpt2, read_meta, require_sizes, write_json,
+                         writing)
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -151,8 +151,9 @@ def begin(folder, args, source, n_parts, digests):
     return asked | TOKENIZERS[args.tokenizer] | dict(
         docs=dict(train=0, val=0),
         tokens=dict(train=0, val=0),
+        sha256={},  # of both files, once they are complete
+        files={},
         chunks=0,  # how many have been written
-        checksum="0",  # of all documents; it does not depend on their order
         part=0,  # the part and the row of the last document that has been written
         row=0,
         lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
@@ -167,6 +168,10 @@ def finish(folder, meta):
             (folder / name).unlink(missing_ok=True)
         raise DataError(f"{meta['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
                         "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
+    for split in "train", "val":
+        path = folder / f"{split}.bin"
+        meta["sha256"][split] = digest(path)
+        meta["files"][split] = dict(size=path.stat().st_size, mtime_ns=path.stat().st_mtime_ns)
     write_json(folder / "progress.json", meta)
     os.replace(folder / "progress.json", folder / "meta.json")
 
@@ -274,8 +279,6 @@ def add(folder, meta, chunk, val_parts, in_order):
             os.fsync(file.fileno())  # before progress.json, or after a power cut that could know of more
         meta["docs"][split] += int(chosen.sum())
         meta["tokens"][split] += int(lengths[chosen].sum())
-    checksum = int(meta["checksum"], 16) + int(first_8_bytes(digests).sum())  # a sum does not depend on the order
-    meta["checksum"] = f"{checksum % 2**64:x}"
     meta["chunks"] += 1
     meta["part"] = chunk[-1].part
     meta["row"] = chunk[-1].row

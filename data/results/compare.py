@@ -25,7 +25,7 @@ from data.results.runs import require
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
 # task, the same data, and the same number of steps.
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
-        "mlm_probability", "checksum", "tokenizer"]
+        "mlm_probability", "sha256", "tokenizer"]
 # BERT's start is the default of all of these keys.
 PLAIN = ["init_from", "init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint"]
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
@@ -60,7 +60,8 @@ def conditions(config):
     objective = config["objective"]
     if objective == "auto":  # as TrainConfig.predicts_next
         objective = "next" if config["causal"] else "masked"
-    known = config | dict(objective=objective)
+    older = dict(sha256=config.get("checksum"))  # what comparisons say that were written before
+    known = older | config | dict(objective=objective)
     return tuple(known[key] for key in SAME)
 
 

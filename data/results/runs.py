@@ -43,7 +43,7 @@ import torch
 from safetensors.torch import save as safetensors
 
 from config import TrainConfig
-from data.disk import replacing, write_json, writing
+from data.tokens import replacing, write_json, writing
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
 # These keys say where and how a run runs, and not what it computes.

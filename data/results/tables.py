@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from data.disk import replacing
+from data.tokens import replacing
 from data.pretrained.sources import known_models
 from data.results.records import Record, by_layer
 from data.results.runs import SCORES, RunError, require
