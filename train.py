@@ -31,13 +31,14 @@ import init
 from config import ConfigError, load
 from config._place import end_unless_bug, find_place, first_line, noted_signals, require_same_step
 from data import samples, tokens
+from data.bert import HF_UNUSED, load_hf, to_hf
 from data.disk import locked
 from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
 from data.results import figures_runs, records, runs
 from data.results.report_runs import report_run
-from model import HF_UNUSED, ModelConfig, Transformer, load_hf, to_hf
+from model import ModelConfig, Transformer
 
 READ_EVERY = 10  # updates between two looks at the loss, because each look makes the program wait for the GPU
 DRAW_EVERY = 10  # seconds at least from one picture of the run to the next, because a picture costs many small steps
@@ -59,7 +60,6 @@ def build_model(cfg, meta):
         attn_dropout=cfg.attn_dropout,
         causal=cfg.causal,
         qk_norm=cfg.qk_norm,
-        diagonal=cfg.diagonal,
     ))
     if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads the weights of ckpt.pt afterwards
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)  # the start of q, k and v: what the paper varies

@@ -76,7 +76,7 @@ def require(condition, message):
 
 
 def save_hf(folder, config, state):
-    """Write the files that from_pretrained of transformers reads. config, state: as model.to_hf returns them."""
+    """Write the files that from_pretrained of transformers reads. config, state: as data/bert.py's to_hf returns them."""
     state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
     with replacing(folder / "model.safetensors") as temporary:
         temporary.write_bytes(safetensors(state, {"format": "pt"}))
