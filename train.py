@@ -36,7 +36,6 @@ from data.loader import Loader, open_corpus
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import open_checkpoint
 from data.results import figures_runs, records, runs
-from data.results.report_runs import report_run
 from model import HF_UNUSED, ModelConfig, Transformer, load_hf, to_hf
 
 READ_EVERY = 10  # updates between two looks at the loss, because each look makes the program wait for the GPU
@@ -323,7 +322,7 @@ class Trainer:
     def draw(self):
         """Draw run.png. If a spreadsheet has changed log.csv meanwhile, go on without."""
         try:
-            figures_runs.plot_run(records.read_run(self.out), self.out / "run.png")
+            figures_runs.plot_run(records.read_run(self.out), self.out / "run.png", analyze.GAMMA)
         except runs.RunError as e:  # the weights and the next rows are good
             self.place.say(f"no picture: {e}")
         self.drawn_at = time.monotonic()
@@ -418,7 +417,7 @@ def train(cfg, place):
         sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
     if place.rank == 0:
         trainer.draw()
-        place.say(report_run(trainer.out))
+        place.say(records.report_run(trainer.out))
         with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
             place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
 

@@ -7,11 +7,6 @@ tables and figures show.
     arm,seed,step,train_loss,val_loss,...   then a row for every step of every run that has a loss, or scores, or both
 
 An arm is one configuration; it has several runs, which differ only in their seed. compare.py compares arms.
-
-The last part reads the authors' own runs, as they published them (csv/published/README.md):
-
-    loss_curves.csv    training losses [nats/token], a column per run: Table 1
-    trajectories.csv   symmetry and directionality of every layer: Figures 3, S3, S4
 """
 
 import io
@@ -21,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas
 
 from config import TrainConfig
@@ -34,13 +28,11 @@ FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]
 # Values are rounded when they are read, so that a run and its rows in a CSV file give the same results.
 DIGITS = 4
-LOGGED_EVERY = 200  # updates; a row of the authors' losses is the mean over those since the row before
 
 
 class Record(NamedTuple):
     """
-    A run of train.py, finished or not; or one of the authors, or the training of a pretrained model, of which we have
-    scores of layers only.
+    A run of train.py, finished or not; or the training of a pretrained model, of which we have scores of layers only.
     """
 
     arm: str
@@ -109,6 +101,20 @@ def read_run(folder):
     return record_of_table(arm, config, table)
 
 
+def report_run(folder):
+    """A table with the first and the last scores of every layer of a run."""
+    run = read_run(folder)
+    lines = ["layer   symmetry: start     end   directionality: start     end"]
+    for layer in range(run.config["n_layer"]):
+        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
+        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
+        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
+                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
+    loss = run.last("val_loss")
+    lines.append(f"validation loss {loss:.4f} nats/token; picture: {folder}/run.png")
+    return "\n".join(lines)
+
+
 # ---- the file of a comparison ------------------------------------------------------------------------------------
 
 
@@ -159,23 +165,3 @@ def read_comparison(path):
         return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
-
-
-# ---- the authors' runs -----------------------------------------------------------------------------------------------
-
-
-def read_loss_curves(path):
-    """{run: its losses, a Series by step}"""
-    table = pandas.read_csv(path)
-    table.index = LOGGED_EVERY * np.arange(1, len(table) + 1)
-    return dict(table.items())
-
-
-def read_trajectories(path):
-    """{run: [its Record]}"""
-    trajectories = {}
-    for name, rows in pandas.read_csv(path).groupby("run", sort=False):
-        _, kind, _ = name.split("--")  # as in bert--encoder--jigsaw
-        config = dict(n_layer=rows["layer"].nunique(), causal=kind == "decoder")
-        trajectories[name] = [Record(name, 1, config, by_layer(rows))]
-    return trajectories
