@@ -1,7 +1,4 @@
-"""
-The authors' own training runs (README.md): `python -m data.results.csv.published.draw` prints Table 1 with the scores
-at the end, and draws png/published.png.
-"""
+"""Table 1 and png/published.png from the authors' own training runs: python -m data.results.csv.published.draw"""
 
 from pathlib import Path
 
@@ -31,19 +28,20 @@ def describe(plain, symmetric, scores):
     """A row of Table 1, with the steps saved by two rules: -inf if the plain run's last loss is not reached."""
     by_the_paper = 1 - compare.first_step(symmetric, plain.iloc[-1]) / plain.index[-1]  # one noisy batch, and another
     row = {"last loss": plain.iloc[-1], "symmetric": symmetric.iloc[-1], "saved, by the paper's rule": by_the_paper}
-    return row | {"by ours": compare.speed_up(symmetric, plain)} | dict(scores.iloc[-1].groupby(level=0).median())
+    medians = scores.iloc[-1].groupby(level=0, sort=False).median()  # over layers, at the last step
+    return row | {"by ours": compare.speed_up(symmetric, plain), **medians}
 
 
-def main():
+def main(path=HERE.parents[1] / "png" / "published.png"):
     curves, trajectories, rows, columns = read_loss_curves(), read_trajectories(), {}, {}
-    with figure(HERE.parents[1] / "png" / "published.png", [1] * 6, rows=3, inches=2.2, height=2.6) as axes:
+    with figure(path, [1] * 6, rows=3, inches=2.2, height=2.6) as axes:
         for name, scores in trajectories.items():
             model, kind, corpus = name.split("--")  # an encoder and a decoder share a column
             loss, *panels = axes[:, columns.setdefault(f"{model}, {corpus}", len(columns))]
             plain, symmetric, colour = curves[name], curves[f"{name}--symmetric-init"], COLOURS[kind == "decoder"]
             rows[name] = describe(plain, symmetric, scores)
-            loss.plot(compare.smooth(plain), color=colour, lw=1, label=kind)
-            loss.plot(compare.smooth(symmetric), color=colour, lw=1, ls=":", label=f"{kind}, symmetric initialisation")
+            loss.plot(plain, color=colour, lw=1, label=kind)
+            loss.plot(symmetric, color=colour, lw=1, ls=":", label=f"{kind}, symmetric initialisation")
             for axis, score in zip(panels, SCORES):
                 draw_quartiles(axis, scores.index, scores[score], color=colour)
         for row, label, limits in zip(axes, ["training loss", *SCORES], [(0, 5), (-0.8, 0.8), (-1, 0.6)]):
@@ -52,7 +50,7 @@ def main():
                 axis.set_ylim(limits)
                 put_steps(axis)
         put_titles(axes[0], columns)
-        put_legend(axes[0], "outside lower center", ncols=4, title="scores: median over layers; bands: quartiles")
+        put_legend(axes[0], "outside lower center", ncols=4, title="scores: median and quartiles over layers")
     print(pandas.DataFrame.from_dict(rows, orient="index").to_string(float_format="{:.3f}".format))
 
 
