@@ -339,7 +339,7 @@ class Trainer:
         from data.results import figures_runs  # here, because matplotlib takes a second
 
         try:
-            figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png")
+            figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png", analyze.GAMMA)
         except runs.RunError as e:  # the weights and the next rows are good
             self.place.say(f"no picture: {e}")
         self.drawn_at = time.monotonic()
