@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config import TrainConfig
+from config.processes import prepare_streams
 from data.tokens import TOKENIZERS, DataError, open_gpt2
 
 ROWS = 3
@@ -77,12 +79,12 @@ def make_decode(meta):
 @torch.no_grad()
 def complete(folder, prompt):
     """How the model of a run completes a prompt, as a text. DataError: it cannot."""
-    import train  # which imports this file
+    import train  # here, because it imports this file
 
     path = Path(folder, "ckpt.pt")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        cfg = train.TrainConfig(**state["config"] | dict(init_from="scratch"))
+        cfg = TrainConfig(**state["config"] | dict(init_from="scratch"))
         meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
         model = train.build_model(cfg, meta).eval()
         model.load_state_dict(state["model"])
@@ -94,13 +96,12 @@ def complete(folder, prompt):
     for piece in pieces[1:]:
         ids += [meta["mask_token"], *encode(piece)]
     seen = torch.tensor([ids], dtype=torch.long)  # (1, T)
-    if cfg.predicts_next and ids:
-        return make_decode(meta)(go_on(model, seen, cfg.block_size, meta)[0].tolist())
-    if len(pieces) == 1:
-        raise DataError("nothing to complete: a decoder needs a prompt, and an encoder fills in every _ of it")
-    if len(ids) > cfg.block_size:
-        raise DataError(f"the prompt has {len(ids)} tokens, and an encoder of block_size = {cfg.block_size} sees no more")
-    return make_decode(meta)(fill_in(model, seen, meta)[0].tolist())
+    if not ids or (len(pieces) == 1 and not cfg.predicts_next):
+        raise DataError("nothing to complete: a decoder goes on with a prompt, an encoder fills in every _ of it")
+    if len(ids) > cfg.block_size and not cfg.predicts_next:
+        raise DataError(f"a prompt of {len(ids)} tokens: an encoder sees block_size = {cfg.block_size} at most")
+    completed = go_on(model, seen, cfg.block_size, meta) if cfg.predicts_next else fill_in(model, seen, meta)
+    return make_decode(meta)(completed[0].tolist())
 
 
 def main(argv=None):
@@ -108,11 +109,11 @@ def main(argv=None):
     cli.add_argument("run", help="its folder, such as out/tiny")
     cli.add_argument("--prompt", required=True, help="a decoder goes on with it, an encoder fills in every _ of it")
     args = cli.parse_args(argv)
+    prepare_streams()
     try:
-        text = complete(args.run, args.prompt.encode("utf-8", "replace").decode())
+        print(complete(args.run, args.prompt.encode("utf-8", "replace").decode()))
     except DataError as error:
         sys.exit(f"error: {error}")
-    print_safely(text)
 
 
 if __name__ == "__main__":
