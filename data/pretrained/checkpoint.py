@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import islice
 
 import torch
+from tqdm import tqdm
 
 from data.pretrained.files import Folder, Readers, only_checkpoint_errors, read_config, require
 from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
@@ -38,7 +39,7 @@ class Checkpoint(AbstractContextManager):
     tensors: name -> TensorInfo
     n_params: the number of elements of the floating-point tensors
     size, bytes_read: bytes of all weight files, and how many of them were read so far
-    notes: what the user should know
+    notes: how much was read so far, and what else the user should know
     """
 
     def __init__(self, folder: Folder, files: list[str]):
@@ -68,7 +69,8 @@ class Checkpoint(AbstractContextManager):
 
     @property
     def notes(self) -> list[str]:
-        return self._folder.notes
+        n_bytes = "all" if self.bytes_read >= self.size else tqdm.format_sizeof(self.bytes_read, "B")
+        return [f"read {n_bytes} of {tqdm.format_sizeof(self.size, 'B')}", *self._folder.notes]
 
     @property
     def bytes_read(self) -> int:
@@ -98,7 +100,7 @@ class Checkpoint(AbstractContextManager):
                 f"{', '.join(PLAIN_DTYPES)}, or F8_E4M3 with a scale")
         tensor = self._read_stored(info)
         if info.scale:
-            require(info.scale.dtype in DTYPES, f"{name!r} has a scale of {info.scale.dtype}, expected floats: get it again")
+            require(info.scale.dtype in DTYPES, f"{name!r} has a scale of {info.scale.dtype}, expected floats")
             tensor = dequantise(tensor, self._read_stored(info.scale), read_block(self.config), name)
         refuse_infinite(tensor, name)
         return tensor

@@ -14,12 +14,14 @@ from urllib.parse import quote
 
 import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.utils import (build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff,
+from huggingface_hub.utils import (build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff, logging,
                                    parse_ratelimit_headers)
 
 from data.pretrained.files import CheckpointError, Folder, require
 
 TIMEOUT = 10.0  # seconds without a byte
+TRIES = dict(timeout=TIMEOUT, max_retries=4, base_wait_time=0.5)  # five, with pauses that huggingface_hub makes
+logging.set_verbosity_error()  # or it would tell of every try
 
 
 def ask(call, repo: str, revision: str | None = None):
@@ -105,12 +107,12 @@ class HubFolder(Folder):
         url = hf_hub_url(self.repo, self._full_name(name), revision=self.revision)
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-        options = dict(timeout=TIMEOUT, follow_redirects=True)
+        options = dict(TRIES, follow_redirects=True)
         if name not in self._in_ranges:  # else the whole file would come, and be waited for
             with http_stream_backoff("GET", url, headers=headers | {"Range": "bytes=0-0"}, **options) as answer:
                 hf_raise_for_status(answer)
-                require(answer.status_code == 206, f"{answer.url.host} does not serve byte ranges of {name}: use another "
-                        f"HF_ENDPOINT, or first download it all with: hf download {self.repo}")
+                require(answer.status_code == 206, f"{answer.url.host} does not serve byte ranges of {name}: use "
+                        f"another HF_ENDPOINT, or first download it all with: hf download {self.repo}")
             self._in_ranges.add(name)
         headers["Range"] = f"bytes={start}-{start + len(view) - 1}"
         answer = http_backoff("GET", url, headers=headers, **options)
@@ -173,6 +175,6 @@ def list_repos(pattern: str) -> list[str]:
 def get(address: str, params: dict | None = None):
     """The Hub's answer about models. HfApi's own functions have no time-out or no retries: they would wait for ever."""
     url = address if "://" in address else f"{HfApi().endpoint}/api/models{address}"
-    answer = http_backoff("GET", url, params=params, headers=build_hf_headers(), timeout=TIMEOUT)
+    answer = http_backoff("GET", url, params=params, headers=build_hf_headers(), **TRIES)
     hf_raise_for_status(answer)
     return answer

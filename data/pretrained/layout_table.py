@@ -79,8 +79,8 @@ TABLE = read_table()
 # stages of a model whose width grows, such as Swin. A model without parts is one part.
 
 # In this order: the text has what is left.
-PARTS = """vlm thinker talker code_predictor depth_decoder high_res_vision vision image multimodal audio qformer backbone
-    text_encoder encoder decoder semantic coarse_acoustics fine_acoustics text""".split()
+PARTS = """vlm thinker talker code_predictor depth_decoder high_res_vision vision image multimodal audio qformer
+    backbone text_encoder encoder decoder semantic coarse_acoustics fine_acoustics text""".split()
 STARTS = {  # of the names of a part's tensors, where it is not the name of the part
     "code_predictor": r"(.*\.)?code_predictor\.",
     "high_res_vision": r"(.*\.)?high_res_vision_model\.",

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from data.pretrained.by_hand import Hand, advice, by_hand, find_names
 from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, pick_count, require
-from data.pretrained.layout_forms import FORMS, Sizes
+from data.pretrained.layout_forms import FORMS, Sizes, published_heads  # noqa: F401
 from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, shown, stack_name
 
 # ---- what is found --------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
     stacks, accounted_for = [], set()
     for part in find_parts(model_type, config, candidates):
         if part.names and not part.rows:
-            told = f"model_type {part.model_type!r} is not known" if part.model_type else "config.json has no model_type"
+            told = f"model_type {part.model_type!r} is not known" if part.model_type else "no model_type in config.json"
             n_head = pick_count(part.config, N_HEAD.format(""))
             raise CheckpointError(f"{told}: {advice(part.names, shapes, n_head)}")
         found = []
@@ -160,7 +160,7 @@ HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale",
             "weight_integer", "bias_integer", "fc_scaling_factor"}  # of I-BERT, which rounds the weight when it runs
 QUANTISED = re.compile(r"q?weight_?(scale|packed|shape|g_idx|\.)|qweight|qzeros|g_idx|scales|SCB|codes|codebooks")
 WRITTEN_OUT = ("score the model it was made from, or have its weights written out as floats: model.dequantize() and "
-               "save_pretrained of transformers, for compressed-tensors with run_compressed=False, for GPTQ by GPTQModel")
+               "save_pretrained() of transformers (compressed-tensors: with run_compressed=False; GPTQ: GPTQModel)")
 
 
 def refuse_changed(config: dict, names: Iterable[str]):

@@ -69,16 +69,16 @@ def is_hub_id(repo: str) -> bool:
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source: str) -> Checkpoint:
     """
-    Open a folder, a weight file (safetensors, or written by torch.save), or org/name[@revision] of the Hub.
+    Open a name of models.csv, a folder, a file of weights, or org/name[@revision] of the Hub.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
     Trainer, or the 0_Transformer of sentence-transformers.
     """
-    source = without_address(source)
+    source = find_source(source)
     path = os.path.expanduser(source)
     if os.path.isfile(path):
         path, file = os.path.split(path)
-        require(file.endswith(SUFFIXES), f"no file of weights that can be read ({', '.join(SUFFIXES)}){what_to_do([file])}")
+        require(file.endswith(SUFFIXES), f"no file of weights ({', '.join(SUFFIXES)}){what_to_do([file])}")
         return Checkpoint(Folder(Path(path)), [file])
     if os.path.isdir(path):
         folder = Folder(Path(path))
