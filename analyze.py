@@ -23,6 +23,7 @@ r is D for one head, and Hkv D for a layer, because queries that share a key hea
 """
 
 import math
+import os
 import signal
 import sys
 from typing import NamedTuple
@@ -38,7 +39,7 @@ from data.pretrained.files import CheckpointError, printable
 from data.pretrained.layout_forms import layer_factors, published_factors, side_by_side
 from data.pretrained.layouts import find_stacks, missing_stacks
 from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import figures, report, report_runs, runs, tables
+from data.results import compare, figures, report, runs, tables
 
 WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
@@ -387,9 +388,11 @@ def main(argv):
     args = report.parse(argv, __doc__, GAMMA)
     try:
         if args.runs:
-            report_runs.report_runs(args)
+            compare.report_runs(args)
         else:
             sys.exit(analyze_models(args))
+    except BrokenPipeError:  # nobody reads any more, as after `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (CheckpointError, runs.RunError, OSError) as e:
         sys.exit(f"analyze.py: {e}")
     except KeyboardInterrupt:

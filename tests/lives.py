@@ -33,7 +33,7 @@ TRAIN_STEP = "train.Trainer.train_step"
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.lives", "torch._dynamo"])  # an optimizer imports it, for seconds
 # A picture takes longer than all steps of these runs: its file is empty.
-train.figures_runs = SimpleNamespace(plot_run=lambda run, path: Path(path).touch())
+train.figures_runs = SimpleNamespace(plot_run=lambda run, path, gamma: Path(path).touch())
 
 
 def small_run(data_dir, out_dir, **changes):

@@ -13,7 +13,7 @@ import pytest
 
 import analyze
 from data import tokens
-from data.results import compare, records, runs
+from data.results import compare, runs
 
 PUBLISHED = Path(runs.__file__).parent / "csv" / "published"
 STEPS = np.arange(0, 1100, 100.0)
@@ -247,7 +247,7 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     for name in "log.csv", "scores.csv":
         text = Path(name).read_text()
         Path(name).write_text(text + text.splitlines()[-1][:-3])
-    whole = records.read_run(".")
+    whole = runs.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
 
