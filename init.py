@@ -30,7 +30,7 @@ the same seed. q and k remain two parameters, so training can move them apart.
 
 import torch
 
-BERT_STD = 0.02  # the standard deviation with which model.py draws every matrix, its BERT_STD
+from model import BERT_STD  # the standard deviation with which every matrix is drawn
 
 # A start takes the random one of a layer, w_q and w_k (H, C, D), and returns another w_q and w_k.
 # The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrices Z and A are drawn from `generator`.

@@ -23,7 +23,8 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that it runs as a script from anywhere
 
 import analyze
-from model import ModelConfig, Transformer, to_hf
+from data.bert import to_hf
+from model import ModelConfig, Transformer
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")

@@ -19,6 +19,10 @@ for signum, usual in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.def
         signal.signal(signum, usual)
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "bert_block: needs the block of BERT, which a fork may not have")
+
+
 @pytest.fixture
 def drawn(monkeypatch):
     """The figures that were drawn, in order. None is rendered, because that takes seconds: their files are empty."""

@@ -58,7 +58,7 @@ def batch_of(causal, B, T):
 class WatchedAttention(SelfAttention):
     """The same attention with its comparisons in sight: after backward(), beta is self.scores.grad."""
 
-    def forward(self, x, context, positions=None):  # x is the context: every row is computed
+    def forward(self, x, positions=None):  # without positions: every row is computed
         H, D = self.n_head, x.shape[-1] // self.n_head
         q, k, v = [part(x).unflatten(-1, (H, D)).transpose(1, 2) for part in (self.q, self.k, self.v)]  # (B, H, T, D)
         self.x = x.detach()

@@ -6,7 +6,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 import init
 from analyze import symmetry, wqk
-from model import ModelConfig, Transformer, load_hf, to_hf
+from data.bert import load_hf, to_hf
+from model import ModelConfig, Transformer
 
 L, C, H = 3, 64, 4
 D = C // H

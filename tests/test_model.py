@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
-import model
-from model import Block, LinearCrossEntropy, ModelConfig, Transformer, load_hf, probe_loss, rows_at, to_hf
+from data import bert
+from data.bert import load_hf, probe_loss, to_hf
+from model import Block, ModelConfig, Transformer, rows_at
 
 CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
 
@@ -81,54 +81,43 @@ def test_the_loss_of_the_decoder_is_that_of_the_next_token():
     torch.testing.assert_close(loaded(hf)(idx[:, :-1], idx[:, 1:]), hf(idx, labels=idx).loss)  # it shifts the labels
 
 
-@pytest.mark.parametrize("chunk", [3, 4, 8])  # of 8 rows: a rest, equal parts, one part
-def test_loss_in_chunks_has_the_value_and_the_gradients_of_the_whole(chunk, monkeypatch):
-    monkeypatch.setattr("model.LOSS_ROWS", chunk)
-    monkeypatch.setattr("model.LOSS_CHUNKS", 8)
-    x, weight, bias = (torch.randn(shape, dtype=torch.double).requires_grad_() for shape in [(8, 5), (7, 5), (7,)])
-    targets = torch.randint(7, (8,))
-    loss = LinearCrossEntropy.apply(x, weight, bias, targets, True)
-    torch.testing.assert_close(loss, F.cross_entropy(x @ weight.T + bias, targets))
-    assert torch.autograd.gradcheck(lambda *a: 3 * LinearCrossEntropy.apply(*a, targets, True), (x, weight, bias))
+def pre_norm(block, x, positions=None):
+    """GPT-2's block, in the two lines that the docstring of Block has."""
+    x = rows_at(x, positions) + block.drop(block.attn(block.ln_1(x), positions))
+    return x + block.drop(block.mlp(block.ln_2(x)))
 
 
-def test_an_evaluation_computes_no_gradients():
-    """Counted in multiplications: the loss without gradients takes those of the logits and no other."""
-    decoder, idx = Transformer(ModelConfig(**CFG, causal=True)).eval(), torch.randint(61, (2, 16))
-    counts = []
-    for batch in (idx,), (idx, idx):
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            decoder(*batch)
-        counts.append(counter.get_total_flops())
-    assert counts[0] == counts[1] > 0
+def torchs_encoder(ours, norm_first):
+    """torch.nn.TransformerEncoder with the weights of our blocks."""
+    names = {"attn.proj": "self_attn.out_proj", "ln_1": "norm1", "ln_2": "norm2",
+             "mlp.fc": "linear1", "mlp.proj": "linear2"}
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 128, activation="gelu", layer_norm_eps=1e-12, batch_first=True,
+                                             norm_first=norm_first)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    for block, layer in zip(ours.blocks, encoder.layers):
+        state, attn = {}, block.attn
+        for part in "weight", "bias":
+            state[f"self_attn.in_proj_{part}"] = torch.cat([getattr(x, part) for x in (attn.q, attn.k, attn.v)])
+            for name, torchs_name in names.items():
+                state[f"{torchs_name}.{part}"] = block.get_parameter(f"{name}.{part}")
+        layer.load_state_dict(state)
+    return encoder
 
 
-def test_the_gradient_of_the_head_in_bfloat16_is_as_exact_as_that_of_autocast():
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(16_384, 32), torch.randn(61, 32) / 6, torch.zeros(61)
-    targets = torch.randint(61, (16_384,))
-
-    def gradient(loss, dtype):
-        w = weight.clone().to(dtype).requires_grad_()
-        loss(x.to(dtype), w, bias.to(dtype)).backward()
-        return w.grad.double()
-
-    def plain(x, w, b):
-        return F.cross_entropy(F.linear(x, w, b), targets)
-
-    exact = gradient(plain, torch.float64)
-    with torch.autocast("cpu", torch.bfloat16):
-        theirs = gradient(plain, torch.float32)
-        ours = gradient(lambda x, w, b: LinearCrossEntropy.apply(x, w, b, targets, True), torch.float32)
-    assert (ours - exact).norm() < 1.2 * (theirs - exact).norm() < 0.01 * exact.norm()
-
-
-def test_dropout_acts_in_training_and_never_in_eval():
-    model = noisy(Transformer(ModelConfig(**CFG, dropout=0.0, attn_dropout=0.5)))
-    idx = torch.randint(61, (2, 16))
-    assert torch.equal(model(idx), model(idx))
-    model.train()
-    assert not torch.equal(model(idx), model(idx))
+@torch.no_grad()
+@either
+@pytest.mark.parametrize("norm_first", [pytest.param(False, marks=pytest.mark.bert_block), True])
+def test_the_encoder_of_torch_with_the_same_weights_has_the_same_hidden_states(norm_first, causal, monkeypatch):
+    """And the block that a fork gets by the obvious edit is torch's with norm_first."""
+    if norm_first:
+        monkeypatch.setattr(Block, "forward", pre_norm)
+    ours = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
+    idx, positions = torch.randint(61, (3, 16)), torch.tensor([[0, 5, 15], [14, 2, 2], [7, 8, 1]])
+    x = F.layer_norm(ours.tok_emb(idx) + ours.pos_emb.weight, (32,), ours.ln_emb.weight, ours.ln_emb.bias, 1e-12)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(16) if causal else None
+    expected = torchs_encoder(ours, norm_first)(x, mask)
+    torch.testing.assert_close(ours.hidden(idx), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.hidden(idx, positions), rows_at(expected, positions), atol=1e-5, rtol=1e-5)
 
 
 def attention_by_hand(attn, x):
@@ -143,26 +132,24 @@ def attention_by_hand(attn, x):
             logits = k[seen, head] @ q[i, head] / D**0.5  # (n,)
             if attn.qk_norm:
                 logits = D**0.5 * F.cosine_similarity(k[seen, head], q[i, head], dim=1)
-            logits[i] += attn.diagonal
             y[i, head] = logits.softmax(0) @ v[seen, head]
     return attn.proj(y)
 
 
 @either
-@pytest.mark.parametrize("qk_norm, diagonal", [(False, 0.0), (True, 0.0), (False, 1.5), (True, -2.0)])
-def test_attention_is_what_plain_loops_over_queries_and_keys_compute(qk_norm, diagonal, causal):
-    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, qk_norm=qk_norm, diagonal=diagonal)))
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_attention_is_what_plain_loops_over_queries_and_keys_compute(qk_norm, causal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, qk_norm=qk_norm)))
     x = torch.randn(2, 16, 32)
     with torch.no_grad():
         for block in model.blocks:
             expected = torch.stack([attention_by_hand(block.attn, row) for row in x])
-            torch.testing.assert_close(block.attn(x, x), expected, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(block.attn(x), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("diagonal", [0.0, 1.5])
 @either
-def test_rows_at_positions_are_those_rows_of_the_full_model(causal, diagonal):
-    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, diagonal=diagonal)))
+def test_rows_at_positions_are_those_rows_of_the_full_model(causal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
     idx = torch.randint(61, (3, 16))
     positions = torch.tensor([[0, 5, 15], [14, 2, 2], [7, 8, 1]])  # any order
     with torch.no_grad():
@@ -183,15 +170,9 @@ def test_the_loss_that_tells_berts_block_from_another_is_that_of_transformers(ca
     config, state = to_hf(probes[0])
     hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config)).double().eval()
     hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
-    idx = torch.arange(model.HF_PROBE_LENGTH) % 11
+    idx = torch.arange(bert.HF_PROBE_LENGTH) % 11
     assert loss == pytest.approx(F.cross_entropy(hf(idx[None]).logits[0], idx).item(), abs=1e-9)
-    assert loss == pytest.approx(model.HF_PROBE_LOSS[causal], abs=1e-6)
-
-
-def pre_norm(block, x, positions=None):
-    x = x + block.attn(block.ln_1(x), block.ln_1(x))
-    x = x + block.mlp(block.ln_2(x))
-    return x if positions is None else model.rows_at(x, positions)
+    assert loss == pytest.approx(bert.HF_PROBE_LOSS[causal], abs=1e-6)
 
 
 def rms_norm(cfg):
@@ -200,19 +181,18 @@ def rms_norm(cfg):
     return block
 
 
-def window(attn, q, k, positions):
+def window(q, k, v, attention=F.scaled_dot_product_attention, **_):
     """Attention to the 128 tokens before and after, as some encoders have in most layers."""
-    distance = (torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).abs()
-    return torch.zeros(distance.shape).masked_fill(distance > 128, -torch.inf).to(q.dtype)
+    distance = (torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).abs()  # (Q, T)
+    return attention(q, k, v, attn_mask=distance <= 128)
 
 
 FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_hf says of it
     ("model.Block.forward", pre_norm, {}, "computes something else"),
-    ("model.SelfAttention.mask", window, {}, "computes something else"),
+    ("model.F.scaled_dot_product_attention", window, {}, "computes something else"),
     ("model.F.gelu", F.relu, {}, "computes something else"),
     ("model.Block", rms_norm, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
-    (None, None, dict(diagonal=0.01), "computes something else: it has no qk_norm, no diagonal"),
-    (None, None, dict(causal=True, qk_norm=True), "computes something else: it has no qk_norm, no diagonal"),
+    (None, None, dict(causal=True, qk_norm=True), "computes something else: it has no qk_norm and"),
 ]
 
 

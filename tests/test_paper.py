@@ -35,7 +35,7 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, caus
     attn.proj.weight.copy_(torch.eye(C))
     if bias_of:
         getattr(attn, bias_of).bias.normal_()
-    alpha = attn(x, x)[0, :, :T]  # (T, T)
+    alpha = attn(x)[0, :, :T]  # (T, T)
     scores = (x @ wqk(attn.q.weight.T, attn.k.weight.T) @ x.mT)[0]  # (T, T), x_i^T W_qk x_j, Eq. (2)
     seen = [i + 1 if causal else T for i in range(T)]
     same = [torch.equal(alpha[i, :n].argsort(), scores[i, :n].argsort()) for i, n in enumerate(seen)]
@@ -62,7 +62,7 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of
     w_q, w_k = head_factors(attn)  # (H, C, D)
     w_v = attn.v.weight.T.unflatten(1, (H, D)).transpose(0, 1)  # (H, C, D)
     w_o = attn.proj.weight.T.unflatten(0, (H, D))  # (H, D, C)
-    heads, output = wqk(w_q, w_k), attn(x, x)  # (H, C, C), (1, T, C)
+    heads, output = wqk(w_q, w_k), attn(x)  # (H, C, C), (1, T, C)
     whole = wqk(attn.q.weight.T, attn.k.weight.T)  # (C, C)
     assert exact(whole, heads.sum(0)) and (torch.linalg.matrix_rank(heads) == D).all()
     alpha = (x @ heads @ x.mT / D**0.5).softmax(-1)  # (H, T, T); model.py divides by sqrt(D), the paper by sqrt(d)
@@ -72,7 +72,7 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of
     for part in attn.q, attn.k:
         part.weight.copy_(rotation @ part.weight)
     assert exact(wqk(attn.q.weight.T, attn.k.weight.T), whole)
-    assert (attn(x, x) - output).norm() > 0.1 * output.norm()
+    assert (attn(x) - output).norm() > 0.1 * output.norm()
 
 
 # ---- S1.3: the gradient ------------------------------------------------------------------------------------------

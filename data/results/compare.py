@@ -20,13 +20,12 @@ import numpy as np
 import pandas
 
 from config import TrainConfig
-from data.results.records import FREE, read_comparison, read_run, write_comparison
-from data.results.runs import require
+from data.results.runs import FREE, differences_of_origin, read_comparison, read_run, require, write_comparison
 
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
 # task, the same data, and the same number of steps.
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
-        "mlm_probability", "checksum", "tokenizer"]
+        "mlm_probability", "sha256", "tokenizer"]
 # Keys that only files of earlier code have, with the value that does nothing.
 RETIRED = dict(diagonal=0.0)  # added to the attention logit of a token with itself (csv/diagonal.patch)
 # BERT's start is the default of all of these keys.
@@ -64,7 +63,8 @@ def conditions(config):
     objective = config["objective"]
     if objective == "auto":  # as TrainConfig.predicts_next
         objective = "next" if config["causal"] else "masked"
-    return {key: config[key] for key in SAME} | dict(objective=objective)
+    known = dict(sha256=config.get("checksum")) | config | dict(objective=objective)  # older files have a checksum
+    return {key: known[key] for key in SAME}
 
 
 def find_baselines(arms, chosen=None):
@@ -324,7 +324,7 @@ def comparison_notes(outcomes, arms):
         n_finished = sum(record.is_finished() for record in records)
         if n_finished < len(records):
             notes.append(f"{name}: {n_finished} of its {len(records)} runs have finished; the others count if none has")
-    return notes
+    return notes + differences_of_origin(itertools.chain.from_iterable(arms.values()))
 
 
 def largest_gain(records):

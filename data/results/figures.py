@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.disk import replacing
+from data.tokens import replacing
 from data.results.runs import SCORES
 from data.results.tables import band, is_causal, quartiles, whole_layers
 

@@ -9,7 +9,8 @@ import sys
 import torch
 from tqdm import tqdm
 
-from config._place import say
+from tqdm import tqdm
+
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
 from data.results import figures, figures_suites, tables
@@ -100,7 +101,7 @@ def report_scores(args, table, members):
     elif args.suite:
         report_suite(members, table, trainings, args.plot)
     elif trainings:
-        say(tables.training_table(trainings))
+        tqdm.write(tables.training_table(trainings))
         if args.plot:
             figures_suites.plot_training(trainings, args.plot)
     elif len(table):
@@ -110,9 +111,9 @@ def report_scores(args, table, members):
 def report_models(args, table):
     is_one = table["model"].nunique() == 1
     if is_one or (args.per_head and not args.csv):
-        say(tables.layer_table(table))
+        tqdm.write(tables.layer_table(table))
     stacks = tables.by_stack(table)
-    say(tables.model_table(stacks))
+    tqdm.write(tables.model_table(stacks))
     if args.plot and is_one:
         figures.plot_model(table, args.plot)
     elif args.plot:
@@ -125,7 +126,7 @@ def report_suite(members, table, trainings, plot):
         has = ", ".join(map(repr, stacks))
         tell(f"analyze.py: {member.name}: has no stack {member.stack!r} but {has}, and is left out")
     if scored or trainings:
-        say(tables.suite_table(scored, trainings))
+        tqdm.write(tables.suite_table(scored, trainings))
         if plot:
             figures_suites.plot_suite(scored, trainings, plot)
 
@@ -133,7 +134,7 @@ def report_suite(members, table, trainings, plot):
 def report_paper(ours, plot):
     """Tables S2 and S3, Figures 2, S1 and S2: the published scores, corrected, and ours for models that have them."""
     if ours:
-        say(tables.model_table(ours))
-    say(tables.printed_tables())
+        tqdm.write(tables.model_table(ours))
+    tqdm.write(tables.printed_tables())
     if plot:
         figures_suites.plot_pretrained(known_models(), ours, plot)

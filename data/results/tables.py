@@ -14,10 +14,9 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from data.disk import replacing
+from data.tokens import replacing
 from data.pretrained.sources import known_models
-from data.results.records import Record, by_layer
-from data.results.runs import SCORES, RunError, require
+from data.results.runs import SCORES, Record, RunError, by_layer, require
 
 NULL = Path(__file__).parent / "csv" / "null.csv"
 PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"

@@ -1,0 +1,161 @@
+"""
+The recipe of train.py against its peers, transformers' BERT in a plain loop of torch, on the same batches. Where
+dropout is, and what the switches of a step do. pytest tests/test_recipe.py
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
+
+import train
+from config.processes import Place
+from data import tokens
+from data.bert import to_hf
+
+either = pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
+
+
+@pytest.fixture
+def trainer(cfg):
+    """Makes the Trainer of a small run: two micro-batches a step; without dropout unless a test asks for it."""
+    corpus = tokens.load(cfg.data_dir)
+    plain = replace(cfg, dropout=0.0, attn_dropout=0.0)
+
+    def make(**changes):
+        return train.Trainer(replace(plain, **changes), Place(0, 1, torch.device("cpu")), corpus)
+
+    return make
+
+
+def as_theirs(trainer, **changes):
+    """The trainer's model as transformers' -> BertForMaskedLM, or as a decoder BertLMHeadModel."""
+    config, state = to_hf(trainer.model)
+    their_class = BertLMHeadModel if trainer.cfg.causal else BertForMaskedLM
+    hf = their_class(BertConfig(**config | changes))
+    hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
+    return hf
+
+
+def plain_loop(hf, cfg, batches):
+    """What one would write with torch and transformers alone -> the loss of every step."""
+    hf.bert.embeddings.token_type_embeddings.requires_grad_(False)  # a vector that ours does not have
+    qkv, matrices, others = [], [], []
+    for name, p in hf.named_parameters():
+        if name.endswith("bias") or "LayerNorm" in name:
+            others.append(p)
+        elif name.endswith(("query.weight", "key.weight", "value.weight")):
+            qkv.append(p)
+        else:
+            matrices.append(p)
+    optimizer = torch.optim.AdamW([
+        dict(params=qkv, lr=cfg.qkv_rate * cfg.learning_rate, weight_decay=cfg.weight_decay),
+        dict(params=matrices, lr=cfg.learning_rate, weight_decay=cfg.weight_decay),
+        dict(params=others, lr=cfg.learning_rate, weight_decay=0.0),
+    ], betas=(0.9, cfg.beta2))
+    rise, end = cfg.warmup_iters, cfg.max_iters
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / rise, (end - t) / (end - rise)))
+    losses = []
+    for idx, targets, *positions in batches:
+        labels = targets
+        if not cfg.causal:
+            labels = torch.full_like(idx, -100).scatter(1, positions[0], targets)
+        logits = hf(idx).logits  # of the whole batch, which the trainer splits into two
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(hf.parameters(), cfg.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        rate.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.bert_block
+@either
+def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
+    """The loss of every step, and the weights at the end. The clip is active, and weight decay large."""
+    ours = trainer(causal=causal, max_iters=50, warmup_iters=10, grad_clip=0.1, beta2=0.9, weight_decay=0.5,
+                   qkv_rate=0.5)
+    batches = list(ours.loader.train_batches(0))
+    hf = as_theirs(ours)
+    expected = plain_loop(hf, ours.cfg, batches)
+    losses = []
+    for batch in batches:
+        ours.train_step(batch)
+        losses.append(ours.unread[-1].item())
+    assert losses == pytest.approx(expected, abs=1e-5) and losses[-1] < losses[0] - 0.5
+    theirs = hf.state_dict()
+    for name, weight in to_hf(ours.model)[1].items():
+        if not name.endswith("key.bias"):  # which the softmax does not see: rounding alone moves it
+            torch.testing.assert_close(weight, theirs[name], atol=1e-4, rtol=1e-4, msg=lambda m: f"{name}: {m}")
+
+
+# ---- dropout -----------------------------------------------------------------------------------------------------
+
+DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
+
+
+def first_batch(trainer):
+    return trainer.loader.train_batch(0)
+
+
+@pytest.mark.bert_block
+@either
+@pytest.mark.parametrize("changes", [DROPOUT, dict(dropout=0.3), dict(attn_dropout=0.2)])
+def test_dropout_is_where_transformers_has_it_and_as_much(trainer, changes, causal):
+    """After the embeddings, on the attention weights, after attention, after the MLP: with the same random numbers,
+    drawn in this order, both models are the same."""
+    ours = trainer(causal=causal, **changes)
+    hf, idx = as_theirs(ours).train(), first_batch(ours)[0]
+    torch.manual_seed(0)
+    expected = hf(idx).logits
+    torch.manual_seed(0)
+    torch.testing.assert_close(ours.model(idx), expected)
+    assert not torch.allclose(ours.model(idx), expected)  # the next numbers are others
+
+
+def test_every_micro_batch_of_every_step_has_other_dropout(trainer):
+    """The loss of the same four sequences, with weights that do not move."""
+
+    def losses(**changes):
+        ours, found = trainer(learning_rate=1e-30, **changes), []
+        ours.model.register_forward_hook(lambda model, args, loss: found.append(loss.item()))
+        batch = [x[:4].repeat(2, 1) for x in first_batch(ours)]
+        for _ in range(3):
+            ours.train_step(batch)
+        return found
+
+    assert len(set(losses())) == 1
+    assert len(set(losses(dropout=0.3))) == len(set(losses(attn_dropout=0.3))) == 3 * 2
+
+
+def test_an_evaluation_has_no_dropout_and_the_next_step_has_it_again(trainer):
+    ours, plain = trainer(**DROPOUT), trainer()
+    for _ in range(2):
+        assert ours.evaluate() == plain.evaluate()
+    for each in ours, plain:
+        each.train_step(first_batch(each))
+    assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
+
+
+# ---- the constraint ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind, sign", [("symmetric", 1), ("skew", -1)])
+def test_the_constraint_enters_the_gradient_with_its_weight_and_the_loss_of_the_log_not_at_all(trainer, kind, sign):
+    gradients, losses = [], []
+    for changes in dict(), dict(constraint=kind, constraint_weight=0.7):
+        ours = trainer(grad_clip=1e9, **changes)
+        q = ours.model.blocks[0].attn.q.weight
+        ours.optimizer.register_step_pre_hook(lambda *_, q=q: gradients.append(q.grad.clone()))
+        before = q.detach().clone().requires_grad_()
+        ours.train_step(first_batch(ours))
+        losses.append(ours.unread[0])
+    k = trainer().model.blocks[0].attn.k.weight
+    m = before.T @ k.detach()  # (C, C)
+    part = (m + sign * m.T) / 2
+    (expected,) = torch.autograd.grad(m.square().sum() / part.square().sum() / ours.cfg.n_layer, before)
+    torch.testing.assert_close(gradients[1] - gradients[0], 0.7 * expected, atol=1e-5, rtol=1e-3)
+    assert losses[0] == losses[1]
