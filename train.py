@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
 
 import analyze
 import init
@@ -299,7 +300,7 @@ class Trainer:
             )
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
             self.rows["log.csv"] += runs.append(self.out / "log.csv", [row])
-        self.place.say(runs.describe_row(row))
+        self.place.say(row.line())
         self.losses = []  # a new row begins
         self.seconds = 0.0
 
@@ -369,7 +370,8 @@ def loop(trainer, signals):
     """
     cfg, place = trainer.cfg, trainer.place
     batches = trainer.loader.train_batches(trainer.step)
-    with place.progress_bar(cfg.max_iters, trainer.step) as bar:
+    hidden = place.rank > 0 or None  # one bar for all processes; None lets tqdm hide it where stderr is no terminal
+    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden, dynamic_ncols=True) as bar:
         if trainer.step == 0:  # the start belongs to every curve
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())

@@ -9,8 +9,6 @@ import sys
 import torch
 from tqdm import tqdm
 
-from tqdm import tqdm
-
 from data.pretrained.files import printable
 from data.pretrained.sources import known_models
 from data.results import figures, figures_suites, tables
