@@ -7,33 +7,29 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
+from transformers import BertConfig
 
 import train
 from config._place import Place
 from data import tokens
 from data.bert import to_hf
-
-either = pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
+from tests.test_bert import THEIRS
+from tests.test_model import either
 
 
 @pytest.fixture
 def trainer(cfg):
     """Makes the Trainer of a small run: two micro-batches a step; without dropout unless a test asks for it."""
-    corpus = tokens.load(cfg.data_dir)
-    plain = replace(cfg, dropout=0.0, attn_dropout=0.0)
-
     def make(**changes):
-        return train.Trainer(replace(plain, **changes), Place(0, 1, torch.device("cpu")), corpus)
-
+        changes = dict(dropout=0.0, attn_dropout=0.0) | changes
+        return train.Trainer(replace(cfg, **changes), Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
     return make
 
 
-def as_theirs(trainer, **changes):
-    """The trainer's model as transformers' -> BertForMaskedLM, or as a decoder BertLMHeadModel."""
+def as_theirs(trainer):
+    """The trainer's model as a BertForMaskedLM or BertLMHeadModel of transformers."""
     config, state = to_hf(trainer.model)
-    their_class = BertLMHeadModel if trainer.cfg.causal else BertForMaskedLM
-    hf = their_class(BertConfig(**config | changes))
+    hf = THEIRS[trainer.cfg.causal](BertConfig(**config))
     hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
     return hf
 
