@@ -93,10 +93,6 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
 DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
 
 
-def first_batch(trainer):
-    return trainer.loader.train_batch(0)
-
-
 @pytest.mark.bert_block
 @either
 @pytest.mark.parametrize("changes", [DROPOUT, dict(dropout=0.3), dict(attn_dropout=0.2)])
@@ -104,7 +100,7 @@ def test_dropout_is_where_transformers_has_it_and_as_much(trainer, changes, caus
     """After the embeddings, on the attention weights, after attention, after the MLP: with the same random numbers,
     drawn in this order, both models are the same."""
     ours = trainer(causal=causal, **changes)
-    hf, idx = as_theirs(ours).train(), first_batch(ours)[0]
+    hf, idx = as_theirs(ours).train(), ours.loader.train_batch(0)[0]
     torch.manual_seed(0)
     expected = hf(idx).logits
     torch.manual_seed(0)
@@ -118,7 +114,7 @@ def test_every_micro_batch_of_every_step_has_other_dropout(trainer):
     def losses(**changes):
         ours, found = trainer(learning_rate=1e-30, **changes), []
         ours.model.register_forward_hook(lambda model, args, loss: found.append(loss.item()))
-        batch = [x[:4].repeat(2, 1) for x in first_batch(ours)]
+        batch = [x[:4].repeat(2, 1) for x in ours.loader.train_batch(0)]
         for _ in range(3):
             ours.train_step(batch)
         return found
@@ -132,7 +128,7 @@ def test_an_evaluation_has_no_dropout_and_the_next_step_has_it_again(trainer):
     for _ in range(2):
         assert ours.evaluate() == plain.evaluate()
     for each in ours, plain:
-        each.train_step(first_batch(each))
+        each.train_step(each.loader.train_batch(0))
     assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
 
 
@@ -147,7 +143,7 @@ def test_the_constraint_enters_the_gradient_with_its_weight_and_the_loss_of_the_
         q = ours.model.blocks[0].attn.q.weight
         ours.optimizer.register_step_pre_hook(lambda *_, q=q: gradients.append(q.grad.clone()))
         before = q.detach().clone().requires_grad_()
-        ours.train_step(first_batch(ours))
+        ours.train_step(ours.loader.train_batch(0))
         losses.append(ours.unread[0])
     k = trainer().model.blocks[0].attn.k.weight
     m = before.T @ k.detach()  # (C, C)
