@@ -11,7 +11,7 @@ from matplotlib.colors import same_color
 from safetensors.torch import save_file
 
 import analyze
-from data.results import figures, tables
+from data.results import figures, models, runs
 from data.results.csv.published import draw
 
 ROOT = Path(analyze.__file__).parent
@@ -47,7 +47,7 @@ def test_the_printed_rows_are_those_of_the_paper():
 def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row_names():
     table = pd.read_csv(SHARED / "published" / "scores.csv").query("modality == 'language'")
     table = table[(table["family"] != "GPT") | ~table["model"].str.startswith("gpt-")]  # see README.md
-    layers = {of_model: rows[tables.SCORES] for of_model, rows in table.groupby(["model", "matrix"])}
+    layers = {of_model: rows[runs.SCORES] for of_model, rows in table.groupby(["model", "matrix"])}
     for row in PRINTED:
         symmetry, directionality = np.median(layers[row.published_as, row.matrix], axis=0)
         assert symmetry == pytest.approx(row.symmetry, abs=0.00501), row
@@ -107,12 +107,11 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 
 
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, analysed, drawn):
-    rows = []
     for model, revision in ("gpt2", ""), ("gpt2", "step1"), ("mine", ""):  # the second is a step of its training
         symmetry = 0.9 if revision else 0.1
-        rows += [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", 2.0, symmetry * layer, -0.5, 0.0]
-                 for layer in range(3)]
-    tables.write_scores(tmp_path / "s.csv", tables.score_table(rows))
+        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", "", 2.0, symmetry * layer, -0.5, 0.0]
+                for layer in range(3)]
+        models.add_scores(tmp_path / "s.csv", models.score_table(rows))
     lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
     (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]
     assert [line[i] for i in (3, 6, 7, 10)] == ["0.10", "0.15", "-0.50", "-0.58"]  # ours and the published ones
@@ -158,7 +157,7 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
         assert found[name][:2] == pytest.approx([plain, symmetric], abs=0.0011)
         assert found[name][2] == pytest.approx(speed_up, abs=0.0051)
     curves = np.genfromtxt(HERE / "loss_curves.csv", delimiter=",", names=True, deletechars="")
-    scores = pd.read_csv(HERE / "trajectories.csv").groupby(["run", "step"])[tables.SCORES].median()
+    scores = pd.read_csv(HERE / "trajectories.csv").groupby(["run", "step"])[runs.SCORES].median()
     assert len(found) == 12
     for name, (_, _, speed_up, _, *ends) in found.items():
         # A row every 200 of 200,000 steps: the first below the plain run's last, as theirs counts.
