@@ -8,7 +8,7 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
 
 data/results/runs.py describes the files that are written into out_dir: scores and losses, a checkpoint, the model as a
 Hugging Face BERT, a picture. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or
-129 (1 with torchrun). How to train on several nodes is in config/_place.py.
+129 (1 with torchrun). config/processes.py says how to train on several nodes.
 """
 
 import contextlib
@@ -25,22 +25,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
 
 import analyze
 import init
 from config import ConfigError, load
-from config._place import end_unless_bug, find_place, first_line, noted_signals, require_same_step
-from data import samples, tokens
-from data.bert import HF_UNUSED, load_hf, to_hf
-from data.disk import locked
-from data.loader import Loader, open_corpus
-from data.pretrained.files import CheckpointError
-from data.pretrained.sources import open_checkpoint
-from data.results import figures_runs, records, runs
-from data.results.report_runs import report_run
+from config.processes import Place, end_unless_bug, find_place, first_line, noted_signals, prepare_streams
+from data.batches import Loader, open_corpus, prepare_corpus
+from data.results import runs
+from data.tokens import DataError, locked
 from model import ModelConfig, Transformer
 
-READ_EVERY = 10  # updates between two looks at the loss, because each look makes the program wait for the GPU
+MISTAKES = ConfigError, DataError, runs.RunError, OSError  # what a user can mend ends in one line
+READ_EVERY = 10  # updates at most between two looks at the loss, because each look makes the program wait for the GPU
+READ_SECONDS = 5  # and the time between two looks, because torchrun kills a run 30 seconds after it told it to stop
 DRAW_EVERY = 10  # seconds at least from one picture of the run to the next, because a picture costs many small steps
 
 
@@ -61,7 +59,7 @@ def build_model(cfg, meta):
         causal=cfg.causal,
         qk_norm=cfg.qk_norm,
     ))
-    if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads the weights of ckpt.pt afterwards
+    if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.load loads the weights of ckpt.pt afterwards
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)  # the start of q, k and v: what the paper varies
     else:
         load_pretrained(model, cfg.init_from)
@@ -70,6 +68,10 @@ def build_model(cfg, meta):
 
 def load_pretrained(model, folder):
     """Give the model the weights of a Hugging Face BERT of the same sizes."""
+    from data.bert import HF_UNUSED, load_hf  # here, because few runs need these
+    from data.pretrained.files import CheckpointError
+    from data.pretrained.sources import open_checkpoint
+
     if not Path(folder).is_dir():
         raise ConfigError(f"init_from = {folder!r}, expected scratch, resume, or a folder with a model")
     try:
@@ -121,11 +123,10 @@ def constraint(cfg, model):
     Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148). M_s and M_n are the symmetric and the skew part of M.
     """
     w_q, w_k = stacked_qk(model)
-    s = analyze.scores(w_q, w_k).symmetry.float()  # (L,)
-    # s = (|M_s|^2 - |M_n|^2) / |M|^2, and |M_s|^2 + |M_n|^2 = |M|^2
-    if cfg.constraint == "symmetric":
-        return (2 / (1 + s)).mean()  # |M_s|^2 = (1 + s) / 2 |M|^2
-    return (2 / (1 - s)).mean()  # |M_n|^2 = (1 - s) / 2 |M|^2
+    with torch.autocast(w_q.device.type, enabled=False):  # a difference of products needs the digits of float32
+        m = w_q @ w_k.mT  # (L, C, C)
+        part = (m + m.mT) / 2 if cfg.constraint == "symmetric" else (m - m.mT) / 2  # (L, C, C)
+        return (m.square().sum((1, 2)) / part.square().sum((1, 2))).mean()
 
 
 class Trainer:
@@ -148,6 +149,8 @@ class Trainer:
         self.unread = []  # the losses of the last updates, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
         self.seconds = 0.0  # the time that these updates took
+        self.rows = dict(runs.HEADERS)  # what this run has written into log.csv and scores.csv
+        self.kept = []  # the steps of the numbered checkpoints that it has written
         self.drawn_at = time.monotonic()  # the time of the last picture; until there is one, of the start
 
     # -- one step --
@@ -226,16 +229,23 @@ class Trainer:
     # -- before the first step --
 
     def begin(self):
-        """Load out_dir/ckpt.pt if this run resumes, and prepare the files of the run."""
-        resume = self.cfg.init_from == "resume"
-        state = runs.find_checkpoint(self.out, self.cfg, self.corpus.meta, resume, self.place.device)
+        """Load out_dir/ckpt.pt if this run resumes. Nothing is written yet, because the run may be refused."""
+        cfg = self.cfg
+        state = runs.find_checkpoint(self.out, cfg, self.corpus.meta, self.place.device)
         if state is not None:
             self.load(state)
-        elif resume:
+        elif cfg.init_from == "resume":
             self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        require_same_step(self.place, self.step)
-        if self.place.rank == 0:  # only one process writes files
-            runs.begin(self.out, self.cfg, self.corpus.meta, self.step)
+        if self.step == 0 and cfg.constraint != "none" and not constraint(cfg, self.model) < 1e6:  # nan or inf: 1 / 0
+            raise ConfigError(f"constraint = {cfg.constraint!r} divides by the {cfg.constraint} part of W_qk, which is 0 "
+                              f"at this start (init = {cfg.init!r}): choose another start or constraint")
+
+    def identity(self):
+        """What has to be the same in all processes of a run, or each of them would train something else."""
+        described = runs.describe(self.cfg, self.corpus.meta)
+        of_a_node = {"data_dir", "out_dir", "device", "threads"}
+        config = {key: value for key, value in described["config"].items() if key not in of_a_node}
+        return config | described["data"] | dict(step=self.step)
 
     def load(self, state):
         """Go on from a checkpoint. state: the dict that `save` has written."""
@@ -246,6 +256,8 @@ class Trainer:
         self.scored_qk = state["scored_qk"]
         self.losses = state["losses"]  # the run may have stopped between two rows of log.csv
         self.seconds = state["seconds"]
+        self.rows = state["rows"]
+        self.kept = state["kept"]
         if state["config"]["max_iters"] < self.cfg.max_iters:
             self.place.say(f"max_iters has grown: the learning rate is now that of {self.cfg.max_iters:,} updates")
 
@@ -287,8 +299,8 @@ class Trainer:
                 tokens_per_s=f"{n * tokens_per_step / self.seconds:.0f}",
             )
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
-            runs.append(self.out / "log.csv", [row])
-        self.place.say(runs.describe_row(row))
+            self.rows["log.csv"] += runs.append(self.out / "log.csv", [row])
+        self.place.say(row.line())
         self.losses = []  # a new row begins
         self.seconds = 0.0
 
@@ -298,7 +310,7 @@ class Trainer:
         if self.place.rank == 0:
             now = stacked_qk(self.model)  # torch.stack copies, so the next updates do not change these
             rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
-            runs.append(self.out / "scores.csv", rows)
+            self.rows["scores.csv"] += runs.append(self.out / "scores.csv", rows)
             self.scored_qk = now
 
     def save(self):
@@ -306,6 +318,7 @@ class Trainer:
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the loss would show it one step later
             self.fail("weights are no longer finite")
         if self.place.rank == 0:
+            self.kept = [*self.kept, self.step][-self.cfg.keep :] if self.cfg.keep else []
             state = dict(
                 step=self.step,
                 model=self.model.state_dict(),
@@ -314,6 +327,8 @@ class Trainer:
                 scored_qk=self.scored_qk,
                 losses=self.losses,
                 seconds=self.seconds,
+                rows=self.rows,
+                kept=self.kept,
             )
             self.export()  # before ckpt.pt: a run that is killed in between comes here again
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
@@ -322,14 +337,18 @@ class Trainer:
 
     def draw(self):
         """Draw run.png. If a spreadsheet has changed log.csv meanwhile, go on without."""
+        from data.results import figures_runs  # here, because matplotlib takes a second
+
         try:
-            figures_runs.plot_run(records.read_run(self.out), self.out / "run.png")
+            figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png", analyze.GAMMA)
         except runs.RunError as e:  # the weights and the next rows are good
             self.place.say(f"no picture: {e}")
         self.drawn_at = time.monotonic()
 
     def export(self):
         """Write the model as a Hugging Face BERT, which analyze.py and transformers can open."""
+        from data.bert import to_hf
+
         try:
             config, state = to_hf(self.model)
         except ValueError as e:  # this model has something that BERT does not have, such as qk_norm
@@ -351,11 +370,14 @@ def loop(trainer, signals):
     """
     cfg, place = trainer.cfg, trainer.place
     batches = trainer.loader.train_batches(trainer.step)
-    with place.progress_bar(cfg.max_iters, trainer.step) as bar:
+    hidden = place.rank > 0 or None  # one bar for all processes; None lets tqdm hide it where stderr is no terminal
+    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden, dynamic_ncols=True) as bar:
         if trainer.step == 0:  # the start belongs to every curve
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
             trainer.save()
+        looked_at = trainer.step
+        next_look = trainer.step + 1
         began = time.perf_counter()
         for batch in batches:
             trainer.train_step(batch)  # on a GPU this only queues the work, and the loop runs ahead
@@ -366,12 +388,17 @@ def loop(trainer, signals):
             time_to_score = is_end or trainer.step % cfg.score_interval == 0
             time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
             # Several processes must stop at the same step, so they ask each other every few steps. One need not wait.
-            time_to_look = trainer.step % READ_EVERY == 0 or (place.world == 1 and len(signals) > 0)
+            time_to_look = trainer.step >= next_look or (place.world == 1 and len(signals) > 0)
             if not (time_to_score or time_to_evaluate or time_to_look):
                 continue
             trainer.read_losses()  # waits for the device, so that the next line measures finished steps
-            trainer.seconds += time.perf_counter() - began
-            told_to_stop = place.any(len(signals) > 0)  # in any process
+            seconds = time.perf_counter() - began
+            trainer.seconds += seconds
+            of_this_process = [float(len(signals) > 0), seconds / (trainer.step - looked_at)]
+            told, per_step = place.mean(torch.tensor(of_this_process, device=place.device)).tolist()
+            told_to_stop = told > 0  # in any process
+            looked_at = trainer.step
+            next_look = trainer.step + max(1, min(READ_EVERY, int(READ_SECONDS / per_step)))
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
             if time_to_score:
                 trainer.write_scores()
@@ -406,21 +433,42 @@ def describe_start(trainer):
 
 def train(cfg, place):
     """A run from its corpus to its last line of output. It exits with 128 + the signal if it was told to stop."""
-    trainer = Trainer(cfg, place, open_corpus(cfg, place))
-    trainer.begin()  # first, because it may refuse out_dir
-    describe_start(trainer)
-    if trainer.step < cfg.max_iters:
-        trainer.prepare_net()
-    with noted_signals() as signals:
-        interrupted = loop(trainer, signals)
-    if interrupted:
-        place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
-        sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
-    if place.rank == 0:
-        trainer.draw()
-        place.say(report_run(trainer.out))
-        with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
-            place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
+    with contextlib.ExitStack() as whole_run:
+        with place.together(MISTAKES):
+            if place.rank == 0:  # the other processes wait for the files
+                prepare_corpus(cfg.data_dir)
+        with place.together(MISTAKES):
+            trainer = Trainer(cfg, place, open_corpus(cfg))
+            trainer.begin()
+            if place.rank == 0:  # two runs in one folder would overwrite each other's files
+                whole_run.enter_context(locked(cfg.out_dir))
+        with place.together(MISTAKES):
+            place.require_same(trainer.identity())
+            if place.rank == 0:  # only one process writes files
+                runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name())
+        describe_start(trainer)
+        if trainer.step < cfg.max_iters:
+            trainer.prepare_net()
+        with noted_signals() as signals:
+            interrupted = loop(trainer, signals)
+        if interrupted:
+            place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
+            sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
+        if place.rank == 0:
+            describe_end(trainer)
+
+
+def describe_end(trainer):
+    """Say what a finished run has come to, and draw it."""
+    from data import samples
+
+    trainer.draw()
+    try:
+        trainer.place.say(runs.report_run(trainer.out))
+    except runs.RunError as e:  # all is trained and saved
+        trainer.place.say(f"no table: {e}")
+    with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
+        trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
 
 
 def main(argv):
@@ -428,12 +476,9 @@ def main(argv):
         argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
     try:
         cfg = load(argv)
-        place = find_place(cfg)
-        # Two runs in one folder would overwrite each other's files.
-        lock = locked(cfg.out_dir) if place.rank == 0 else contextlib.nullcontext()
-        with lock:
-            train(cfg, place)
-    except (ConfigError, tokens.DataError, runs.RunError, FloatingPointError, OSError) as e:
+        place, cfg = find_place(cfg)
+        train(cfg, place)
+    except (*MISTAKES, FloatingPointError) as e:
         sys.exit(f"train.py: {e}")
     except (RuntimeError, MemoryError) as e:
         end_unless_bug(e, cfg)  # out of memory, or another process is lost
@@ -444,4 +489,5 @@ def main(argv):
 
 
 if __name__ == "__main__":
+    prepare_streams()
     main(sys.argv[1:])

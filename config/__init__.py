@@ -10,6 +10,8 @@ value, and what was expected.
 import ast
 import dataclasses
 import difflib
+import math
+import os
 import runpy
 import typing
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ class ConfigError(ValueError):
 POSITIVE = "more than 0", lambda x: x > 0
 FROM_ZERO = "0 or more", lambda x: x >= 0
 SHARE = "a share below 1", lambda x: 0 <= x < 1
-ANY = "any number", lambda x: True
+PATHS = "data_dir", "out_dir", "init_from"  # keys that may begin with ~
 
 
 def key(default, text, numbers=POSITIVE):
@@ -44,7 +46,7 @@ class TrainConfig:
     With no file: config/tiny.py. The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value.
     """
 
-    data_dir: str = key("data/stdlib/bytes", "token files: the folder that a data/*/prepare.py wrote")
+    data_dir: str = key("data/pytorch/bytes", "token files: the folder that a data/*/prepare.py wrote")
     causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one")
     objective: Literal["auto", "masked", "next"] = key("auto", "tokens to predict; auto: next if causal, else masked")
     n_layer: int = key(4, "blocks")
@@ -54,7 +56,6 @@ class TrainConfig:
     dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
     qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone")
-    diagonal: float = key(0.0, "added to the attention logit of a token with itself; may be negative", ANY)
     init: Literal[tuple(STARTS)] = key("random", "of W_q and W_k (init.py)")
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
@@ -78,7 +79,8 @@ class TrainConfig:
     seed: int = key(1, "of weights, data order, masks and dropout", FROM_ZERO)
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
     threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
-    dtype: Literal["float32", "bfloat16", "float16"] = key("float32", "of matrix products; weights are float32")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
+        "float32", "of matrix products; auto: bfloat16 (old GPUs float16), float32 on a CPU; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
     keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt", FROM_ZERO)
 
@@ -109,18 +111,12 @@ def load(argv):
     if "-h" in flags or "--help" in flags:
         print(help_text())
         raise SystemExit(0)
-    for flag in flags:  # first, because in `--max_iters 100` the 100 looks like a file
-        if not flag.startswith("--") or "=" not in flag:
-            raise ConfigError(f"{flag}: write --key=value, without a space")
+    given = read_flags(flags)  # first, because in `--max_iters 100` the 100 looks like a file
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
     values = {}
     for path in files:
         values = dict(out_dir=f"out/{Path(path).stem}") | read_file(path)
-    given = {}
-    for flag in flags:
-        name, text = flag.removeprefix("--").split("=", 1)
-        given[name] = checked(name, parse(name, text))
     cfg = TrainConfig(**(values | given))
     for name in "qk_std", "v_std":  # which a file may have computed from its own n_embd
         if name in values and name not in given and values.get("n_embd", cfg.n_embd) != cfg.n_embd:
@@ -128,6 +124,19 @@ def load(argv):
             raise ConfigError(f"n_embd = {cfg.n_embd}: the file sets {name} = {values[name]:.4g} for its own n_embd; "
                               f"give --{name} too (1/sqrt(3 n_embd) is {rule:.4g})")
     return cfg
+
+
+def read_flags(flags):
+    """The keys that words --key=value set: {name: value}."""
+    values = {}
+    for flag in flags:
+        if not flag.startswith("--") or "=" not in flag:
+            raise ConfigError(f"{flag}: write --key=value, without a space")
+        name, text = flag.removeprefix("--").split("=", 1)
+        if name in values:
+            raise ConfigError(f"--{name} is given twice: which of the two is meant?")
+        values[name] = checked(name, parse(name, text))
+    return values
 
 
 def read_file(path):
@@ -156,7 +165,7 @@ def parse(name, text):
         return text
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: thousands of brackets, or of signs
         return text  # no literal: `checked` refuses it, and names the key
 
 
@@ -171,13 +180,15 @@ def checked(name, value):
         value = float(value)
     choices = typing.get_args(kind)
     if choices and value not in choices:
-        raise ConfigError(f"{name} = {value!r}, expected {describe(kind)}")
+        raise ConfigError(f"{name} = {value!r:.80}, expected {describe(kind)}")
     if not choices and type(value) is not kind:  # not isinstance, to which True is an int
-        raise ConfigError(f"{name} = {value!r}, expected {describe(kind)}, got {type(value).__name__}")
+        raise ConfigError(f"{name} = {value!r:.80}, expected {describe(kind)}, got {type(value).__name__}")
     expected, fits = KEYS[name].metadata["numbers"]
     if kind in (int, float) and not fits(value):
         raise ConfigError(f"{name} = {value}, expected {expected}")
-    return value
+    if kind is float and math.isinf(value):
+        raise ConfigError(f"{name} = {value}, expected a finite number")
+    return os.path.expanduser(value) if name in PATHS else value
 
 
 def describe(kind):

@@ -1,7 +1,7 @@
 """What two CPU cores can do with BERT-mini in minutes: bytes, short sequences, small batches, 1,000 updates."""
 from config.bert_mini import *
 
-data_dir = "data/stdlib/bytes"
+data_dir = "data/pytorch/bytes"
 block_size = 128
 dropout = attn_dropout = 0.0  # as in config/tiny.py
 batch_size = 32

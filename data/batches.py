@@ -1,15 +1,57 @@
 """
 Batches for training: which tokens are in each row of each step, and which of them are masked.
 
-A batch is a pure function of (seed, step, row), and nothing here has a state. So runs that differ only in their start
-see the same data in the same order, and a resumed run, or a run on more processes, goes on exactly.
+A batch is a pure function of (seed, step, row), and has no state. So runs that differ only in their start see the same
+data in the same order, and a resumed run, or a run on more processes, goes on exactly. Loader makes the rows that belong
+to one process: in another thread, a few steps ahead, and split into micro-batches that fit on the device.
 
 Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/, meta and stream (N,) are
 those of a corpus (data/tokens.py).
 """
 
+import functools
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import numpy as np
 import torch
+
+from config import ConfigError
+from data import tokens
+
+AHEAD = 4  # the number of batches that are made in advance
+TRY_WITHOUT = Path("data/pytorch/gpt2")  # what train.py can prepare by itself, with the tokens of the paper
+
+
+# ---- a corpus ----------------------------------------------------------------------------------------------------
+
+
+def prepare_corpus(folder):
+    """Prepare the folder if it is one of data/pytorch and missing: seconds, no network. Others: nothing."""
+    from data.pytorch import prepare  # here, because it is needed once
+
+    prepare.make(Path(folder))
+
+
+def open_corpus(cfg):
+    """The token files in cfg.data_dir. DataError and ConfigError say what is missing."""
+    try:
+        corpus = tokens.load(cfg.data_dir)
+    except tokens.DataError as e:
+        if Path(cfg.data_dir, "meta.json").exists():
+            raise
+        raise tokens.DataError(f"{e}; to try without, --data_dir={TRY_WITHOUT} prepares itself in seconds") from None
+    # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
+    for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
+        if len(split) <= rows * cfg.block_size:
+            raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
+                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower batch_size, block_size "
+                              "or eval_iters, or prepare more")
+    return corpus
+
+
+# ---- a batch -----------------------------------------------------------------------------------------------------
 
 
 def get_batch(cfg, meta, stream, seed, step, rows):
@@ -26,7 +68,7 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     block = np.empty_like(turn)  # (B,), the block of the stream whose turn it is
     for e in np.unique(epoch):  # usually one epoch; two in the batch where an epoch ends
         here = epoch == e
-        block[here] = shuffled(turn[here], n_blocks, [seed, int(e)])
+        block[here] = block_order(n_blocks, seed, int(e))[turn[here]]
     places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1)
     tokens = torch.from_numpy(stream[places].astype(np.int64))  # (B, T + 1)
     idx = tokens[:, :-1].contiguous()  # (B, T)
@@ -45,32 +87,10 @@ def count_targets(cfg):
     return max(1, round(cfg.mlm_probability * cfg.block_size))
 
 
-def shuffled(i, n, seed):
-    """
-    A random permutation of range(n), evaluated at each i (B,): what default_rng(seed).permutation(n)[i] would be, but
-    without the n numbers of which a step needs B.
-
-    This is a Feistel network. Cut the bits of a number into a left and a right half. In each of four rounds, mix the
-    right half into the left one, and swap them. A round can be undone, because the half that was mixed in is still
-    there, so no two numbers become equal.
-    """
-    bits = 1  # of each half; both together count to 4 ** bits, which is at least n
-    while 4**bits < n:
-        bits += 1
-    shift = np.uint64(bits)
-    mask = np.uint64(2**bits - 1)
-    keys = np.random.SeedSequence(seed).generate_state(4, np.uint64)
-    keys |= np.uint64(1)  # a product with an odd number loses no bits
-    x = i.astype(np.uint64)
-    outside = np.full(x.shape, True)  # numbers that are not yet in range(n); they go through the network again
-    while outside.any():
-        left, right = x >> shift, x & mask
-        for key in keys:
-            mixed = (right + key) * key >> np.uint64(32)  # the middle bits of a product depend on all lower bits
-            left, right = right, left ^ (mixed & mask)
-        x = np.where(outside, left << shift | right, x)
-        outside = x >= n
-    return x.astype(np.int64)
+@functools.lru_cache(maxsize=4)  # two epochs meet in one batch, and an evaluation has an order of its own
+def block_order(n_blocks, seed, epoch):
+    """The order of the blocks in an epoch: (n_blocks,) int64."""
+    return np.random.default_rng([seed, epoch]).permutation(n_blocks)
 
 
 def mask_tokens(idx, draws, K, meta):
@@ -88,3 +108,57 @@ def mask_tokens(idx, draws, K, meta):
     seen = torch.where(fate < 0.9, random_token, targets)
     seen = torch.where(fate < 0.8, meta["mask_token"], seen)  # (B, K)
     return idx.scatter(1, positions, seen), targets, positions
+
+
+# ---- the batches of a process ------------------------------------------------------------------------------------
+
+
+def split_batch(cfg, world):
+    """-> (rows of a batch for each of `world` processes, rows of a micro-batch). ConfigError if these do not divide."""
+    per_process, rest = divmod(cfg.batch_size, world)
+    micro = min(cfg.micro_batch_size, per_process)
+    if rest or per_process % micro:
+        raise ConfigError(f"batch_size = {cfg.batch_size}, expected a multiple of {world} processes x micro_batch_size "
+                          f"= {cfg.micro_batch_size}")
+    return per_process, micro
+
+
+class Loader:
+    """Batches for process `rank` of `world` processes."""
+
+    def __init__(self, cfg, corpus, rank, world, device):
+        self.cfg = cfg
+        self.corpus = corpus
+        self.device = device
+        per_process, self.micro_batch_size = split_batch(cfg, world)
+        self.rows = np.arange(rank * per_process, (rank + 1) * per_process)  # which rows of a batch are made here
+
+    def train_batches(self, first_step):
+        """The batches of all steps from first_step on. While one is used, a thread makes the next ones."""
+        ahead = deque()
+        with ThreadPoolExecutor(1) as thread:
+            for step in range(first_step, self.cfg.max_iters):
+                ahead.append(thread.submit(self.train_batch, step))
+                if len(ahead) > AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+    def train_batch(self, step):
+        return self.pinned(get_batch(self.cfg, self.corpus.meta, self.corpus.train, self.cfg.seed, step, self.rows))
+
+    def val_batch(self, i):
+        """Validation batch i, the same for every seed, so that runs are compared on the same tokens."""
+        return self.pinned(get_batch(self.cfg, self.corpus.meta, self.corpus.val, 0, i, self.rows))
+
+    def pinned(self, batch):
+        """Move a batch to memory from which a GPU can copy while the program goes on."""
+        return [x.pin_memory() for x in batch] if self.device.type == "cuda" else batch
+
+    def micro_batches(self, batch):
+        """Split a batch -> a list of (number of its first row, arguments of the model on the device)."""
+        # For each argument (idx, targets, perhaps positions) the list of its parts.
+        parts = [x.to(self.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
+        first_rows = self.rows[:: self.micro_batch_size].tolist()
+        micro_batches = zip(*parts)  # the first part of each argument, then the second part of each, ...
+        return list(zip(first_rows, micro_batches))

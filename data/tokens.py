@@ -1,7 +1,7 @@
 """
 Token files: their format, and how they are read. data/writer.py writes them.
 
-    corpus = tokens.load("data/stdlib/bytes")
+    corpus = tokens.load("data/pytorch/bytes")
     corpus.train[:32]  # the ids of the first 32 tokens
 
 A folder (data/NAME/TOKENIZER) holds two splits, train.bin and val.bin: token ids as little-endian unsigned integers and
@@ -10,7 +10,11 @@ nothing else. Every document ends with an end-of-text token.
 meta.json describes them. It is written last, so a folder that has it is complete. Until then it is progress.json.
 """
 
+import contextlib
+import hashlib
 import json
+import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,6 +70,12 @@ def require_sizes(folder, meta, at_least=False):
                             f"data/{meta['dataset']}/prepare.py again")
 
 
+def digest(path):
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def open_gpt2():
     """tiktoken's gpt2. DataError if it can neither find nor fetch its two files."""
     import tiktoken
@@ -75,3 +85,73 @@ def open_gpt2():
     except (OSError, ValueError) as error:
         raise DataError(f"tiktoken cannot fetch the files of gpt2 ({error}): data/README.md says how to give it these, "
                         "or use --tokenizer=bytes, which needs none") from None
+
+
+# ---- files that are complete or not there, and folders that one process writes at a time ------------------------
+
+
+class FileError(OSError):
+    """A file cannot be written. The message is one line that says what to do."""
+
+
+@contextlib.contextmanager
+def writing(path):
+    """Let an error of the system, such as a full disk, name the file. By itself it names none."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (OSError, RuntimeError) as e:
+        cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
+        if not isinstance(cause, OSError):
+            raise
+        raise FileError(f"{path} cannot be written ({cause.strerror}): mend that and go on; nothing is lost") from e
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """A temporary path for the block to write. At its end the file is renamed to `path`: complete or not at all."""
+    path = Path(os.path.realpath(path))  # where a link leads, or the link would be replaced
+    temporary = path.with_name(f"{path.name}.unfinished-{os.getpid()}.tmp")  # of this process alone
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)  # a killed run may have left one, and nothing may be appended to it
+        try:
+            yield temporary
+            with open(temporary, "rb+") as f:
+                os.fsync(f.fileno())  # or after a power cut the new name could be there without the bytes
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path, value):
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def locked(folder, wait=False):
+    """
+    Let one process at a time write into a folder. Another one waits, or a FileError ends it. The system unlocks the
+    folder when the process ends, however it ends.
+    """
+    with writing(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        lock = open(Path(folder) / ".lock", "a")  # "w" would empty it
+    with lock:
+        try:
+            import fcntl  # which Windows does not have
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                raise FileError(f"{folder}: another process is writing there: wait for it, or set --out_dir") from None
+            print(f"{folder}: another process is writing there; this one waits for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except (OSError, ImportError):
+            pass  # there are no locks here
+        for left in Path(folder).glob("*.tmp"):
+            if re.search(r"\.unfinished-\d+\.tmp$", left.name):  # of a process that was killed in `replacing`
+                left.unlink(missing_ok=True)
+        yield

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from data.disk import locked, write_json, writing
-from data.tokens import TOKENIZERS, DataError, open_gpt2, read_meta, require_sizes
+from data.tokens import (TOKENIZERS, DataError, digest, locked, open_gpt2, read_meta, require_sizes, write_json,
+                         writing)
 
 # ---- the command line --------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ def run_script(main):
 # ---- a whole corpus ----------------------------------------------------------------------------------------------
 
 
-def write(args, source, parts, read, total=None, files=(), whole_files=False):
+def write(args, source, parts, read, total=None, files=(), whole_files=False, in_order=False):
     """
     Tokenise a corpus into args.out_dir, going on where an interrupted run stopped, and return the folder. If another
     process is writing there, wait for it first.
@@ -77,10 +77,11 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
     total: the number of documents, if it is known, for the progress bar.
     files: the paths of the parts, if these are files of this machine. Then a later run sees whether one was edited.
     whole_files: put all documents of a file into the same split.
+    in_order: write the documents as they come, not shuffled.
     """
     folder = find_folder(args)
     digests = look_at(files)
-    order = np.random.default_rng(args.seed).permutation(len(parts))
+    order = np.arange(len(parts)) if in_order else np.random.default_rng(args.seed).permutation(len(parts))
     parts = [parts[i] for i in order]
     with locked(folder, wait=True):
         meta = begin(folder, args, source, len(parts), digests)
@@ -94,7 +95,7 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False):
                     tqdm(found, total=total, initial=sum(meta["docs"].values()), unit=" documents") as bar:
                 documents = encode_all(iter(bar), meta, pool)
                 while chunk := next_chunk(documents, meta):
-                    add(folder, meta, chunk, val_parts)
+                    add(folder, meta, chunk, val_parts, in_order)
             finish(folder, meta)
     print(summary(folder, meta))
     return folder
@@ -150,8 +151,9 @@ def begin(folder, args, source, n_parts, digests):
     return asked | TOKENIZERS[args.tokenizer] | dict(
         docs=dict(train=0, val=0),
         tokens=dict(train=0, val=0),
+        sha256={},  # of both files, once they are complete
+        files={},
         chunks=0,  # how many have been written
-        checksum="0",  # of all documents; it does not depend on their order
         part=0,  # the part and the row of the last document that has been written
         row=0,
         lowest=1.0,  # the lowest draw of choose(); 1 means that there was none yet
@@ -166,6 +168,10 @@ def finish(folder, meta):
             (folder / name).unlink(missing_ok=True)
         raise DataError(f"{meta['source']}: {n_train} documents to train on and {n_val} to validate on, expected at "
                         "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
+    for split in "train", "val":
+        path = folder / f"{split}.bin"
+        meta["sha256"][split] = digest(path)
+        meta["files"][split] = dict(size=path.stat().st_size, mtime_ns=path.stat().st_mtime_ns)
     write_json(folder / "progress.json", meta)
     os.replace(folder / "progress.json", folder / "meta.json")
 
@@ -250,8 +256,8 @@ def next_chunk(documents, meta):
     return chunk
 
 
-def add(folder, meta, chunk, val_parts):
-    """Shuffle a chunk, divide it into the splits, and add it to the files and to meta."""
+def add(folder, meta, chunk, val_parts, in_order):
+    """Shuffle a chunk (unless in_order), divide it into the splits, and add it to the files and to meta."""
     if meta["chunks"] == 0:
         write_json(folder / "progress.json", meta)  # before any token, so that `begin` knows the files as its own
     digests = [document.digest for document in chunk]
@@ -260,7 +266,9 @@ def add(folder, meta, chunk, val_parts):
         to_val, meta["lowest"] = choose(digests, meta)
     else:
         to_val = val_parts[[document.part for document in chunk]]  # (N,) bool
-    order = np.random.default_rng([meta["seed"], meta["chunks"]]).permutation(len(chunk))
+    order = range(len(chunk))
+    if not in_order:
+        order = np.random.default_rng([meta["seed"], meta["chunks"]]).permutation(len(chunk))
     for split, chosen in ("train", ~to_val), ("val", to_val):
         path = folder / f"{split}.bin"
         with writing(path), open(path, "ab") as file:
@@ -271,8 +279,6 @@ def add(folder, meta, chunk, val_parts):
             os.fsync(file.fileno())  # before progress.json, or after a power cut that could know of more
         meta["docs"][split] += int(chosen.sum())
         meta["tokens"][split] += int(lengths[chosen].sum())
-    checksum = int(meta["checksum"], 16) + int(first_8_bytes(digests).sum())  # a sum does not depend on the order
-    meta["checksum"] = f"{checksum % 2**64:x}"
     meta["chunks"] += 1
     meta["part"] = chunk[-1].part
     meta["row"] = chunk[-1].row

@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig
 
 import train
-from config._place import Place
+from config.processes import Place
 from data import tokens
 from data.bert import to_hf
 from tests.test_bert import THEIRS

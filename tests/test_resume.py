@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data import disk
+from data import tokens
 from tests.lives import TRAIN_STEP, argv, at_call, begin, checkpoint, end, log, refusal, result, resume, run, signal_at
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(finis
 
 
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
-    with disk.locked(cfg.out_dir):
+    with tokens.locked(cfg.out_dir):
         assert "another process is writing there" in refusal(cfg)
         assert {path.name for path in Path(cfg.out_dir).iterdir()} == {".lock"}
     run(cfg, max_iters=4)

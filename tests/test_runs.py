@@ -12,8 +12,8 @@ import pandas
 import pytest
 
 import analyze
-from data import disk
-from data.results import compare, records, runs
+from data import tokens
+from data.results import compare, runs
 
 PUBLISHED = Path(runs.__file__).parent / "csv" / "published"
 STEPS = np.arange(0, 1100, 100.0)
@@ -93,8 +93,8 @@ def test_holm_is_that_of_a_worked_example():
 def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, **changes):
     """A finished run with the given validation losses. Scores are known; symmetries of heads are 0.2 apart."""
     config = dict(max_iters=1000, n_layer=n_layer, n_head=n_head, seed=seed, out_dir=str(folder)) | changes
-    data = dict(checksum=changes.get("checksum", "a"), tokenizer=changes.get("tokenizer", "bytes"))
-    disk.write_json(folder / "run.json", dict(config=config, data=data))
+    data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
+    tokens.write_json(folder / "run.json", dict(config=config, data=data))
     log = [runs.LogRow(int(step), 0, val_loss=x) for step, x in zip(steps, loss)]
     scores = []
     for i, step in enumerate(steps):
@@ -185,7 +185,7 @@ def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed
     run(*run_arms(tmp_path, seeds=[3]), "--csv", tmp_path / "c.csv")
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
-    assert '"data_dir": "data/stdlib/bytes"' in lines[0]  # `python -m config c.csv` needs it
+    assert '"data_dir": "data/pytorch/bytes"' in lines[0]  # `python -m config c.csv` needs it
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
@@ -228,7 +228,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("changes, words", [
-    (dict(max_iters=500), "max_iters"), (dict(tokenizer="gpt2", checksum="c"), "checksum, tokenizer"),
+    (dict(max_iters=500), "max_iters"), (dict(tokenizer="gpt2", sha256="c"), "sha256, tokenizer"),
     (dict(causal=True), "causal, objective"), (dict(causal=True, objective="masked"), "causal")])
 def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path, capsys, changes, words):
     steps = STEPS[STEPS <= changes.get("max_iters", 1000)]
@@ -247,7 +247,7 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     for name in "log.csv", "scores.csv":
         text = Path(name).read_text()
         Path(name).write_text(text + text.splitlines()[-1][:-3])
-    whole = records.read_run(".")
+    whole = runs.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
 

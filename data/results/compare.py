@@ -1,5 +1,6 @@
 """
-Comparisons of training runs. An arm is one configuration; it has several runs, which differ only in their seed.
+Comparisons of training runs, and what `analyze.py --runs` prints of them. An arm is one configuration; it has several
+runs, which differ only in their seed.
 
 Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs: a difference
 for each seed. Three questions follow, and each has its function:
@@ -8,26 +9,27 @@ for each seed. Three questions follow, and each has its function:
     interval     which differences do these seeds not exclude?
     holm         many arms were tried: which differences are still significant?
 
-The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again. A
-run has left the plateau when its loss comes to a given level.
+The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again.
 """
 
-import math
+import itertools
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
 import pandas
 
 from config import TrainConfig
-from data.results.records import FREE, read_comparison, read_run
-from data.results.runs import require
+from data.results.runs import FREE, differences_of_origin, read_comparison, read_run, require, write_comparison
 
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
 # task, the same data, and the same number of steps.
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
-        "mlm_probability", "checksum", "tokenizer"]
+        "mlm_probability", "sha256", "tokenizer"]
+# Keys that only files of earlier code have, with the value that does nothing.
+RETIRED = dict(diagonal=0.0)  # added to the attention logit of a token with itself (csv/diagonal.patch)
 # BERT's start is the default of all of these keys.
-PLAIN = ["init_from", "init", "qk_std", "v_std", "qk_norm", "diagonal", "constraint"]
+PLAIN = {key: getattr(TrainConfig(), key) for key in ("init_from", "init", "qk_std", "v_std", "qk_norm", "constraint")}
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 
 
@@ -49,19 +51,21 @@ def pool(paths):
 
 def require_same_arm(record, other):
     """The configurations of two runs of one arm differ in their seeds, and else in keys of FREE at most."""
-    for key in record.config.keys() - FREE:
-        mine, theirs = record.config[key], other.config.get(key)
+    config, their_config = RETIRED | record.config, RETIRED | other.config
+    for key in config.keys() - FREE:
+        mine, theirs = config[key], their_config.get(key)
         require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
 
 
 def conditions(config):
-    """The values of SAME in the configuration of a run (a dict), as a tuple. If they are equal, losses are compared."""
+    """The keys of SAME with their values in the configuration of a run. If they are equal, losses are compared."""
     objective = config["objective"]
     if objective == "auto":  # as TrainConfig.predicts_next
         objective = "next" if config["causal"] else "masked"
-    known = config | dict(objective=objective)
-    return tuple(known[key] for key in SAME)
+    older = dict(sha256=config.get("checksum"))  # what comparisons say that were written before
+    known = older | config | dict(objective=objective)
+    return {key: known[key] for key in SAME}
 
 
 def find_baselines(arms, chosen=None):
@@ -69,9 +73,9 @@ def find_baselines(arms, chosen=None):
     {arm: its baseline}, sorted: arms with the same conditions stand together, and the first of them is their baseline.
     This is the chosen arm, else the first with BERT's plain random start, else the first.
     """
-    names_of = {}  # conditions -> the names of the arms that have them
+    names_of = {}  # values of conditions -> the names of the arms that have them
     for name, records in arms.items():
-        names_of.setdefault(conditions(records[0].config), []).append(name)
+        names_of.setdefault(tuple(conditions(records[0].config).values()), []).append(name)
     baseline_of = {}
     for names in names_of.values():
         plain = [name for name in names if is_plain(arms[name][0].config)]
@@ -81,7 +85,7 @@ def find_baselines(arms, chosen=None):
 
 
 def is_plain(config):
-    return all(config[key] == getattr(TrainConfig(), key) for key in PLAIN)
+    return all(config.get(key, value) == value for key, value in (PLAIN | RETIRED).items())
 
 
 def counted(records):
@@ -100,7 +104,7 @@ def smooth(loss):
 def first_step(loss, target):
     """The first step at which the loss is at or below the target; inf, later than any, if it never is."""
     reached = loss.index[loss <= target]
-    return float(reached[0]) if len(reached) else math.inf
+    return float(reached[0]) if len(reached) else inf
 
 
 def leaving_step(record, level):
@@ -164,7 +168,7 @@ def interval(differences):
     means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
     n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
     if n_outside == 0:
-        return math.nan, math.nan
+        return nan, nan
     return means[n_outside - 1], means[-n_outside]  # so n_outside - 1 means are outside of each
 
 
@@ -198,11 +202,7 @@ def pairs_of(records, others):
 
 
 def compare_pairs(pairs, measure="val_loss"):
-    """
-    What an arm gains over its baseline, as a dict; nan if there is no pair. measure: a column of tables, whose values
-    at the end are compared.
-    """
-    nan = math.nan
+    """What an arm gains over its baseline at the end, in a column of tables, as a dict; nan if there is no pair."""
     if not pairs:
         return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan, speed_up=nan)
     differences = np.array([mine.last(measure) - other.last(measure) for mine, other in pairs])
@@ -224,15 +224,12 @@ def find_outcomes(arms, baseline_of, level):
     rows = []
     for name, baseline in baseline_of.items():
         records = counted(arms[name])
-        # A baseline has no pairs with itself.
         pairs = pairs_of(arms[name], arms[baseline]) if name != baseline else []
         row = dict(name=name, baseline=baseline) | compare_pairs(pairs)
-        # At the end of each run [nats/token].
-        row["losses"] = [record.last("val_loss") for record in records]
-        # Where the smoothed loss of each run comes to the level; inf: never.
-        row["first_steps"] = [leaving_step(record, level) for record in records]
+        row["losses"] = [record.last("val_loss") for record in records]  # [nats/token]
+        row["first_steps"] = [leaving_step(record, level) for record in records]  # inf: never
         steps = [(leaving_step(mine, level), leaving_step(other, level)) for mine, other in pairs]
-        row["p_step"] = sign_flip_of_ranks(*zip(*steps)) if steps else math.nan
+        row["p_step"] = sign_flip_of_ranks(*zip(*steps)) if steps else nan
         # Medians over layers, at the end or over the run; then means over seeds.
         row["symmetry"] = np.mean([record.last("symmetry") for record in records])
         row["directionality"] = np.mean([record.last("directionality") for record in records])
@@ -240,3 +237,98 @@ def find_outcomes(arms, baseline_of, level):
         rows.append(row)
     outcomes = pandas.DataFrame(rows)
     return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))
+
+
+# ---- what is printed: analyze.py --runs --------------------------------------------------------------------------
+
+
+def report_runs(args):
+    """
+    Compare runs, from their folders or from the CSV file of an earlier comparison. args: the command line of
+    analyze.py, of which runs, level, baseline, arms, csv, plot and gamma are used.
+    """
+    arms = pool(args.runs)
+    asked = [*(args.arms or arms), *filter(None, [args.baseline])]
+    for name in asked:
+        require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
+    baseline_of = find_baselines({name: arms[name] for name in arms if name in asked}, args.baseline)
+    arms = {name: arms[name] for name in baseline_of}
+    if args.csv:
+        write_comparison(args.csv, arms)
+    if args.plot:
+        from data.results import figures_runs  # and matplotlib with it
+
+        shown = {name: counted(records) for name, records in arms.items()}  # what the table counts
+        figures_runs.plot_runs(shown, args.level, args.plot, args.gamma)
+    outcomes = find_outcomes(arms, baseline_of, args.level)
+    print(comparison_table(outcomes, args.level), LEGEND, *comparison_notes(outcomes, arms), sep="\n", flush=True)
+
+
+# What the columns of the table hold.
+LEGEND = """\
+passed: seeds whose loss (mean of three evaluations) came to --level [nats/token]; step: the median of their first steps
+there, where a seed that did not pass is later than any
+difference: loss at the end less the baseline's [nats/token], mean over pairs of one seed, and the interval of all that
+the pairs of this arm alone do not reject at p = 0.05
+p: exact sign flips of pairs (of steps: of their ranks), each column after Holm
+speed-up: share of the steps not needed to come to the baseline's last loss, median over pairs
+symmetry, directionality: at the end, median over layers
+change: symmetry of what was added to W_qk between two rows of scores, median over layers and over the run"""
+
+
+def comparison_table(outcomes, level):
+    """A line for each of find_outcomes."""
+    rows = {}
+    for outcome in outcomes.itertuples():
+        step = np.median(outcome.first_steps)  # inf if half of the seeds did not pass
+        n_passed = np.isfinite(outcome.first_steps).sum()
+        low, high = outcome.interval
+        row = {
+            f"passed {level:g}": f"{n_passed} of {len(outcome.first_steps)}",
+            "step": f"{step:.0f}" if np.isfinite(step) else "not passed",
+            "p (step)": text(outcome.p_step, ".2g"),
+            "loss": f"{np.mean(outcome.losses):.3f}",
+            "pairs": str(outcome.n_pairs),
+            "difference [95 %]": f"{text(outcome.difference)} [{text(low)}, {text(high)}]",
+            "p (loss)": text(outcome.p, ".2g"),
+            "speed-up": share(outcome.speed_up),
+            "symmetry": f"{outcome.symmetry:.2f}",
+            "directionality": f"{outcome.directionality:.2f}",
+            "change": f"{outcome.update_symmetry:.2f}",
+        }
+        if outcome.name == outcome.baseline:
+            row |= {"p (step)": "", "pairs": "", "difference [95 %]": "baseline", "p (loss)": "", "speed-up": ""}
+        rows[outcome.name] = row
+    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm").to_string()
+
+
+def text(x, form="+.3f"):
+    return "-" if np.isnan(x) else format(x, form)
+
+
+def share(x):
+    return "not reached" if np.isinf(x) else text(x, ".0%")
+
+
+def comparison_notes(outcomes, arms):
+    """What a reader must know about these runs, in lines."""
+    notes = []
+    first = outcomes["name"].iloc[0]
+    for outcome in outcomes.itertuples():
+        name, records = outcome.name, arms[outcome.name]
+        if name == outcome.baseline and name != first:
+            here, there = conditions(records[0].config), conditions(arms[first][0].config)
+            keys = [key for key in SAME if here[key] != there[key]]
+            notes.append(f"{name} is not tested against {first}: they differ in {', '.join(keys)}")
+        if name == outcome.baseline and len(outcome.losses) > 1:
+            notes.append(f"{name}: one seed has a speed-up of up to {share(largest_gain(records))} over another")
+        n_finished = sum(record.is_finished() for record in records)
+        if n_finished < len(records):
+            notes.append(f"{name}: {n_finished} of its {len(records)} runs have finished; the others count if none has")
+    return notes + differences_of_origin(itertools.chain.from_iterable(arms.values()))
+
+
+def largest_gain(records):
+    """How much faster one run of an arm can be than another one: a smaller speed-up of another arm says nothing."""
+    losses = [record.curve("val_loss") for record in counted(records)]
+    return max(speed_up(mine, other) for mine, other in itertools.permutations(losses, 2))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data.disk import replacing
+from data.tokens import replacing
 from data.results.runs import SCORES
-from data.results.tables import GAMMA, band, is_causal, quartiles, whole_layers
+from data.results.tables import band, is_causal, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -49,7 +49,12 @@ def figure(path, widths, rows=1, inches=2.4, height=HEIGHT):
 
 def short(name):
     """The end of a long name, so that it fits above a panel."""
-    return name if len(name) <= 32 else f"...{name[-29:]}"
+    return plain(name if len(name) <= 32 else f"...{name[-29:]}")
+
+
+def plain(name):
+    """A name as it is to be drawn: two dollars in it begin no formula, and what is no text becomes a question mark."""
+    return name.replace("$", r"\$").encode(errors="replace").decode()
 
 
 def put_titles(axes, titles):
@@ -71,7 +76,7 @@ def put_legend(axes, loc="outside right upper", **options):
     axes[0].figure.legend(handles=list(handles.values()), loc=loc, **options)
 
 
-def put_null(axis, score, n, r, gamma=GAMMA):
+def put_null(axis, score, n, r, gamma):
     """Draw a grey band, if it is known: the range of 95 of 100 random matrices."""
     limits = band(score, n, r, gamma)
     if limits:

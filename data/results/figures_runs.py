@@ -1,6 +1,6 @@
 """
-The pictures of training runs: one run, comparisons, and the authors' runs beside ours. All are made of records, in
-{name of an arm: its records, one per seed}.
+The pictures of training runs: one run, and comparisons. They are made of records, in {name of an arm: its records, one
+per seed}.
 
 The first encoder is blue and the first decoder purple. Dark layers are at the bottom of a network, light ones at its
 top.
@@ -11,8 +11,8 @@ import itertools
 import numpy as np
 import pandas
 
-from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plot_columns, put_legend,
-                                  put_null, put_titles, put_zero, short)
+from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, put_legend, put_null,
+                                  put_titles, put_zero, short)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
@@ -46,6 +46,15 @@ def draw_layers(axis, records, score):
     put_steps(axis)
 
 
+def draw_quartiles_of(axis, arms, score):
+    """The median and the quartiles over layers of the mean over seeds, for each arm."""
+    for name, style in styles(arms).items():
+        layers = [record.layers(score) for record in arms[name]]  # (S, L) each
+        means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
+        draw_quartiles(axis, means.index, means, label=name, **style)
+    put_steps(axis)
+
+
 def put_steps(axis):
     """An axis of steps, which are in thousands where they are many."""
     axis.set_xlabel("step")
@@ -67,7 +76,7 @@ def styles(arms):
 # ---- one run -----------------------------------------------------------------------------------------------------
 
 
-def plot_run(record, path):
+def plot_run(record, path, gamma):
     """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
     with figure(path, [1, 1, 1]) as axes:
         loss, *panels = axes[0]
@@ -79,16 +88,16 @@ def plot_run(record, path):
             draw_layers(axis, [record], score)
             put_zero(axis)
             axis.set_ylabel(f"{score} of $W_{{qk}}$")
-            put_null(axis, score, record.config["n_embd"], record.config["n_embd"])
+            put_null(axis, score, record.config["n_embd"], record.config["n_embd"], gamma)
         put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{record.arm}, seed {record.seed}")
+        loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
         put_legend(axes[0])
 
 
 # ---- a comparison ------------------------------------------------------------------------------------------------
 
 
-def plot_runs(arms, level, path):
+def plot_runs(arms, level, path, gamma):
     """Figures 3 and S5: losses and scores over the steps. level: the loss at which a line is drawn [nats/token]"""
     style = styles(arms)
     height = max(HEIGHT, 0.3 * len(arms))  # [inches]: every arm is named beside its losses, and in the legend
@@ -97,7 +106,7 @@ def plot_runs(arms, level, path):
         for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
             for name, records in arms.items():
                 curves = [record.curve(column) for record in records]  # of scores: medians over layers
-                draw_seeds(axis, curves, label=name, **style[name])
+                draw_seeds(axis, curves, label=plain(name), **style[name])
             put_steps(axis)
         loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
         losses = [record.curve("val_loss") for records in arms.values() for record in records]
@@ -109,7 +118,7 @@ def plot_runs(arms, level, path):
         put_zero(directionality)
         widths = {records[0].config["n_embd"] for records in arms.values()}
         if len(widths) == 1:  # the range is of one size
-            put_null(directionality, "directionality", *widths, *widths)
+            put_null(directionality, "directionality", *widths, *widths, gamma)
         put_titles(axes[0], ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
         put_legend(axes[0], "outside lower center", ncols=5, title="lines and bars: mean of seeds; dots: seeds; bands: "
                    "lowest to highest seed; scores: median over layers")
@@ -126,39 +135,3 @@ def draw_ends(axis, arms, style):
     # The first at the top.
     axis.set(yticks=range(len(arms)), yticklabels=[short(name) for name in arms], ylim=(len(arms) - 0.5, -0.5))
     axis.set(xlabel="nats/token")
-
-
-# ---- every layer, and the authors' runs --------------------------------------------------------------------------
-
-
-def plot_layers(arms, path):
-    """Figures 3 c and d, S4: the scores of every layer over steps, a column for each arm, also of the authors."""
-    columns = [(short(name), draw_layers, records) for name, records in arms.items()]
-    plot_columns(path, columns)
-
-
-def plot_trajectories(theirs, ours, path):
-    """
-    Figures 3 a and b, S3: the authors' runs, a column for each depth and corpus: median and quartiles over layers. The
-    means over seeds of our arms, if there are any, are drawn in a last column.
-    """
-    panels = {}  # title -> {label: the records of its line}
-    for name, records in theirs.items():
-        config = records[0].config
-        _, _, corpus = name.split("--")  # as in bert--encoder--jigsaw
-        label = "their decoders" if config["causal"] else "their encoders"
-        panels.setdefault(f"{config['n_layer']} layers, {corpus}", {})[label] = records
-    if ours:
-        panels["ours"] = ours
-    columns = [(title, draw_quartiles_of, shown) for title, shown in panels.items()]
-    plot_columns(path, columns, loc="outside lower center", ncols=6,
-                 title="lines: median over layers (ours: of means over seeds); bands: quartiles")
-
-
-def draw_quartiles_of(axis, arms, score):
-    """The median and the quartiles over layers of the mean over seeds, for each arm."""
-    for name, style in styles(arms).items():
-        layers = [record.layers(score) for record in arms[name]]  # (S, L) each
-        means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
-        draw_quartiles(axis, means.index, means, label=name, **style)
-    put_steps(axis)

@@ -1,8 +1,8 @@
 """
-The files of a run, as train.py writes them and goes on from them; records.py reads them for analyze.py. log.csv and
-scores.csv grow by rows, and `read` leaves out a last row that is incomplete. Any other file is complete, or not there.
+The files of a run of train.py, and runs read again. log.csv and scores.csv grow by rows, and `read` leaves out a last
+row that is incomplete. Any other file is complete, or not there.
 
-    run.json     the configuration, and which token files the run was trained on; written first
+    run.json     the configuration, the token files, and where the run comes from; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
     ckpt.pt      what resuming needs, written at every evaluation; a finished run does not need it any more
@@ -11,16 +11,29 @@ scores.csv grow by rows, and `read` leaves out a last row that is incomplete. An
     run.png      losses and scores over the steps, drawn at the end, and before if the last one is not too recent
     .lock        empty; the process that writes the run holds a lock on it
 
-Rows are written before the checkpoint of their step. So a run that was killed may have rows after its last checkpoint.
-When it resumes, `begin` drops these rows, and the run writes them again: no row is lost, and none is there twice.
+A checkpoint also holds all rows so far. A run that goes on writes both CSV files again from there. So no row is lost or
+there twice, whatever a kill, an editor or a full disk has done to these files.
+
+All runs of a comparison are kept in one small CSV file, which has all that its tables and figures show:
+
+    # config {"n_layer": 2, ...}            what all arms share
+    # config of symmetric {"init": ...}     what is special to one of them
+    arm,seed,step,train_loss,val_loss,...   then a row for every step of every run that has a loss, or scores, or both
+
+An arm is one configuration; it has several runs, which differ only in their seed. compare.py compares arms.
 """
 
 import csv
 import io
+import itertools
 import json
 import os
 import pickle
+import platform
+import re
 import shutil
+import subprocess
+import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,13 +43,16 @@ import torch
 from safetensors.torch import save as safetensors
 
 from config import TrainConfig
-from data.disk import replacing, write_json, writing
+from data.tokens import replacing, write_json, writing
 
-DATA = ["tokenizer", "tokens", "checksum"]  # the keys of meta.json that identify a corpus and its split
+DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
 # These keys say where and how a run runs, and not what it computes.
 HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
 # A resumed run may change these; and max_iters may grow.
 RESUME_FREE = HOW | {"data_dir", "eval_interval", "score_interval"}
+ORIGIN = ["commit", "python", "torch", "device_name"]  # where a run comes from; its corpus is in DATA
+FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
+DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
 
 
 class LogRow(NamedTuple):
@@ -48,6 +64,10 @@ class LogRow(NamedTuple):
     val_loss: str = ""  # [nats/token]
     learning_rate: str = ""  # of the last update
     tokens_per_s: str = ""  # without the time of evaluations and checkpoints
+
+    def line(self):
+        """The row as a line of output, without the cells that are empty."""
+        return ", ".join(f"{name} {cell}" for name, cell in self._asdict().items() if cell != "")
 
 
 class RunScore(NamedTuple):
@@ -63,7 +83,9 @@ class RunScore(NamedTuple):
 
 
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
+MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
 ROWS = {"log.csv": LogRow, "scores.csv": RunScore}  # the files that grow by rows
+HEADERS = {name: ",".join(row._fields) + "\n" for name, row in ROWS.items()}  # what they begin with
 
 
 class RunError(Exception):
@@ -75,47 +97,6 @@ def require(condition, message):
         raise RunError(message)
 
 
-def save_hf(folder, config, state):
-    """Write the files that from_pretrained of transformers reads. config, state: as data/bert.py's to_hf returns them."""
-    state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
-    with replacing(folder / "model.safetensors") as temporary:
-        temporary.write_bytes(safetensors(state, {"format": "pt"}))
-    write_json(folder / "config.json", config)
-
-
-# ---- rows --------------------------------------------------------------------------------------------------------
-
-
-def append(path, rows):
-    with writing(path), open(path, "a", newline="") as f:
-        csv.writer(f, lineterminator="\n").writerows(rows)
-        f.flush()
-        os.fsync(f.fileno())  # before the checkpoint of these rows
-
-
-def read(path):
-    """The rows of log.csv or scores.csv: a DataFrame of texts, but for step, without a last row that is incomplete."""
-    path = Path(path)
-    columns = ROWS[path.name]._fields
-    header = ",".join(columns)
-    try:
-        text = path.read_text(errors="replace")
-    except OSError as e:
-        raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
-    require(text.startswith(f"{header}\n"), f"{path} is not a {path.name} of train.py: it does not begin with {header}")
-    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
-    types = dict.fromkeys(columns, str) | dict(step=int)  # texts, because a run that resumes writes the rows again
-    try:
-        return pandas.read_csv(whole_rows, dtype=types, index_col=False, na_values=[""], keep_default_na=False)
-    except ValueError as e:
-        raise RunError(f"{path} is damaged ({e})") from e
-
-
-def describe_row(row):
-    """A LogRow as a line of output, without the cells that are empty."""
-    return ", ".join(f"{name} {cell}" for name, cell in row._asdict().items() if cell != "")
-
-
 # ---- a run begun, or gone on with --------------------------------------------------------------------------------
 
 
@@ -124,22 +105,40 @@ def describe(cfg, meta):
     return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
 
 
-def find_checkpoint(folder, cfg, meta, resume, device):
-    """
-    The checkpoint (a dict) from which a run goes on, or None if it begins at step 0.
+def find_origin(device_name):
+    """Where a run comes from: {key of ORIGIN: text}."""
+    # The hash of the commit, with "-dirty" behind it if a tracked file has been changed since.
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:  # git is not installed
+        commit = ""
+    values = commit or "no repository", platform.python_version(), torch.__version__, device_name
+    return dict(zip(ORIGIN, values))
 
-    RunError: the folder has a run and `resume` is False, or another run, or a model, or the checkpoint is damaged.
+
+def find_checkpoint(folder, cfg, meta, device):
+    """
+    The checkpoint (a dict) from which a run goes on, or None if it begins at step 0. Nothing is changed in the folder.
+
+    RunError: the folder has a run and cfg does not resume, or another run, or a model, or the checkpoint is damaged.
     """
     folder = Path(folder)
     path = folder / "ckpt.pt"
     if not path.exists():
         require_nothing_to_lose(folder, cfg)
         return None
-    require(resume, f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
+    require(cfg.init_from == "resume",
+            f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
+        with zipfile.ZipFile(path) as zipped:
+            damaged = zipped.testzip()  # reads the whole file, and compares checksums; torch.load does not
+        require(damaged is None, f"{path} is damaged, in its part {damaged}: a copy of it, or a ckpt-STEP.pt in its "
+                                 "place, can be resumed")
         state = torch.load(path, map_location=device, weights_only=True)
         require_same_run(path, state, describe(cfg, meta))
-    except (EOFError, pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as e:
+    except (EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
+            ValueError) as e:
         raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
                        "program") from e
     return state
@@ -150,18 +149,13 @@ def require_nothing_to_lose(folder, cfg):
     for name in "model.safetensors", "config.json":
         is_foreign = (folder / name).exists() and not (folder / "run.json").exists()
         require(not is_foreign, f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
-    start = began_from(folder)
+    start = read_config(folder)["init_from"] if (folder / "run.json").exists() else "scratch"
     require(cfg.init_from != "resume" or start == "scratch",
             f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
     for name in ROWS:
         has_rows = (folder / name).exists() and read(folder / name)["step"].max() > 0
         require(not has_rows, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: set --out_dir, or "
                               "move the folder away")
-
-
-def began_from(folder):
-    """Where the weights of the run in a folder came from: scratch (also if there is no run yet), or a folder."""
-    return read_config(folder)["init_from"] if (folder / "run.json").exists() else "scratch"
 
 
 def require_same_run(path, theirs, ours):
@@ -173,43 +167,253 @@ def require_same_run(path, theirs, ours):
         require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
 
 
-def begin(folder, cfg, meta, step):
-    """Prepare the files of a run that is at `step`. Only one process does this, before any training."""
+def begin(folder, cfg, meta, rows, device_name):
+    """
+    Write run.json, log.csv and scores.csv. Only one process does this, before any training. rows: {name: text} of both
+    CSV files, from the checkpoint.
+    """
     folder = Path(folder)
-    if cfg.init_from == "resume":
-        cfg = replace(cfg, init_from=began_from(folder))  # it stays known where the weights came from
-    write_json(folder / "run.json", describe(cfg, meta))
-    for name, row in ROWS.items():
-        rows = read(folder / name) if step > 0 else pandas.DataFrame(columns=row._fields)
+    origin = find_origin(device_name)
+    if cfg.init_from == "resume" and (folder / "run.json").exists():
+        before = read_config(folder)
+        cfg = replace(cfg, init_from=before["init_from"])  # it stays known where the weights came from
+        for key, here in origin.items():
+            there = before.get(key, here)
+            origin[key] = there if there.split(", then ")[-1] == here else f"{there}, then {here}"
+    elif cfg.init_from == "resume":
+        cfg = replace(cfg, init_from="scratch")
+    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin))
+    for name, text in rows.items():
         with replacing(folder / name) as temporary:
-            rows[rows["step"] <= step].to_csv(temporary, index=False)
+            temporary.write_text(text)
+
+
+def append(path, rows):
+    """Append rows to log.csv or scores.csv -> their text."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    with writing(path), open(path, "a", newline="") as f:
+        f.write(text.getvalue())
+    return text.getvalue()
 
 
 def save_checkpoint(folder, cfg, meta, state):
-    """Write ckpt.pt. It needs no random state: batches and dropout follow from seed, step and micro-batch."""
+    """
+    Write ckpt.pt, and with cfg.keep a copy of it by the name of its step. Of state["kept"], the steps of all copies that
+    this run has written, only the last remain. No random state is needed: batches and dropout follow from seed, step
+    and micro-batch.
+    """
     with replacing(folder / "ckpt.pt") as temporary:
         with open(temporary, "wb") as f:
             torch.save(describe(cfg, meta) | state, f)
         if cfg.keep > 0:  # before ckpt.pt is there: a run that is killed in between comes here again
-            keep_checkpoint(temporary, state["step"], cfg.keep)
+            with replacing(folder / f"ckpt-{state['step']:08d}.pt") as copy:
+                shutil.copyfile(temporary, copy)
+            for step in state["kept"][: -cfg.keep]:
+                (folder / f"ckpt-{step:08d}.pt").unlink(missing_ok=True)
 
 
-def keep_checkpoint(path, step, n):
-    """Copy it to ckpt-STEP.pt, and keep the last n of these."""
-    folder = path.parent
-    with replacing(folder / f"ckpt-{step:08d}.pt") as temporary:
-        shutil.copyfile(path, temporary)
-    numbered = sorted(folder.glob(f"ckpt-{8 * '[0-9]'}.pt"))  # other files of such names are not ours
-    for old in numbered[:-n]:
-        old.unlink()
+def save_hf(folder, config, state):
+    """Write the files that from_pretrained of transformers reads. config, state: as data.bert.to_hf returns them."""
+    state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
+    with replacing(folder / "model.safetensors") as temporary:
+        temporary.write_bytes(safetensors(state, {"format": "pt"}))
+    write_json(folder / "config.json", config)
+
+
+# ---- a run read again --------------------------------------------------------------------------------------------
+
+
+class Record(NamedTuple):
+    """
+    A run of train.py, finished or not; or the training of a pretrained model, of which we have scores of layers only.
+    """
+
+    arm: str
+    seed: int
+    config: dict
+    # A row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores at
+    # one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
+    table: pandas.DataFrame
+
+    def curve(self, column):
+        """A column at those steps that have it: a Series by step."""
+        return self.table[column].dropna()
+
+    def last(self, column):
+        return self.curve(column).iloc[-1]
+
+    def is_finished(self):
+        return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
+
+    def layers(self, score):
+        """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
+        return self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
 
 
 def read_config(folder):
-    """The configuration of a run, and the checksum and tokenizer of its token files, from run.json."""
-    path = folder / "run.json"
+    """What run.json says of a run, in one dict: its configuration, its corpus, and where it comes from."""
+    path = Path(folder) / "run.json"
     try:
         run = json.loads(path.read_text())
+        digests = run["data"]["sha256"]  # of train.bin and val.bin
+        data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
         # A key that is newer than the run has its default.
-        return asdict(TrainConfig()) | run["config"] | {key: run["data"][key] for key in ("checksum", "tokenizer")}
+        return asdict(TrainConfig()) | run["config"] | data | run.get("origin", {})
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
+
+
+def read(path):
+    """The rows of log.csv or scores.csv: a DataFrame of texts, but for step, without a last row that is incomplete."""
+    path = Path(path)
+    header = HEADERS[path.name]
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as e:
+        raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
+    require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
+    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
+    types = dict.fromkeys(ROWS[path.name]._fields, str) | dict(step=int)
+    try:
+        return pandas.read_csv(whole_rows, dtype=types, index_col=False, na_values=[""], keep_default_na=False)
+    except ValueError as e:
+        raise RunError(f"{path} is damaged ({e})") from e
+
+
+def read_run(folder):
+    """The Record of a run in a folder. RunError if there is no run."""
+    folder = Path(folder)
+    log, scores = read(folder / "log.csv"), read(folder / "scores.csv")
+    config = read_config(folder)
+    try:
+        log = log.set_index("step").astype(float)
+        scores = scores.astype(float).astype(dict(step=int, layer=int))
+        n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
+        # The last step may lack some, as the run may be writing them.
+        scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
+        require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
+        of_layers = scores[scores["head"].isna()]
+        of_heads = scores[scores["head"].notna()]
+        medians = of_layers.groupby("step")[MEDIANS].median()
+        spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
+        spread = spread.groupby("step").mean().rename("symmetry_std")
+        table = pandas.concat([log, medians, spread, by_layer(of_layers)], axis="columns")
+    except ValueError as e:
+        raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
+                       "ckpt.pt") from e
+    arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
+    return record_of_table(arm, config, table)
+
+
+def by_layer(rows):
+    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one is twice."""
+    table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
+    table.columns = [f"{score}_{layer}" for score, layer in table.columns]
+    return table
+
+
+def record_of_table(arm, config, table):
+    """A Record from a table with at least these columns. ValueError, KeyError: it is damaged."""
+    losses = ["train_loss", "val_loss"]  # [nats/token]
+    spread = "symmetry_std"  # over the heads of a layer, mean over layers
+    layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
+    table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
+    # Losses and scores may have been written at different steps.
+    return Record(arm, config["seed"], config, table.sort_index())
+
+
+def report_run(folder):
+    """A table with the first and the last scores of every layer of a run."""
+    run = read_run(folder)
+    lines = ["layer   symmetry: start     end   directionality: start     end"]
+    for layer in range(run.config["n_layer"]):
+        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
+        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
+        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
+                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
+    loss = run.last("val_loss")
+    lines.append(f"validation loss {loss:.4f} nats/token; picture: {folder}/run.png")
+    return "\n".join(lines)
+
+
+# ---- the file of a comparison ------------------------------------------------------------------------------------
+
+
+def write_comparison(path, arms):
+    """arms: {name: its records}. RunError if the file at path would lose something."""
+    records = itertools.chain.from_iterable(arms.values())
+    tables = {(record.arm, record.seed): record.table for record in records}
+    if Path(path).exists():
+        for record in read_comparison(path):
+            require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
+                    f"{record.seed}, which would be lost: give another --csv")
+    whole = pandas.concat(tables, names=["arm", "seed", "step"])
+    with replacing(path) as temporary, open(temporary, "w", newline="") as f:
+        f.write("\n".join(config_lines(arms)) + "\n")
+        whole.to_csv(f, float_format=f"%.{DIGITS}f")
+
+
+def config_lines(arms):
+    """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
+    configs = {}
+    for name, records in arms.items():
+        config = records[0].config
+        configs[name] = {key: config[key] for key in config if key not in HOW - {"init_from"} | {"seed"}}
+        for key in ORIGIN:  # the only ones of these in which the runs of an arm may differ
+            if key in config:
+                configs[name][key] = " and ".join(sorted({record.config.get(key, "unknown") for record in records}))
+    first = next(iter(configs.values()))
+    shared = {}
+    for key, value in first.items():
+        if all(config.get(key) == value for config in configs.values()):
+            shared[key] = value
+    lines = [f"# config {json.dumps(shared)}"]
+    for name, config in configs.items():
+        special = {key: value for key, value in config.items() if key not in shared}
+        lines.append(f"# config of {name} {json.dumps(special)}")
+    return lines
+
+
+def parse_comparison(path):
+    """The file of a comparison -> {arm: its configuration}, the lines of its table."""
+    shared, special, table = {}, {}, []  # what all arms share; {arm: its own}
+    for line in Path(path).read_text().splitlines():
+        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+        if comment is None:
+            table.append(line)
+        elif comment[1] is None:
+            shared = json.loads(comment[2])
+        else:
+            special[comment[1]] = json.loads(comment[2])
+    return {arm: shared | own for arm, own in special.items()}, table
+
+
+def read_comparison(path):
+    """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
+    try:
+        configs, lines = parse_comparison(path)
+        types = dict(arm=str, seed=int, step=int)
+        # An arm may be called null, which pandas would read as nan.
+        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
+        records = []
+        for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
+            # A key that is newer than the file has its default.
+            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
+            records.append(record_of_table(arm, config, rows.set_index("step")))
+        return records
+    except (KeyError, TypeError, ValueError) as e:
+        raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
+
+
+def differences_of_origin(records):
+    """What a reader must know who compares these runs: a line for each key of ORIGIN in which they differ."""
+    lines = []
+    for key in ORIGIN:
+        arms_of = {}  # value -> the arms that have it
+        for record in records:
+            arms_of.setdefault(record.config.get(key, "unknown"), {})[record.arm] = None
+        if len(arms_of) > 1:
+            cases = [f"{value} ({', '.join(arms)})" for value, arms in arms_of.items()]
+            lines.append(f"these runs differ in {key}: {'; '.join(cases)}")
+    return lines

@@ -1,6 +1,5 @@
 """
-Where a run runs: on which device, and in one process or in several that torchrun has started. It stands beside the keys
-that it reads (device, threads); the underscore of this file says that it is no configuration.
+Where a run runs: its device, its processes (one, or several that torchrun has started), and the signals that end them.
 
 To train on several nodes, run this command on each of them, with its own --node_rank. All nodes must see the same
 out_dir and data_dir:
@@ -17,11 +16,14 @@ Without this variable the new processes look for each other at the addresses of 
 
 import contextlib
 import os
+import platform
+import re
 import signal
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -46,64 +48,106 @@ class Place:
             dist.all_reduce(x)
         return x / self.world
 
-    def wait(self):
-        """Wait until all processes have come here."""
+    def gather(self, value):
+        """The values of all processes, as a list."""
+        values = [value] * self.world
         if self.world > 1:
-            dist.barrier()
+            dist.all_gather_object(values, value)
+        return values
 
-    def any(self, condition):
-        """Whether the condition holds in at least one process."""
-        return self.mean(torch.tensor(float(condition), device=self.device)).item() > 0
+    @contextlib.contextmanager
+    def together(self, mistakes):
+        """
+        A block that every process must have done before any of them goes on. mistakes: the errors that a user can mend.
+        If a block ends in one of these, all processes end, and the first one says why: its line stands there once.
+        """
+        mistake = None
+        try:
+            yield
+        except mistakes as e:
+            if self.world == 1:
+                raise
+            mistake = f"train.py: {e}"
+        said = [text for text in self.gather(mistake) if text]
+        if said:
+            if self.rank == 0:
+                print(said[0], file=sys.stderr, flush=True)
+            dist.barrier()  # torchrun ends the others as soon as one of them has ended
+            sys.exit(1)
 
-    def progress_bar(self, total, done):
-        """One bar of steps on stderr, drawn by the first process only."""
-        hidden = True if self.rank > 0 else None  # None lets tqdm hide it where stderr is no terminal
-        return tqdm(total=total, initial=done, unit="step", disable=hidden, dynamic_ncols=True)
+    def require_same(self, values):
+        """ConfigError unless all processes have the same values, a dict."""
+        for rank, theirs in enumerate(self.gather(values)):
+            for key, value in values.items():
+                if theirs[key] != value:
+                    raise ConfigError(f"process {self.rank} has {key} = {value!r}, and process {rank} {theirs[key]!r}: "
+                                      "start all of them with the same command, on the same files")
 
     def say(self, text):
-        """Print a line, once and not for every process."""
-        if self.rank == 0:
-            say(text)
+        """Print a line above any progress bar, once and not for every process. It goes on when nobody reads."""
+        if self.rank > 0:
+            return
+        try:
+            tqdm.write(text)
+            sys.stdout.flush()
+        except OSError:  # as after `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def device_name(self):
+        """What the device is, in words."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        cpu = Path("/proc/cpuinfo")
+        names = re.findall(r"model name\s*: (.*)", cpu.read_text()) if cpu.exists() else []
+        return f"{self.device}: {names[0] if names else platform.processor() or platform.machine()}"
 
 
 def find_place(cfg):
     """
-    Set up this process, and return its Place: threads, the precision of float32, and, if torchrun started it, the group
-    of all processes. ConfigError: a device that is not there.
+    Set up this process: threads, the precision of float32, and, if torchrun started it, the group of all processes.
+    -> its Place, and cfg with the dtype that "auto" means there. ConfigError: a device that is not there.
     """
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
-    # torchrun sets these variables. Without it there is one process.
-    rank = int(os.environ.get("RANK", 0))
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    device = find_device(cfg.device)
+    rank, world, local_rank = find_ranks()
+    device = find_device(cfg.device, local_rank)
+    dtype = cfg.dtype
     if device.type == "cuda":
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
+    if dtype == "auto" and device.type == "cuda":
+        dtype = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+    elif dtype == "auto":
+        dtype = "float32"
     if world > 1 and device.type == "cuda":
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
     elif world > 1:
         dist.init_process_group("gloo", timeout=ANSWER)
-    return Place(rank, world, device)
+    return Place(rank, world, device), replace(cfg, dtype=dtype)
 
 
-def say(text):
-    """Print a line above any progress bar. The program goes on when nobody reads the output, as after `| head`."""
-    try:
-        tqdm.write(text)
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def find_ranks():
+    """-> this process, how many there are, this one among those of its machine. Without torchrun: 0, 1, 0."""
+    variables = {name: os.environ.get(name, default) for name, default in
+                 (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))}
+    are_numbers = all(text.isdecimal() for text in variables.values())
+    rank, world, local_rank = map(int, variables.values()) if are_numbers else (0, 0, 0)
+    has_address = "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ
+    if rank >= world or (world > 1 and not has_address):
+        found = ", ".join(f"{name}={text}" for name, text in variables.items())
+        raise ConfigError(f"the environment has {found}, which torchrun has not set: unset RANK and WORLD_SIZE, or "
+                          "start with torchrun")
+    return rank, world, local_rank
 
 
-def find_device(wanted):
+def find_device(wanted, local_rank):
     """The device of this name; auto: the accelerator of this machine, or the CPU if there is none."""
     name = wanted
     if name == "auto":
         name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     if name == "cuda":  # without a number all processes of this node would use its first GPU
-        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        name = f"cuda:{local_rank}"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
@@ -112,11 +156,11 @@ def find_device(wanted):
     return device
 
 
-def require_same_step(place, step):
-    """ConfigError unless all processes begin at the same step. One that does not see the checkpoint begins at 0."""
-    mean = place.mean(torch.tensor(step, dtype=torch.float64, device=place.device)).item()
-    if place.any(mean != step):
-        raise ConfigError("the processes of this run begin at different steps: all of them must see the same out_dir")
+def prepare_streams():
+    """Let text go nowhere if stdout or stderr is closed, and print ? for a character that the terminal does not have."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    sys.stdout.reconfigure(errors="replace")
 
 
 @contextlib.contextmanager
