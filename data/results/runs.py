@@ -287,7 +287,7 @@ def read_run(folder):
     log, scores = read(folder / "log.csv"), read(folder / "scores.csv")
     config = read_config(folder)
     try:
-        log = log.set_index("step", verify_integrity=True).astype(float)  # ValueError: a row is there twice
+        log = log.set_index("step").astype(float)
         scores = scores.astype(float).astype(dict(step=int, layer=int))
         n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
         # The last step may lack some, as the run may be writing them.
