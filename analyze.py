@@ -3,43 +3,35 @@ Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in run
 
     python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
+    python analyze.py --hf ./strange --q 'blocks.{i}.attn.wq.weight' --k 'blocks.{i}.attn.wk.weight' --heads 32,8
     python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
     python analyze.py --hf out/tiny out/tiny_decoder --revisions 'ckpt-*' --matrices wqk.gif    # of train.py --keep=99
-    python analyze.py --suite ettin --csv ettin.csv --plot ettin.png    # models that differ in the objective alone
     python analyze.py --paper --offline --plot paper.png      # the published scores, corrected; needs no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
 In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two Linear layers in memory.
 
-The file begins with the two scores, as formulas of the matrix W_qk. Then come the same scores computed from W_q and W_k
-alone, which is faster; then pretrained models, runs of train.py, and the command line.
+The file begins with the two scores, as formulas of W_qk. Then come the same scores computed from W_q and W_k alone,
+which is faster; then heads and layers, pretrained models, runs of train.py, and the command line. It needs torch alone:
+what reads checkpoints and draws is imported where it is used.
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
 Biases, rotary positions, scaling, and norms of queries and keys are not part of W_qk: only the raw weights are.
 
 Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r):
-r is D for one head, and Hkv D for a layer, because queries that share a key head can be added (layout_forms.py).
+r is D for one head, and Hkv D for a layer, because queries that share a key head can be added.
 """
 
+import argparse
 import math
 import os
 import signal
 import sys
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from pandas import DataFrame
 from torch import Tensor
-from tqdm import tqdm
-
-from data.pretrained import suites
-from data.pretrained.files import CheckpointError, printable
-from data.pretrained.layout_forms import layer_factors, published_factors, side_by_side
-from data.pretrained.layouts import find_stacks, missing_stacks
-from data.pretrained.sources import find_source, known_models, open_checkpoint
-from data.results import compare, figures, report, runs, tables
 
 WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
@@ -135,16 +127,19 @@ class Scores(NamedTuple):
     directionality_eq17: Tensor
 
 
+@torch.no_grad()
 def scores(w_q, w_k, gamma=GAMMA, device=None):
     """
-    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r). nan for a zero matrix. Several W_q (H, C, r) may share
-    one W_k (C, r). For two Linear layers that are not split into heads: scores(q.weight.T, k.weight.T).
+    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays of numpy. nan for a zero matrix.
+    Several W_q (H, C, r) may share one W_k (C, r). For two Linear layers that are not split into heads:
+    scores(q.weight.T, k.weight.T).
 
     If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
     takes 3 to 5 C r^2 multiplications instead of C^2 r.
 
     device: where to compute, in float64. None: where W_q is.
     """
+    w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
     if device is None and w_q.device.type == "mps":
         device = "cpu"  # the GPU of a Mac has no float64
     q, k = w_q.to(device).double(), w_k.to(device).double()
@@ -201,60 +196,7 @@ def squared_norms(x, y):
     return squared_norms(x_1, y_1) + squared_norms(x_2, y_2) + 2 * cross
 
 
-# ---- pretrained models -------------------------------------------------------------------------------------------
-
-
-class ScoredModel(NamedTuple):
-    """What score_model returns. Printed, it is a table of its layers."""
-
-    table: DataFrame  # a row for each layer, and with per_head for each head; its columns are in tables.COLUMNS
-    corner: np.ndarray  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
-    note: str  # how much was read
-
-    def __repr__(self):
-        return tables.layer_table(self.table)
-
-
-def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=False):
-    """
-    Score every layer of a pretrained model: a name of data/pretrained/models.csv, a Hub id, a folder or a file.
-
-        >>> from analyze import score_model
-        >>> model = score_model("out/tiny", per_head=True)
-        >>> model                                           # a table of layers and heads
-        >>> model.table.symmetry                            # of all of them
-
-    published: the matrix that the authors' code scored. CheckpointError: it cannot be read, in one line.
-    """
-    source = str(source)
-    rows = []
-    with open_checkpoint(find_source(source)) as checkpoint:
-        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-        stacks = find_stacks(checkpoint.config, shapes)  # which tensors are q and k, from names and shapes alone
-        layers = [(stack, layer) for stack in stacks for layer in stack.layers]
-        # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
-        stream = checkpoint.stream([layer.names for _, layer in layers])
-        stream = tqdm(stream, printable(source), len(layers), leave=False, unit="layer", disable=None)
-        for (stack, layer), tensors in zip(layers, stream):
-            w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
-            if published:
-                found = [scores(*published_factors(layer, tensors, w_q, w_k), gamma, device)]
-            else:
-                found = score_layer(w_q, w_k, gamma, per_head, device)
-            if not math.isfinite(found[0].symmetry):  # W_q W_k^T can be zero even if W_q and W_k are not
-                raise CheckpointError(f"{layer.names[0]}: W_qk of this layer is zero")
-            n_kv, n, D = w_k.shape
-            for i, values in enumerate(found):
-                head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
-                matrix = "published" if published else "wqk"
-                rows.append([source, "", stack.name, stack.causal, checkpoint.n_params, layer.index, head, n, r, matrix,
-                             gamma, *map(float, values)])
-        # The corner of W_qk is the product of the first rows of both factors.
-        corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER]))
-        # The note goes to stderr: what was read, and what this checkpoint does not hold.
-        notes = [bytes_read(checkpoint), checkpoint.note]
-        notes += [f"no weights of its {missing}" for missing in missing_stacks(checkpoint.config, stacks)]
-        return ScoredModel(tables.score_table(rows), corner.numpy(), ", ".join(filter(None, notes)))
+# ---- heads and layers --------------------------------------------------------------------------------------------
 
 
 def score_layer(w_q, w_k, gamma=GAMMA, per_head=False, device="cpu"):
@@ -270,6 +212,8 @@ def score_layer(w_q, w_k, gamma=GAMMA, per_head=False, device="cpu"):
 
 def head_scores(w_q, w_k, gamma=GAMMA, device="cpu"):
     """w_q (H, C, D), w_k (Hkv, C, D) -> the Scores of each query head with its key head."""
+    if len(w_q) % len(w_k) != 0:
+        raise ValueError(f"{len(w_q)} query heads cannot share {len(w_k)} key heads")
     found = []
     group = len(w_q) // len(w_k)  # query heads that share a key head
     for queries, keys in zip(w_q.split(group), w_k):  # (H / Hkv, C, D), (C, D)
@@ -278,11 +222,99 @@ def head_scores(w_q, w_k, gamma=GAMMA, device="cpu"):
     return found
 
 
-def bytes_read(checkpoint):
-    size = tqdm.format_sizeof(checkpoint.size, "B")
-    if checkpoint.bytes_read >= checkpoint.size:
-        return f"read all of {size}"
-    return f"read {tqdm.format_sizeof(checkpoint.bytes_read, 'B')} of {size}"
+def layer_factors(w_q, w_k):
+    """
+    The heads w_q (H, C, D) and w_k (Hkv, C, D) of a layer -> W_q and W_k (C, Hkv D), such that their product W_q W_k^T
+    is the layer's W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20). g(h) = h // (H / Hkv) is the key head of query head h.
+    """
+    # Six query heads and two key heads:      q0 q1 q2  q3 q4 q5
+    #                                          \  |  /   \  |  /
+    #                                             k0        k1
+    # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T, so we add the queries of a group before the product. Then W_q
+    # has Hkv D columns instead of H D.
+    groups = w_q.unflatten(0, (len(w_k), -1))  # (Hkv, H / Hkv, C, D)
+    if groups.shape[1] > 1:
+        # in twice the digits of the weights, so that heads that nearly cancel lose none
+        wider = torch.float32 if w_q.itemsize == 2 else torch.float64
+        w_q = groups.mT.sum(1, dtype=wider).mT  # (Hkv, C, D), views of (D, C)
+    w_q = w_q.to(torch.promote_types(w_q.dtype, torch.float32))
+    return side_by_side(w_q), side_by_side(w_k.to(w_q.dtype))
+
+
+def side_by_side(heads):
+    """The heads (H, C, D) as one matrix (C, H D)."""
+    # The heads are views of a Linear weight (H D, C). So this is that weight, transposed, and no number is copied.
+    return heads.mT.flatten(0, 1).mT
+
+
+def split_heads(w, n_head):
+    """(C, C) -> (H, C, D). The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k."""
+    return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
+
+
+# ---- pretrained models -------------------------------------------------------------------------------------------
+
+
+class ScoredModel(NamedTuple):
+    """What score_model returns. Printed, it is a table of its layers."""
+
+    table: "DataFrame"  # a row for each layer, and with per_head for each head; its columns are in models.COLUMNS
+    corner: Tensor  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
+    note: str  # how much was read, and what the user should know
+
+    def __repr__(self):
+        from data.results import tables
+
+        return tables.layer_table(self.table)
+
+
+def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=False, **layout):
+    """
+    Score every layer of a pretrained model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a
+    module in memory that has a config, as those of transformers.
+
+        >>> from analyze import score_model
+        >>> model = score_model("out/tiny", per_head=True)
+        >>> model                                           # a table of layers and heads
+        >>> model.table.symmetry                            # of all of them
+        >>> score_model("./strange", q="blocks.{i}.attn.wq.weight", k="blocks.{i}.attn.wk.weight", heads=(32, 8))
+
+    layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
+    published: the matrix that the authors' code scored. CheckpointError: it cannot be read, in one line.
+    """
+    from data.pretrained import by_hand, checkpoint, files, layouts, sources
+    from data.results.models import bar, score_table
+
+    files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
+    files.require(not (per_head and published), "per_head or published: the authors scored no heads")
+    hand = by_hand.read_hand(**layout)
+    is_module = isinstance(source, torch.nn.Module)
+    name = type(source).__name__ if is_module else str(source)
+    matrix = "published" if published else "wqk"
+    rows = []
+    with checkpoint.ModuleInMemory(source) if is_module else sources.open_checkpoint(name) as opened:
+        shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
+        stacks = layouts.find_stacks(opened.config, shapes, hand)  # which are q and k, from names and shapes alone
+        layers = [(stack, layer) for stack in stacks for layer in stack.layers]
+        # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
+        stream = opened.stream([layer.names for _, layer in layers])
+        for (stack, layer), tensors in zip(layers, bar(stream, name, "layer", len(layers))):
+            w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
+            n_kv, n, D = w_k.shape
+            if published:
+                w_q, w_k = layouts.published_heads(layer, tensors, w_q, w_k)
+            found = score_layer(w_q, w_k, gamma, per_head, device)
+            # W_q W_k^T can be zero even if W_q and W_k are not.
+            files.require(found[0].symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
+            for i, values in enumerate(found):
+                head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
+                rows.append([name, "", stack.name, stack.causal, opened.n_params, layer.index, head, n, r, matrix,
+                             str(hand or ""), gamma, *map(float, values)])
+        # The corner of W_qk is the product of the first rows of both factors.
+        corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER])).cpu()
+        missing = [] if hand else layouts.missing_stacks(opened.config, stacks)
+        notes = opened.notes + [f"no weights of its {part}" for part in missing]
+        return ScoredModel(score_table(rows), corner, ", ".join(notes))
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------
@@ -290,7 +322,7 @@ def bytes_read(checkpoint):
 
 def score_rows(step, n_head, new, previous):
     """
-    The rows of scores.csv for one step of a run.
+    The rows of scores.csv for one step of a run, with the fields of runs.RunScore.
 
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
     update_symmetry is the symmetry of the change of W_qk since then, which is the subject of Theorem 2.4.
@@ -311,13 +343,8 @@ def score_rows(step, n_head, new, previous):
         whole = [*scores(new_q[layer], new_k[layer]), scores(left, right).symmetry]  # () each
         for head, values in [("", whole), *enumerate(zip(*heads))]:  # an empty cell for the head: the whole layer
             texts = [f"{value:.6f}" for value in values]
-            rows.append(runs.RunScore(step, layer, head, *texts))
+            rows.append((step, layer, head, *texts))
     return rows
-
-
-def split_heads(w, n_head):
-    """(C, C) -> (H, C, D). The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k."""
-    return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
 
 
 def change_factors(w_q, w_k, p_q, p_k):
@@ -333,68 +360,101 @@ def change_factors(w_q, w_k, p_q, p_k):
 # ---- the command line --------------------------------------------------------------------------------------------
 
 
-def score_all(targets, so_far, path, args):
-    """
-    Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on.
+def parse(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)  # flags are written out
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--hf", nargs="+", metavar="NAME",
+                      help="names of data/pretrained/models.csv, Hub ids (org/name@revision), folders and files")
+    what.add_argument("--paper", action="store_true", help="every model of data/pretrained/models.csv")
+    what.add_argument("--runs", nargs="+", metavar="DIR", help="folders of runs, and comparisons that --csv wrote")
+    parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
+                        help="write every score; what it has already is not scored again, unless a local file has "
+                        "changed since then. With --runs: the comparison itself")
+    parser.add_argument("--plot", metavar="FILE", type=picture,
+                        help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5")
 
-    so_far: {(model, revision): its table} in the CSV at path, to which the new ones come. -> {target: its ScoredModel}
-    """
-    results = {}
-    for target in tqdm(targets, "checkpoints", leave=False, disable=None):
-        try:
-            result = score_model(target.source, args.gamma, args.per_head, args.device, args.published)
-        except (CheckpointError, OSError) as e:
-            report.tell(f"analyze.py: {target.label()}: {e}")
-            continue
-        report.tell(f"{target.label()}: {result.note}")
-        named = result.table.assign(model=target.model, revision=target.revision)
-        results[target] = result._replace(table=named)
-        so_far[target.key()] = named  # in the place of the one it had
-        if path:  # after every checkpoint, so that nothing is lost if this is stopped
-            tables.write_scores(path, tables.together(so_far.values()))
-    return results
+    models = parser.add_argument_group("models (--hf, --paper)")
+    what_of_it = models.add_mutually_exclusive_group()
+    what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
+    what_of_it.add_argument("--published", action="store_true", help="score what the authors' code scored")
+    models.add_argument("--matrices", metavar="FILE", type=picture,
+                        help="draw W_qk of each last layer, and its parts; of trainings, in a .gif, over the steps")
+    models.add_argument("--gamma", type=at_least(0, float), default=GAMMA,
+                        help="threshold of directionality, in standard deviations (%(default)s)")
+    models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
+                        help="where to compute (%(default)s)")
+    models.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
+                        "folders and files in it, that match, in the order of their steps")
+    models.add_argument("--stride", type=at_least(1, int), metavar="N", help="of a training, score every N-th")
+    models.add_argument("--limit", type=at_least(1, int), metavar="N", help="of a training, score N, evenly spread")
+    models.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv")
+
+    hand = parser.add_argument_group("a layout that is not known ({i} stands for the number of the layer)")
+    hand.add_argument("--q", metavar="PATTERN", help="the names of its query weights")
+    hand.add_argument("--k", metavar="PATTERN", help="the names of its key weights")
+    hand.add_argument("--qkv", metavar="PATTERN", help="or of weights that are q, k and v, three equal parts")
+    hand.add_argument("--order", default="qkv", help="in which these stand (%(default)s)")
+    hand.add_argument("--heads", metavar="H[,HKV]", help="how many there are of queries, and of keys")
+    hand.add_argument("--transposed", action="store_true", help="they are (in, out), as of GPT-2's Conv1D")
+
+    of_runs = parser.add_argument_group("runs of train.py (--runs)")
+    of_runs.add_argument("--level", type=float, default=2.5,
+                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
+    of_runs.add_argument("--baseline", metavar="ARM",
+                         help="what other runs are measured against (the plain initialisation, or the first)")
+    of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
+    args = parser.parse_args(argv)
+    if args.offline and not args.paper:
+        parser.error("--offline goes with --paper; for models in the local cache set HF_HUB_OFFLINE=1")
+    if args.revisions == "":
+        parser.error("--revisions takes a pattern, as in 'step*'")
+    if not args.hf and (args.revisions or args.stride or args.limit or args.q or args.k or args.qkv or args.heads):
+        parser.error("--revisions, --stride, --limit, --q, --k, --qkv and --heads go with --hf")
+    return args
 
 
-def analyze_models(args):
-    """Score all checkpoints that were asked for. -> the exit status: 1 if one of them could not be scored"""
-    members = suites.find_suite(args.suite) if args.suite else []
-    of_paper = [row["name"] for row in known_models()] if args.paper else []
-    wanted = members or of_paper or args.hf
-    targets, errors = suites.find_all(wanted, args.revisions, args.stride, args.limit)
-    for name, error in errors.items():  # a name that cannot be found does not stop the others
-        report.tell(f"analyze.py: {name}: {error}")
-    if args.hf:
-        suites.require_one_kind(targets)
+def at_least(low, kind):
+    """What argparse makes of a text: a finite number that is not below low."""
+    def number(text):
+        if not low <= kind(text) < math.inf:
+            raise ValueError  # "invalid number value"
+        return kind(text)
 
-    path = args.csv
-    if args.paper:
-        path = path or "data/results/csv/paper.csv"
-    so_far = tables.scores_so_far(path, targets, args)
-    # What is in the file is not scored again, unless its W_qk is to be drawn.
-    to_score = [target for target in targets if args.matrices or target.key() not in so_far]
-    if args.offline:
-        to_score = []
-    elif len(to_score) < len(targets):
-        n_known = len(targets) - len(to_score)
-        report.tell(f"{n_known} of {len(targets)} are in {path}, and are not scored again: that takes another --csv")
-    results = score_all(to_score, so_far, path, args)
-    report.report_scores(args, tables.of_targets(targets, so_far), members)
-    if args.matrices and results:
-        figures.plot_matrices(results, args.matrices)
-    return 1 if errors or len(results) < len(to_score) else 0
+    return number
+
+
+def picture(path):
+    from data.results import figures
+
+    if not path.endswith(figures.FORMATS):  # or it would be known only after the work
+        raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(figures.FORMATS)}")
+    return os.path.expanduser(path)
+
+
+def device(name):
+    try:
+        torch.zeros(1, dtype=torch.float64, device=name).item()  # scores are in float64
+    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
+        raise argparse.ArgumentTypeError(f"{name} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can")
+    return name
 
 
 def main(argv):
-    args = report.parse(argv, __doc__, GAMMA)
+    args = parse(argv)
+    from data.pretrained.files import CheckpointError
+    from data.results import compare, models, runs
+
     try:
-        if args.runs:
-            compare.report_runs(args)
-        else:
-            sys.exit(analyze_models(args))
-    except BrokenPipeError:  # nobody reads any more, as after `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (CheckpointError, runs.RunError, OSError) as e:
+        sys.exit(compare.report_runs(args) if args.runs else models.report_models(args, score_model))
+    except (CheckpointError, runs.RunError) as e:
         sys.exit(f"analyze.py: {e}")
+    except OSError as e:
+        try:
+            sys.stdout.flush()
+        except OSError:  # or Python would try again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0 if isinstance(e, BrokenPipeError) else f"analyze.py: {e}")  # nobody reads on, as after `| head`
     except KeyboardInterrupt:
         print("analyze.py: stopped", file=sys.stderr)  # what was scored so far is in the CSV file
         sys.exit(128 + signal.SIGINT)

@@ -14,15 +14,15 @@ import pandas
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 import analyze
 import train
-from config import ConfigError, TrainConfig, _place
-from config._place import Place
+from config import ConfigError, TrainConfig, processes
+from config.processes import Place
 from data import batches, samples, tokens
-from data.loader import Loader, split_batch
+from data.batches import Loader, split_batch
 from data.results import runs
 from tests.lives import argv, begin_ranks, checkpoint, compile_quickly, end, log, refusal, resume, run, small_run
 
@@ -152,7 +152,7 @@ def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
     new = old + 1e-5 * torch.randn_like(old)  # W_qk - its old value would lose most digits
     rows = analyze.score_rows(5, 3, new, old)
     assert [tuple(row[:3]) for row in rows] == [(5, l, h) for l in range(2) for h in ("", 0, 1, 2)]
-    for row in rows:
+    for row in map(runs.RunScore._make, rows):
         columns = slice(None) if row.head == "" else slice(4 * row.head, 4 * row.head + 4)
         w_q, w_k = new.double()[:, row.layer, :, columns]
         old_q, old_k = old.double()[:, row.layer, :, columns]
@@ -274,7 +274,8 @@ def copy_bert(finished, folder, config={}, more={}, lost=()):
     theirs = json.loads(Path(finished.out_dir, "config.json").read_text())
     state = load_file(Path(finished.out_dir, "model.safetensors")) | more
     folder.mkdir()
-    runs.save_hf(folder, theirs | config, {name: x for name, x in state.items() if name not in lost})
+    save_file({name: x for name, x in state.items() if name not in lost}, folder / "model.safetensors")
+    tokens.write_json(folder / "config.json", theirs | config)
     return folder
 
 
@@ -306,7 +307,7 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     model = str(copy_bert(finished, tmp_path / "to_resume"))
     run(cfg, init_from=model)
     resume(cfg, max_iters=14)
-    assert runs.read_config(Path(cfg.out_dir))["init_from"] == model
+    assert runs.read_config(cfg.out_dir)["init_from"] == model
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()
     assert f"began from {model}: begin again with --init_from={model}" in refusal(cfg, init_from="resume")
@@ -345,10 +346,10 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, capsys)
 @pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])
 def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypatch, name, precision):
     """torch's "high" is TF32, and reaches GPUs alone. The device is a name here, and is not used."""
-    monkeypatch.setattr(_place, "find_device", lambda *_: torch.device(name))
+    monkeypatch.setattr(processes, "find_device", lambda *_: torch.device(name))
     before = torch.get_float32_matmul_precision()
     try:
-        _place.find_place(cfg)
+        processes.find_place(cfg)
         assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision(before)

@@ -13,17 +13,17 @@ row) or NAME.scale (DeepSeek-V4, powers of two in F8_E8M0).
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
 
 import torch
+from tqdm import tqdm
 
-from data.pretrained.files import Folder, read_config, require
+from data.pretrained.files import Folder, Readers, only_checkpoint_errors, read_config, require
 from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
 
-N_READERS = 8  # tensors that are read at the same time
 AHEAD = 3  # groups that are read in advance
 PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")  # weights in these are read as they are; FP8 is scaled
 SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale", "scale")
@@ -39,16 +39,16 @@ class Checkpoint(AbstractContextManager):
     tensors: name -> TensorInfo
     n_params: the number of elements of the floating-point tensors
     size, bytes_read: bytes of all weight files, and how many of them were read so far
-    note: what the user should know, or ""
+    notes: how much was read so far, and what else the user should know
     """
 
     def __init__(self, folder: Folder, files: list[str]):
         """files: those of the weights, several if they are shards of one checkpoint."""
         self.revision = folder.revision
         self._folder = folder
-        self._pool = ThreadPoolExecutor(N_READERS)
+        self._readers = Readers()  # so many tensors are read at the same time
         try:
-            found = list(self._pool.map(lambda file: read_weight_file(folder, file), files))
+            found = self._readers.map(lambda file: read_weight_file(folder, file), files)
             self.config = read_config(folder, files[0], found[0].saved)
         except BaseException:  # Ctrl-C too
             self.__exit__()
@@ -65,11 +65,12 @@ class Checkpoint(AbstractContextManager):
 
     def __exit__(self, *_):
         self._folder.closed.set()  # or the threads would go on to the end of a large tensor
-        self._pool.shutdown(cancel_futures=True)
+        self._readers.__exit__()
 
     @property
-    def note(self) -> str:
-        return ", ".join(self._folder.notes)
+    def notes(self) -> list[str]:
+        n_bytes = "all" if self.bytes_read >= self.size else tqdm.format_sizeof(self.bytes_read, "B")
+        return [f"read {n_bytes} of {tqdm.format_sizeof(self.size, 'B')}", *self._folder.notes]
 
     @property
     def bytes_read(self) -> int:
@@ -90,20 +91,18 @@ class Checkpoint(AbstractContextManager):
             yield {name: future.result() for name, future in futures.items()}
 
     def _start(self, group: Sequence[str]) -> dict[str, Future]:
-        return {name: self._pool.submit(self._read, name) for name in group}
+        return {name: self._readers.submit(self._read, name) for name in group}
 
+    @only_checkpoint_errors("its file of weights")
     def _read(self, name: str) -> torch.Tensor:
         info = self.tensors[name]
         require(info.dtype in PLAIN_DTYPES or info.scale, f"{name!r} is {info.dtype}, use a checkpoint in "
                 f"{', '.join(PLAIN_DTYPES)}, or F8_E4M3 with a scale")
         tensor = self._read_stored(info)
         if info.scale:
-            how = self.config.get("quantization_config") or {}
-            block = how.get("weight_block_size") or BLOCK
-            tensor = dequantise(tensor, self._read_stored(info.scale), block, name)
-        if tensor.numel():
-            ends = torch.stack(tensor.aminmax())  # NaN if there is any
-            require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
+            require(info.scale.dtype in DTYPES, f"{name!r} has a scale of {info.scale.dtype}, expected floats")
+            tensor = dequantise(tensor, self._read_stored(info.scale), read_block(self.config), name)
+        refuse_infinite(tensor, name)
         return tensor
 
     def _read_stored(self, info: TensorInfo) -> torch.Tensor:
@@ -115,6 +114,34 @@ class Checkpoint(AbstractContextManager):
         if info.stride is None:
             return tensor.reshape(info.shape)
         return tensor.as_strided(info.shape, info.stride)  # transposed, or some columns of a wider tensor
+
+
+def refuse_infinite(tensor: torch.Tensor, name: str):
+    if tensor.numel():
+        ends = torch.stack(tensor.aminmax())  # NaN if there is any
+        require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
+
+
+class ModuleInMemory(AbstractContextManager):
+    """A model in memory, with what score_model needs of a Checkpoint."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.state = module.state_dict()
+        require(not any(weight.is_meta for weight in self.state.values()), "its weights are on the meta device")
+        config = getattr(module, "config", None)
+        self.config = config.to_dict() if hasattr(config, "to_dict") else {}
+        self.tensors = self.state  # each has a shape
+        self.n_params = sum(weight.numel() for weight in module.parameters())
+        self.notes = ["in memory"]
+
+    def __exit__(self, *_):
+        pass
+
+    def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
+        for group in groups:
+            for name in group:
+                refuse_infinite(self.state[name], name)
+            yield {name: self.state[name] for name in group}
 
 
 # ---- eight bits --------------------------------------------------------------------------------------------------
@@ -130,6 +157,14 @@ def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
                 if scale in attached:
                     attached[name] = replace(info, scale=attached.pop(scale))
     return attached
+
+
+def read_block(config: Mapping) -> list[int]:
+    """The rows and columns of a block that has one scale."""
+    block = (config.get("quantization_config") or {}).get("weight_block_size") or BLOCK
+    require(isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block),
+            f"config.json: weight_block_size is {block!r:.60}, expected two numbers")
+    return block
 
 
 def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name: str) -> torch.Tensor:

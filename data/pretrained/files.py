@@ -3,13 +3,17 @@ The folder of a checkpoint: its files, reading ranges of their bytes, and its co
 of hub.py is in a repository of the Hub.
 """
 
+import contextlib
 import json
 import os
+import queue
 import re
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
+MOST = 10_000  # layers, heads and the like: a larger number in a config.json is damage
 
 
 class CheckpointError(Exception):
@@ -32,6 +36,61 @@ def require(condition, message: str):
         raise CheckpointError(message)
 
 
+@contextlib.contextmanager
+def only_checkpoint_errors(what: str):
+    """
+    The boundary: whatever the bytes of a checkpoint can cause in the block becomes a CheckpointError, because they can
+    hold anything, such as a list where a number belongs, or a period of 0. Errors that only a bug of ours can cause
+    pass. what: is in the message.
+    """
+    try:
+        yield
+    except (CheckpointError, NameError, ImportError, AssertionError):
+        raise
+    except OSError as e:
+        raise CheckpointError(f"{e.filename or what} cannot be read ({e.strerror or e})") from e
+    except Exception as e:
+        why = f"{type(e).__name__}: {e}".partition("\n")[0]
+        raise CheckpointError(f"{what} makes no sense ({why:.150}): get it again") from e
+
+
+class Readers:
+    """
+    Threads that read. Those of concurrent.futures would be waited for when the program ends, and Ctrl-C on a slow
+    connection would take its time-out. These end with the program.
+    """
+
+    def __init__(self, n: int = 8):
+        self.jobs = queue.SimpleQueue()
+        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(n)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self):
+        while job := self.jobs.get():
+            future, call, argument = job
+            try:
+                future.set_result(call(argument))
+            except BaseException as e:  # it is raised where the result is asked for
+                future.set_exception(e)
+
+    def submit(self, call, argument) -> Future:
+        future = Future()
+        self.jobs.put((future, call, argument))
+        return future
+
+    def map(self, call, arguments) -> list:
+        futures = [self.submit(call, argument) for argument in arguments]
+        return [future.result() for future in futures]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for _ in self.threads:
+            self.jobs.put(None)
+
+
 class Folder:
     """
     A local folder. OSError, which names the file: the system does not let it be read.
@@ -51,6 +110,11 @@ class Folder:
         self.closed = threading.Event()
 
     @property
+    def title(self) -> str:
+        """Its own name."""
+        return self.path.resolve().name
+
+    @property
     def names(self) -> list[str]:
         """What is in it, files and folders."""
         return sorted(os.listdir(self.path))
@@ -65,7 +129,9 @@ class Folder:
 
     def read(self, name: str, start: int, view: memoryview) -> int:
         """Fill `view` with the bytes of a file from `start` on, as far as the file goes -> the size of the file."""
-        with open(self.fetch(name), "rb") as f:
+        path = self.fetch(name)
+        require(path.is_file() or not path.exists(), f"{path} is no file")  # a pipe would be waited for
+        with open(path, "rb") as f:
             f.seek(start)
             self.lengths.append(f.readinto(view))
             return os.fstat(f.fileno()).st_size
@@ -87,14 +153,16 @@ class Folder:
 
 
 def read_json(folder: Folder, name: str) -> dict:
-    text = folder.fetch(name).read_bytes()
+    path = folder.fetch(name)
+    require(path.is_file() or not path.exists(), f"{path} is no file")
+    text = path.read_bytes()
     refuse_pointer(text, name)
     try:
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError(f"{found!r:.60}")
         return found
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise CheckpointError(f"{name} is not a JSON object ({str(e):.100}): get it again") from e
 
 
@@ -109,6 +177,13 @@ def pick(config: dict, keys: str, kind: type, default=None):
             require(type(value) is kind, f"config.json: {key} is {value!r:.60}, expected {kind.__name__}")
             return value
     return default
+
+
+def pick_count(config: dict, keys: str, default=None) -> int | None:
+    """The same for a number of layers or heads."""
+    n = pick(config, keys, int, default)
+    require(n is None or n < MOST, f"config.json: {n} layers or heads: get it again")
+    return n
 
 
 def refuse_pointer(head: bytes, name: str):
@@ -151,13 +226,21 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
     if not folder.has(name):
         require("open_clip_config.json" not in folder.names, "a model of OpenCLIP, whose names and sizes are its own: "
                 "give the repository of this model for transformers, which has a config.json")
-        name = "../config.json"  # of accelerate, which writes step_N/model.safetensors
-        require(folder.has(name), "no config.json, which tells the layout of the weights: put it beside them")
+        name = "../config.json"
+        there = f" (one is in the folder above: copy it, if these weights are of it)" if folder.has(name) else ""
+        # accelerate writes step_N/model.safetensors and no other config.json. Any other folder may be another model.
+        require(folder.has(name) and is_step(folder.title), "no config.json, which tells the layout of the weights: "
+                f"put it beside them{there}")
         folder.notes.append("with the config.json of the folder above")
     config = read_json(folder, name)
     if "architecture" in config and "model_type" not in config:
         return with_sizes_of_timm(config)
     return config
+
+
+def is_step(name: str) -> re.Match | None:
+    """Whether a folder is called as transformers' Trainer and accelerate call checkpoints: a match with 2 groups."""
+    return re.fullmatch(r"(checkpoint|step|epoch)[-_](\d+)", name)
 
 
 def with_sizes_of_timm(config: dict) -> dict:

@@ -1,5 +1,6 @@
 """
-Checkpoints of the Hugging Face Hub. Files are read from the local cache, or else by byte ranges over HTTP.
+Checkpoints of the Hugging Face Hub. Files are read from the local cache, or else by byte ranges over HTTP. When and how
+often a request is tried again is left to huggingface_hub; here are the words of the errors that users meet.
 
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
@@ -8,58 +9,25 @@ import fnmatch
 import math
 import posixpath
 import re
-import threading
 from pathlib import Path, PurePosixPath
+from urllib.parse import quote
 
 import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, parse_ratelimit_headers
+from huggingface_hub.utils import (build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff, logging,
+                                   parse_ratelimit_headers)
 
 from data.pretrained.files import CheckpointError, Folder, require
 
 TIMEOUT = 10.0  # seconds without a byte
-BACKOFF = (0.5, 1.0, 2.0, 4.0)  # seconds between five tries
-MAX_PAUSE = 300  # seconds to wait at most if the Hub asks for it; it counts requests in windows of five minutes
-PASSING = (408, 429, 500, 502, 503, 504)  # the statuses after which another try may succeed
-NEVER = threading.Event()
+TRIES = dict(timeout=TIMEOUT, max_retries=4, base_wait_time=0.5)  # five, with pauses that huggingface_hub makes
+logging.set_verbosity_error()  # or it would tell of every try
 
 
-def retry(call, closed):
-    """
-    call(), up to five times on a time-out, a broken connection, 429 or 5xx. Waits as long as the server asks, but no
-    longer than until `closed` is set: then CheckpointError.
-    """
-    for wait in BACKOFF:
-        try:
-            return call()
-        except httpx2.TransportError:
-            pass
-        except errors.HfHubHTTPError as e:
-            wait = asked_to_wait(e.response.headers) or wait
-            if e.response.status_code not in PASSING or wait > MAX_PAUSE:
-                raise
-        pause(wait, closed)
-        require(not closed.is_set(), "it has been closed")
-    return call()
-
-
-def pause(seconds, closed):  # a function of its own, so that tests need not wait
-    closed.wait(seconds)
-
-
-def asked_to_wait(headers) -> int:
-    """Seconds until the next try, by the headers of an answer; 0 if they do not say."""
-    limit = parse_ratelimit_headers(headers)
-    if limit and not limit.remaining:
-        return limit.reset_in_seconds
-    after = headers.get("Retry-After", "")
-    return int(after) if after.isdecimal() else 0
-
-
-def ask(call, repo: str, revision: str | None = None, closed=NEVER):
-    """call() with `retry`. Whatever it raises becomes an error of one line about a repository, or a revision of it."""
+def ask(call, repo: str, revision: str | None = None):
+    """call(). Whatever it raises becomes an error of one line about a repository, or a revision of it."""
     try:
-        return retry(call, closed)
+        return call()
     # KeyError, TypeError: an answer that is not the Hub's. RuntimeError: of hf_xet.
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, KeyError, TypeError, RuntimeError) as e:
         raise CheckpointError(explain(e, repo, revision)) from e
@@ -79,7 +47,8 @@ def explain(e: Exception, repo: str, revision: str | None) -> str:
     if status == 403:
         return f"HF_TOKEN may not read {page} (403): allow it to read gated repositories, in the settings of the token"
     if status == 429:
-        minutes = math.ceil(asked_to_wait(answer.headers) / 60) or 5
+        limit = parse_ratelimit_headers(answer.headers)
+        minutes = math.ceil(limit.reset_in_seconds / 60) if limit else 5
         return f"too many requests for the Hub (429): try again in {minutes} min; with HF_TOKEN it allows more"
     if isinstance(e, errors.OfflineModeIsEnabled):
         return "no folder of this name, and not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
@@ -91,15 +60,20 @@ def explain(e: Exception, repo: str, revision: str | None) -> str:
 
 class HubFolder(Folder):
     """
-    A repository of the Hub at the commit info.sha, or a folder in it. Files that the local cache does not have are read
-    by ranges. asked: the branch, tag or commit that the user named.
+    A repository of the Hub at the commit info["sha"], or a folder in it. Files that the local cache does not have are
+    read by ranges. asked: the branch, tag or commit that the user named.
     """
 
-    def __init__(self, repo: str, asked: str | None, info):
-        super().__init__(PurePosixPath(), info.sha)
+    def __init__(self, repo: str, asked: str | None, info: dict):
+        super().__init__(PurePosixPath(), info["sha"])
         self.repo = repo
         self.asked = asked
-        self._files = [PurePosixPath(file.rfilename) for file in info.siblings or ()]  # of all folders
+        self._files = [PurePosixPath(file["rfilename"]) for file in info.get("siblings", ())]  # of all folders
+        self._in_ranges = set()  # files of which the host serves ranges
+
+    @property
+    def title(self) -> str:
+        return self.path.name
 
     @property
     def names(self) -> list[str]:
@@ -112,9 +86,6 @@ class HubFolder(Folder):
     def _full_name(self, name: str) -> str:
         return posixpath.normpath(self.path / name)
 
-    def _ask(self, call):
-        return ask(call, self.repo, self.asked, self.closed)
-
     def _cached(self, name: str) -> str | None:
         path = try_to_load_from_cache(self.repo, self._full_name(name), revision=self.revision)
         return path if isinstance(path, str) else None  # or it is known that there is no such file
@@ -123,41 +94,42 @@ class HubFolder(Folder):
         path = self._cached(name)
         if path is None:
             # The revision and not the commit, so that the cache knows offline which commit it stood for.
-            path = self._ask(lambda: hf_hub_download(self.repo, self._full_name(name), revision=self.asked))
+            path = ask(lambda: hf_hub_download(self.repo, self._full_name(name), revision=self.asked),
+                       self.repo, self.asked)
         return Path(path)
 
     def read(self, name: str, start: int, view: memoryview) -> int:
         if self._cached(name):
             return super().read(name, start, view)
-        return self._ask(lambda: self._get(name, start, view))
+        return ask(lambda: self._get(name, start, view), self.repo, self.asked)
 
     def _get(self, name: str, start: int, view: memoryview) -> int:
-        """One try of `read`. Only exactly the bytes that were asked for are accepted."""
         url = hf_hub_url(self.repo, self._full_name(name), revision=self.revision)
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
-        headers = build_hf_headers()
-        headers["Accept-Encoding"] = "identity"
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+        options = dict(TRIES, follow_redirects=True)
+        if name not in self._in_ranges:  # else the whole file would come, and be waited for
+            with http_stream_backoff("GET", url, headers=headers | {"Range": "bytes=0-0"}, **options) as answer:
+                hf_raise_for_status(answer)
+                require(answer.status_code == 206, f"{answer.url.host} does not serve byte ranges of {name}: use "
+                        f"another HF_ENDPOINT, or first download it all with: hf download {self.repo}")
+            self._in_ranges.add(name)
         headers["Range"] = f"bytes={start}-{start + len(view) - 1}"
-        with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True) as answer:
-            hf_raise_for_status(answer)
-            span = re.fullmatch(rf"bytes {start}-\d+/(\d+)", answer.headers.get("Content-Range", ""))
-            require(span, f"{answer.url.host} does not serve byte ranges of {name}: use another HF_ENDPOINT, or first "
-                    f"download it all with: hf download {self.repo}")
-            body = answer.read()
-        size = int(span[1])
+        answer = http_backoff("GET", url, headers=headers, **options)
+        hf_raise_for_status(answer)
+        size = int(re.fullmatch(rf"bytes {start}-\d+/(\d+)", answer.headers["Content-Range"])[1])
         n_bytes = min(len(view), size - start)  # fewer at the end of the file
-        view[:n_bytes] = body  # ValueError if it has another length
+        view[:n_bytes] = answer.content  # ValueError if it has another length
         self.lengths.append(n_bytes)
         return size
 
 
 def open_repository(repo: str, asked: str | None) -> Folder:
     """A repository at the commit that `asked` stands for now. If the Hub cannot be reached, the local cache."""
-    def get_info():
-        return HfApi().model_info(repo, revision=asked, timeout=TIMEOUT, expand=["sha", "siblings"])
-
+    address = f"/{repo}/revision/{quote(asked, safe='')}" if asked else f"/{repo}"
     try:
-        return HubFolder(repo, asked, ask(get_info, repo, asked))
+        info = ask(lambda: get(address, dict(expand=["sha", "siblings"])).json(), repo, asked)
+        return HubFolder(repo, asked, info)
     except CheckpointError as e:
         cached = try_to_load_from_cache(repo, "config.json", revision=asked)
         answer = getattr(e.__cause__, "response", None)
@@ -174,7 +146,7 @@ def list_revisions(repo: str) -> list[str]:
     """The names of the branches and tags of a repository, as the Hub orders them."""
 
     def names():
-        refs = get(f"{HfApi().endpoint}/api/models/{repo}/refs").json()
+        refs = get(f"/{repo}/refs").json()
         return [ref["name"] for ref in refs["branches"] + refs["tags"]]
 
     return ask(names, repo)
@@ -188,7 +160,7 @@ def list_repos(pattern: str) -> list[str]:
             f"{pattern} needs an organisation's name before the pattern: org/name-*")
 
     def ids():
-        answer = get(f"{HfApi().endpoint}/api/models", dict(author=author, search=literal))
+        answer = get("", dict(author=author, search=literal))
         models = answer.json()
         while "next" in answer.links:  # it answers in pages
             answer = get(answer.links["next"]["url"])
@@ -200,8 +172,9 @@ def list_repos(pattern: str) -> list[str]:
     return matching
 
 
-def get(url: str, params: dict | None = None):
-    """The Hub's answer. HfApi's list_repo_refs and list_models have no time-out: they would wait for ever."""
-    answer = get_session().get(url, params=params, headers=build_hf_headers(), timeout=TIMEOUT)
+def get(address: str, params: dict | None = None):
+    """The Hub's answer about models. HfApi's own functions have no time-out or no retries: they would wait for ever."""
+    url = address if "://" in address else f"{HfApi().endpoint}/api/models{address}"
+    answer = http_backoff("GET", url, params=params, headers=build_hf_headers(), **TRIES)
     hf_raise_for_status(answer)
     return answer

@@ -78,34 +78,22 @@ TABLE = read_table()
 # Some have a config of their own inside of config.json, such as the image tower and the text of CLIP. Others are the
 # stages of a model whose width grows, such as Swin. A model without parts is one part.
 
-# How the names of a part's tensors start. Tried in this order: the text has what is left.
-PARTS = {
-    "vlm": r"vlm\.",
-    "detector": r"detector_model\.",
-    "thinker": r"thinker\.",
-    "talker": r"talker\.",
+# In this order: the text has what is left.
+PARTS = """vlm thinker talker code_predictor depth_decoder high_res_vision vision image multimodal audio qformer
+    backbone text_encoder encoder decoder semantic coarse_acoustics fine_acoustics text""".split()
+STARTS = {  # of the names of a part's tensors, where it is not the name of the part
     "code_predictor": r"(.*\.)?code_predictor\.",
-    "depth_decoder": r"depth_decoder\.",
     "high_res_vision": r"(.*\.)?high_res_vision_model\.",
     "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual|image_embed)\.|"
-              r"(.*\.)?image_vit\.|vit\.|encoder\.encoder\.",  # Molmo 2, HunyuanVL, Pix2Struct
+              r"vit\.|encoder\.encoder\.",  # HunyuanVL, Pix2Struct
     "image": r"(.*\.)?image_(model|tower)\.",
-    "video": r"(.*\.)?video_tower\.",
     "multimodal": r"(.*\.)?multimodal_model\.",
     "audio": r"(.*\.)?(audio_tower|audio_model|audio_embed)\.",
     "qformer": r"(.*\.)?qformer\.",
-    "projector": r"projector\.",
-    "backbone": "",
-    "text_encoder": r"text_encoder\.",
     "encoder": r"(model\.)?encoder\.",
     "decoder": r"(model\.)?decoder\.",
-    "semantic": r"semantic\.",
-    "coarse_acoustics": r"coarse_acoustics\.",
-    "fine_acoustics": r"fine_acoustics\.",
-    "text": "",
+    "backbone": "", "text": "",
 }
-# Of Align a network of convolutions, of Granite 4 Vision several stacks of one layer.
-NOT_READ = {("align", "vision"), ("granite4_vision", "qformer")}
 # Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
 CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2", "flava"}
 
@@ -124,17 +112,15 @@ def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Pa
     """The parts of a model, each with its config, its tensors, and the rows that say where its layers are."""
     rows = rows_of(model_type, config)
     if rows and isinstance(rows[0].n_layer, tuple):
-        return find_stages(rows, config, names)
+        return find_stages(rows[0], config, names)
     if not rows or rows[0].form != "parts":
         return [Part("", model_type, config, names, rows)]
-    if model_type == "video_llava":  # two towers of one kind
-        tower = pick(config, "vision_config", dict)
-        config = config | dict(vision_config=None, image_config=tower, video_config=tower)
     parts, left = [], names
-    for name, start in PARTS.items():
+    for name in PARTS:
         part_config = config_of_part(model_type, name, config)
-        if part_config is None or (model_type, name) in NOT_READ:
+        if part_config is None:
             continue
+        start = STARTS.get(name, rf"{name}\.")
         inside = {tensor for tensor in left if re.match(start, tensor)}
         left = left - inside
         for part in find_parts(part_type(model_type, name, part_config), part_config, inside):
@@ -157,10 +143,6 @@ def config_of_part(model_type: str, part: str, config: dict) -> dict | None:
         found = pick(config, f"{part}_config_dict", dict, found)
     if found is None and part == "text" and pick(config, "num_attention_heads n_head", int):
         found = config  # GIT, and Qwen2-VL's first files
-    if model_type == "molmo2" and part == "vision" and "vit_config" in config:  # and without its last layers
-        n_layer = config["vit_config"]["num_hidden_layers"]
-        deepest = max(layer % n_layer for layer in config["adapter_config"]["vit_layers"])
-        found = config["vit_config"] | {"num_hidden_layers": deepest + 1}
     if model_type == "paligemma" and part == "text" and found is not None:  # the image and the prompt see each other
         found = {"use_bidirectional_attention": True, **found}
     return found
@@ -178,29 +160,17 @@ def part_type(model_type: str, part: str, config: dict) -> str:
     return guess if own == model_type else own
 
 
-def find_stages(rows: list[Row], config: dict, names: set[str]) -> list[Part]:
+def find_stages(row: Row, config: dict, names: set[str]) -> list[Part]:
     """The stages of a model such as Swin, each with its own numbers of layers and of heads."""
-    row = rows[0]
-    n_layers = pick(config, "depths blocks_per_stage", list, row.n_layer)
-    heads = "num_attention_heads_per_stage num_heads num_attention_heads"
-    n_heads = next((config[key] for key in heads.split() if config.get(key)), row.n_head)
-    if isinstance(n_heads, int):
-        n_heads = len(n_layers) * [n_heads]
-    parts, left = [], names
-    first = 0
+    n_layers = pick(config, "depths", list, row.n_layer)
+    heads = config.get("num_attention_heads") or config.get("num_heads") or row.n_head
+    n_heads = len(n_layers) * [heads] if isinstance(heads, int) else heads
+    parts = []
     for stage, (n_layer, n_head) in enumerate(zip(n_layers, n_heads)):
         of_stage = row._replace(path=row.path.replace("{stage}", str(stage)))
-        numbers = range(first, first + n_layer)
-        inside = {match[0] for match in of_stage.match(names) if int(match["i"]) in numbers}
-        left = left - inside
-        sizes = dict(num_hidden_layers=n_layer, num_attention_heads=n_head, first_layer=first)
+        inside = {match[0] for match in of_stage.match(names)}
+        sizes = dict(num_hidden_layers=n_layer, num_attention_heads=n_head)
         parts.append(Part(f"stage {stage}", row.model_type, sizes, inside, [of_stage]))
-        if "{stage}" not in row.path:  # SAM 2 numbers its layers through all stages
-            first += n_layer
-    n_layer = pick(config, "decoder_depth", int)  # of Hiera as it is trained, by masked images
-    if n_layer:
-        sizes = dict(num_hidden_layers=n_layer, num_attention_heads=pick(config, "decoder_num_heads", int))
-        parts.append(Part("", row.model_type, sizes, left, rows[1:]))
     return parts
 
 
@@ -213,6 +183,6 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
 
 def shown(name: str) -> str:
     """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", Qwen-Omni's thinker is left out."""
-    for word in "text_", "thinker.", "vlm.", "detector.":
+    for word in "text_", "thinker.", "vlm.":
         name = name.removeprefix(word)
     return name.replace("vision.backbone", "vision")

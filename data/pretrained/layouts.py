@@ -4,14 +4,13 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
     stacks = find_stacks(config, shapes)     # from config.json, and from the names and shapes of all tensors
     w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
-What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
+What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score;
+by_hand.py takes the user's word for it. layouts.csv says where each model has these weights, layout_table.py which of
+its lines a model needs, and layout_forms.py how a tensor holds the heads, all proven against transformers in
+tests/test_layouts.py.
 
 nn.Linear stores (out, in), so W_q of head h is D rows of the query weight, transposed. Query head h meets key head
-h // (n_head // n_kv_head). These are the raw weights: biases, RoPE, scaling, and the norms of queries, keys and latents
-are left out.
-
-layouts.csv says where each model has these weights, layout_table.py which of its lines a model needs, and
-layout_forms.py how a tensor holds the heads. All three are proven against transformers in tests/test_layouts.py.
+h // (n_head // n_kv_head). These are the raw weights: biases, RoPE, scaling, and norms are left out.
 """
 
 import re
@@ -22,8 +21,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.pretrained.files import CheckpointError, pick, require
-from data.pretrained.layout_forms import FORMS, Sizes
+from data.pretrained.by_hand import Hand, advice, by_hand, find_names
+from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, pick_count, require
+from data.pretrained.layout_forms import FORMS, Sizes, published_heads  # noqa: F401
 from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, shown, stack_name
 
 # ---- what is found --------------------------------------------------------------------------------------------------
@@ -35,9 +35,9 @@ class Layer(NamedTuple):
     index: int
     names: tuple[str, ...]
     model_type: str
-    form: str  # key of FORMS
+    form: str  # key of FORMS, or "by_hand"
     sizes: Sizes
-    config: dict
+    config: dict | Hand
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
@@ -49,18 +49,23 @@ class Layer(NamedTuple):
         weights = [tensors[name] for name in self.names]
         n_head = self.sizes.n_head
         try:
-            q, k = FORMS[self.form](weights, self.sizes, self.config)
+            form = by_hand if isinstance(self.config, Hand) else FORMS[self.form]
+            q, k = form(weights, self.sizes, self.config)
             fits = (all(weight.is_floating_point() and weight.itemsize > 1 and weight.numel() > 0 for weight in weights)
                     and q.ndim == k.ndim == 3 and q.shape[1:] == k.shape[1:]
                     and len(q) == n_head and n_head % len(k) == 0)
-        except RuntimeError:
+        except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             fits = False
         if not fits:
             found = ", ".join(f"{name} {tuple(weight.shape)} {weight.dtype}"
                               for name, weight in zip(self.names, weights))
             raise CheckpointError(f"{self.model_type}: {found} do not fit n_head, n_kv_head, head_dim = "
-                              f"{tuple(self.sizes)}")
+                                  f"{tuple(self.sizes)}")
         return q.mT, k.mT
+
+    def require_fit(self, shapes: Mapping[str, tuple[int, ...]]):
+        """CheckpointError as of `heads`, before anything is read."""
+        self.heads({name: torch.empty(shapes[name], device="meta") for name in self.names})
 
 
 class Stack(NamedTuple):
@@ -71,32 +76,30 @@ class Stack(NamedTuple):
     layers: tuple[Layer, ...]
 
 
-def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
+@only_checkpoint_errors("config.json, or a shape,")
+def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand | None = None) -> list[Stack]:
     """
     The stacks of self-attention layers in a checkpoint, from its config.json and the shapes of its tensors by name.
+    hand: which tensors they are in the words of the user, instead of the table.
 
     CheckpointError: an unknown model_type, missing layers, tensors that look like q or k but have no known place,
     shapes that do not fit the config, quantised weights, adapters beside the weights, or a config that makes no sense.
     """
-    try:
-        return stacks_of(config, shapes)
-    except CheckpointError:
-        raise
-    except Exception as error:  # a config.json can hold anything: a list where a number belongs, or a period of 0
-        why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise CheckpointError(f"{config.get('model_type')}: config.json or the shapes make no sense ({why})") from error
-
-
-def stacks_of(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
-    model_type = pick(config, "model_type", str)
     refuse_changed(config, shapes)
+    if hand:
+        layers = [Layer(i, names, "by hand", "", hand.sizes, hand) for i, names in find_names(hand, shapes).items()]
+        for layer in layers:
+            layer.require_fit(shapes)
+        return [Stack("", None, tuple(layers))]
+    model_type = pick(config, "model_type", str)
     candidates = {name for name, shape in shapes.items() if len(shape) > 1 and not UNSCORED.search(name)}
 
     stacks, accounted_for = [], set()
     for part in find_parts(model_type, config, candidates):
-        require(part.rows or not part.names,
-                f"model_type {part.model_type!r} is not known: data/pretrained/layouts.csv lists those that are, and "
-                "config.json has to name the one that the weights are of")
+        if part.names and not part.rows:
+            told = f"model_type {part.model_type!r} is not known" if part.model_type else "no model_type in config.json"
+            n_head = pick_count(part.config, N_HEAD.format(""))
+            raise CheckpointError(f"{told}: {advice(part.names, shapes, n_head)}")
         found = []
         for row in part.rows:
             matches = row.match(part.names)
@@ -106,10 +109,10 @@ def stacks_of(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack
                 accounted_for |= unscored
         for row, layers in found:
             for layer in layers:
-                layer.heads({name: torch.empty(shapes[name], device="meta") for name in layer.names})  # or refused
+                layer.require_fit(shapes)
                 accounted_for.update(layer.names)
             name = stack_name(part, row, alone=len(found) == 1)
-            stacks.append(Stack(name, is_causal(row, part.config), layers))
+            stacks.append(Stack(name, mask_is_causal(row, part.config), layers))
 
     for name in sorted(candidates - accounted_for):
         require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
@@ -119,20 +122,12 @@ def stacks_of(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack
 
 def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
     """The stacks that are in config.json and not in the file, such as the decoder of an encoder-decoder."""
-    names = [stack.name for stack in stacks]
-    missing = []
-    for part in find_parts(pick(config, "model_type", str), config, set()):
-        if not part.rows:  # a backbone, not scored
-            continue
-        if part.name:
-            part_name = shown(part.name)
-            is_there = any(name == part_name or name.startswith(f"{part_name}.") for name in names)
-            if not is_there:
-                missing.append(part_name)
-        else:
-            halves = [row.stack for row in part.rows if row.stack in ("encoder", "decoder")]
-            missing += [half for half in halves if half not in names]
-    return missing
+    expected = []
+    for part in find_parts(config.get("model_type"), config, set()):
+        halves = [row.stack for row in part.rows if row.stack in ("encoder", "decoder")]
+        if part.rows:  # a backbone may have none, and is not scored
+            expected += [shown(part.name)] if part.name else halves
+    return [name for name in expected if not any(f"{stack.name}.".startswith(f"{name}.") for stack in stacks)]
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -141,16 +136,15 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
 UNSCORED = re.compile("|".join((
     r"cross|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn|second_sub_layer",  # cross-attention
     r"visual_attention",  # LXMERT: between words and regions
-    r"resampler|head\.attention|\bhead\.[qk]_proj|\battn_pool|multi_modal_projector|image_pooling_2d|"
-    r"projector\.query$",  # pooling
-    r"vit_merger|(layerwise|spatial)_projectors",  # single layers between an image tower and the text
+    r"resampler|head\.attention|\bhead\.[qk]_proj|\battn_pool|multi_modal_projector",  # pooling
+    r"vit_merger",  # a single layer between an image tower and the text
     r"\bmtp\.",  # prediction of further tokens
-    r"indexer\.|compressor\.",  # which keys are used: DeepSeek-V3.2 and V4
+    r"indexer\.",  # which keys are used: DeepSeek-V3.2
     r"channel_attn",  # Florence-2: among channels, not tokens
     r"char_encoder",  # CANINE: among letters, before the tokens
     r"\bmit\.|prompts_generator",  # X-CLIP: among frames, and from frames to text
     r"downsample\.",  # GroupViT: from groups to patches
-    r"memory_attention|mask_decoder",  # SAM, SAM 2
+    r"mask_decoder",  # SAM
     r"vqmodel|token2wav|code2wav|coder_transformer\.",  # codes of images, sound from codes
     # Detectors: the backbone, what mixes in the text, and what makes boxes and masks.
     r"pixel_level|timm_model|conv_encoder|text_backbone|text_enhancer|bbox_attention",
@@ -164,51 +158,36 @@ BESIDE = re.compile(rf"(^|\.)({QK}|in_proj)(\.linear)?(\.|_lora)(?P<rest>.+)")
 HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # of activations
             "input_min", "input_max", "output_min", "output_max",  # of activations too, in Gemma 4
             "weight_integer", "bias_integer", "fc_scaling_factor"}  # of I-BERT, which rounds the weight when it runs
-QUANTISED = re.compile(r"qweight|weight_(scale|packed)|weight\.|scales|SCB")
+QUANTISED = re.compile(r"q?weight_?(scale|packed|shape|g_idx|\.)|qweight|qzeros|g_idx|scales|SCB|codes|codebooks")
+WRITTEN_OUT = ("score the model it was made from, or have its weights written out as floats: model.dequantize() and "
+               "save_pretrained() of transformers (compressed-tensors: with run_compressed=False; GPTQ: GPTQModel)")
 
 
 def refuse_changed(config: dict, names: Iterable[str]):
     """CheckpointError if queries or keys are stored in fewer bits, or something beside them changes them."""
-    model_type = config.get("model_type")
     for name in names:
         beside = BESIDE.search(name)
         if beside and beside["rest"] not in HARMLESS and not UNSCORED.search(name):
-            require(not QUANTISED.match(beside["rest"]), f"{model_type}: quantised weights ({name})")
-            raise CheckpointError(f"{model_type}: {name} lies beside a query or key and may change it: merge the two, "
-                                  "LoRA and the like with PEFT's model.merge_and_unload(), and save the model again")
+            require(not QUANTISED.match(beside["rest"]), f"quantised weights ({name}): {WRITTEN_OUT}")
+            raise CheckpointError(f"{name} lies beside a query or key and may change it: merge the two, LoRA and the "
+                                  "like with PEFT's model.merge_and_unload(), and save the model again")
     how = pick(config, "quantization_config compression_config quantization", dict, {})
     spared = pick(how, "modules_to_not_convert ignore", list, [])
     attention_is_spared = any("attn" in pattern for pattern in spared)  # as in gpt-oss
     # checkpoint.py multiplies FP8 weights by their scales, so they are ordinary weights here.
     scaled_fp8 = how.get("quant_method") == "fp8" or how.get("format") == "float-quantized"
     require(not how or attention_is_spared or scaled_fp8,
-            f"{model_type}: quantised weights ({how.get('quant_method', how)!s:.60})")
+            f"quantised weights ({how.get('quant_method', how)!s:.60}): {WRITTEN_OUT}")
 
 
 # ---- the layers of a stack ------------------------------------------------------------------------------------------
 
 # The layer_types with a softmax. Others, such as "linear_attention", "conv" and "mamba", have none.
-SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid",
-           "compressed_sparse_attention", "heavily_compressed_attention"}
-
-
-def attention_blocks(config: dict, n: int) -> list[int]:
-    """RecurrentGemma repeats its block_types; the first files have them as _block_types."""
-    block_types = pick(config, "block_types _block_types", list) or ["recurrent", "recurrent", "attention"]
-    return [i for i in range(n) if block_types[i % len(block_types)] == "attention"]
-
-
-def shared_blocks(config: dict, n: int) -> list[int]:
-    """Zamba: the hybrid layers share a few blocks, whose weights are in the first of these layers."""
-    require(not pick(config, "use_shared_attention_adapter use_shared_attention_lora", bool),
-            "zamba2: with use_shared_attention_adapter, each layer adds its own part to the shared queries and keys")
-    hybrid = [i for i, layer_type in enumerate(pick(config, "layers_block_type", list, [])) if layer_type == "hybrid"]
-    return hybrid[: pick(config, "num_mem_blocks", int, 1)]
-
+SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}
 
 # model_type -> from the config and the number n of layers, the numbers of those that have their own
 OWN = {
-    "albert": lambda config, n: range(pick(config, "num_hidden_groups", int, 1)),  # a group shares one set of weights
+    "albert": lambda config, n: range(pick_count(config, "num_hidden_groups", 1)),  # a group shares one set of weights
     "mask2former": lambda config, n: range(n - 1),  # it counts the prediction before its first layer
     "mllama_text_model": lambda config, n: [
         i for i in range(n) if i not in pick(config, "cross_attention_layers", list, range(3, 39, 5))],
@@ -218,16 +197,11 @@ OWN = {
         i for i in range(n) if (i + 1) % pick(config, "full_attention_interval", int, 4) == 0],
     "bamba": lambda config, n: pick(config, "attn_layer_indices", list, []),
     "lfm2": lambda config, n: pick(config, "full_attn_idxs", list) or range(n),
-    # SAM 2 counts its layers through all stages.
-    "sam2_hiera_det_model": lambda config, n: range(config["first_layer"], config["first_layer"] + n),
     # Kimi Linear counts from 1.
     "kimi_linear": lambda config, n: [i - 1 for i in config["linear_attn_config"]["full_attn_layers"]],
     # Nemotron-H: "M*-*" is Mamba, attention, MLP, attention.
     "nemotron_h": lambda config, n: [
         i for i, letter in enumerate(pick(config, "hybrid_override_pattern", str, "")) if letter == "*"],
-    "recurrent_gemma": attention_blocks,
-    "zamba": shared_blocks,
-    "zamba2": shared_blocks,
 }
 
 
@@ -235,7 +209,7 @@ def scored_layers(model_type: str, config: dict, n_layer: int) -> list[int]:
     """The layers with a softmax and queries and keys of their own."""
     own = OWN.get(model_type)
     layer_types = pick(config, "layer_types layers_block_type", list, [])
-    if layer_types and own is not shared_blocks:
+    if layer_types:
         return [i for i, layer_type in enumerate(layer_types[:n_layer]) if layer_type in SOFTMAX]
     return list(own(config, n_layer)) if own else list(range(n_layer))
 
@@ -253,11 +227,11 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     config = part.config
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     counted = row.stack.partition(".")[0]  # LXMERT's l.text are its l_layers
-    n_layer = pick(config, N_LAYER.format(counted), int, row.n_layer or len(layer_types))
+    n_layer = pick_count(config, N_LAYER.format(counted), row.n_layer or len(layer_types))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
     # The last layers take the keys of an earlier one (Gemma 3n and 4), or predict further tokens (DeepSeek-V3).
     n_own = max(0, n_layer - pick(config, "num_kv_shared_layers", int, row.n_shared or 0))
-    last = range(n_own, n_layer + pick(config, "num_nextn_predict_layers", int, 0))
+    last = range(n_own, n_layer + pick_count(config, "num_nextn_predict_layers", 0))
     scored = scored_layers(row.model_type, config, n_own)
     names = defaultdict(dict)  # layer -> weight -> name of the tensor
     for match in matches:
@@ -284,7 +258,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     return tuple(layers), {name for name, number in numbers.items() if number and int(number[2]) in unscored}
 
 
-def is_causal(row: Row, config: dict) -> bool | None:
+def mask_is_causal(row: Row, config: dict) -> bool | None:
     """Whether no token sees a later one. None: it is not known, as in a decoder that learnt to see both sides."""
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
         return pick(config, "is_decoder", bool, False) or pick(config, "causal", bool, False)
@@ -304,28 +278,17 @@ N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads num_attentio
 
 def read_sizes(row: Row, config: dict, i: int) -> Sizes:
     """The sizes of the heads of layer i, from the config or the defaults of the class."""
-    if row.model_type == "openelm":
-        return Sizes(config["num_query_heads"][i], config["num_kv_heads"][i], pick(config, "head_dim", int))
     config = config | of_layer(config, i)
-    n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
+    n_head = pick_count(config, N_HEAD.format(row.stack), row.n_head)
     attn_config = pick(config, "attn_config", dict, {})  # DBRX
-    n_kv_head = pick(config, N_KV_HEAD.format(row.stack), int, pick(attn_config, "kv_n_heads", int))
+    n_kv_head = pick_count(config, N_KV_HEAD.format(row.stack), pick_count(attn_config, "kv_n_heads"))
     head_dim = pick(config, "head_dim d_kv d_head attention_head_size", int, row.head_dim)
-    if row.model_type == "bridgetower_vision_model":
-        n_head = pick(config, "hidden_size", int, 768) // head_dim
     require(n_head, f"{row.model_type}: config.json has no number of heads")
-    if row.model_type == "mimo_v2_flash":  # twice as many key heads where there is a window: as many as there are
-        n_kv_head = None
-    if row.model_type == "d_fine" and row.stack == "encoder":  # head_dim is of the decoder
-        head_dim = None
-    if row.model_type == "convbert":  # convolutions take the place of the other heads
-        n_head = max(1, n_head // pick(config, "head_ratio", int, 2))
-        head_dim = pick(config, "hidden_size", int, 768) // n_head // 2
     return Sizes(n_head, n_kv_head, head_dim)
 
 
 def of_layer(config: dict, i: int) -> dict:
-    """What is of layer i alone: in Gemma 4 and Step 3.5, heads are others in layers that attend to everything."""
+    """What is of layer i alone: in Gemma 4, heads are others in layers that attend to everything."""
     of_layers = pick(config, "per_layer_config", dict, {})  # as transformers saves them
     if of_layers:
         return pick(of_layers, str(i), dict, {})
@@ -336,6 +299,4 @@ def of_layer(config: dict, i: int) -> dict:
         own["head_dim"] = pick(config, "global_head_dim head_dim", int)
         if pick(config, "attention_k_eq_v", bool):
             own["num_key_value_heads"] = pick(config, "num_global_key_value_heads num_key_value_heads", int)
-    if layer_type == "sliding_attention":
-        own = pick(config, "attention_other_setting", dict, {})
     return own

@@ -14,7 +14,7 @@ from huggingface_hub.errors import HfUriError
 from huggingface_hub.utils import parse_hf_uri
 
 from data.pretrained.checkpoint import Checkpoint
-from data.pretrained.files import CheckpointError, Folder, read_json, require
+from data.pretrained.files import CheckpointError, Folder, is_step, only_checkpoint_errors, pick, read_json, require
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
 # Files that lie beside weights begin like this.
@@ -48,11 +48,11 @@ def without_address(source: str) -> str:
     """https://huggingface.co/org/name/tree/v1 -> org/name@v1. A path or an id stays, without spaces around it."""
     if os.path.exists(os.path.expanduser(source)):
         return source
-    source = source.strip()
+    source = re.sub(r"^(https?://)?www\.(?=huggingface\.co/)", r"\1", source.strip())
     if not re.match(r"(https?|hf)://|(huggingface|hf)\.co/", source):
         return source
     try:
-        page = parse_hf_uri(source, os.environ.get("HF_ENDPOINT"))
+        page = parse_hf_uri(re.sub(r"/discussions(/.*)?$", "", source), os.environ.get("HF_ENDPOINT"))
     except HfUriError as e:
         raise CheckpointError(e.msg) from e
     require(page.type == "model", f"the address of a {page.type}, not of a model")
@@ -66,23 +66,25 @@ def is_hub_id(repo: str) -> bool:
     return not re.search(r"--|\.\.", repo) and not repo.endswith(SUFFIXES)
 
 
+@only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source: str) -> Checkpoint:
     """
-    Open a folder, a weight file (safetensors, or written by torch.save), or org/name[@revision] of the Hub.
+    Open a name of models.csv, a folder, a file of weights, or org/name[@revision] of the Hub.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
     Trainer, or the 0_Transformer of sentence-transformers.
     """
-    source = without_address(source)
+    source = find_source(source)
     path = os.path.expanduser(source)
     if os.path.isfile(path):
         path, file = os.path.split(path)
-        require(file.endswith(SUFFIXES), f"no folder, and no file of weights ({', '.join(SUFFIXES)})")
+        require(file.endswith(SUFFIXES), f"no file of weights ({', '.join(SUFFIXES)}){what_to_do([file])}")
         return Checkpoint(Folder(Path(path)), [file])
     if os.path.isdir(path):
         folder = Folder(Path(path))
     else:
         repo, _, revision = source.partition("@")
+        require(not os.path.lexists(path), "it is a broken link, or neither a file nor a folder")
         require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name[@revision]")
         from data.pretrained.hub import open_repository  # here, because the Hub's client takes a while to import
 
@@ -102,9 +104,7 @@ def enter_model(folder: Folder):
         folder.path /= "0_Transformer"
         folder.notes.append("of 0_Transformer in it")
         return
-    # A Trainer of transformers writes checkpoint-N; accelerate writes step_N or epoch_N.
-    matches = [re.fullmatch(r"(checkpoint|step|epoch)[-_](\d+)", name) for name in folder.names]
-    steps = {int(match[2]): match[0] for match in matches if match}
+    steps = {int(match[2]): match[0] for match in map(is_step, folder.names) if match}
     if steps:
         newest = steps[max(steps)]
         folder.path /= newest
@@ -131,18 +131,33 @@ def lone(names: list[str]) -> list[str]:
 def weight_files(folder: Folder) -> list[str]:
     """The file of the weights, or several, which are shards of one checkpoint."""
     if "adapter_config.json" in folder.names:
-        raise CheckpointError("an adapter, not a model: merge it into its model with PEFT's merge_and_unload(), and "
+        base = pick(read_json(folder, "adapter_config.json"), "base_model_name_or_path", str, "its model")
+        raise CheckpointError(f"an adapter, not a model: merge it into {base:.100} with PEFT's merge_and_unload(), and "
                               "save that with save_pretrained")
     name = choose_weights(folder.names)
-    where = "".join(f" ({note})" for note in folder.notes)
-    require(name, f"no model.safetensors or pytorch_model.bin here{where}: convert it with save_pretrained, or give "
-            "the path of one file (pieces of DeepSpeed, FSDP or Megatron have to be put together first, by the program "
-            "that made them)")
+    if not name:
+        where = "".join(f" ({note})" for note in folder.notes)
+        inside = [other for other in folder.names if folder.has(f"{other}/config.json")]
+        advice = f": give {inside[0]} in it, which has a config.json" if inside else what_to_do(folder.names)
+        raise CheckpointError(f"no model.safetensors or pytorch_model.bin here{where}, but "
+                              f"{', '.join(folder.names) or 'nothing':.150}{advice}")
     if not name.endswith(".json"):
         return [name]
     index = read_json(folder, name).get("weight_map")  # tensor -> file
-    require(isinstance(index, dict) and index, f"{name} has no weight_map, get it again")
+    require(isinstance(index, dict) and index and all(isinstance(file, str) for file in index.values()),
+            f"{name} has no weight_map of names, get it again")
     files = sorted(set(index.values()))
     missing = [file for file in files if file not in folder.names]
     require(not missing, f"{', '.join(missing):.100}, which {name} names, is not there: get it again")
     return files
+
+
+def what_to_do(names: list[str]) -> str:
+    """With files that are no weights we can read."""
+    text = " ".join(names)
+    if ".onnx" in text:
+        return (": of ONNX take the two initialisers of a layer with the onnx package, "
+                "analyze.scores(onnx.numpy_helper.to_array(q), ...(k)), each as (in, out)")
+    if re.search("zero_to_fp32|global_step|mp_rank|distcp", text):
+        return ": pieces of DeepSpeed, FSDP or Megatron have to be put together first, by the program that made them"
+    return ": convert it with save_pretrained, or give the path of one file"

@@ -4,13 +4,13 @@ Where every tensor lies in a file of weights, so that nothing else has to be rea
 A file of safetensors (https://huggingface.co/docs/safetensors) is 8 bytes, the length of the header as a little-endian
 number; the header, JSON: name -> dtype, shape, data_offsets; and the data, to which the offsets refer.
 
-A file of torch.save, such as pytorch_model.bin, is a zip of uncompressed records. PREFIX/data.pkl is the pickled dict,
-in which a tensor is its dtype, shape, strides and the key of its storage. PREFIX/data/KEY holds the bytes of a storage.
-Files of before torch 1.6, and zips that are laid out in another way, are loaded whole. In both cases torch's restricted
-unpickler refuses a pickle that would run code.
+A file of torch.save, such as pytorch_model.bin, is a zip. Under FakeTensorMode torch.load reads its directory and its
+pickle, and gives tensors without values whose storage says where its bytes begin. Files of before torch 1.6, and
+compressed zips, are loaded whole. In both cases torch's restricted unpickler refuses a pickle that would run code.
 """
 
 import argparse
+import bisect
 import io
 import json
 import math
@@ -21,14 +21,15 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import CheckpointError, Folder, require
+from data.pretrained.files import CheckpointError, Folder, Readers, require
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}  # for the last two see checkpoint.py
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HEAD = 1 << 15  # bytes of the first read of a safetensors file; most headers are shorter
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
-ALIGNMENT = 64  # torch begins every record of a zip at a multiple of this
+BLOCK = 1 << 13  # bytes in a block of a zip
+MAX_EXPANSION = 20  # times that a compressed file may grow: weights hardly shrink, and bombs grow a thousandfold
 STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")  # under which training scripts save it
 
 torch.serialization.add_safe_globals([argparse.Namespace])  # the options of MAE, DeiT and DINO lie beside their weights
@@ -77,12 +78,12 @@ def read_safetensors(folder: Folder, file: str) -> WeightFile:
         table = json.loads(head[8:start])
         table.pop("__metadata__", None)
         for name, entry in table.items():
-            dtype, shape = entry["dtype"], entry["shape"]
-            first, last = entry["data_offsets"]
+            dtype, shape = entry["dtype"], tuple(map(whole, entry["shape"]))
+            first, last = map(whole, entry["data_offsets"])
             if dtype in DTYPES and last - first != math.prod(shape) * DTYPES[dtype].itemsize:
                 raise ValueError(f"the bytes of {name!r:.60} do not fit its dtype and shape")
-            tensors[name] = TensorInfo(file, dtype, tuple(shape), start + first, start + last)
-    except (ValueError, TypeError, KeyError) as e:
+            tensors[name] = TensorInfo(file, str(dtype), shape, start + first, start + last)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise CheckpointError(f"{file} has a damaged header ({str(e):.150}): get it again") from e
     # A file that was cut short still begins with its whole header.
     end = max((info.end for info in tensors.values()), default=start)
@@ -90,50 +91,23 @@ def read_safetensors(folder: Folder, file: str) -> WeightFile:
     return WeightFile(size, tensors, {})
 
 
+def whole(number) -> int:
+    """A size or an offset of a header. ValueError: it is none."""
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r:.60} is no size or offset")
+    return number
+
+
 # ---- torch.save --------------------------------------------------------------------------------------------------
 
 
-def read_torch(folder: Folder, file: str) -> WeightFile:
-    head, size = folder.read_head(file, 64)
-    try:
-        pickled = read_pickle(folder, file, size) if head.startswith(b"PK\3\4") else None
-        if pickled:
-            saved, begins = pickled
-        else:
-            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
-            folder.lengths.append(size)
-        tensors = {}
-        for name, tensor in state_dict(saved, file).items():
-            storage = tensor.untyped_storage()
-            begin = begins[storage._checkpoint_offset] if pickled else storage.data_ptr()
-            tensors[name] = find_in_storage(file, tensor, begin)
-        return WeightFile(size, tensors, saved)
-    except (CheckpointError, OSError):
-        raise
-    except Exception as e:  # zipfile and torch raise more than a dozen kinds, for damaged files and for forbidden ones
-        code = re.search(r"GLOBAL (\S+)", str(e))
-        why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
-        raise CheckpointError(f"{file} {why}; look for a safetensors version, or save the state_dict() alone") from e
-
-
-def find_in_storage(file: str, tensor: torch.Tensor, begin: int) -> TensorInfo:
-    """begin: of the storage of the tensor, in the file or in memory."""
-    first = last = begin + tensor.itemsize * tensor.storage_offset()
-    if tensor.numel():
-        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
-        last += tensor.itemsize * (1 + sum(steps))
-    dtype = NAMES.get(tensor.dtype, str(tensor.dtype))
-    loaded = None if tensor.is_meta else tensor.detach()
-    return TensorInfo(file, dtype, tuple(tensor.shape), first, last, tensor.stride(), loaded)
-
-
 class Ranges(io.RawIOBase):
-    """A file of a Folder with seek and read, as zipfile wants it. Each read is a range of bytes."""
+    """A file of a Folder with seek and read, as zipfile and torch want it, in blocks that are kept."""
 
     def __init__(self, folder: Folder, file: str, size: int):
-        self.folder, self.file = folder, file
-        self.size = size
+        self.folder, self.file, self.size = folder, file, size
         self.position = 0
+        self.blocks = {}  # number -> bytes
 
     def readable(self):
         return True
@@ -147,57 +121,105 @@ class Ranges(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer):
-        n_bytes = max(0, min(len(buffer), self.size - self.position))
-        self.folder.read_exactly(self.file, self.position, memoryview(buffer)[:n_bytes])
-        self.position += n_bytes
-        return n_bytes
+        first, last = self.position, min(self.size, self.position + len(buffer))
+        if first >= last:
+            return 0
+        numbers = range(first // BLOCK, (last - 1) // BLOCK + 1)
+        self.get(numbers)
+        data = b"".join(self.blocks[number] for number in numbers)
+        begin = first - numbers[0] * BLOCK
+        buffer[: last - first] = data[begin : begin + last - first]
+        self.position = last
+        return last - first
+
+    def get(self, numbers):
+        """Read those of these blocks that are not here yet, in one range."""
+        numbers = [number for number in numbers if number not in self.blocks]
+        if numbers:
+            start, end = numbers[0] * BLOCK, min(self.size, (numbers[-1] + 1) * BLOCK)
+            data = bytearray(end - start)
+            self.folder.read_exactly(self.file, start, memoryview(data))
+            for i in range(0, len(data), BLOCK):
+                self.blocks[(start + i) // BLOCK] = bytes(data[i : i + BLOCK])
 
 
-def read_pickle(folder: Folder, file: str, size: int) -> tuple[dict, dict[int, int]] | None:
-    """
-    -> the saved object, whose tensors are on the meta device and have no values; and {_checkpoint_offset of a storage:
-    where its bytes begin}. None if the zip is laid out in another way than torch's.
-
-    torch reads a zip in memory that has the same data.pkl and the same records, but all of them empty. To a storage on
-    the meta device it gives a _checkpoint_offset, the place of its bytes in this zip. This finds the record.
-    """
-    with zipfile.ZipFile(io.BufferedReader(Ranges(folder, file, size), HEAD)) as zipped:
-        record_begins = find_records(zipped)
-        if record_begins is None:
-            return None
-        prefix = zipped.namelist()[0].partition("/")[0]
-        data_pkl = zipped.read(f"{prefix}/data.pkl")  # and compares its checksum
-    small = io.BytesIO()
-    begins = {}
-    with zipfile.ZipFile(small, "w") as empty:
-        empty.writestr("archive/data.pkl", data_pkl)
-        empty.writestr("archive/version", "3")
-        for name, begin in record_begins.items():
-            if name.startswith("data/"):
-                empty.writestr(f"archive/{name}", b"")
-                begins[small.tell()] = begin  # where the bytes of an empty record would be
-    small.seek(0)
-    return torch.load(small, map_location="meta", weights_only=True), begins
+def read_torch(folder: Folder, file: str) -> WeightFile:
+    head, size = folder.read_head(file, 64)
+    is_zip = head.startswith(b"PK\3\4")
+    # A pickle begins with the number of its protocol.
+    require(is_zip or head.startswith(b"\x80"), f"{file} is damaged, or no PyTorch state dict: get it again. (The .bin "
+            "of llama2.c is its own: its export.py with --version -1 writes a folder of Hugging Face)")
+    try:
+        records = read_directory(folder, file, size) if is_zip else None
+        if records:
+            saved = load_fake(records)
+        else:
+            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
+            folder.lengths.append(size)
+        tensors = {}
+        for name, tensor in state_dict(saved, file).items():
+            tensors[name] = find_bytes(file, tensor, records)
+        return WeightFile(size, tensors, saved)
+    except (CheckpointError, OSError):
+        raise
+    except Exception as e:  # zipfile and torch raise more than a dozen kinds, for damaged files and for forbidden ones
+        code = re.search(r"GLOBAL (\S+)", str(e))
+        why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
+        raise CheckpointError(f"{file} {why}; look for a safetensors version, or save the state_dict() alone") from e
 
 
-def find_records(zipped: zipfile.ZipFile) -> dict[str, int] | None:
-    """
-    {name of a record: where its bytes begin}; None if the zip is laid out in another way than torch's.
+class Records(NamedTuple):
+    """The records of a zip, in the order of the file."""
 
-    A record is a local header, its name, padding, the bytes, and a descriptor. The directory does not have the length
-    of the padding, and to read every local header would take as many requests. So we count back from the next record.
-    """
-    infos = sorted(zipped.infolist(), key=lambda info: info.header_offset)
-    next_headers = [info.header_offset for info in infos[1:]] + [zipped.start_dir]
-    begins = {}
-    for info, next_header in zip(infos, next_headers):
-        n_descriptor = 24 if max(info.file_size, info.header_offset) >= 0xFFFFFFFF else 16  # bytes
-        begin = next_header - n_descriptor - info.file_size
-        aligned = begin % ALIGNMENT == 0 and begin > info.header_offset
-        if info.file_size and (not aligned or info.compress_type != zipfile.ZIP_STORED):
-            return None
-        begins[info.filename.partition("/")[2]] = begin
-    return begins
+    file: Ranges
+    begins: list[int]  # of each its header, then the bytes
+    sizes: list[int]  # of the bytes
+    ends: list[int]  # where the next one begins
+
+
+def read_directory(folder: Folder, file: str, size: int) -> Records | None:
+    """None if some records are compressed."""
+    ranges = Ranges(folder, file, size)
+    with zipfile.ZipFile(io.BufferedReader(ranges, BLOCK)) as zipped:
+        infos = sorted(zipped.infolist(), key=lambda info: info.header_offset)
+        end = zipped.start_dir
+    if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+        expanded = sum(info.file_size for info in infos)
+        require(expanded < MAX_EXPANSION * size, f"{file} is compressed, and would grow from {size} to {expanded} "
+                "bytes, as no weights do: get it again")
+        return None
+    begins = [info.header_offset for info in infos]
+    if not any(info.filename.endswith("/.format_version") for info in infos):
+        # Written by an older torch: it will read the header of every record, one after the other.
+        with Readers() as readers:
+            readers.map(ranges.get, [[begin // BLOCK] for begin in begins])
+    return Records(ranges, begins, [info.file_size for info in infos], [*begins[1:], end])
+
+
+def load_fake(records: Records) -> dict:
+    """What was saved. Its tensors have a dtype, a shape, strides, and a storage with a place, but no values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # here, because it takes a second to import
+
+    with FakeTensorMode():
+        return torch.load(io.BufferedReader(records.file, BLOCK), map_location="cpu", weights_only=True)
+
+
+def find_bytes(file: str, tensor: torch.Tensor, records: Records | None) -> TensorInfo:
+    """Where the bytes of a tensor are: in the file, or in memory if this has been read whole."""
+    dtype = NAMES.get(tensor.dtype, str(tensor.dtype))
+    storage = tensor.untyped_storage()
+    begin = storage._checkpoint_offset if records else storage.data_ptr()
+    first = last = begin + tensor.itemsize * tensor.storage_offset()
+    if tensor.numel():
+        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
+        last += tensor.itemsize * (1 + sum(steps))
+    if records:
+        inside = bisect.bisect_right(records.begins, begin) - 1  # the record that the storage is in
+        size = records.sizes[inside]
+        require(storage.nbytes() <= size and begin + size <= records.ends[inside],
+                f"{file} is damaged (a tensor is larger than its bytes): get it again")
+    loaded = None if records else tensor.detach()
+    return TensorInfo(file, dtype, tuple(tensor.shape), first, last, tensor.stride(), loaded)
 
 
 def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:

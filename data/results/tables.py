@@ -1,12 +1,11 @@
 """
-The scores of pretrained models: the CSV file that analyze.py writes and goes on with, and the tables that it prints.
+Tables of the scores of pretrained models, as analyze.py prints them.
 
 null.csv in this folder has what chance alone gives; models.csv and printed_tables.csv in data/pretrained have what was
 published, and of which matrix. README.md there explains them.
 """
 
 import csv
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -14,14 +13,12 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from data.tokens import replacing
 from data.pretrained.sources import known_models
-from data.results.runs import SCORES, Record, RunError, by_layer, require
+from data.results.runs import SCORES, Record, by_layer
 
 NULL = Path(__file__).parent / "csv" / "null.csv"
 PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
-GAMMA = 2.0  # of the directionalities in null.csv
-GRID = np.linspace(0, 1, 21)  # relative depth
+NULL_GAMMA = 2.0  # of the directionalities in null.csv
 
 
 def align(lines):
@@ -41,99 +38,7 @@ def with_quartiles(values):
     return f"{median:5.2f} [{q1:.2f}, {q3:.2f}]"
 
 
-# ---- the CSV file of scores --------------------------------------------------------------------------------------
-
-
-# The columns of the CSV of pretrained models. A row has the scores of one layer, or of one of its heads.
-COLUMNS = {
-    "model": str,
-    "revision": str,  # which of its checkpoints; "" if its name stands for one only
-    "stack": str,  # encoder, decoder, ...; "" if the model has one stack
-    "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
-    "params": int,  # of the whole checkpoint
-    "layer": int,
-    "head": "Int64",  # an empty cell: the whole layer
-    "n": int,  # W_qk is n x n, the product of two factors (n, r)
-    "r": int,
-    "matrix": str,  # what was scored: wqk, or published, as with --published
-    "gamma": float,  # of both directionalities
-    "symmetry": float,
-    "directionality": float,
-    "directionality_eq17": float,
-}
-
-
-def score_table(rows):
-    """rows: lists of the values of COLUMNS -> a DataFrame."""
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-
-
-def write_scores(path, table):
-    with replacing(path) as temporary:
-        table.to_csv(temporary, index=False)
-
-
-def read_scores(path):
-    """The table in a CSV file that write_scores has written; an empty one if there is no file."""
-    if not path or not Path(path).exists():
-        return score_table([])
-    numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
-    try:
-        # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
-        table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
-        if list(table.columns) != list(COLUMNS):
-            raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-        return table.astype(COLUMNS)
-    except ValueError as e:
-        raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
-                       "or give another --csv") from e
-
-
-def scores_so_far(path, targets, args):
-    """
-    {(model, revision): its table} of the CSV file at path, if there is one: what is in it is not scored again. A local
-    checkpoint that has changed since then is left out, because what is in the file are no scores of it.
-    """
-    table = read_scores(path)
-    with_heads = table["head"].notna().any()
-    ours = how_scored(args.published, args.gamma, args.per_head)
-    for matrix, gamma in table.groupby(["matrix", "gamma"]).groups:
-        theirs = how_scored(matrix == "published", gamma, with_heads)
-        require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
-    so_far = dict(list(table.groupby(["model", "revision"], sort=False)))
-    for target in targets:
-        if target.key() in so_far and is_newer(target.source, path):
-            del so_far[target.key()]
-    return so_far
-
-
-def how_scored(published, gamma, per_head):
-    return f"--gamma={gamma:g}{' --published' if published else ''}{' --per_head' if per_head else ''}"
-
-
-def is_newer(source, path):
-    """
-    Whether a local checkpoint has a file that changed after the file at path, or a link on the way to it has. Of the
-    Hub it cannot be told.
-    """
-    checkpoint = Path(os.path.expanduser(source))
-    # Not st_mtime: a copy may keep the time of its original (cp -p, rsync -a). When it came here, st_ctime tells.
-    times = [file.stat().st_ctime for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
-    times += [place.lstat().st_ctime for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
-    return max(times, default=0.0) > os.path.getmtime(path)
-
-
-def together(tables):
-    """One table of all."""
-    return pd.concat(tables, ignore_index=True) if tables else score_table([])
-
-
-def of_targets(targets, so_far):
-    """The table of these targets, as far as they are scored, with the step of each."""
-    step_of = {target.key(): target.step for target in targets}
-    table = together([so_far[checkpoint] for checkpoint in step_of if checkpoint in so_far])
-    steps = [step_of[checkpoint] for checkpoint in zip(table["model"], table["revision"])]
-    return table.assign(step=np.array(steps, float))  # nan where it is None
+# ---- layers -------------------------------------------------------------------------------------------------------
 
 
 def whole_layers(table):
@@ -150,14 +55,14 @@ def is_causal(stack):
 # ---- what chance gives -------------------------------------------------------------------------------------------
 
 
-def band(score, n, r, gamma=GAMMA):
+def band(score, n, r, gamma):
     """
     (low, high): 95 of 100 matrices W_q W_k^T with random factors (n, r) have a score in this range, at the nearest size
     in null.csv. None for directionality with another gamma.
 
     The range narrows with n, and hardly depends on r. So we look for the nearest n first, then for the nearest r.
     """
-    if score != "symmetry" and gamma != GAMMA:
+    if score != "symmetry" and gamma != NULL_GAMMA:
         return None
     null = pd.read_csv(NULL)
     distance_n = np.abs(np.log(null["n"] / n))
@@ -230,7 +135,7 @@ def layer_table(table):
 
 
 def find_trainings(table):
-    """The trainings in a table of of_targets: a Record for each stack."""
+    """The trainings in a table of models.of_targets: a Record for each stack."""
     table = whole_layers(table).dropna(subset="step")
     trainings = []
     for (model, stack), layers in table.groupby(["model", "stack"], sort=False):
@@ -252,66 +157,6 @@ def training_table(trainings):
         for step, revision in training.table["revision"].items():
             cells.append([f"{step:,.0f}", *(with_quartiles(score.loc[step]) for score in scores), revision])
         lines.append(align(cells))
-    return "\n".join(lines)
-
-
-# ---- suites ------------------------------------------------------------------------------------------------------
-
-
-def find_scored(members, table):
-    """
-    The members of a suite that are in a table of of_targets, and no trainings -> {member: the rows of its layers}; and
-    {member: its stacks} where none of these is the one meant.
-    """
-    table = whole_layers(table)
-    table = table[table["step"].isna()]
-    scored, without_stack = {}, {}
-    for member in members:
-        of_member = table[(table["model"] == member.name) & (table["revision"] == member.revision)]
-        layers = of_member[of_member["stack"] == member.stack] if member.stack else of_member
-        if layers["stack"].nunique() == 1:
-            scored[member] = layers.sort_values("layer")  # a spreadsheet may have sorted its rows
-        elif len(of_member):
-            without_stack[member] = of_member["stack"].unique()
-    return scored, without_stack
-
-
-def find_pairs(scored):
-    """{size: the layers of its encoder and of its decoder}. A size with only one of them has no pair."""
-    halves = {}  # size -> causal -> layers
-    for member, layers in scored.items():
-        if member.kind == "pair":
-            halves.setdefault(member.size, {})[member.causal] = layers
-    return {size: (half[False], half[True]) for size, half in halves.items() if {False, True} <= set(half)}
-
-
-def depth(layers):
-    """The relative depth of layers, (L,): 0 is the first layer, 1 the last."""
-    return np.linspace(0, 1, len(layers))
-
-
-def difference(encoder, decoder, score):
-    """Encoder less decoder at the relative depths of GRID, (21,), with linear interpolation between layers."""
-    of_encoder = np.interp(GRID, depth(encoder), encoder[score])
-    of_decoder = np.interp(GRID, depth(decoder), decoder[score])
-    return of_encoder - of_decoder
-
-
-def suite_table(scored, trainings):
-    """
-    For each member, median [q1, q3] over layers. For each size, encoder less decoder, mean over depth. Last the
-    trainings.
-    """
-    cells = [["member", "objective", "size", "layers", "symmetry [quartiles]", "directionality [quartiles]"]]
-    for member, layers in scored.items():
-        cells.append([member.name, member.objective, member.size, str(len(layers)),
-                      *(with_quartiles(layers[score]) for score in SCORES)])
-    lines = [align(cells)]
-    for size, pair in find_pairs(scored).items():
-        symmetry, directionality = [difference(*pair, score).mean() for score in SCORES]
-        lines.append(f"encoder less decoder, {size}: symmetry {symmetry:+.2f}, directionality {directionality:+.2f}")
-    if trainings:
-        lines.append(training_table(trainings))
     return "\n".join(lines)
 
 

@@ -1,22 +1,17 @@
 """
-Finds what to score if a name stands for several checkpoints: the checkpoints of a training, or the members of a suite.
+Finds what to score if a name stands for several checkpoints of a training.
 
     find_targets("EleutherAI/pythia-160m", "step*")        # branches and tags that match, in the order of training
     find_targets("google/multiberts-seed_0-step_*k")       # repositories that match
     find_targets("out/run", "checkpoint-*")                # folders or files that match; or "out/run/checkpoint-*"
-    find_all(find_suite("ettin"))                          # models that differ in the objective and in little else
-
-For each member, suites.csv says where it is, what it was trained for, and how we know that it exists.
 """
 
-import csv
 import glob
 import os
 import re
 import sys
 from collections import Counter
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +19,6 @@ import numpy as np
 from data.pretrained.files import CheckpointError, printable, require
 from data.pretrained.sources import SUFFIXES, find_source, is_hub_id, without_address
 
-SUITES = Path(__file__).parent / "suites.csv"
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
 UNITS = {None: 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 LATER_PHASES = ["ext", "decay"]  # of Ettin, in the order of its training; both count their steps anew
@@ -36,7 +30,7 @@ CHECKPOINT = re.compile(r"(step|checkpoint|ckpt|iter|epoch)[-_=]?\d|model_\d+\.p
 class Target(NamedTuple):
     """One checkpoint to score. model and revision together name it in a CSV."""
 
-    model: str  # as the user or suites.csv named it
+    model: str  # as the user named it
     revision: str  # which of its checkpoints: a branch, tag, commit, folder or repository; "" if there is only one
     source: str  # what open_checkpoint takes
     step: float | None = None  # its step in the training, in the unit of the names; None if it is not known
@@ -106,12 +100,12 @@ def thin_out(training: list[Target], stride: int, limit: int | None) -> list[Tar
 # ---- what a name stands for --------------------------------------------------------------------------------------
 
 
-def find_targets(name: str, revisions: str | None = None, model: str = "") -> list[list[Target]]:
+def find_targets(name: str, revisions: str | None = None) -> list[list[Target]]:
     """
     The checkpoints that a name stands for: a list for each training, in the order of its steps; one of a single model.
 
     revisions: a glob for the branches and tags of a repository, or for the folders and files in a folder. The name may
-    be a glob itself. model: what to call a training, if it has a name of its own.
+    be a glob itself.
     """
     name = without_address(name)
     path = os.path.expanduser(name)
@@ -120,12 +114,12 @@ def find_targets(name: str, revisions: str | None = None, model: str = "") -> li
         paths = find_files(f"{glob.escape(path)}/{revisions}")
         require(paths, f"no folder or file in {name} matches {revisions}")
         if "/" in revisions.rstrip("/"):  # the folders of several trainings
-            return order({path: path for path in paths}, asked, model)
-        return order({os.path.basename(path): path for path in paths}, asked, model or name)
+            return order({path: path for path in paths}, asked)
+        return order({os.path.basename(path): path for path in paths}, asked, name)
     if revisions:
-        return order(find_revisions(name, revisions), asked, model or name)
+        return order(find_revisions(name, revisions), asked, name)
     if re.search(r"[*?[]", name) and not os.path.exists(path):  # a folder run[1] is that folder
-        return order({match: match for match in find_files(path) or find_repos(name)}, asked, model)
+        return order({match: match for match in find_files(path) or find_repos(name)}, asked)
     return [[Target(name, "", find_source(name))]]
 
 
@@ -181,104 +175,36 @@ def find_revisions(name: str, pattern: str) -> dict[str, str]:
     return found
 
 
-# ---- suites ------------------------------------------------------------------------------------------------------
-
-
-class Member(NamedTuple):
-    """A row of suites.csv."""
-
-    suite: str
-    name: str
-    hub_id: str  # or a local folder; of a training, this or the revision is a glob
-    revision: str
-    stack: str  # encoder, decoder, ...: which stack of the model is meant; "" where it has one
-    # pair: the encoder or the decoder of a size. switch: its training began from its partner, with another objective.
-    # dose: one of several models that differ in how much of something they got. training: the checkpoints of one.
-    kind: str
-    causal: bool | None  # None: trained both ways
-    objective: str  # what it was trained for; for a dose, what is counted, with its unit
-    size: str
-    dose: float | None
-    partner: str  # for a switch: the member from which its training began; "" for a member from which others began
-    source: str  # where it was seen to exist
-
-
-KINDS = ["pair", "dose", "switch", "training"]
-CAUSAL = {"0": False, "1": True, "": None}
-
-
-def read_suites(path=SUITES) -> list[Member]:
-    with open(path, newline="", encoding="utf-8-sig") as f:  # -sig: a spreadsheet puts a mark before the text
-        reader = csv.DictReader(f)
-        try:
-            members = [read_member(row) for row in reader]
-        except (KeyError, ValueError, TypeError) as e:  # no such column or text; no number; too many cells, or too few
-            raise CheckpointError(f"{path}, line {reader.line_num} is no row of {','.join(Member._fields)}, where kind "
-                                  f"is one of {', '.join(KINDS)}, causal is 0, 1 or nothing, and dose is a number if "
-                                  "kind is dose, else nothing") from e
-    names = Counter((member.suite, member.name, member.revision) for member in members)
-    require(names, f"{path} lists no model")
-    (suite, name, _), n = names.most_common(1)[0]
-    require(n == 1, f"{path}: suite {suite} has {n} members {name} of the same revision: give them names of their own")
-    return members
-
-
-def read_member(row: dict) -> Member:
-    dose = float(row["dose"]) if row["dose"] else None
-    if row["kind"] not in KINDS or (row["kind"] == "dose") != (dose is not None):
-        raise ValueError
-    return Member(**(row | dict(causal=CAUSAL[row["causal"]], dose=dose)))
-
-
-def find_suite(name: str) -> list[Member]:
-    """The members of a suite of suites.csv, or of a file of its form."""
-    if name.endswith(".csv"):
-        return read_suites(name)
-    members = read_suites()
-    suites = dict.fromkeys(member.suite for member in members)
-    require(name in suites, f"no suite {name}: there are {', '.join(suites)}, or a CSV of the form of {SUITES.name}")
-    return [member for member in members if member.suite == name]
-
-
-def suite_targets(member: Member) -> list[list[Target]]:
-    """The checkpoints of one member, under its name."""
-    if member.kind == "training":
-        return find_targets(member.hub_id, member.revision, member.name)
-    source = f"{member.hub_id}@{member.revision}" if member.revision else member.hub_id
-    return [[Target(member.name, member.revision, source)]]
-
-
 # ---- all that is asked for ---------------------------------------------------------------------------------------
 
 
-def find_all(entries, revisions: str | None = None, stride: int = 1,
+def find_all(names: list[str], revisions: str | None = None, stride: int = 1,
              limit: int | None = None) -> tuple[list[Target], dict[str, CheckpointError]]:
     """
-    The checkpoints of all names (or members of a suite), each once; and {name: error} for what was not found. stride
-    and limit apply to every training by itself.
+    The checkpoints of all names, each once; and {name: error} for what was not found. stride and limit apply to every
+    training by itself.
     """
     groups, errors = [], {}
-    paths = paths_of_a_shell(entries)
+    paths = paths_of_a_shell(names)
     if paths and not revisions:
         groups = order({path: path for path in paths}, os.path.dirname(paths[0]))
-        entries = []
-    for entry in entries:
-        is_member = isinstance(entry, Member)
+        names = []
+    for name in names:
         try:
-            groups += suite_targets(entry) if is_member else find_targets(entry, revisions)
+            groups += find_targets(name, revisions)
         except CheckpointError as e:
-            errors[entry.name if is_member else entry] = e
+            errors[name] = e
     targets = []
     for group in groups:
         targets += thin_out(group, stride, limit)
     return list(dict.fromkeys(targets)), errors
 
 
-def paths_of_a_shell(entries) -> list[str]:
+def paths_of_a_shell(names: list[str]) -> list[str]:
     """What a shell has made of out/run/checkpoint-*: paths in folders with several checkpoints each. Else []."""
-    if len(entries) < 2 or not all(isinstance(entry, str) and os.path.exists(entry) for entry in entries):
+    if len(names) < 2 or not all(map(os.path.exists, names)):
         return []
-    paths = [entry.rstrip("/") for entry in entries]
+    paths = [name.rstrip("/") for name in names]
     n_checkpoints = Counter(os.path.dirname(path) for path in paths if CHECKPOINT.search(os.path.basename(path)))
     return paths if all(n_checkpoints[os.path.dirname(path)] > 1 for path in paths) else []
 

@@ -1,0 +1,85 @@
+"""
+Pictures of scores over the training of pretrained models, and of what was published. Blue is an encoder and purple a
+decoder.
+"""
+
+import numpy as np
+
+from data.results.figures import (COLOURS, KINDS, draw_bar, figure, plot_columns, put_legend, put_null, put_titles,
+                                  put_zero, short)
+from data.results.figures_runs import draw_layers, draw_quartiles_of
+from data.results.runs import SCORES
+from data.results.tables import quartiles
+
+
+def put_log_steps(axis, trainings):
+    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 stands to its left."""
+    steps = np.concatenate([training.table.index for training in trainings])
+    positive = steps[steps > 0]
+    if len(positive) and positive.max() >= 30 * positive.min():
+        axis.set_xscale("symlog", linthresh=positive.min())
+        axis.minorticks_off()  # their labels would cover each other
+
+
+# ---- over training -----------------------------------------------------------------------------------------------
+
+
+def plot_training(trainings, path):
+    """Medians and quartiles over layers of all trainings; and for each training, a line for each layer."""
+    columns = [("median and quartiles over layers", draw_medians, trainings)]
+    columns += [(short(training.arm), draw_lines, training) for training in trainings]
+    plot_columns(path, columns)
+
+
+def draw_medians(axis, trainings, score):
+    draw_quartiles_of(axis, {training.arm: [training] for training in trainings}, score)
+    put_log_steps(axis, trainings)
+
+
+def draw_lines(axis, training, score):
+    config = training.config
+    put_null(axis, score, config["n"], config["r"], config["gamma"])
+    draw_layers(axis, [training], score)
+    put_log_steps(axis, [training])
+
+
+# ---- what was published ------------------------------------------------------------------------------------------
+
+FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
+MARKERS = {"language": "o", "vision": "s", "audio": "^"}
+
+
+def plot_pretrained(models, ours, path):
+    """
+    Figures 2, S1 and S2: scores against parameters, blue for encoders and purple for decoders. Dot: median over layers;
+    bar: quartiles. A dot that is crossed out is not a score of W_qk. Repeated models are not drawn.
+
+    models: the rows of models.csv. ours: as of tables.by_stack. If a model is in ours, our score is the full dot, and
+    the published one is a hollow dot that is joined to it.
+    """
+    with figure(path, [1, 1], rows=len(FIGURES)) as axes:
+        for row, (name, kind) in zip(axes, FIGURES.items()):
+            for axis, score in zip(row, SCORES):
+                for model in models:
+                    if model["figure"] == name and not model["repeats"]:
+                        draw_model(axis, model, ours.get((model["name"], model["stack"])), score)
+                put_zero(axis)
+                axis.set(xscale="log", xlabel="parameters", ylabel=score)
+        put_titles(axes.flat, [f"Figure {name}, {kind}: {score}" for name, kind in FIGURES.items() for score in SCORES])
+        put_legend(axes.flat)
+
+
+def draw_model(axis, model, layers, score):
+    """One stack in the panel of a score. layers: of ours; None if we have none."""
+    x, median, causal = int(model["params"]), float(model[score]), model["causal"] == "1"
+    style = dict(color=COLOURS[causal], marker=MARKERS[model["modality"]], ms=5)
+    if layers is None:
+        found = [float(model[name]) for name in (f"{score}_q1", score, f"{score}_q3")]
+    else:
+        found = quartiles(layers[score])
+        axis.plot([x, x], [median, found[1]], color="0.6", lw=0.5, zorder=1)
+        axis.plot(x, median, mfc="white", mew=0.8, ls="", label="published, joined to ours", **style)
+    label = f"{KINDS[causal]}, {model['modality']}"
+    draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
+    if model["matrix"] != "wqk":
+        axis.plot(x, median, "x", color="black", ms=8, mew=0.9, ls="", zorder=4, label="not of $W_{qk}$")

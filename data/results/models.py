@@ -1,0 +1,229 @@
+"""
+Pretrained models, scored: the command line of analyze.py asks for some, a CSV file has those that were scored before,
+and the others are scored one after the other.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from data.pretrained import revisions
+from data.pretrained.by_hand import read_hand
+from data.pretrained.files import CheckpointError, printable
+from data.pretrained.sources import known_models
+from data.results import tables
+from data.results.runs import RunError, require
+from data.tokens import locked, replacing
+
+PAPER = "data/results/csv/paper.csv"
+
+# The columns of the CSV. A row has the scores of one layer, or of one of its heads.
+COLUMNS = {
+    "model": str,
+    "revision": str,  # which of its checkpoints; "" if its name stands for one only
+    "stack": str,  # encoder, decoder, ...; "" if the model has one stack
+    "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
+    "params": int,  # of the whole checkpoint
+    "layer": int,
+    "head": "Int64",  # an empty cell: the whole layer
+    "n": int,  # W_qk is n x n, the product of two factors (n, r)
+    "r": int,
+    "matrix": str,  # what was scored: wqk, or published, as with --published
+    "layout": str,  # "", or what the user said of the tensors that are queries and keys
+    "gamma": float,  # of both directionalities
+    "symmetry": float,
+    "directionality": float,
+    "directionality_eq17": float,
+    "rows": int,  # that this checkpoint has here: if there are fewer, some were lost
+}
+
+
+def tell(line):
+    """Print a line on stderr, above any progress bar. Names in it may hold control characters."""
+    tqdm.write(printable(line), file=sys.stderr)
+
+
+def bar(items, name, unit, n):
+    """The items, and a progress bar if stderr is a terminal."""
+    return tqdm(items, printable(name), n, leave=False, unit=unit, disable=None)
+
+
+# ---- the CSV file ------------------------------------------------------------------------------------------------
+
+
+def score_table(rows):
+    """rows of one checkpoint: lists of the values of COLUMNS but for the last -> a DataFrame."""
+    return pd.DataFrame([[*row, len(rows)] for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def read_scores(path):
+    """The table in a CSV file that add_scores has written; an empty one if there is no file."""
+    if not path or not Path(path).exists():
+        return score_table([])
+    require(Path(path).is_file(), f"{path} is no file: give another --csv")
+    numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
+    try:
+        # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
+        table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
+        missing = [name for name in COLUMNS if name not in table.columns]
+        is_older = missing and {"model", "layer", "symmetry"} <= set(table.columns) < set(COLUMNS)
+        require(not is_older, f"{path} is by an earlier version, without {', '.join(missing)}: give another --csv, or "
+                "move it away and score again")
+        if list(table.columns) != list(COLUMNS):
+            raise ValueError(f"its first line is not {','.join(COLUMNS)}")
+        return table.astype(COLUMNS)
+    except ValueError as e:
+        raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
+                       "or give another --csv") from e
+
+
+def add_scores(path, table):
+    """Put the rows of one checkpoint into the CSV, in the place of those that it had of it."""
+    with locked(Path(path).absolute().parent, wait=True):  # another process may add to it too
+        others = read_scores(path)
+        first = table.iloc[0]
+        is_ours = (others["model"] == first["model"]) & (others["revision"] == first["revision"])
+        with replacing(path) as temporary:
+            together([others[~is_ours], table]).to_csv(temporary, index=False)
+
+
+def together(found):
+    """One table of all."""
+    return pd.concat(found, ignore_index=True) if found else score_table([])
+
+
+def scores_so_far(path, targets, args):
+    """
+    {(model, revision): its table} of the CSV file at path, if there is one: what is in it is not scored again. Left out
+    are checkpoints that lack rows, or have them twice, and local ones that have changed since then.
+    """
+    table = read_scores(path)
+    ours = how_scored(args.published, args.gamma, args.per_head, str(read_hand_of(args) or ""))
+    so_far = {}
+    for key, rows in table.groupby(["model", "revision"], sort=False):
+        first = rows.iloc[0]
+        theirs = how_scored(first["matrix"] == "published", first["gamma"], rows["head"].notna().any(), first["layout"])
+        require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
+        is_whole = len(rows) == rows["rows"].max() and not rows.duplicated(["stack", "layer", "head"]).any()
+        if is_whole:
+            so_far[key] = rows
+    for target in targets:
+        if target.key() in so_far and is_newer(target.source, path):
+            del so_far[target.key()]
+    return so_far
+
+
+def read_hand_of(args):
+    return read_hand(args.q, args.k, args.qkv, args.heads, args.order, args.transposed)
+
+
+def how_scored(published, gamma, per_head, layout):
+    flags = f"--gamma={gamma:g}{' --published' if published else ''}{' --per_head' if per_head else ''}"
+    return f"{flags} and the layout {layout}" if layout else flags
+
+
+def is_newer(source, path):
+    """
+    Whether a local checkpoint has a file that changed after the file at path, or a link on the way to it has. Of the
+    Hub it cannot be told.
+    """
+    checkpoint = Path(os.path.expanduser(source))
+    # Not st_mtime: a copy may keep the time of its original (cp -p, rsync -a). When it came here, st_ctime tells.
+    times = [file.stat().st_ctime for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
+    times += [place.lstat().st_ctime for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
+    return max(times, default=0.0) > os.path.getmtime(path)
+
+
+def of_targets(targets, so_far):
+    """The table of these targets, as far as they are scored, with the step of each."""
+    step_of = {target.key(): target.step for target in targets}
+    table = together([so_far[checkpoint] for checkpoint in step_of if checkpoint in so_far])
+    steps = [step_of[checkpoint] for checkpoint in zip(table["model"], table["revision"])]
+    return table.assign(step=np.array(steps, float))  # nan where it is None
+
+
+# ---- scoring what is not there -----------------------------------------------------------------------------------
+
+
+def report_models(args, score_model):
+    """Score all checkpoints that were asked for. -> the exit status: 1 if one of them could not be scored"""
+    names = [row["name"] for row in known_models()] if args.paper else args.hf
+    targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
+    for name, error in errors.items():  # a name that cannot be found does not stop the others
+        tell(f"analyze.py: {name}: {error}")
+    if args.hf:
+        revisions.require_one_kind(targets)
+    is_training = any(target.step is not None for target in targets)
+    require(is_training or errors or not (args.stride or args.limit),
+            "--stride and --limit are of trainings: give --revisions as well")
+
+    path = args.csv or (PAPER if args.paper else None)
+    so_far = scores_so_far(path, targets, args)
+    # What is in the file is not scored again, unless its W_qk is to be drawn.
+    to_score = [target for target in targets if args.matrices or target.key() not in so_far]
+    if args.offline:
+        to_score = []
+    elif len(to_score) < len(targets):
+        n_known = len(targets) - len(to_score)
+        tell(f"{n_known} of {len(targets)} are in {path}, and are not scored again: that takes another --csv")
+    results = score_all(to_score, path, args, score_model)
+    so_far |= {target.key(): result.table for target, result in results.items()}
+    report(args, of_targets(targets, so_far))
+    if args.matrices and results:
+        from data.results import figures
+
+        figures.plot_matrices(results, args.matrices)
+    return 1 if errors or len(results) < len(to_score) else 0
+
+
+def score_all(targets, path, args, score_model):
+    """
+    Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on. path: of
+    the CSV to which they come. -> {target: its ScoredModel}
+    """
+    by_hand = dict(q=args.q, k=args.k, qkv=args.qkv, heads=args.heads, order=args.order, transposed=args.transposed)
+    results = {}
+    for target in bar(targets, "checkpoints", "model", len(targets)):
+        try:
+            result = score_model(target.source, args.gamma, args.per_head, args.device, args.published, **by_hand)
+        except CheckpointError as e:
+            tell(f"analyze.py: {target.label()}: {e}")
+            continue
+        tell(f"{target.label()}: {result.note}")
+        named = result.table.assign(model=target.model, revision=target.revision)
+        results[target] = result._replace(table=named)
+        if path:  # after every checkpoint, so that nothing is lost if this is stopped
+            add_scores(path, named)
+    return results
+
+
+# ---- what is printed and drawn -----------------------------------------------------------------------------------
+
+
+def report(args, table):
+    """It depends on the question: the paper, trainings, or single models. table: as of of_targets"""
+    from data.results import figures, figures_pretrained  # and matplotlib with it
+
+    trainings = tables.find_trainings(table)
+    stacks = tables.by_stack(table)
+    is_one = table["model"].nunique() == 1
+    if args.paper:
+        texts = [tables.model_table(stacks)] if stacks else []
+        texts.append(tables.printed_tables())
+        draw = lambda: figures_pretrained.plot_pretrained(known_models(), stacks, args.plot)
+    elif trainings:
+        texts = [tables.training_table(trainings)]
+        draw = lambda: figures_pretrained.plot_training(trainings, args.plot)
+    elif len(table):
+        texts = [tables.layer_table(table)] if is_one or (args.per_head and not args.csv) else []
+        texts.append(tables.model_table(stacks))
+        draw = lambda: figures.plot_model(table, args.plot) if is_one else figures.plot_models(stacks, args.plot)
+    else:
+        return
+    print(*texts, sep="\n", flush=True)  # OSError: a full disk
+    if args.plot:
+        draw()
