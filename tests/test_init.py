@@ -15,10 +15,11 @@ KINDS = ["random", *KEYS_ALONE, "mimetic"]
 
 
 def start(kind, n_head=H, n_embd=C, **kwargs):
-    """A model of L layers with this start; the same seed, and so the same random start below it, every time."""
+    """A model of L layers with this start; the same seed, and so the same draws below it, every time."""
     torch.manual_seed(5)
     model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=n_head, n_embd=n_embd))
-    init.apply_(model, kind, **kwargs)
+    if kind != "as drawn":
+        init.apply_(model, kind, **kwargs)
     return model
 
 
@@ -51,6 +52,13 @@ def test_every_head_and_layer_has_the_symmetry_of_its_start_and_the_signs_of_its
 def test_the_random_start_has_no_symmetry():
     heads = head_matrices(start("random"))  # (L, H, C, C)
     assert symmetry(heads).abs().max() < 0.1 and symmetry(heads.sum(1)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("kind, sign", list(zip(KINDS, [0, 1, -1, 0, 1, 0, 1])))
+def test_the_part_along_the_identity_has_the_sign_that_the_table_of_starts_says(kind, sign):
+    wqk_of_heads = head_matrices(start(kind))  # (L, H, C, C)
+    along = wqk_of_heads.diagonal(dim1=2, dim2=3).sum(2) / wqk_of_heads.norm(dim=(2, 3)) / C**0.5  # (L, H), -1 to 1
+    assert (along.mean() * sign > 0.2 and (along * sign > 0.1).all()) if sign else along.mean().abs() < 0.05
 
 
 def test_every_tilted_head_has_symmetry_0_and_their_sum_a_little_more():
@@ -103,8 +111,8 @@ def test_queries_have_the_norm_of_the_random_start_and_keys_that_of_their_querie
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_start_changes_k_alone_or_q_and_k_and_nothing_else(kind):
-    random, other = start("random").state_dict(), start(kind).state_dict()
-    changed = {name for name in random if not torch.equal(random[name], other[name])}
+    drawn, other = start("as drawn").state_dict(), start(kind).state_dict()
+    changed = {name for name in drawn if not torch.equal(drawn[name], other[name])}
     parts = dict.fromkeys(KEYS_ALONE, "k") | dict(random="", mimetic="qk")
     assert changed == {f"blocks.{i}.attn.{part}.weight" for i in range(L) for part in parts[kind]}
 
@@ -128,6 +136,13 @@ def test_every_head_and_layer_draws_apart_the_same_for_a_seed_and_otherwise_for_
 
     assert len(keys(1).unique(dim=0)) == L * H
     assert torch.equal(keys(1), keys(1)) and not torch.equal(keys(1), keys(2))
+
+
+def test_a_start_of_your_own_may_exchange_queries_and_keys(monkeypatch):
+    monkeypatch.setitem(init.STARTS, "exchanged", lambda w_q, w_k, generator: (w_k, w_q))
+    for drawn, block in zip(start("as drawn").blocks, start("exchanged").blocks):
+        assert torch.equal(block.attn.q.weight, drawn.attn.k.weight)
+        assert torch.equal(block.attn.k.weight, drawn.attn.q.weight)
 
 
 def test_an_unknown_start_is_refused():
