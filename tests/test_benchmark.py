@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from data import tokens
 from config import load
+from data import tokens
 from data.pytorch import prepare as pytorch
 from data.results import record
 
@@ -95,8 +95,8 @@ def test_train_makes_the_folder_of_this_corpus_if_it_is_missing_and_no_other(tmp
 
 def write_entry(path, arrives_at, seeds=record.SEEDS, rows=slice(None), patch=None, **changes):
     """An entry whose losses fall below that of the track at the step arrives_at (or at a list of steps, by seed)."""
-    config = vars(load(["config/record.py"])) | dict(sha256=pytorch.DIGESTS["bytes"], tokenizer="bytes")
-    config |= dict(n_params=123_202, commit="0123abc", clean=True) | changes
+    config = vars(load(["config/record.py"])) | dict(sha256=" ".join(pytorch.DIGESTS["bytes"].values()))
+    config |= dict(tokenizer="bytes", n_params=123_202, commit=40 * "a") | changes
     header = "arm,seed,step,train_loss,val_loss,symmetry,directionality,directionality_eq17,update_symmetry,symmetry_std"
     header += ",symmetry_0,directionality_0,symmetry_1,directionality_1"
     lines = [f"# config {json.dumps(config)}", f'# config of {path.stem} {{}}', header]
@@ -149,7 +149,7 @@ def test_a_run_that_does_not_arrive_counts_with_all_steps_that_a_run_may_have(st
 
 REFUSED = {
     "a seed is missing": (dict(seeds=range(11, 18)), "lacks the seeds [18]"),
-    "another corpus": (dict(sha256=dict(train="0", val="0")), "another corpus"),
+    "another corpus": (dict(sha256="0 0"), "another corpus"),
     "a corpus that is not known": (dict(sha256=None), "another corpus"),
     "another learning rate": (dict(learning_rate=0.01), "learning_rate = 0.01"),
     "a decoder": (dict(causal=True), "causal = True"),
@@ -159,8 +159,8 @@ REFUSED = {
     "weights that have learned before": (dict(init_from="out/tiny"), "init_from = 'out/tiny'"),
     "rows cut in the middle": (dict(rows=slice(1, None)), "the run of seed 11 has losses at"),
     "rows cut at the end": (dict(rows=slice(None, -1)), "the run of seed 11 has losses at"),
-    "code that is not known": (dict(commit=None), "does not say of which commit"),
-    "code that was changed, and no patch": (dict(clean=False), "expected entry.patch"),
+    "code that is not known": (dict(commit="no repository"), "does not say of which commit"),
+    "code that was changed, and no patch": (dict(commit=40 * "a" + "-dirty"), "expected entry.patch"),
     "a patch of more than the start": (dict(patch="+++ b/model.py\n"), "changes model.py"),
 }
 
@@ -174,7 +174,7 @@ def test_an_entry_against_a_rule_is_refused_in_one_line_that_says_which(standing
 
 
 def test_the_open_track_lets_all_change_but_the_task(standing, capsys):
-    free = dict(learning_rate=0.01, n_layer=1, weight_decay=0.1, patch="+++ b/model.py\n", clean=False)
+    free = dict(learning_rate=0.01, n_layer=1, weight_decay=0.1, patch="+++ b/model.py\n", commit=40 * "a" + "-dirty")
     assert "a valid entry" in say(capsys, write_entry(standing / "open" / "free.csv", 300, **free))
     for changes in dict(max_iters=10**4), dict(batch_size=256), dict(mlm_probability=0.5):
         path = write_entry(standing / "open" / "other.csv", 300, **changes)

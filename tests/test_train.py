@@ -14,7 +14,7 @@ import pandas
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 import analyze
@@ -226,22 +226,26 @@ def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(end
     assert log(cfg).val_loss.iloc[-1] == pytest.approx(np.mean(losses), abs=1e-5)
 
 
+def on_a_line(text):
+    return " ".join(text.split())
+
+
 def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(ended, corpus):
     cfg, said, hf = ended
-    lines = [line[2:] for line in said.splitlines() if line.startswith("  ")][-6:]
+    lines = [line[9:] for line in said.splitlines() if line.startswith(("  seen:  ", "  model: "))]
     decode = samples.make_decode(corpus.meta)
     starts = np.linspace(0, len(corpus.val) - 16, 3).astype(int)
     for start, before, after in zip(starts, lines[::2], lines[1::2]):
         text = torch.tensor([corpus.val[start : start + 16].tolist()])  # (1, 16)
         seen = text[:, :8] if cfg.causal else text.index_fill(1, torch.tensor([3, 10]), 257)
-        assert before == decode(seen[0].tolist())
+        assert before == on_a_line(decode(seen[0].tolist()))
         if cfg.causal:
             expected = seen
             for _ in range(8):
                 expected = torch.cat([expected, hf(expected).logits[:, -1:, :256].argmax(-1)], 1)
         else:
             expected = torch.where(seen == 257, hf(seen).logits[..., :256].argmax(-1), text)
-        assert after == decode(expected[0].tolist())
+        assert after == on_a_line(decode(expected[0].tolist()))
 
 
 def test_a_decoder_may_fill_in_masks(cfg):
@@ -270,7 +274,8 @@ def copy_bert(finished, folder, config={}, more={}, lost=()):
     theirs = json.loads(Path(finished.out_dir, "config.json").read_text())
     state = load_file(Path(finished.out_dir, "model.safetensors")) | more
     folder.mkdir()
-    runs.save_hf(folder, theirs | config, {name: x for name, x in state.items() if name not in lost})
+    save_file({name: x for name, x in state.items() if name not in lost}, folder / "model.safetensors")
+    tokens.write_json(folder / "config.json", theirs | config)
     return folder
 
 
@@ -302,7 +307,7 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     model = str(copy_bert(finished, tmp_path / "to_resume"))
     run(cfg, init_from=model)
     resume(cfg, max_iters=14)
-    assert runs.read_config(Path(cfg.out_dir))["init_from"] == model
+    assert runs.read_config(cfg.out_dir)["init_from"] == model
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()
     assert f"began from {model}: begin again with --init_from={model}" in refusal(cfg, init_from="resume")

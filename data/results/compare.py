@@ -63,8 +63,7 @@ def conditions(config):
     objective = config["objective"]
     if objective == "auto":  # as TrainConfig.predicts_next
         objective = "next" if config["causal"] else "masked"
-    older = dict(sha256=config.get("checksum"))  # what comparisons say that were written before
-    known = older | config | dict(objective=objective)
+    known = dict(sha256=config.get("checksum")) | config | dict(objective=objective)  # older files have a checksum
     return {key: known[key] for key in SAME}
 
 

@@ -72,8 +72,9 @@ def read_entry(path):
 
 def require_rules(path, track, config):
     """RunError if a run is of another task than the track's, or has other sizes."""
-    require(config.get("sha256") == DIGESTS["bytes"], f"{path} is of another corpus than the benchmark's: its SHA-256 "
-                                                      "is not that of data/pytorch/prepare.py")
+    digests = " ".join(DIGESTS["bytes"].values())  # as runs.py writes them
+    require(config.get("sha256") == digests, f"{path} is of another corpus than the benchmark's: its SHA-256 is not that "
+                                             "of data/pytorch/prepare.py")
     rules = vars(load([str(CONFIG)]))
     for key, value in rules.items():
         fixed = key not in ANY | track.free
@@ -96,11 +97,12 @@ def require_whole(path, record):
 
 def require_patch(path, track, config):
     """RunError if the code that ran is not known, or changed what this track does not let change."""
-    require(config.get("commit"), f"{path} does not say of which commit it is: run it in a git checkout")
+    commit = config.get("commit", "")
+    require(re.match("[0-9a-f]{40}", commit), f"{path} does not say of which commit it is: run it in a git checkout")
     patch = path.with_suffix(".patch")
     if not patch.exists():
-        require(config.get("clean"), f"{path}: the code was changed since commit {config['commit'][:7]}, expected "
-                                     f"{patch.name} beside it (git diff > {patch.name})")
+        require("dirty" not in commit, f"{path}: the code was changed since commit {commit[:7]}, expected {patch.name} "
+                                       f"beside it (git diff > {patch.name})")
         return
     for name in re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(), re.MULTILINE):
         require(re.fullmatch(track.patched, name), f"{patch} changes {name}, which this track does not let change")

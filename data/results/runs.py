@@ -40,7 +40,6 @@ from typing import NamedTuple
 
 import pandas
 import torch
-from safetensors.torch import save as safetensors
 
 from config import TrainConfig
 from data.tokens import replacing, write_json, writing
@@ -213,14 +212,6 @@ def save_checkpoint(folder, cfg, meta, state):
                 (folder / f"ckpt-{step:08d}.pt").unlink(missing_ok=True)
 
 
-def save_hf(folder, config, state):
-    """Write the files that from_pretrained of transformers reads. config, state: as data.bert.to_hf returns them."""
-    state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
-    with replacing(folder / "model.safetensors") as temporary:
-        temporary.write_bytes(safetensors(state, {"format": "pt"}))
-    write_json(folder / "config.json", config)
-
-
 # ---- a run read again --------------------------------------------------------------------------------------------
 
 
@@ -323,18 +314,14 @@ def record_of_table(arm, config, table):
     return Record(arm, config["seed"], config, table.sort_index())
 
 
-def report_run(folder):
-    """A table with the first and the last scores of every layer of a run."""
-    run = read_run(folder)
+def table_of_ends(run):
+    """The first and the last scores of every layer of a run, and its last loss, in lines."""
     lines = ["layer   symmetry: start     end   directionality: start     end"]
     for layer in range(run.config["n_layer"]):
-        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
-        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
+        symmetry, directionality = [run.curve(f"{score}_{layer}").to_numpy() for score in SCORES]  # (S,) each
         lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
                      f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
-    loss = run.last("val_loss")
-    lines.append(f"validation loss {loss:.4f} nats/token; picture: {folder}/run.png")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
