@@ -131,9 +131,9 @@ def find_checkpoint(folder, cfg, meta, device):
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
         with zipfile.ZipFile(path) as zipped:
-            damaged = zipped.testzip()  # reads the whole file, and compares checksums; torch.load does not
-        require(damaged is None, f"{path} is damaged, in its part {damaged}: a copy of it, or a ckpt-STEP.pt in its "
-                                 "place, can be resumed")
+            damaged = zipped.testzip()  # reads all of it, and compares checksums, which torch does not
+        if damaged:
+            raise zipfile.BadZipFile(damaged)
         state = torch.load(path, map_location=device, weights_only=True)
         require_same_run(path, state, describe(cfg, meta))
     except (EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
