@@ -126,6 +126,7 @@ class Trainer:
         self.out = Path(cfg.out_dir)
         self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)  # this process's rows of every batch
         self.model = build_model(cfg, corpus.meta).to(place.device)
+        self.n_params = sum(p.numel() for p in self.model.parameters())
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
         # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
@@ -385,8 +386,7 @@ def describe_start(trainer):
     """Say what begins, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
     kind = "decoder" if cfg.causal else "encoder"
-    n_params = sum(p.numel() for p in trainer.model.parameters())
-    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
+    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, on {place.device} "
               f"({cfg.dtype})")
     place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {place.world} processes; "
               f"{len(trainer.corpus.train):,} training tokens")
@@ -414,7 +414,7 @@ def train(cfg, place):
         with place.together(MISTAKES):
             place.require_same(trainer.identity())
             if place.rank == 0:  # only one process writes files
-                runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name())
+                runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name(), trainer.n_params)
         describe_start(trainer)
         if trainer.step < cfg.max_iters:
             trainer.prepare_net()

@@ -15,7 +15,8 @@ import torch
 
 from config import TrainConfig
 from config.processes import prepare_streams
-from data.tokens import TOKENIZERS, DataError, open_gpt2
+from data.encode import make_decode, make_encode
+from data.tokens import TOKENIZERS, DataError
 
 ROWS = 3
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
@@ -63,16 +64,6 @@ def go_on(model, seen, n, meta):
     return idx
 
 
-def make_decode(meta):
-    """A function that turns ids into text. DataError if the files of gpt2 cannot be fetched."""
-    if meta["tokenizer"] == "gpt2":
-        to_bytes = open_gpt2().decode_single_token_bytes
-    else:
-        to_bytes = int.to_bytes  # an id below 256 is a byte
-    special = {meta["eot_token"]: b" ", meta["mask_token"]: b"_"}
-    return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
-
-
 # ---- a prompt of one's own ---------------------------------------------------------------------------------------
 
 
@@ -90,18 +81,18 @@ def complete(folder, prompt):
         model.load_state_dict(state["model"])
     except (OSError, EOFError, pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{path} is not there, or no checkpoint of train.py that can be read") from error
-    encode = open_gpt2().encode_ordinary if meta["tokenizer"] == "gpt2" else str.encode
+    encode, decode = make_encode(meta), make_decode(meta)
     pieces = [prompt] if cfg.predicts_next else prompt.split("_")
-    ids = [*encode(pieces[0])]
+    ids = encode(pieces[0]).tolist()
     for piece in pieces[1:]:
-        ids += [meta["mask_token"], *encode(piece)]
+        ids += [meta["mask_token"], *encode(piece).tolist()]
     seen = torch.tensor([ids], dtype=torch.long)  # (1, T)
     if not ids or (len(pieces) == 1 and not cfg.predicts_next):
         raise DataError("nothing to complete: a decoder goes on with a prompt, an encoder fills in every _ of it")
     if len(ids) > cfg.block_size and not cfg.predicts_next:
         raise DataError(f"a prompt of {len(ids)} tokens: an encoder sees block_size = {cfg.block_size} at most")
     completed = go_on(model, seen, cfg.block_size, meta) if cfg.predicts_next else fill_in(model, seen, meta)
-    return make_decode(meta)(completed[0].tolist())
+    return decode(completed[0].tolist())
 
 
 def main(argv=None):

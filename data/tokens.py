@@ -7,8 +7,6 @@ Token files: their format, and how they are read. data/writer.py writes them.
 A folder (data/NAME/TOKENIZER) holds two splits, train.bin and val.bin: token ids as little-endian unsigned integers and
 nothing else. Every document ends with an end-of-text token. meta.json describes them, and tells one corpus from another
 by the SHA-256 of both files. It is written last, so a folder that has it is complete.
-
-The second half is about files of any kind: they are complete or not there, and one process at a time writes a folder.
 """
 
 import contextlib
@@ -49,8 +47,7 @@ def load(folder):
         advice = f"run python {script}" if script.exists() else "one of data/*/prepare.py makes them"
         raise DataError(f"{folder} has no finished token files: {advice} (data/README.md)")
     meta = read_meta(folder)
-    train, val = (np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS)
-    return Corpus(meta, train, val)
+    return Corpus(meta, *(np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS))
 
 
 def read_meta(folder):
@@ -59,22 +56,20 @@ def read_meta(folder):
     try:
         meta = json.loads(path.read_bytes())
         meta |= TOKENIZERS[meta["tokenizer"]]
-        unchanged = [is_unchanged(folder / f"{split}.bin", meta["files"][split], meta["sha256"][split])
-                     for split in SPLITS]
-        again = f"delete it and run data/{meta['dataset']}/prepare.py again"
+        for split in SPLITS:
+            if not is_unchanged(folder / f"{split}.bin", meta["files"][split], meta["sha256"][split]):
+                raise DataError(f"{folder}/{split}.bin is not the file that meta.json describes: delete {folder} and "
+                                f"run data/{meta['dataset']}/prepare.py again")
     except (LookupError, TypeError, ValueError):
         raise DataError(f"{path} is damaged, or of another version or program: move {folder} away, and prepare it "
                         "again") from None
-    for split, is_same in zip(SPLITS, unchanged):
-        if not is_same:
-            raise DataError(f"{folder}/{split}.bin is not the file that meta.json describes: {again}")
     return meta
 
 
 def is_unchanged(path, known, sha256):
     """
-    Whether a file is the one that was written. Its size and time (known) prove that. If the time is another one, as
-    after a copy, the whole file is read and its SHA-256 compared.
+    Whether a file is the one that was written. Its size and time are proof. With another time, as after a copy, the
+    whole file is read and its SHA-256 compared.
     """
     if not path.exists() or path.stat().st_size != known["size"]:
         return False
@@ -85,17 +80,6 @@ def digest(path):
     """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def open_gpt2():
-    """tiktoken's gpt2. DataError if it can neither find nor fetch its two files."""
-    import tiktoken
-
-    try:
-        return tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:
-        raise DataError(f"tiktoken cannot fetch the files of gpt2 ({error}): data/README.md says how to give it these, "
-                        "or use --tokenizer=bytes, which needs none") from None
 
 
 # ---- files of any kind -------------------------------------------------------------------------------------------

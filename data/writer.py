@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import itertools
 import os
-import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
@@ -24,6 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data import tokens
+from data.encode import make_encode
 from data.tokens import SPLITS, TOKENIZERS, DataError
 
 # ---- the command line --------------------------------------------------------------------------------------------
@@ -196,27 +196,18 @@ class Document(NamedTuple):
 
 def encode_all(texts, meta, pool):
     """A Document for each pair of a text and the SHA-256 of its file (None: that of the text is taken)."""
-    gpt2 = tokens.open_gpt2() if meta["tokenizer"] == "gpt2" else None
-    # A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
-    # between a word and a space, where gpt2 begins a new token anyway, or anywhere if there is no such place.
-    pieces = re.compile(r".{1,100000}(?:(?<=\S)(?= )|\Z)|.{1,100000}", re.DOTALL)
+    encode = make_encode(meta)
 
-    def encode(pair):
+    def make_document(pair):
         text, digest = pair
         utf8 = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is not a character
         text = utf8.decode()
-        if meta["spaced"]:
-            text = " ".join(text)
-        if gpt2:
-            # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
-            ids = [gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces.findall(text)]
-        else:
-            ids = [np.frombuffer(text.encode(), np.uint8)]
-        ids = np.concatenate([*ids, [meta["eot_token"]]]).astype(meta["dtype"])
+        ids = encode(" ".join(text) if meta["spaced"] else text)
+        ids = np.append(ids, meta["eot_token"]).astype(meta["dtype"])
         return Document(len(utf8), digest or hashlib.sha256(utf8).hexdigest(), ids)
 
     while batch := list(itertools.islice(texts, 256)):  # not all of them, because pool.map reads its whole input
-        yield from pool.map(encode, batch)
+        yield from pool.map(make_document, batch)
 
 
 def in_chunks(documents, meta):

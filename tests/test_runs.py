@@ -133,6 +133,7 @@ def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_p
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew", commit="c1") for seed in (2, 3)]
     assert not run(*folders)
     out = capsys.readouterr().out
+    assert out.splitlines()[1].split()[4] == "750"  # the median of 700 and 800
     assert out.splitlines()[2].split()[8:10] == ["1", "+1.800"]  # of seed 2 alone
     # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
     assert "random: one seed has a speed-up of up to 10% over another" in out
@@ -171,10 +172,13 @@ def test_it_ends_without_a_word_if_nobody_reads_its_output(monkeypatch):
         assert not run(CSV / "heads.csv")
 
 
-def test_a_key_that_only_older_files_have_is_read_and_its_arm_is_not_plain(capsys):
+def test_keys_that_only_older_files_have_are_read(capsys):
     """deep_parts.csv begins with random_self_bert_deep, which has BERT's start but for its diagonal."""
-    assert not run(CSV / "deep_parts.csv", CSV / "deep.csv", "--arms", "random_self_bert_deep", "bert_deep")
-    assert capsys.readouterr().out.splitlines()[1].startswith("bert_deep ")
+    files = CSV / "deep_parts.csv", CSV / "deep.csv", CSV / "english.csv"
+    assert not run(*files, "--arms", "random_self_bert_deep", "bert_deep", "random_english")
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].startswith("bert_deep ")
+    assert "random_english is not tested against bert_deep: they differ in eval_interval, sha256\n" in out
     new, plain, other = [runs.Record("a", seed, config, None) for seed, config in enumerate(
         [dict(init="skew"), dict(init="skew", diagonal=0.0), dict(init="skew", diagonal=0.4)])]
     compare.require_same_arm(new, plain), compare.require_same_arm(plain, new)

@@ -166,7 +166,7 @@ def require_same_run(path, theirs, ours):
         require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
 
 
-def begin(folder, cfg, meta, rows, device_name):
+def begin(folder, cfg, meta, rows, device_name, n_params):
     """
     Write run.json, log.csv and scores.csv. Only one process does this, before any training. rows: {name: text} of both
     CSV files, from the checkpoint.
@@ -181,7 +181,7 @@ def begin(folder, cfg, meta, rows, device_name):
             origin[key] = there if there.split(", then ")[-1] == here else f"{there}, then {here}"
     elif cfg.init_from == "resume":
         cfg = replace(cfg, init_from="scratch")
-    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin))
+    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin, n_params=n_params))
     for name, text in rows.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text)
@@ -250,7 +250,8 @@ def read_config(folder):
         digests = run["data"]["sha256"]  # of train.bin and val.bin
         data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
         # A key that is newer than the run has its default.
-        return asdict(TrainConfig()) | run["config"] | data | run.get("origin", {})
+        sizes = dict(n_params=run.get("n_params"))
+        return asdict(TrainConfig()) | run["config"] | data | sizes | run.get("origin", {})
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
 
