@@ -9,7 +9,8 @@ import torch
 
 from config import ConfigError, TrainConfig, load
 from config.arms.__main__ import arms, main
-from data.results.runs import FREE, read_comparison
+from data.results.compare import read_comparison
+from data.results.runs import FREE
 from model import ModelConfig, Transformer
 
 ROOT = Path(__file__).parents[1]
