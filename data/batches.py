@@ -47,7 +47,7 @@ def open_corpus(cfg):
         if len(split) <= rows * cfg.block_size:
             raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
                               f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower batch_size, block_size "
-                              "or eval_iters, or prepare more")
+                              "or eval_iters, or prepare more text, or with a larger --val_fraction")
     return corpus
 
 

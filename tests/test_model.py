@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import BertConfig
 
 from model import Block, ModelConfig, Transformer, rows_at
 
@@ -17,6 +18,20 @@ def noisy(model):
     for p in model.requires_grad_(False).parameters():
         p.add_(0.3 * torch.randn(p.shape, generator=generator))
     return model.eval()
+
+
+def test_a_new_model_is_drawn_and_has_defaults_as_a_new_bert_of_transformers():
+    """Every matrix from a normal distribution: of a uniform one, no number is above 1.73 standard deviations."""
+    new, bert = Transformer(ModelConfig(61, 16, 2, 4, 128)), BertConfig()
+    cfg = new.cfg
+    assert (cfg.dropout, cfg.attn_dropout) == (bert.hidden_dropout_prob, bert.attention_probs_dropout_prob)
+    assert (cfg.causal, cfg.qk_norm) == (bert.is_decoder, False)
+    for name, p in new.named_parameters():
+        if p.ndim == 1:
+            assert (p == ("ln" in name and name.endswith("weight"))).all(), name  # gains 1, biases 0
+        else:
+            std = p.std().item()
+            assert std == pytest.approx(bert.initializer_range, rel=0.05) and p.abs().max() > 3 * std, name
 
 
 def attention_by_hand(attn, x):

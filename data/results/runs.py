@@ -40,7 +40,6 @@ from typing import NamedTuple
 
 import pandas
 import torch
-from safetensors.torch import save as safetensors
 
 from config import TrainConfig
 from data.tokens import replacing, write_json, writing
@@ -132,9 +131,9 @@ def find_checkpoint(folder, cfg, meta, device):
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
         with zipfile.ZipFile(path) as zipped:
-            damaged = zipped.testzip()  # reads the whole file, and compares checksums; torch.load does not
-        require(damaged is None, f"{path} is damaged, in its part {damaged}: a copy of it, or a ckpt-STEP.pt in its "
-                                 "place, can be resumed")
+            damaged = zipped.testzip()  # reads all of it, and compares checksums, which torch does not
+        if damaged:
+            raise zipfile.BadZipFile(damaged)
         state = torch.load(path, map_location=device, weights_only=True)
         require_same_run(path, state, describe(cfg, meta))
     except (EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
@@ -167,7 +166,7 @@ def require_same_run(path, theirs, ours):
         require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
 
 
-def begin(folder, cfg, meta, rows, device_name):
+def begin(folder, cfg, meta, rows, device_name, n_params):
     """
     Write run.json, log.csv and scores.csv. Only one process does this, before any training. rows: {name: text} of both
     CSV files, from the checkpoint.
@@ -182,7 +181,7 @@ def begin(folder, cfg, meta, rows, device_name):
             origin[key] = there if there.split(", then ")[-1] == here else f"{there}, then {here}"
     elif cfg.init_from == "resume":
         cfg = replace(cfg, init_from="scratch")
-    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin))
+    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin, n_params=n_params))
     for name, text in rows.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text)
@@ -211,14 +210,6 @@ def save_checkpoint(folder, cfg, meta, state):
                 shutil.copyfile(temporary, copy)
             for step in state["kept"][: -cfg.keep]:
                 (folder / f"ckpt-{step:08d}.pt").unlink(missing_ok=True)
-
-
-def save_hf(folder, config, state):
-    """Write the files that from_pretrained of transformers reads. config, state: as data.bert.to_hf returns them."""
-    state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
-    with replacing(folder / "model.safetensors") as temporary:
-        temporary.write_bytes(safetensors(state, {"format": "pt"}))
-    write_json(folder / "config.json", config)
 
 
 # ---- a run read again --------------------------------------------------------------------------------------------
@@ -259,7 +250,8 @@ def read_config(folder):
         digests = run["data"]["sha256"]  # of train.bin and val.bin
         data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
         # A key that is newer than the run has its default.
-        return asdict(TrainConfig()) | run["config"] | data | run.get("origin", {})
+        sizes = dict(n_params=run.get("n_params"))
+        return asdict(TrainConfig()) | run["config"] | data | sizes | run.get("origin", {})
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
 
@@ -287,7 +279,7 @@ def read_run(folder):
     log, scores = read(folder / "log.csv"), read(folder / "scores.csv")
     config = read_config(folder)
     try:
-        log = log.set_index("step", verify_integrity=True).astype(float)  # ValueError: a row is there twice
+        log = log.set_index("step").astype(float)
         scores = scores.astype(float).astype(dict(step=int, layer=int))
         n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
         # The last step may lack some, as the run may be writing them.
@@ -323,18 +315,14 @@ def record_of_table(arm, config, table):
     return Record(arm, config["seed"], config, table.sort_index())
 
 
-def report_run(folder):
-    """A table with the first and the last scores of every layer of a run."""
-    run = read_run(folder)
+def table_of_ends(run):
+    """The first and the last scores of every layer of a run, and its last loss, in lines."""
     lines = ["layer   symmetry: start     end   directionality: start     end"]
     for layer in range(run.config["n_layer"]):
-        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
-        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
+        symmetry, directionality = [run.curve(f"{score}_{layer}").to_numpy() for score in SCORES]  # (S,) each
         lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
                      f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
-    loss = run.last("val_loss")
-    lines.append(f"validation loss {loss:.4f} nats/token; picture: {folder}/run.png")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
