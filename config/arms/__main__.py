@@ -84,7 +84,7 @@ def runs_of_csv(path):
 
 def find_file(name):
     """The file of a comparison: a path, or the name of a file of this folder."""
-    return name if name.endswith((".py", ".csv")) else str(Path(os.path.relpath(Path(__file__).with_name(f"{name}.py"))))
+    return name if name.endswith((".py", ".csv")) else os.path.relpath(Path(__file__).with_name(f"{name}.py"))
 
 
 def main(argv):

@@ -186,9 +186,9 @@ def append(path, rows):
 
 def save_checkpoint(folder, cfg, meta, state):
     """
-    Write ckpt.pt, and with cfg.keep a copy of it by the name of its step. Of state["kept"], the steps of all copies that
-    this run has written, only the last remain. No random state is needed: batches and dropout follow from seed, step
-    and micro-batch.
+    Write ckpt.pt, and with cfg.keep a copy named after its step. state["kept"]: the steps of all copies that this run
+    has written, of which only the last remain. It needs no random state: batches and dropout follow from seed, step and
+    micro-batch.
     """
     with replacing(folder / "ckpt.pt") as temporary:
         with open(temporary, "wb") as f:
@@ -286,7 +286,7 @@ def read_run(folder):
 
 
 def by_layer(rows):
-    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one is twice."""
+    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one twice."""
     table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
     table.columns = [f"{score}_{layer}" for score, layer in table.columns]
     return table
