@@ -5,6 +5,9 @@ import importlib
 import io
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,7 +27,8 @@ from config.processes import Place
 from data import batches, samples, tokens
 from data.batches import Loader, split_batch
 from data.results import runs
-from tests.lives import argv, begin_ranks, checkpoint, compile_quickly, end, log, refusal, resume, run, small_run
+from tests.lives import (DRAW, argv, begin_ranks, checkpoint, compile_quickly, end, log, refusal, resume, run,
+                         small_run)
 
 
 @pytest.fixture
@@ -343,16 +347,63 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, capsys)
     assert Path(cfg.out_dir, "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])
-def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypatch, name, precision):
+@pytest.mark.parametrize("name, has, precision, dtype", [
+    ("cpu", True, "highest", "float32"), ("cuda", True, "high", "bfloat16"), ("cuda", False, "high", "float16")])
+def test_what_a_device_has_decides_how_products_are_computed(cfg, monkeypatch, name, has, precision, dtype):
     """torch's "high" is TF32, and reaches GPUs alone. The device is a name here, and is not used."""
     monkeypatch.setattr(processes, "find_device", lambda *_: torch.device(name))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has)
     before = torch.get_float32_matmul_precision()
     try:
-        processes.find_place(cfg)
+        assert processes.find_place(replace(cfg, dtype="auto"))[1] == replace(cfg, dtype=dtype)
         assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+# ---- what is said, and where -------------------------------------------------------------------------------------
+
+
+def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):
+    place = Place(0, 1, torch.device("cpu"))
+    western = io.TextIOWrapper(io.BytesIO(), "cp1252")
+    for stdout in western, None:  # None: it was closed, as by >&-
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", None)
+        processes.prepare_streams()
+        place.say("a is α \udcff")
+        print("b", file=sys.stderr)
+    western.flush()
+    assert western.buffer.getvalue().decode("cp1252").splitlines() == ["a is ? ?"]
+
+
+def test_the_end_of_a_run_takes_any_name_and_any_file(cfg, monkeypatch, capsys):
+    """Two dollars are a formula to matplotlib; one token has no half; a spreadsheet may have changed log.csv."""
+    monkeypatch.setattr(train.Trainer, "draw", DRAW)
+    cfg = replace(cfg, max_iters=2, causal=True, block_size=1, out_dir=cfg.out_dir + os.fsdecode(b"_$5_$10_\xff"))
+    run(cfg)
+    assert Path(cfg.out_dir, "run.png").stat().st_size > 1000
+    monkeypatch.setattr(runs, "append", lambda path, rows, append=runs.append: append(path, [*rows, *rows]))
+    run(cfg, out_dir=cfg.out_dir + "_twice")
+    assert "no picture and no table: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code, files, most", [
+    ("import train", "train model init analyze config config.processes data data.batches data.tokens data.results.runs",
+     2300),
+    ("from analyze import scores, symmetry, directionality", "analyze", 500)])
+def test_what_runs_is_what_is_read(code, files, most):
+    """Of this project's files, whatever else they need is imported where it is used."""
+    root = Path(train.__file__).parent
+    count = """
+import sys
+for name, module in list(sys.modules.items()):
+    if str(getattr(module, "__file__", None)).startswith(sys.argv[1]):
+        print(name, sum(1 for line in open(module.__file__)))
+"""
+    said = subprocess.check_output([sys.executable, "-c", code + count, f"{root}{os.sep}"], cwd=root, text=True)
+    found = dict(line.split() for line in said.splitlines())
+    assert found.keys() == set(files.split()) and sum(map(int, found.values())) <= most, found
 
 
 @pytest.mark.parametrize("name", ["bench", "null"])
