@@ -318,7 +318,7 @@ class Trainer:
 
     def draw(self):
         """Draw run.png -> a table of its scores. If a spreadsheet has changed log.csv meanwhile, there is neither."""
-        from data.results import figures_runs  # here, because matplotlib takes a second
+        from data.results import compare, figures_runs  # here, because matplotlib takes a second
 
         self.drawn_at = time.monotonic()
         try:
@@ -326,7 +326,7 @@ class Trainer:
         except runs.RunError as e:  # the weights and the next rows are good
             return f"no picture and no table: {e}"
         figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
-        return f"{runs.table_of_ends(run)}; picture: {self.out}/run.png"
+        return f"{compare.table_of_ends(run)}; picture: {self.out}/run.png"
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
