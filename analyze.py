@@ -290,9 +290,10 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
     hand = by_hand.read_hand(**layout)
     is_module = isinstance(source, torch.nn.Module)
     name = type(source).__name__ if is_module else str(source)
+    path = None if is_module else sources.find_source(name)
     matrix = "published" if published else "wqk"
     rows = []
-    with checkpoint.ModuleInMemory(source) if is_module else sources.open_checkpoint(name) as opened:
+    with checkpoint.ModuleInMemory(source) if is_module else sources.open_checkpoint(path) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand)  # which are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]

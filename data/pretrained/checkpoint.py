@@ -6,8 +6,7 @@ Reads chosen tensors of a checkpoint. A file tells where each of its tensors lie
 
 Weights in eight bits (F8_E4M3) lie beside their scales: weight = scale * stored number. The scale of NAME.weight is
 NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, and, one number a tensor, Devstral-Small-2; "inv", but it
-multiplies: DeepSeek-V3's README_WEIGHTS.md), NAME.weight_scale (compressed-tensors, one number a tensor or an output
-row) or NAME.scale (DeepSeek-V4, powers of two in F8_E8M0).
+multiplies: DeepSeek-V3's README_WEIGHTS.md), or NAME.weight_scale (compressed-tensors, one number a tensor or a row).
 """
 
 import math
@@ -26,7 +25,7 @@ from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
 
 AHEAD = 3  # groups that are read in advance
 PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")  # weights in these are read as they are; FP8 is scaled
-SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale", "scale")
+SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale")
 BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
 
 

@@ -69,12 +69,12 @@ def is_hub_id(repo: str) -> bool:
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source: str) -> Checkpoint:
     """
-    Open a name of models.csv, a folder, a file of weights, or org/name[@revision] of the Hub.
+    Open a folder, a file of weights (safetensors, or by torch.save), or org/name[@revision] of the Hub.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
     Trainer, or the 0_Transformer of sentence-transformers.
     """
-    source = find_source(source)
+    source = without_address(source)
     path = os.path.expanduser(source)
     if os.path.isfile(path):
         path, file = os.path.split(path)
