@@ -259,7 +259,7 @@ class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
     table: "DataFrame"  # a row for each layer, and with per_head for each head; its columns are in models.COLUMNS
-    corner: Tensor  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
+    corner: "ndarray"  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
@@ -312,7 +312,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
                 rows.append([name, "", stack.name, stack.causal, opened.n_params, layer.index, head, n, r, matrix,
                              str(hand or ""), gamma, *map(float, values)])
         # The corner of W_qk is the product of the first rows of both factors.
-        corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER])).cpu()
+        corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER])).cpu().numpy()
         missing = [] if hand else layouts.missing_stacks(opened.config, stacks)
         notes = opened.notes + [f"no weights of its {part}" for part in missing]
         return ScoredModel(score_table(rows), corner, ", ".join(notes))

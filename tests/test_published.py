@@ -9,8 +9,10 @@ import torch
 from matplotlib.colors import same_color
 
 import analyze
+from data.pretrained import sources
+from data.pretrained.layout_forms import published_heads
 from data.pretrained.layouts import find_stacks
-from data.results import figures, tables
+from data.results import figures, models, tables
 from data.results.csv.published import draw
 
 ROOT = Path(analyze.__file__).parent
@@ -108,7 +110,7 @@ def fused_layer(model_type, name, weight):
     layer = stack.layers[0]
     heads = layer.heads({name: weight})
     q, k = analyze.layer_factors(*heads)
-    their_q, their_k = analyze.published_factors(layer, {name: weight}, *heads)
+    their_q, their_k = analyze.layer_factors(*published_heads(layer, {name: weight}, *heads))
     return analyze.wqk(q, k).double(), analyze.wqk(their_q, their_k).double()
 
 
@@ -164,7 +166,7 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
 
 
 def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(tmp_path, monkeypatch, capsys, drawn):
-    monkeypatch.setattr(analyze, "open_checkpoint", None)  # nothing may be opened
+    monkeypatch.setattr(sources, "open_checkpoint", None)  # nothing may be opened
     assert run("--paper", "--offline", "--csv", str(tmp_path / "none.csv"), "--plot", str(tmp_path / "f.png")) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[57].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
@@ -182,12 +184,11 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 
 
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, capsys, drawn):
-    rows = []
     for model, revision in ("gpt2", ""), ("gpt2", "step1"), ("mine", ""):  # the second is a step of its training
         symmetry = 0.9 if revision else 0.1
-        rows += [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", 2.0, symmetry * layer, -0.5, 0.0]
-                 for layer in range(3)]
-    tables.write_scores(tmp_path / "ours.csv", tables.score_table(rows))
+        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", "", 2.0, symmetry * layer, -0.5, 0.0]
+                for layer in range(3)]
+        models.add_scores(tmp_path / "ours.csv", models.score_table(rows))
     assert run("--paper", "--offline", "--csv", str(tmp_path / "ours.csv"), "--plot", str(tmp_path / "f.png")) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]

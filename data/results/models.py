@@ -81,14 +81,17 @@ def read_scores(path):
                        "or give another --csv") from e
 
 
-def add_scores(path, table):
-    """Put the rows of one checkpoint into the CSV, in the place of those that it had of it."""
+def add_scores(path, table, outdated=()):
+    """
+    Put the rows of one checkpoint into the CSV, in the place of those that it had of it. outdated: (model, revision) of
+    others whose rows go, because they are to be scored again: the file is new from now on, and would seem right.
+    """
     with locked(Path(path).absolute().parent, wait=True):  # another process may add to it too
         others = read_scores(path)
-        first = table.iloc[0]
-        is_ours = (others["model"] == first["model"]) & (others["revision"] == first["revision"])
+        ours = {(table["model"].iloc[0], table["revision"].iloc[0]), *outdated}
+        stays = [key not in ours for key in zip(others["model"], others["revision"])]
         with replacing(path) as temporary:
-            together([others[~is_ours], table]).to_csv(temporary, index=False)
+            together([others[stays], table]).to_csv(temporary, index=False)
 
 
 def together(found):
@@ -187,6 +190,7 @@ def score_all(targets, path, args, score_model):
     """
     by_hand = dict(q=args.q, k=args.k, qkv=args.qkv, heads=args.heads, order=args.order, transposed=args.transposed)
     results = {}
+    left = {target.key() for target in targets}
     for target in bar(targets, "checkpoints", "model", len(targets)):
         try:
             result = score_model(target.source, args.gamma, args.per_head, args.device, args.published, **by_hand)
@@ -196,8 +200,9 @@ def score_all(targets, path, args, score_model):
         tell(f"{target.label()}: {result.note}")
         named = result.table.assign(model=target.model, revision=target.revision)
         results[target] = result._replace(table=named)
+        left.remove(target.key())
         if path:  # after every checkpoint, so that nothing is lost if this is stopped
-            add_scores(path, named)
+            add_scores(path, named, left)
     return results
 
 
