@@ -282,18 +282,16 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
     published: the matrix that the authors' code scored. CheckpointError: it cannot be read, in one line.
     """
-    from data.pretrained import by_hand, checkpoint, files, layouts, sources
-    from data.results.models import bar, score_table
+    from data.pretrained import by_hand, files, layouts, sources
+    from data.results.models import bar, published_heads, score_table
 
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     files.require(not (per_head and published), "per_head or published: the authors scored no heads")
     hand = by_hand.read_hand(**layout)
-    is_module = isinstance(source, torch.nn.Module)
-    name = type(source).__name__ if is_module else str(source)
-    path = None if is_module else sources.find_source(name)
+    name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
     matrix = "published" if published else "wqk"
     rows = []
-    with checkpoint.ModuleInMemory(source) if is_module else sources.open_checkpoint(path) as opened:
+    with sources.open_source(source) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand)  # which are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
@@ -303,7 +301,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
             w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
             n_kv, n, D = w_k.shape
             if published:
-                w_q, w_k = layouts.published_heads(layer, tensors, w_q, w_k)
+                w_q, w_k = published_heads(layer, tensors, w_q, w_k)
             found = score_layer(w_q, w_k, gamma, per_head, device)
             # W_q W_k^T can be zero even if W_q and W_k are not.
             files.require(found[0].symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
@@ -418,9 +416,7 @@ def parse(argv):
 def at_least(low, kind):
     """What argparse makes of a text: a finite number that is not below low."""
     def number(text):
-        if not low <= kind(text) < math.inf:
-            raise ValueError  # "invalid number value"
-        return kind(text)
+        return kind(text) if low <= kind(text) < math.inf else int("")  # ValueError
 
     return number
 

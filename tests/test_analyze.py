@@ -15,13 +15,14 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config, logging
+from transformers import (AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config, TrainerControl, TrainerState,
+                          logging)
+from transformers.trainer_callback import CallbackHandler
 
 import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
 from data.pretrained import sources
 from data.pretrained.files import CheckpointError
-from data.pretrained.layout_forms import published_heads
 from data.results import figures, models, tables
 from tests.hub import hub  # noqa: F401, a fixture
 
@@ -288,7 +289,7 @@ def test_tiled_keys_meet_the_wrong_queries():
     queries = torch.tensor([1.0, 1.0, -1.0, 3.0])[:, None, None] * keys.repeat_interleave(2, 0)  # (4, C, D)
     layer = SimpleNamespace(form="separate")
     right, tiled = (analyze.score_layer(*heads)[0].symmetry.item()
-                    for heads in ((queries, keys), published_heads(layer, {}, queries, keys)))
+                    for heads in ((queries, keys), models.published_heads(layer, {}, queries, keys)))
     assert right == pytest.approx(1.0, abs=1e-5)
     assert tiled == pytest.approx((1 + 9 - 2) / (1 + 1 + 1 + 9), abs=1e-5)  # k0 k0' + k0 k1' - k1 k0' + 3 k1 k1'
 
@@ -426,6 +427,47 @@ def test_models_in_the_csv_are_not_read_again_and_those_that_are_not_asked_for_s
     assert list(third.table.symmetry[third.table.model == "b"]) == pytest.approx([1.0] * 3, abs=1e-5)
 
 
+@pytest.mark.parametrize("damage", [lambda lines: lines[:-1], lambda lines: lines[:2] + lines[3:],
+                                    lambda lines: [*lines, lines[-1]]])
+def test_a_csv_that_lost_a_layer_or_has_one_twice_is_not_believed(analysed, damage):
+    first = analysed("--hf", model(BERT, "m"))
+    lines = Path("s.csv").read_text().splitlines(keepends=True)
+    Path("s.csv").write_text("".join(damage(lines)))
+    assert "not scored again" not in analysed("--hf", "m").err
+    assert Path("s.csv").read_text() == "".join(lines) and "not scored again" in analysed("--hf", "m").err
+    assert first.status == 0
+
+
+def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(monkeypatch, analysed):
+    other = analyze.score_model(model(LLAMA, "b")).table
+
+    def score(*args, **layout):
+        if not Path("s.csv").exists():
+            models.add_scores("s.csv", other)
+        return scored(*args, **layout)
+
+    scored = analyze.score_model
+    monkeypatch.setattr(analyze, "score_model", score)
+    assert list(analysed("--hf", model(BERT, "a")).table.model) == ["b"] * 2 + ["a"] * 3
+
+
+def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as e:
+            analyze.main(["--hf", model(BERT, tmp_path / "m")])
+    assert e.value.code.startswith("analyze.py: [Errno 28]")
+
+
+@pytest.mark.parametrize("argv", [
+    "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --stride=0", "--revisions=step* --limit=-3",
+    "--revisions=step* --limit=0", "--revisions=", "--per_head --published"])
+def test_options_that_make_no_sense_end_at_once(argv, capsys):
+    with pytest.raises(SystemExit) as e:
+        analyze.main(["--hf", "gpt2", *argv.split()])
+    assert e.value.code == 2 and "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.parametrize("text", ["mine", ",".join(models.COLUMNS) + "\nm,,,1",
                                   ",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,wqk,,2.0,0.1,x,0.3,1"])
 def test_a_csv_that_holds_something_else_or_is_damaged_is_named_and_stays_as_it_is(tmp_path, text):
@@ -434,6 +476,14 @@ def test_a_csv_that_holds_something_else_or_is_damaged_is_named_and_stays_as_it_
     with pytest.raises(SystemExit) as e:
         analyze.main(["--hf", model(LLAMA, tmp_path / "m"), f"--csv={path}"])
     assert f"{path} holds something else" in e.value.code and path.read_text() == text
+
+
+def test_a_csv_of_an_earlier_version_is_no_damage(tmp_path):
+    path = tmp_path / "s.csv"
+    path.write_text(",".join(name for name in models.COLUMNS if name not in ("layout", "rows")) + "\n")
+    with pytest.raises(SystemExit) as e:
+        analyze.main(["--hf", model(BERT, tmp_path / "m"), f"--csv={path}"])
+    assert "by an earlier version, without layout, rows: give another --csv" in e.value.code
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------------
@@ -516,3 +566,21 @@ def test_the_range_of_random_matrices_is_that_of_the_nearest_size(tmp_path, monk
     assert tables.band("directionality", 64, 100, 2.0) == (-0.5, 0.5)
     assert tables.band("directionality", 3000, 99, 2.0) == (-0.1, 0.1)
     assert tables.band("directionality", 64, 64, 3.0) is None and tables.band("symmetry", 64, 64, 3.0) == (0, 1)
+
+
+# ---- during a training -------------------------------------------------------------------------------------------
+
+
+def test_the_callback_of_the_readme_logs_the_scores_of_every_layer():
+    """Its very lines, called by the handler of transformers as its Trainer calls them."""
+    text = (Path(analyze.__file__).parent / "data/pretrained/README.md").read_text()
+    names = {}
+    exec(re.search("```python\n(.*?LogScores.*?)```", text, re.DOTALL)[1], names)
+    logged, module = [], AutoModel.from_config(BERT)
+    trainer = SimpleNamespace(log=logged.append)
+    handler = CallbackHandler([names["LogScores"](trainer, every=2)], module, None, None, None)
+    for step in 1, 2:
+        handler.on_step_end(None, TrainerState(global_step=step), TrainerControl())
+    table = analyze.score_model(module).table
+    assert logged == [{f"symmetry/{row.layer}": row.symmetry, f"directionality/{row.layer}": row.directionality}
+                      for row in table.itertuples()]

@@ -109,6 +109,20 @@ def test_other_bins_are_read_whole(hub, kind):
 # What would do harm, or is something else
 
 
+def test_a_storage_smaller_than_its_tensor_or_larger_than_its_record_is_refused(tmp_path):
+    freed = torch.randn(64, 64)
+    freed.untyped_storage().resize_(64)
+    records = records_of(as_bin({"a": torch.zeros(300), "b": torch.ones(300)}))
+    write_zip(tmp_path / "cut", records | {"data/0": records["data/0"][:100]})
+    for data in as_bin({"q": freed}), (tmp_path / "cut").read_bytes():
+        assert "damaged" in refusal(folder(tmp_path / "toy", {BIN: data}))
+
+
+def test_a_file_that_was_compressed_a_thousandfold_is_refused(tmp_path):
+    told = refusal(folder(tmp_path / "toy", {BIN: compressed(as_bin({"q": torch.zeros(1 << 20)}))}))
+    assert "would grow" in told
+
+
 class Bomb:
     def __init__(self, path: Path):
         self.path = path

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from safetensors.torch import save
 
 from data.pretrained import checkpoint
 from data.pretrained import hub as client
+from data.pretrained.files import CheckpointError, only_checkpoint_errors
 from data.pretrained.sources import open_checkpoint
 from data.pretrained.revisions import find_targets
 from data.pretrained.tensors import HEAD
@@ -202,6 +204,7 @@ def test_what_is_neither_a_path_nor_an_id_is_refused_without_a_request(hub, sour
 
 
 PAGE = b"<!doctype html>" + 999 * b" "
+DEEP = b"[" * 100_000
 FIRST = next(iter(SHARDS))
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 440473133\n"
 DAMAGED = [  # files, and what is said of them
@@ -209,7 +212,12 @@ DAMAGED = [  # files, and what is said of them
     *[({"pytorch_model.bin": data}, "pytorch_model.bin is damaged") for data in (as_bin(WEIGHTS)[:-300], PAGE)],
     *[(SINGLE | {file: POINTER}, "git lfs pull") for file in SINGLE],
     ({file: data for file, data in SHARDED.items() if file != FIRST}, FIRST),
-    (SINGLE | {"config.json": PAGE}, "config.json is not a JSON object"),
+    *[(SINGLE | {"config.json": text}, "config.json is not a JSON object") for text in (PAGE, DEEP)],
+    ({"model.safetensors.index.json": b'{"weight_map": {"a": 3}}'}, "no weight_map of names"),
+    *[({"model.safetensors": struct.pack("<Q", len(header)) + header}, "has a damaged header") for header in (
+        DEEP, b"[1]", b'{"q": 3}', b'{"q": {"dtype": 3, "shape": [2], "data_offsets": ["0", null]}}',
+        b'{"q": {"dtype": "F32", "shape": [-1], "data_offsets": [0, -4]}}',
+        b'{"q": {"dtype": [], "shape": [], "data_offsets": [0, 0]}}')],
 ]
 
 
@@ -219,6 +227,12 @@ def test_what_is_damaged_is_refused_in_one_line(hub, tmp_path, files, words):
     hub.add("org/toy", files)
     for source in folder(tmp_path / "toy", files, config=None), "org/toy":
         assert words in refusal(source)
+
+
+def test_the_boundary_lets_bugs_of_ours_pass():
+    for error, raised in (KeyError, CheckpointError), (RecursionError, CheckpointError), (NameError, NameError):
+        with pytest.raises(raised), only_checkpoint_errors("it"):
+            raise error
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path):

@@ -144,7 +144,8 @@ CHANGED_CONFIGS = [  # in that of Llama
     (dict(num_attention_heads="4"), "num_attention_heads is '4', expected int"),
     (dict(layer_types=[[1], None]), "makes no sense"),
     (dict(quantization_config={"quant_method": "gptq", "bits": 4}), "quantised weights .gptq"),
-    (dict(quantization={"bits": 4}), "quantised weights"),
+    (dict(quantization={"bits": 4}), "quantised weights .*: score the model it was made from"),
+    *[({key: 10**9}, "1000000000 layers or heads") for key in ("num_hidden_layers", "num_nextn_predict_layers")],
 ]
 CHANGED_TENSORS = [  # of Llama
     ({"lm_head.weight": (50, 32)}, "no q and k weights"),
@@ -155,7 +156,8 @@ CHANGED_TENSORS = [  # of Llama
     (llama(k=(24, 32)), "do not fit"),  # 4 query heads for 3 key heads
     (llama(k=(32, 48)), "do not fit"),
     (llama() | {f"{Q_PROJ}.qweight": (4, 32)}, "quantised weights .*qweight"),
-    (llama() | {f"{Q_PROJ}.SCB": (32,)}, "quantised weights .*SCB"),
+    *[(llama() | {f"{Q_PROJ}.{part}": (32,)}, f"quantised weights .*{part}.*score the model it was made from")
+      for part in ("SCB", "qzeros", "g_idx", "weight_packed", "weight_shape", "codes", "codebooks")],
     *[(llama() | {f"{Q_PROJ}{beside}": (8, 32)}, "q_proj.* lies beside .*merge_and_unload")
       for beside in (".lora_A.default.weight", ".base_layer.weight", "_lora.down.weight", ".parametrizations.scale")],
 ]
@@ -164,8 +166,6 @@ CHANGED_TENSORS = [  # of Llama
 @pytest.mark.parametrize("config, names, message", [
     *[(LLAMA | change, llama(), message) for change, message in CHANGED_CONFIGS],
     *[(LLAMA, names, message) for names, message in CHANGED_TENSORS],
-    (dict(LLAMA, model_type="jamba", num_hidden_layers=8), llama(range(8)),
-     "1 attention layers in config.json, 8 found"),
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
     (dict(LLAMA, model_type="timm_vit"), qk("blocks.{i}.attn", BOTH, (96, 32), weights="qkv"),

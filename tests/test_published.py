@@ -10,7 +10,6 @@ from matplotlib.colors import same_color
 
 import analyze
 from data.pretrained import sources
-from data.pretrained.layout_forms import published_heads
 from data.pretrained.layouts import find_stacks
 from data.results import figures, models, tables
 from data.results.csv.published import draw
@@ -110,7 +109,7 @@ def fused_layer(model_type, name, weight):
     layer = stack.layers[0]
     heads = layer.heads({name: weight})
     q, k = analyze.layer_factors(*heads)
-    their_q, their_k = analyze.layer_factors(*published_heads(layer, {name: weight}, *heads))
+    their_q, their_k = analyze.layer_factors(*models.published_heads(layer, {name: weight}, *heads))
     return analyze.wqk(q, k).double(), analyze.wqk(their_q, their_k).double()
 
 

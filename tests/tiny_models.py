@@ -43,7 +43,6 @@ SMALL = dict(
     q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7, index_topk=64,
     linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8, mamba_n_heads=4,
     mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8, use_mamba_kernels=False,
-    attn_layer_indices=[1, 3], attn_layer_period=2, attn_layer_offset=1,
     # Sound.
     num_mel_bins=8, max_source_positions=4, input_feat_per_channel=8, conv_dim=(8, 8), conv_stride=(5, 5),
     conv_kernel=(5, 5), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, squeeze_factor=1,
@@ -224,7 +223,6 @@ case("mistral4", DECODER, head_dim=4, rope_parameters=dict(
 case("deepseek_v2 deepseek_v3", DECODER, q_lora_rank=None)
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", decoder(1, 3), **HYBRID)
-case("jamba bamba", decoder(1, 3), num_hidden_layers=4)
 case("granitemoehybrid", decoder(1, 3), num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
 case("kimi_linear", decoder(1, 3), **HYBRID, linear_head_dim=8, linear_num_heads=2)
 case("kimi_linear", decoder(1, 3), num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(

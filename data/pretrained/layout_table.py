@@ -22,8 +22,7 @@ MASKS = {"causal": True, "both": False, "unknown": None, "": None}  # both: a to
 
 class Row(NamedTuple):
     """
-    A line of layouts.csv, which has the column mask in place of causal. A model_type with two lines has two stacks, or
-    two names for the tensors of one.
+    A line of layouts.csv (causal: its column mask). A model_type with two lines has two stacks, or two names for one.
     """
 
     model_type: str  # of config.json, or of a config inside of it
@@ -57,17 +56,11 @@ def read_table() -> dict[str, list[Row]]:
         for line in csv.DictReader(file):
             causal = MASKS[line.pop("mask")]
             for column in "n_layer", "n_head", "head_dim", "n_shared":
-                line[column] = read_numbers(line[column])
+                numbers = tuple(map(int, line[column].split()))
+                line[column] = numbers if len(numbers) > 1 else next(iter(numbers), None)
             line["weights"] = line["weights"].split()
             table[line["model_type"]].append(Row(causal=causal, **line))
     return dict(table)
-
-
-def read_numbers(text: str) -> int | tuple[int, ...] | None:
-    numbers = tuple(map(int, text.split()))
-    if len(numbers) > 1:
-        return numbers
-    return numbers[0] if numbers else None
 
 
 TABLE = read_table()

@@ -10,10 +10,11 @@ import os
 import re
 from pathlib import Path
 
+import torch
 from huggingface_hub.errors import HfUriError
 from huggingface_hub.utils import parse_hf_uri
 
-from data.pretrained.checkpoint import Checkpoint
+from data.pretrained.checkpoint import Checkpoint, ModuleInMemory
 from data.pretrained.files import CheckpointError, Folder, is_step, only_checkpoint_errors, pick, read_json, require
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
@@ -42,6 +43,13 @@ def find_source(name: str) -> str:
         hint = f"; the nearest names are {near}" if near else ""
         raise CheckpointError(f"no model or folder of this name{hint}; a Hub id is org/name")
     return ids[model] + at + revision
+
+
+def open_source(source) -> Checkpoint | ModuleInMemory:
+    """Whatever score_model takes: what find_source takes, or a module in memory."""
+    if isinstance(source, torch.nn.Module):
+        return ModuleInMemory(source)
+    return open_checkpoint(find_source(str(source)))
 
 
 def without_address(source: str) -> str:

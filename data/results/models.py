@@ -206,6 +206,24 @@ def score_all(targets, path, args, score_model):
     return results
 
 
+def published_heads(layer, tensors, w_q, w_k):
+    """
+    For --published: the heads, such that the authors' code scored their W_qk, to check the tables of the paper.
+
+    Of a fused (out, in) weight it took rows 0 to C as W_q and rows C to 2 C as W_k, and did not transpose them. If
+    these rows are q and k, it scored W_q^T W_k. In Pythia they are not: there q, k and v of one head stand together. Of
+    grouped keys it tiled the heads: query head h met h % Hkv, and not h // (H / Hkv).
+    """
+    if layer.form not in ("blocks", "grouped", "multi_query"):  # in which q, k and v are one (out, in) weight
+        return w_q.unflatten(0, (-1, len(w_k))).transpose(0, 1).flatten(0, 1), w_k
+    weight = tensors[layer.names[0]]
+    C = weight.shape[1]
+    if len(weight) < 2 * C:  # as where all query heads share a key head
+        raise CheckpointError(f"{layer.names[0]} has {len(weight)} rows, and the authors' code took rows {C} to "
+                              f"{2 * C} of it as keys: leave out --published")
+    return weight[None, :C], weight[None, C : 2 * C]  # (1, C, C) each
+
+
 # ---- what is printed and drawn -----------------------------------------------------------------------------------
 
 
