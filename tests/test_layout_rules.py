@@ -37,10 +37,6 @@ def test_every_form_is_of_some_model_and_of_layout_forms():
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
-OMNI = dict(model_type="qwen3_omni_moe", thinker_config=dict(
-    text_config=dict(LLAMA, model_type="qwen3_omni_moe_text"),
-    vision_config=dict(model_type="qwen3_omni_moe_vision_encoder", depth=1, num_heads=2)),
-    talker_config=dict(text_config=dict(LLAMA, num_hidden_layers=1), code_predictor_config=LLAMA))
 GEMMA_3N = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
     LLAMA, model_type="gemma3n_text", num_hidden_layers=17, head_dim=8))
 BACKBONE = dict(model_type="depth_anything", backbone_config={  # as in Depth-Anything-V2-Small-hf
@@ -54,12 +50,6 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
     "the text of old Qwen2-VL files has its sizes at the top": (
         dict(LLAMA, model_type="qwen2_vl", vision_config={"depth": 1, "num_heads": 2}),
         llama() | qk("visual.blocks.{i}.attn", [0], (72, 24), weights="qkv"), {"vision": (False, 1, 2, 2)} | TEXT, []),
-    "the parts of omni models are parts of parts": (
-        OMNI, llama(prefix="thinker.model.") | qk("thinker.visual.blocks.{i}.attn", [0], (72, 24), weights="qkv")
-        | llama([0], prefix="talker.model.") | llama(prefix="talker.code_predictor.model.")
-        | llama(prefix="code2wav.pre_transformer."),
-        TEXT | {"vision": (False, 1, 2, 2), "talker.code_predictor": (True, 2, 4, 4), "talker.text": (True, 1, 4, 4)},
-        []),
     "a backbone of timm is no stack, and usually 15 layers of Gemma 3n take the keys of others": (
         GEMMA_3N, llama(range(17), prefix="model.language_model.")
         | {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}, TEXT, []),
@@ -112,14 +102,12 @@ def test_what_is_found(config, names, stacks, missing):
 
 @pytest.mark.parametrize("kind", sorted(CONFIG_DICT))
 def test_vision_config_dict_counts_as_transformers_counts_it(kind):
-    part = "image" if kind == "flava" else "vision"
+    part = "vision"
     config = {"model_type": kind, "text_config": {}, f"{part}_config": {"num_attention_heads": 4,
               "num_hidden_layers": 3}, f"{part}_config_dict": {"num_hidden_layers": 1}}
     configuration_auto = pytest.importorskip("transformers.models.auto.configuration_auto")
     truth = getattr(configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))), f"{part}_config")
     names = {f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}
-    if kind == "flava":
-        names = {f"image_model.encoder.layer.0.attention.attention.{w}.weight": (768, 768) for w in ("query", "key")}
     [stack] = find_stacks(config, names)
     w_q, _ = stack.layers[0].heads({name: torch.empty(shape) for name, shape in names.items()})
     assert (len(stack.layers), len(w_q)) == (truth.num_hidden_layers, truth.num_attention_heads) == (1, 12)

@@ -337,11 +337,6 @@ case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav
 case("wav2vec2-bert", ENCODER | encoder(0, name="adapter"), add_adapter=True)
 case("parakeet_encoder", VIT)
 case("parakeet_ctc parakeet_tdt parakeet_rnnt", encoder(0, 1, 2, name="encoder"))
-case("bark", decoder(0, 1, name="semantic") | decoder(0, 1, name="coarse_acoustics")
-     | encoder(0, 1, name="fine_acoustics"), lambda model, n, t: (
-         model.semantic(ids(n, t)), model.coarse_acoustics(ids(n, t)),
-         model.fine_acoustics(1, ids(n, 3 * t).view(n, t, 3))),
-     fine_acoustics_config=dict(n_codes_total=3))
 for kind, name in ("musicgen", "Musicgen"), ("musicgen_melody", "MusicgenMelody"):
     case(kind, encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), None,
          f"{name}ForConditionalGeneration", decoder=dict(num_attention_heads=2))
@@ -360,8 +355,6 @@ case("patchtst", ENCODER, dict(past_values=noise(9, 32, 3)), patch_length=4, num
 # Speech in codes. Those of Mimi are made and read by layers that are not scored.
 case("kyutai_speech_to_text", DECODER, EMBEDDED, codebook_vocab_size=20, audio_pad_token_id=0)
 case("moshi", DECODER, model="MoshiForConditionalGeneration")
-case("csm", decoder(0, 1, name="depth_decoder") | TEXT, EMBEDDED,
-     depth_decoder_config=dict(backbone_hidden_size=32))
 case("cohere_asr", encoder(0, 1, 2, name="encoder") | TEXT,
      dict(encoder_hidden_states=states(24)))
 # Models made of others: text and images.
@@ -374,7 +367,6 @@ case("pix2struct", EYE | TEXT, text_config=dict(d_kv=8), vision_config=dict(d_kv
 case("video_llama_3", EYE | TEXT, vision_config=dict(hidden_size=32, patch_size=4))
 case("chinese_clip altclip siglip siglip2 vision-text-dual-encoder", EYE | TEXT_ENCODER)
 case("granite_docling", EYE | TEXT, vision_config=dict(out_hidden_size=32, scale_factor=2))
-case("deepseek_vl_hybrid", EYE | TEXT | encoder(0, 1, 2, name="high_res_vision"))
 case("paligemma", EYE | {"text": (None, [0, 1])})
 case("exaone4_5", EYE | TEXT, vision_config=dict(num_key_value_heads=2))
 case("idefics", EYE | TEXT, lambda model, n, t: model(
@@ -385,8 +377,6 @@ case("florence2", EYE_STAGES | encoder(0, 1, name="text.encoder") | decoder(0, 1
      dict(hidden_states=noise(9, 3, 16, 16)), vision_config=dict(
          depths=[1, 2], embed_dim=[8, 16], num_heads=[2, 4], num_groups=[2, 4], window_size=8, patch_size=[3, 3],
          patch_stride=[2, 1], patch_padding=[1, 1]))
-case("flava", encoder(0, 1, 2, name="image") | encoder(0, 1, name="multimodal") | TEXT_ENCODER,
-     dict(hidden_states=noise(35, 2, 32)))
 case("ernie4_5_vl_moe", EYE | TEXT, text_config=dict(
     rope_parameters=dict(mrope_section=[3, 3, 2]), moe_k=2, moe_intermediate_size=[16, 16]))
 case("paddleocr_vl", EYE | TEXT, dict(pixel_values=noise(1, 64, 3, 4, 4)),
@@ -442,13 +432,6 @@ case("voxtral", AUDIO | TEXT, audio_config=dict(hidden_size=24, num_hidden_layer
 case("voxtral_realtime", decoder(0, 1, name="audio") | TEXT, lambda model, n, t: (
     model.model.language_model(ids(n, t), t_cond=noise(n, 1, 32)), model.model.audio_tower(noise(9, 8, 32))))
 case("qwen3_asr", AUDIO | TEXT, dict(input_features=noise(1, 8, 400), input_features_mask=torch.ones(1, 400)))
-for kind, length in ("qwen2_5_omni_thinker", 80), ("qwen3_omni_moe_thinker", 400):
-    case(kind, EYE | TEXT | AUDIO, dict(input_features=noise(8, length), feature_lens=torch.tensor([length])),
-         audio_config=dict(max_source_positions=64, n_window_infer=400))
-case("qwen2_5_omni_talker", DECODER, None, "Qwen2_5OmniTalkerForConditionalGeneration", embedding_size=32)
-case("qwen3_omni_moe_talker_text", DECODER, EMBEDDED, "Qwen3OmniMoeTalkerModel",
-     shared_expert_intermediate_size=16)
-case("qwen3_omni_moe_talker_code_predictor", DECODER, EMBEDDED, "Qwen3OmniMoeTalkerCodePredictorModel")
 # Of any two.
 CROSS = dict(add_cross_attention=True, is_decoder=True)
 case("encoder-decoder", encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), decoder=CROSS)

@@ -20,7 +20,7 @@ from itertools import islice
 import torch
 from tqdm import tqdm
 
-from data.pretrained.files import Folder, Readers, only_checkpoint_errors, read_config, require
+from data.pretrained.files import Folder, in_background, only_checkpoint_errors, read_config, require
 from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
 
 AHEAD = 3  # groups that are read in advance
@@ -45,9 +45,9 @@ class Checkpoint(AbstractContextManager):
         """files: those of the weights, several if they are shards of one checkpoint."""
         self.revision = folder.revision
         self._folder = folder
-        self._readers = Readers()  # so many tensors are read at the same time
         try:
-            found = self._readers.map(lambda file: read_weight_file(folder, file), files)
+            opening = [in_background(lambda file: read_weight_file(folder, file), file) for file in files]
+            found = [future.result() for future in opening]
             self.config = read_config(folder, files[0], found[0].saved)
         except BaseException:  # Ctrl-C too
             self.__exit__()
@@ -64,7 +64,6 @@ class Checkpoint(AbstractContextManager):
 
     def __exit__(self, *_):
         self._folder.closed.set()  # or the threads would go on to the end of a large tensor
-        self._readers.__exit__()
 
     @property
     def notes(self) -> list[str]:
@@ -90,7 +89,7 @@ class Checkpoint(AbstractContextManager):
             yield {name: future.result() for name, future in futures.items()}
 
     def _start(self, group: Sequence[str]) -> dict[str, Future]:
-        return {name: self._readers.submit(self._read, name) for name in group}
+        return {name: in_background(self._read, name) for name in group}
 
     @only_checkpoint_errors("its file of weights")
     def _read(self, name: str) -> torch.Tensor:

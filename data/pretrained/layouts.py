@@ -140,7 +140,7 @@ UNSCORED = re.compile("|".join((
     r"\bmit\.|prompts_generator",  # X-CLIP: among frames, and from frames to text
     r"downsample\.",  # GroupViT: from groups to patches
     r"mask_decoder",  # SAM
-    r"vqmodel|token2wav|code2wav|coder_transformer\.",  # codes of images, sound from codes
+    r"vqmodel|coder_transformer\.|depth_decoder\.",  # codes of images and of sound
     # Detectors: the backbone, what mixes in the text, and what makes boxes and masks.
     r"pixel_level|timm_model|conv_encoder|text_backbone|text_enhancer|bbox_attention",
     r"detr_encoder|detr_decoder|geometry_encoder|dot_product_scoring",  # SAM 3

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import CheckpointError, Folder, Readers, require
+from data.pretrained.files import CheckpointError, Folder, in_background, require
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "F8_E4M3": torch.float8_e4m3fn}  # for the last see checkpoint.py
@@ -184,8 +184,9 @@ def read_directory(folder: Folder, file: str, size: int) -> Records | None:
     begins = [info.header_offset for info in infos]
     if not any(info.filename.endswith("/.format_version") for info in infos):
         # By an older torch. For these files torch reads the header of every record, one after the other.
-        with Readers() as readers:
-            readers.map(ranges.get, {begin // BLOCK for begin in begins})
+        headers = [in_background(ranges.get, number) for number in {begin // BLOCK for begin in begins}]
+        for header in headers:
+            header.result()
     return Records(buffered, begins, sizes, [*begins[1:], end])
 
 
