@@ -229,24 +229,24 @@ def published_heads(layer, tensors, w_q, w_k):
 
 def report(args, table):
     """It depends on the question: the paper, trainings, or single models. table: as of of_targets"""
-    from data.results import figures, figures_pretrained  # and matplotlib with it
+    from data.results import figures, figures_pretrained
 
     trainings = tables.find_trainings(table)
     stacks = tables.by_stack(table)
     is_one = table["model"].nunique() == 1
     if args.paper:
-        texts = [tables.model_table(stacks)] if stacks else []
-        texts.append(tables.printed_tables())
-        draw = lambda: figures_pretrained.plot_pretrained(known_models(), stacks, args.plot)
+        ours = [tables.model_table(stacks)] if stacks else []
+        show([*ours, tables.printed_tables()], args.plot, figures_pretrained.plot_pretrained, known_models(), stacks)
     elif trainings:
-        texts = [tables.training_table(trainings)]
-        draw = lambda: figures_pretrained.plot_training(trainings, args.plot)
+        show([tables.training_table(trainings)], args.plot, figures_pretrained.plot_training, trainings)
+    elif is_one:
+        show([tables.layer_table(table), tables.model_table(stacks)], args.plot, figures.plot_model, table)
     elif len(table):
-        texts = [tables.layer_table(table)] if is_one or (args.per_head and not args.csv) else []
-        texts.append(tables.model_table(stacks))
-        draw = lambda: figures.plot_model(table, args.plot) if is_one else figures.plot_models(stacks, args.plot)
-    else:
-        return
+        heads = [tables.layer_table(table)] if args.per_head and not args.csv else []
+        show([*heads, tables.model_table(stacks)], args.plot, figures.plot_models, stacks)
+
+
+def show(texts, path, draw, *drawn):
     print(*texts, sep="\n", flush=True)  # OSError: a full disk
-    if args.plot:
-        draw()
+    if path:
+        draw(*drawn, path)
