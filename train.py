@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
 
 import analyze
 import init
@@ -58,28 +59,13 @@ def build_model(cfg, meta):
         causal=cfg.causal,
         qk_norm=cfg.qk_norm,
     ))
-    if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.load loads the weights of ckpt.pt afterwards
+    if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads the weights of ckpt.pt afterwards
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)  # the start of q, k and v: what the paper varies
     else:
-        load_pretrained(model, cfg.init_from)
+        from data import bert  # here, because few runs need it
+
+        bert.load_folder(model, cfg.init_from)
     return model
-
-
-def load_pretrained(model, folder):
-    """Give the model the weights of a Hugging Face BERT of the same sizes."""
-    from data.bert import HF_UNUSED, load_hf  # here, because few runs need these
-    from data.pretrained.files import CheckpointError
-    from data.pretrained.sources import open_checkpoint
-
-    if not Path(folder).is_dir():
-        raise ConfigError(f"init_from = {folder!r}, expected scratch, resume, or a folder with a model")
-    try:
-        with open_checkpoint(folder) as checkpoint:
-            names = [name for name in checkpoint.tensors if not name.startswith(HF_UNUSED)]
-            (state,) = checkpoint.stream([names])  # one group of tensors
-        load_hf(model, checkpoint.config, state)
-    except (CheckpointError, ValueError) as e:
-        raise ConfigError(f"init_from = {folder} is not the BERT that this configuration describes: {e}")
 
 
 def make_optimizer(cfg, model):
@@ -131,6 +117,9 @@ def constraint(cfg, model):
 class Trainer:
     """The state of a run: the model, its optimizer, the step, and the losses since the last row of log.csv."""
 
+    PARTS = "model", "optimizer", "scaler"  # what ckpt.pt holds the state of
+    SAVED = "step", "scored_qk", "losses", "seconds", "rows", "kept"  # and what it holds as it is
+
     def __init__(self, cfg, place, corpus):
         self.cfg = cfg
         self.place = place  # the device, and which of several processes this is
@@ -138,6 +127,7 @@ class Trainer:
         self.out = Path(cfg.out_dir)
         self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)  # this process's rows of every batch
         self.model = build_model(cfg, corpus.meta).to(place.device)
+        self.n_params = sum(p.numel() for p in self.model.parameters())
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
         # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
@@ -229,36 +219,26 @@ class Trainer:
 
     def begin(self):
         """Load out_dir/ckpt.pt if this run resumes. Nothing is written yet, because the run may be refused."""
-        cfg = self.cfg
+        cfg, say = self.cfg, self.place.say
         state = runs.find_checkpoint(self.out, cfg, self.corpus.meta, self.place.device)
         if state is not None:
-            self.load(state)
+            for part in self.PARTS:
+                getattr(self, part).load_state_dict(state[part])
+            for name in self.SAVED:
+                setattr(self, name, state[name])
+            if state["config"]["max_iters"] < cfg.max_iters:
+                say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} updates")
         elif cfg.init_from == "resume":
-            self.place.say(f"{self.out} has no checkpoint yet: starting from the beginning")
+            say(f"{self.out} has no checkpoint yet: starting from the beginning")
         if self.step == 0 and cfg.constraint != "none" and not constraint(cfg, self.model) < 1e6:  # nan or inf: 1 / 0
-            raise ConfigError(f"constraint = {cfg.constraint!r} divides by the {cfg.constraint} part of W_qk, which is 0 "
-                              f"at this start (init = {cfg.init!r}): choose another start or constraint")
+            raise ConfigError(f"constraint = {cfg.constraint!r} divides by the {cfg.constraint} part of W_qk, which is "
+                              f"0 at this start (init = {cfg.init!r}): choose another start or constraint")
 
     def identity(self):
-        """What has to be the same in all processes of a run, or each of them would train something else."""
+        """What must be the same in all processes, or each of them would train something else."""
         described = runs.describe(self.cfg, self.corpus.meta)
-        of_a_node = {"data_dir", "out_dir", "device", "threads"}
-        config = {key: value for key, value in described["config"].items() if key not in of_a_node}
-        return config | described["data"] | dict(step=self.step)
-
-    def load(self, state):
-        """Go on from a checkpoint. state: the dict that `save` has written."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        self.step = state["step"]
-        self.scored_qk = state["scored_qk"]
-        self.losses = state["losses"]  # the run may have stopped between two rows of log.csv
-        self.seconds = state["seconds"]
-        self.rows = state["rows"]
-        self.kept = state["kept"]
-        if state["config"]["max_iters"] < self.cfg.max_iters:
-            self.place.say(f"max_iters has grown: the learning rate is now that of {self.cfg.max_iters:,} updates")
+        of_a_node = dict.fromkeys(["data_dir", "out_dir", "device", "threads"])  # these may differ: None
+        return described["config"] | of_a_node | described["data"] | dict(step=self.step)
 
     def prepare_net(self):
         """Prepare the network for several processes, and compile it."""
@@ -299,7 +279,7 @@ class Trainer:
             )
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
             self.rows["log.csv"] += runs.append(self.out / "log.csv", [row])
-        self.place.say(runs.describe_row(row))
+        self.place.say(row.line())
         self.losses = []  # a new row begins
         self.seconds = 0.0
 
@@ -317,44 +297,36 @@ class Trainer:
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the loss would show it one step later
             self.fail("weights are no longer finite")
         if self.place.rank == 0:
-            self.kept = [*self.kept, self.step][-self.cfg.keep :] if self.cfg.keep else []
-            state = dict(
-                step=self.step,
-                model=self.model.state_dict(),
-                optimizer=self.optimizer.state_dict(),
-                scaler=self.scaler.state_dict(),
-                scored_qk=self.scored_qk,
-                losses=self.losses,
-                seconds=self.seconds,
-                rows=self.rows,
-                kept=self.kept,
-            )
+            if self.cfg.keep:
+                self.kept.append(self.step)
             self.export()  # before ckpt.pt: a run that is killed in between comes here again
+            state = {part: getattr(self, part).state_dict() for part in self.PARTS}
+            state |= {name: getattr(self, name) for name in self.SAVED}
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             if time.monotonic() - self.drawn_at > DRAW_EVERY:
                 self.draw()
 
-    def draw(self):
-        """Draw run.png. If a spreadsheet has changed log.csv meanwhile, go on without."""
-        from data.results import figures_runs  # here, because matplotlib takes a second
-
-        try:
-            figures_runs.plot_run(runs.read_run(self.out), self.out / "run.png", analyze.GAMMA)
-        except runs.RunError as e:  # the weights and the next rows are good
-            self.place.say(f"no picture: {e}")
-        self.drawn_at = time.monotonic()
-
     def export(self):
         """Write the model as a Hugging Face BERT, which analyze.py and transformers can open."""
-        from data.bert import to_hf
+        from data import bert
 
         try:
-            config, state = to_hf(self.model)
+            bert.save_folder(self.model, self.out)
         except ValueError as e:  # this model has something that BERT does not have, such as qk_norm
             if self.step == 0:
                 self.place.say(f"this run writes no model.safetensors: {e}")
-            return
-        runs.save_hf(self.out, config, state)
+
+    def draw(self):
+        """Draw run.png -> a table of its scores. If a spreadsheet has changed log.csv meanwhile, there is neither."""
+        from data.results import figures_runs  # here, because matplotlib takes a second
+
+        self.drawn_at = time.monotonic()
+        try:
+            run = runs.read_run(self.out)
+        except runs.RunError as e:  # the weights and the next rows are good
+            return f"no picture and no table: {e}"
+        figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
+        return f"{runs.table_of_ends(run)}; picture: {self.out}/run.png"
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -369,8 +341,9 @@ def loop(trainer, signals):
     """
     cfg, place = trainer.cfg, trainer.place
     batches = trainer.loader.train_batches(trainer.step)
-    with place.progress_bar(cfg.max_iters, trainer.step) as bar:
-        if trainer.step == 0:  # the start belongs to every curve
+    hidden = place.rank > 0 or None  # one bar for all processes; None lets tqdm hide it where stderr is no terminal
+    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden, dynamic_ncols=True) as bar:
+        if trainer.rows == runs.HEADERS:  # the start belongs to every curve
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
             trainer.save()
@@ -414,9 +387,8 @@ def describe_start(trainer):
     """Say what begins, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
     kind = "decoder" if cfg.causal else "encoder"
-    n_params = sum(p.numel() for p in trainer.model.parameters())
-    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {n_params / 1e6:.2f} M parameters, on {place.device} "
-              f"({cfg.dtype})")
+    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, on "
+              f"{place.device} ({cfg.dtype})")
     place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {place.world} processes; "
               f"{len(trainer.corpus.train):,} training tokens")
     if cfg.init_from not in ("scratch", "resume"):
@@ -443,7 +415,7 @@ def train(cfg, place):
         with place.together(MISTAKES):
             place.require_same(trainer.identity())
             if place.rank == 0:  # only one process writes files
-                runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name())
+                runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name(), trainer.n_params)
         describe_start(trainer)
         if trainer.step < cfg.max_iters:
             trainer.prepare_net()
@@ -453,20 +425,11 @@ def train(cfg, place):
             place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
             sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
         if place.rank == 0:
-            describe_end(trainer)
+            from data import samples
 
-
-def describe_end(trainer):
-    """Say what a finished run has come to, and draw it."""
-    from data import samples
-
-    trainer.draw()
-    try:
-        trainer.place.say(runs.report_run(trainer.out))
-    except runs.RunError as e:  # all is trained and saved
-        trainer.place.say(f"no table: {e}")
-    with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
-        trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
+            place.say(trainer.draw())
+            with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
+                place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
 
 
 def main(argv):

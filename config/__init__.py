@@ -111,20 +111,12 @@ def load(argv):
     if "-h" in flags or "--help" in flags:
         print(help_text())
         raise SystemExit(0)
-    for flag in flags:  # first, because in `--max_iters 100` the 100 looks like a file
-        if not flag.startswith("--") or "=" not in flag:
-            raise ConfigError(f"{flag}: write --key=value, without a space")
+    given = read_flags(flags)  # first, because in `--max_iters 100` the 100 looks like a file
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
     values = {}
     for path in files:
         values = dict(out_dir=f"out/{Path(path).stem}") | read_file(path)
-    given = {}
-    for flag in flags:
-        name, text = flag.removeprefix("--").split("=", 1)
-        if name in given:
-            raise ConfigError(f"--{name} is given twice: which one is meant?")
-        given[name] = checked(name, parse(name, text))
     cfg = TrainConfig(**(values | given))
     for name in "qk_std", "v_std":  # which a file may have computed from its own n_embd
         if name in values and name not in given and values.get("n_embd", cfg.n_embd) != cfg.n_embd:
@@ -132,6 +124,19 @@ def load(argv):
             raise ConfigError(f"n_embd = {cfg.n_embd}: the file sets {name} = {values[name]:.4g} for its own n_embd; "
                               f"give --{name} too (1/sqrt(3 n_embd) is {rule:.4g})")
     return cfg
+
+
+def read_flags(flags):
+    """The keys that words --key=value set: {name: value}."""
+    values = {}
+    for flag in flags:
+        if not flag.startswith("--") or "=" not in flag:
+            raise ConfigError(f"{flag}: write --key=value, without a space")
+        name, text = flag.removeprefix("--").split("=", 1)
+        if name in values:
+            raise ConfigError(f"--{name} is given twice: which of the two is meant?")
+        values[name] = checked(name, parse(name, text))
+    return values
 
 
 def read_file(path):

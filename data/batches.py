@@ -2,8 +2,8 @@
 Batches for training: which tokens are in each row of each step, and which of them are masked.
 
 A batch is a pure function of (seed, step, row), and has no state. So runs that differ only in their start see the same
-data in the same order, and a resumed run, or a run on more processes, goes on exactly. Loader makes the rows that belong
-to one process: in another thread, a few steps ahead, and split into micro-batches that fit on the device.
+data in the same order, and a resumed run, or a run on more processes, goes on exactly. Loader makes the rows of one
+process: in another thread, a few steps ahead, and split into micro-batches that fit on the device.
 
 Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/, meta and stream (N,) are
 those of a corpus (data/tokens.py).
@@ -47,7 +47,7 @@ def open_corpus(cfg):
         if len(split) <= rows * cfg.block_size:
             raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
                               f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower batch_size, block_size "
-                              "or eval_iters, or prepare more")
+                              "or eval_iters, or prepare more text, or with a larger --val_fraction")
     return corpus
 
 

@@ -3,15 +3,24 @@ The exchange of weights with the BERT of transformers, BertForMaskedLM and BertL
 
     config, state = to_hf(model)  # what their config.json and their model.safetensors hold
     load_hf(model, config, state)
+    save_folder(model, folder)    # the same with the files themselves, which from_pretrained reads
+    load_folder(model, folder)
 
 Both store a Linear as (out, in), so the names change and the weights do not. BERT has one tensor more: the embeddings
 of its token types, of which every token here has the type 0. to_hf writes zeros, and load_hf adds type 0 to pos_emb.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save as safetensors
+
+from config import ConfigError
+from data.pretrained.files import CheckpointError
+from data.pretrained.sources import open_checkpoint
+from data.tokens import replacing, write_json
 
 HF_NAMES = {  # our name -> theirs, for every layer i and for the parts weight and bias
     "tok_emb.weight": "bert.embeddings.word_embeddings.weight",
@@ -117,3 +126,25 @@ def load_hf(model, config, state):
     weights = {our_name: theirs[name] for our_name, name in hf_names(model.cfg.n_layer).items()}
     weights["pos_emb.weight"] = weights["pos_emb.weight"] + theirs[HF_TOKEN_TYPES][0]  # BERT adds both to every token
     model.load_state_dict(weights)
+
+
+def save_folder(model, folder):
+    """Write the files that from_pretrained of transformers reads. ValueError: as to_hf."""
+    config, state = to_hf(model)
+    state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
+    with replacing(Path(folder) / "model.safetensors") as temporary:
+        temporary.write_bytes(safetensors(state, {"format": "pt"}))
+    write_json(Path(folder) / "config.json", config)
+
+
+def load_folder(model, folder):
+    """Give the model the weights of a Hugging Face BERT of the same sizes. ConfigError: it is not there, or another."""
+    if not Path(folder).is_dir():
+        raise ConfigError(f"init_from = {folder!r}, expected scratch, resume, or a folder with a model")
+    try:
+        with open_checkpoint(folder) as checkpoint:
+            names = [name for name in checkpoint.tensors if not name.startswith(HF_UNUSED)]
+            (state,) = checkpoint.stream([names])  # one group of tensors
+        load_hf(model, checkpoint.config, state)
+    except (CheckpointError, ValueError) as e:
+        raise ConfigError(f"init_from = {folder} is not the BERT that this configuration describes: {e}")

@@ -5,9 +5,8 @@ Token files: their format, and how they are read. data/writer.py writes them.
     corpus.train[:32]  # the ids of the first 32 tokens
 
 A folder (data/NAME/TOKENIZER) holds two splits, train.bin and val.bin: token ids as little-endian unsigned integers and
-nothing else. Every document ends with an end-of-text token.
-
-meta.json describes them. It is written last, so a folder that has it is complete. Until then it is progress.json.
+nothing else. Every document ends with an end-of-text token. meta.json describes them, and tells one corpus from another
+by the SHA-256 of both files. It is written last, so a folder that has it is complete.
 """
 
 import contextlib
@@ -20,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+SPLITS = "train", "val"
 # Ids below n_vocab stand for text. vocab_size is the size that the model is built with: the 50,258 ids of gpt2 are
 # padded to a multiple of 64 with ids that never occur, as in nanoGPT, because matrix products of such sizes are faster.
 # dtype is the smallest integer that can hold all ids. For more than 65,536 ids it would be "<u4".
@@ -40,34 +40,40 @@ class Corpus(NamedTuple):
 
 
 def load(folder):
-    """The Corpus in a folder. The sizes of the files are compared with meta.json, but no file is read yet."""
+    """The Corpus in a folder. DataError unless its files are those that meta.json describes."""
     folder = Path(folder)
     if not (folder / "meta.json").exists():
         script = folder.parent / "prepare.py"
         advice = f"run python {script}" if script.exists() else "one of data/*/prepare.py makes them"
         raise DataError(f"{folder} has no finished token files: {advice} (data/README.md)")
-    meta = read_meta(folder / "meta.json")
-    require_sizes(folder, meta)
-    train = np.memmap(folder / "train.bin", meta["dtype"], "r")
-    val = np.memmap(folder / "val.bin", meta["dtype"], "r")
-    return Corpus(meta, train, val)
+    meta = read_meta(folder)
+    return Corpus(meta, *(np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS))
 
 
-def read_meta(path):
-    """meta.json or progress.json, as a dict with the ids of its tokenizer."""
-    meta = json.loads(path.read_bytes())
-    return meta | TOKENIZERS[meta["tokenizer"]]
+def read_meta(folder):
+    """meta.json, with the ids of its tokenizer. DataError if it is damaged, or if it does not describe the files."""
+    path = folder / "meta.json"
+    try:
+        meta = json.loads(path.read_bytes())
+        meta |= TOKENIZERS[meta["tokenizer"]]
+        for split in SPLITS:
+            if not is_unchanged(folder / f"{split}.bin", meta["files"][split], meta["sha256"][split]):
+                raise DataError(f"{folder}/{split}.bin is not the file that meta.json describes: delete {folder} and "
+                                f"run data/{meta['dataset']}/prepare.py again")
+    except (LookupError, TypeError, ValueError):
+        raise DataError(f"{path} is damaged, or of another version or program: move {folder} away, and prepare it "
+                        "again") from None
+    return meta
 
 
-def require_sizes(folder, meta, at_least=False):
-    """DataError if a file has not the size that meta (meta.json or progress.json) says, or is shorter."""
-    for split in "train", "val":
-        path = folder / f"{split}.bin"
-        size = path.stat().st_size if path.exists() else 0
-        expected = meta["tokens"][split] * np.dtype(meta["dtype"]).itemsize
-        if size < expected or (size > expected and not at_least):
-            raise DataError(f"{folder} has {size:,} bytes of {path.name}, not {expected:,}: delete it and run "
-                            f"data/{meta['dataset']}/prepare.py again")
+def is_unchanged(path, known, sha256):
+    """
+    Whether a file is the one that was written. Its size and time are proof. With another time, as after a copy, the
+    whole file is read and its SHA-256 compared.
+    """
+    if not path.exists() or path.stat().st_size != known["size"]:
+        return False
+    return path.stat().st_mtime_ns == known["mtime_ns"] or digest(path) == sha256
 
 
 def digest(path):
@@ -76,18 +82,7 @@ def digest(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_gpt2():
-    """tiktoken's gpt2. DataError if it can neither find nor fetch its two files."""
-    import tiktoken
-
-    try:
-        return tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:
-        raise DataError(f"tiktoken cannot fetch the files of gpt2 ({error}): data/README.md says how to give it these, "
-                        "or use --tokenizer=bytes, which needs none") from None
-
-
-# ---- files that are complete or not there, and folders that one process writes at a time ------------------------
+# ---- files of any kind -------------------------------------------------------------------------------------------
 
 
 class FileError(OSError):
@@ -95,7 +90,7 @@ class FileError(OSError):
 
 
 @contextlib.contextmanager
-def writing(path):
+def writing(path, advice="mend that and go on; nothing is lost"):
     """Let an error of the system, such as a full disk, name the file. By itself it names none."""
     try:
         yield
@@ -105,7 +100,7 @@ def writing(path):
         cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
         if not isinstance(cause, OSError):
             raise
-        raise FileError(f"{path} cannot be written ({cause.strerror}): mend that and go on; nothing is lost") from e
+        raise FileError(f"{path} cannot be written ({cause.strerror}): {advice}") from e
 
 
 @contextlib.contextmanager
@@ -138,7 +133,7 @@ def locked(folder, wait=False):
     """
     with writing(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        lock = open(Path(folder) / ".lock", "a")  # "w" would empty it
+        lock = open(Path(folder) / ".lock", "a")  # "w" would empty a file of that name
     with lock:
         try:
             import fcntl  # which Windows does not have

@@ -97,15 +97,6 @@ def bench_layer():
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
-def batch(vocab_size, causal, rows, T=512):
-    """What a training step takes: idx, targets, and for an encoder the positions of 15 % of the tokens."""
-    idx = torch.randint(vocab_size, (rows, T), device=DEVICE)
-    if causal:
-        return idx, idx.roll(-1, dims=1), None
-    positions = torch.rand(rows, T, device=DEVICE).topk(round(0.15 * T)).indices.sort().values  # (rows, K)
-    return idx, idx.gather(1, positions), positions
-
-
 def training_step(model, loss, dtype):
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
 
@@ -139,8 +130,12 @@ def sides(vocab_size, causal, rows, sizes, dtype, compile):
     config, _ = to_hf(ours)
     hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config, use_cache=False)).train()
     ours, hf = ours.to(DEVICE), hf.to(DEVICE)
-    idx, targets, positions = batch(vocab_size, causal, rows)
-    labels = idx if causal else torch.full_like(idx, -100).scatter(1, positions, targets)
+    idx = torch.randint(vocab_size, (rows, 512), device=DEVICE)
+    labels, targets, positions = idx, idx.roll(-1, dims=1), None
+    if not causal:
+        positions = torch.rand(rows, 512, device=DEVICE).topk(77).indices.sort().values  # (rows, K), 15 % of the tokens
+        targets = idx.gather(1, positions)
+        labels = torch.full_like(idx, -100).scatter(1, positions, targets)
     if compile:
         ours.compile(dynamic=False)
         hf.compile()

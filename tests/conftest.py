@@ -85,10 +85,9 @@ def cfg(data_dir, tmp_path):
 @pytest.fixture(scope="session")
 def finished(data_dir, tmp_path_factory):
     """The same run, uninterrupted, with its picture. It is not changed: tests copy it."""
-    from data.results import figures_runs
     from tests import lives
 
     cfg = lives.small_run(data_dir, tmp_path_factory.mktemp("run") / "whole")
-    with mock.patch.object(lives.train, "figures_runs", figures_runs):
+    with mock.patch.object(lives.train.Trainer, "draw", lives.DRAW):
         lives.run(cfg)
     return cfg

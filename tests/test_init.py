@@ -6,7 +6,6 @@ from transformers import BertConfig, BertForMaskedLM
 
 import init
 from analyze import symmetry, wqk
-from data.bert import load_hf, to_hf
 from model import ModelConfig, Transformer
 
 L, C, H = 3, 64, 4
@@ -16,10 +15,11 @@ KINDS = ["random", *KEYS_ALONE, "mimetic"]
 
 
 def start(kind, n_head=H, n_embd=C, **kwargs):
-    """A model of L layers with this start; the same seed, and so the same random start below it, every time."""
+    """A model of L layers with this start; the same seed, and so the same draws below it, every time."""
     torch.manual_seed(5)
     model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=n_head, n_embd=n_embd))
-    init.apply_(model, kind, **kwargs)
+    if kind != "as drawn":
+        init.apply_(model, kind, **kwargs)
     return model
 
 
@@ -83,6 +83,16 @@ def test_the_mimetic_start_is_the_nearest_matrix_of_rank_D_up_to_scale():
         torch.testing.assert_close((target - m).square().sum(), least, rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("kind, sign", [("indefinite", 1), ("skew", -1), ("tilted", -1)])
+def test_what_a_start_draws_is_the_matrix_of_its_docstring(kind, sign):
+    """W_q (A + A^T) W_q^T, or W_q (A - A^T) W_q^T, up to scale; of tilted it is the skew part."""
+    w = torch.randn(H, C, D)
+    a = torch.randn(H, D, D, generator=torch.Generator().manual_seed(0))
+    m = wqk(*init.STARTS[kind](w, w, torch.Generator().manual_seed(0)))  # (H, C, C)
+    part, expected = m + sign * m.mT, w @ (a + sign * a.mT) @ w.mT
+    torch.testing.assert_close(torch.cosine_similarity(part.flatten(1), expected.flatten(1)), torch.ones(H))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qk_std, v_std", [(0.02, 0.02), ((3 * C) ** -0.5, 0.02), (0.02, (3 * C) ** -0.5)])
 def test_scale_is_what_was_asked_for_in_every_start(kind, qk_std, v_std):
@@ -104,8 +114,8 @@ def test_queries_have_the_norm_of_the_random_start_and_keys_that_of_their_querie
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_start_changes_k_alone_or_q_and_k_and_nothing_else(kind):
-    random, other = start("random").state_dict(), start(kind).state_dict()
-    changed = {name for name in random if not torch.equal(random[name], other[name])}
+    drawn, other = start("as drawn").state_dict(), start(kind).state_dict()
+    changed = {name for name in drawn if not torch.equal(drawn[name], other[name])}
     parts = dict.fromkeys(KEYS_ALONE, "k") | dict(random="", mimetic="qk")
     assert changed == {f"blocks.{i}.attn.{part}.weight" for i in range(L) for part in parts[kind]}
 
@@ -131,6 +141,13 @@ def test_every_head_and_layer_draws_apart_the_same_for_a_seed_and_otherwise_for_
     assert torch.equal(keys(1), keys(1)) and not torch.equal(keys(1), keys(2))
 
 
+def test_a_start_of_your_own_may_exchange_queries_and_keys(monkeypatch):
+    monkeypatch.setitem(init.STARTS, "exchanged", lambda w_q, w_k, generator: (w_k, w_q))
+    for drawn, block in zip(start("as drawn").blocks, start("exchanged").blocks):
+        assert torch.equal(block.attn.q.weight, drawn.attn.k.weight)
+        assert torch.equal(block.attn.k.weight, drawn.attn.q.weight)
+
+
 def test_an_unknown_start_is_refused():
     with pytest.raises(ValueError, match="symetric"):
         start("symetric")
@@ -138,18 +155,17 @@ def test_an_unknown_start_is_refused():
 
 @pytest.mark.parametrize("kind, std", [("tilted", 0.02), ("random", (3 * C) ** -0.5)])
 def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_gets(kind, std):
-    ours = start("random")
-    config, state = to_hf(ours)
-    bert = BertForMaskedLM(BertConfig(**config))
-    bert.load_state_dict(state, strict=False)  # its decoder is tied, and has no tensor of its own
+    ours, generator = start("random"), torch.Generator().manual_seed(3)
+    bert = BertForMaskedLM(BertConfig(hidden_size=C, num_hidden_layers=L, num_attention_heads=H, vocab_size=50))
+    attentions = [block.attn for block in ours.blocks]
+    theirs = [layer.attention.self for layer in bert.bert.encoder.layer]
+    pairs = [pair for a, b in zip(attentions, theirs) for pair in ((a.q, b.query), (a.k, b.key), (a.v, b.value))]
+    for a, b in pairs:
+        b.load_state_dict(a.state_dict())
     init.apply_(ours, kind, std, std, seed=3)
-    generator = torch.Generator().manual_seed(3)
-    for layer in bert.bert.encoder.layer:
-        attn = layer.attention.self
-        init.apply_to_layer_(attn.query, attn.key, attn.value, attn.num_attention_heads, kind, std, std, generator)
-    theirs = Transformer(ours.cfg)
-    load_hf(theirs, config, bert.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters()))
+    for b in theirs:
+        init.apply_to_layer_(b.query, b.key, b.value, b.num_attention_heads, kind, std, std, generator)
+    assert all(torch.equal(a.weight, b.weight) for a, b in pairs)
 
 
 @pytest.mark.parametrize("n_embd, n_head", [(64, 2), (256, 4)])

@@ -22,6 +22,7 @@ from tests.paper import batch_of, exact, float64_and_a_seed, fresh, head_factors
 # ---- S1.1, S1.2: what attention computes -------------------------------------------------------------------------
 
 
+@pytest.mark.bert_block
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("bias_of, keeps", [(None, True), ("k", True), ("q", False)])
 def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, causal):
@@ -53,6 +54,7 @@ def test_eq_S8_the_product_of_all_conditionals_is_not_the_probability():
     assert not exact(S8, joint) and abs(S8.sum() - 1) > 0.1
 
 
+@pytest.mark.bert_block
 def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of_the_summed_wqk():
     """W_qk = sum_h W_qk,h with rank W_qk,h <= D, and the output is a sum over heads (Eq. S17-S21): holds. Queries and
     keys that are rotated across heads keep W_qk, and the layer computes something else."""

@@ -1,5 +1,6 @@
-"""What the authors published, read again: rows of tables, training runs, and pictures. pytest tests/test_published.py"""
+"""What the authors published, read again: tables, training runs, pictures. pytest tests/test_published.py"""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,10 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.colors import same_color
+from safetensors.torch import save_file
 
 import analyze
-from data.pretrained import sources
-from data.pretrained.layouts import find_stacks
-from data.results import figures, models, tables
+from data.results import figures, models, runs
 from data.results.csv.published import draw
 
 ROOT = Path(analyze.__file__).parent
@@ -24,26 +24,16 @@ MODELS = list(pd.read_csv(ROOT / "data/pretrained/models.csv", keep_default_na=F
 PRINTED = list(pd.read_csv(ROOT / "data/pretrained/printed_tables.csv", keep_default_na=False).itertuples())
 
 
-def run(*argv):
-    with pytest.raises(SystemExit) as e:
-        analyze.main(list(argv))
-        raise SystemExit(0)
-    return e.value.code
-
-
 # ---- Tables S2 and S3, row by row --------------------------------------------------------------------------------
 
 
 def table_of_the_paper(name):
     """The left half of a table and then its right half, as (printed name, median)."""
     text = PAPER.read_text()
-    text = text[text.index(f"Table {name}: ") :]
-    left, right = [], []
-    for line in text[text.index("|") : text.index("\n\n", text.index("|"))].splitlines()[2:]:
-        cells = [cell.strip() for cell in line.strip("| ").split("|")]
-        left.append((cells[0], float(cells[1])))
-        right.append((cells[3], float(cells[4])))
-    return left + right
+    begin = text.index("|", text.index(f"Table {name}: "))
+    lines = text[begin : text.index("\n\n", begin)].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
+    return [(row[i], float(row[i + 1])) for i in (0, 3) for row in rows]
 
 
 @needs_shared
@@ -57,7 +47,7 @@ def test_the_printed_rows_are_those_of_the_paper():
 def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row_names():
     table = pd.read_csv(SHARED / "published" / "scores.csv").query("modality == 'language'")
     table = table[(table["family"] != "GPT") | ~table["model"].str.startswith("gpt-")]  # see README.md
-    layers = {of_model: rows[tables.SCORES] for of_model, rows in table.groupby(["model", "matrix"])}
+    layers = {of_model: rows[runs.SCORES] for of_model, rows in table.groupby(["model", "matrix"])}
     for row in PRINTED:
         symmetry, directionality = np.median(layers[row.published_as, row.matrix], axis=0)
         assert symmetry == pytest.approx(row.symmetry, abs=0.00501), row
@@ -81,7 +71,7 @@ def test_18_of_the_70_printed_rows_are_not_of_wqk_and_11_not_of_what_they_name()
         assert row.matrix in ("random_init", models[row.model].matrix)
 
 
-# ---- the points of the figures -----------------------------------------------------------------------------------
+# ---- the points of the figures, and what was scored --------------------------------------------------------------
 
 
 def test_five_bidirectional_stacks_are_drawn_as_decoders_and_none_the_other_way_round():
@@ -99,36 +89,54 @@ def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
         assert [other[10:16] for other in first] == [model[10:16]]  # both scores and their quartiles
 
 
-# ---- head space --------------------------------------------------------------------------------------------------
+def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(analysed, drawn, monkeypatch):
+    monkeypatch.setattr(analyze, "score_model", None)  # nothing may be scored
+    out = analysed("--paper", "--offline", "--plot=f.png").out
+    assert out.splitlines()[57].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
+    models = [model for figure in ("2", "S1", "S2") for model in MODELS
+              if model.figure == figure and not model.repeats]
+    assert len(models) == 180 - 7
+    for column, score in enumerate(["symmetry", "directionality"]):
+        axes = drawn[0].axes[column:6:2]
+        dots = [bar.lines[0] for axis in axes for bar in axis.containers]
+        for dot, model in zip(dots, models, strict=True):
+            assert dot.get_xydata().tolist() == [[model.params, getattr(model, score)]]
+            assert same_color(dot.get_color(), figures.DECODER if model.causal else figures.ENCODER)
+        points = [line for axis in axes for line in axis.lines if len(line.get_xdata()) == 1]
+        assert sum(line.get_marker() == "x" for line in points) == 33
 
 
-def fused_layer(model_type, name, weight):
-    """-> wqk of the weight, and the product that the authors' code scored, both (C, C) in float64."""
-    config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=2, hidden_size=4)
-    (stack,) = find_stacks(config, {name: tuple(weight.shape)})
-    layer = stack.layers[0]
-    heads = layer.heads({name: weight})
-    q, k = analyze.layer_factors(*heads)
-    their_q, their_k = analyze.layer_factors(*models.published_heads(layer, {name: weight}, *heads))
-    return analyze.wqk(q, k).double(), analyze.wqk(their_q, their_k).double()
+def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, analysed, drawn):
+    for model, revision in ("gpt2", ""), ("gpt2", "step1"), ("mine", ""):  # the second is a step of its training
+        symmetry = 0.9 if revision else 0.1
+        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", "", 2.0, symmetry * layer, -0.5, 0.0]
+                for layer in range(3)]
+        models.add_scores(tmp_path / "s.csv", models.score_table(rows))
+    lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
+    (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]
+    assert [line[i] for i in (3, 6, 7, 10)] == ["0.10", "0.15", "-0.50", "-0.58"]  # ours and the published ones
+    assert ["mine", "3"] not in [words[:2] for words in lines]
+    ends = [line.get_ydata() for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 2]
+    assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours
 
 
-def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k():
-    """ModernBERT and Phi-3: tr(W_q^T W_k W_q^T W_k) = tr(W_q W_k^T W_q W_k^T), so the published symmetry has the right
-    sign, and only |M|^2, by which it is divided, is another. Pythia's rows are q and k in turns, head by head."""
+@pytest.mark.parametrize("model_type, name, in_turns", [
+    ("modernbert", "layers.0.attn.Wqkv.weight", False), ("phi3", "layers.0.self_attn.qkv_proj.weight", False),
+    ("gpt_neox", "layers.0.attention.query_key_value.weight", True)])  # Pythia: q and k in turns, head by head
+def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k(tmp_path, model_type, name, in_turns):
+    """tr(W_q^T W_k W_q^T W_k) = tr(W_q W_k^T W_q W_k^T), so the published symmetry has the right sign; only |M|^2, by
+    which it is divided, is another."""
     w_q = torch.tensor([[1.0, 2, 0, 0], [0, 1, 3, 0], [0, 0, 2, 1], [2, 0, 0, 5]])  # (C, H D)
     w_k = torch.tensor([[2.0, 0, 1, 0], [1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1]])
-    w_v = torch.zeros(4, 4)
-    for model_type, name in ("modernbert", "layers.0.attn.Wqkv.weight"), ("phi3", "layers.0.self_attn.qkv_proj.weight"):
-        wqk, scored = fused_layer(model_type, name, torch.cat([w_q.T, w_k.T, w_v.T]))
-        torch.testing.assert_close(wqk, (w_q @ w_k.T).double())
-        torch.testing.assert_close(scored, (w_q.T @ w_k).double())
-        assert (scored @ scored).trace() == (wqk @ wqk).trace() > 0
-        assert scored.square().sum() != wqk.square().sum()
-    per_head = torch.cat([w.T.unflatten(0, (2, 2)) for w in (w_q, w_k, w_v)], dim=1)  # (H, 3 D, C)
-    wqk, scored = fused_layer("gpt_neox", "layers.0.attention.query_key_value.weight", per_head.flatten(0, 1))
-    torch.testing.assert_close(wqk, (w_q @ w_k.T).double())
-    assert (scored @ scored).trace() != (wqk @ wqk).trace()
+    rows = [w.T.unflatten(0, (2, 2)) for w in (w_q, w_k, torch.zeros(4, 4))]  # (H, D, C) each
+    fused = torch.cat(rows, 1 if in_turns else 0).flatten(0, 1)
+    save_file({name: fused}, tmp_path / "model.safetensors")
+    config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=2, hidden_size=4)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours, theirs = [analyze.score_model(tmp_path, published=of).table.symmetry[0] for of in (False, True)]
+    trace = torch.trace(w_q @ w_k.T @ w_q @ w_k.T)
+    assert ours == pytest.approx((trace / (w_q @ w_k.T).square().sum()).item()) and ours != pytest.approx(theirs)
+    assert (theirs == pytest.approx((trace / (w_q.T @ w_k).square().sum()).item())) == (not in_turns)
 
 
 # ---- the authors' training runs ----------------------------------------------------------------------------------
@@ -149,7 +157,7 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
         assert found[name][:2] == pytest.approx([plain, symmetric], abs=0.0011)
         assert found[name][2] == pytest.approx(speed_up, abs=0.0051)
     curves = np.genfromtxt(HERE / "loss_curves.csv", delimiter=",", names=True, deletechars="")
-    scores = pd.read_csv(HERE / "trajectories.csv").groupby(["run", "step"])[tables.SCORES].median()
+    scores = pd.read_csv(HERE / "trajectories.csv").groupby(["run", "step"])[runs.SCORES].median()
     assert len(found) == 12
     for name, (_, _, speed_up, _, *ends) in found.items():
         # A row every 200 of 200,000 steps: the first below the plain run's last, as theirs counts.
@@ -159,39 +167,3 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
     expected = scores.loc["bert--encoder--jigsaw", "symmetry"]
     (line,) = [line for line in drawn[0].axes[6].lines if same_color(line.get_color(), figures.ENCODER)]
     assert list(line.get_xdata()) == list(expected.index) and line.get_ydata() == pytest.approx(expected.to_numpy())
-
-
-# ---- the command -------------------------------------------------------------------------------------------------
-
-
-def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(tmp_path, monkeypatch, capsys, drawn):
-    monkeypatch.setattr(sources, "open_checkpoint", None)  # nothing may be opened
-    assert run("--paper", "--offline", "--csv", str(tmp_path / "none.csv"), "--plot", str(tmp_path / "f.png")) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[57].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
-    models = [model for figure in ("2", "S1", "S2") for model in MODELS
-              if model.figure == figure and not model.repeats]
-    assert len(models) == 180 - 7
-    for column, score in enumerate(["symmetry", "directionality"]):
-        axes = drawn[0].axes[column:6:2]
-        dots = [bar.lines[0] for axis in axes for bar in axis.containers]
-        for dot, model in zip(dots, models, strict=True):
-            assert dot.get_xydata().tolist() == [[model.params, getattr(model, score)]]
-            assert same_color(dot.get_color(), figures.DECODER if model.causal else figures.ENCODER)
-        points = [line for axis in axes for line in axis.lines if len(line.get_xdata()) == 1]
-        assert sum(line.get_marker() == "x" for line in points) == 33
-
-
-def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, capsys, drawn):
-    for model, revision in ("gpt2", ""), ("gpt2", "step1"), ("mine", ""):  # the second is a step of its training
-        symmetry = 0.9 if revision else 0.1
-        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", "", 2.0, symmetry * layer, -0.5, 0.0]
-                for layer in range(3)]
-        models.add_scores(tmp_path / "ours.csv", models.score_table(rows))
-    assert run("--paper", "--offline", "--csv", str(tmp_path / "ours.csv"), "--plot", str(tmp_path / "f.png")) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]
-    assert [line[i] for i in (3, 6, 7, 10)] == ["0.10", "0.15", "-0.50", "-0.58"]  # ours and the published ones
-    assert ["mine", "3"] not in [words[:2] for words in lines]
-    ends = [line.get_ydata() for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 2]
-    assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours

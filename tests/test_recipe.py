@@ -7,33 +7,29 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
+from transformers import BertConfig
 
 import train
 from config.processes import Place
 from data import tokens
 from data.bert import to_hf
-
-either = pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
+from tests.test_bert import THEIRS
+from tests.test_model import either
 
 
 @pytest.fixture
 def trainer(cfg):
     """Makes the Trainer of a small run: two micro-batches a step; without dropout unless a test asks for it."""
-    corpus = tokens.load(cfg.data_dir)
-    plain = replace(cfg, dropout=0.0, attn_dropout=0.0)
-
     def make(**changes):
-        return train.Trainer(replace(plain, **changes), Place(0, 1, torch.device("cpu")), corpus)
-
+        changes = dict(dropout=0.0, attn_dropout=0.0) | changes
+        return train.Trainer(replace(cfg, **changes), Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
     return make
 
 
-def as_theirs(trainer, **changes):
-    """The trainer's model as transformers' -> BertForMaskedLM, or as a decoder BertLMHeadModel."""
+def as_theirs(trainer):
+    """The trainer's model as a BertForMaskedLM or BertLMHeadModel of transformers."""
     config, state = to_hf(trainer.model)
-    their_class = BertLMHeadModel if trainer.cfg.causal else BertForMaskedLM
-    hf = their_class(BertConfig(**config | changes))
+    hf = THEIRS[trainer.cfg.causal](BertConfig(**config))
     hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
     return hf
 
@@ -97,10 +93,6 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
 DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
 
 
-def first_batch(trainer):
-    return trainer.loader.train_batch(0)
-
-
 @pytest.mark.bert_block
 @either
 @pytest.mark.parametrize("changes", [DROPOUT, dict(dropout=0.3), dict(attn_dropout=0.2)])
@@ -108,7 +100,7 @@ def test_dropout_is_where_transformers_has_it_and_as_much(trainer, changes, caus
     """After the embeddings, on the attention weights, after attention, after the MLP: with the same random numbers,
     drawn in this order, both models are the same."""
     ours = trainer(causal=causal, **changes)
-    hf, idx = as_theirs(ours).train(), first_batch(ours)[0]
+    hf, idx = as_theirs(ours).train(), ours.loader.train_batch(0)[0]
     torch.manual_seed(0)
     expected = hf(idx).logits
     torch.manual_seed(0)
@@ -122,7 +114,7 @@ def test_every_micro_batch_of_every_step_has_other_dropout(trainer):
     def losses(**changes):
         ours, found = trainer(learning_rate=1e-30, **changes), []
         ours.model.register_forward_hook(lambda model, args, loss: found.append(loss.item()))
-        batch = [x[:4].repeat(2, 1) for x in first_batch(ours)]
+        batch = [x[:4].repeat(2, 1) for x in ours.loader.train_batch(0)]
         for _ in range(3):
             ours.train_step(batch)
         return found
@@ -136,7 +128,7 @@ def test_an_evaluation_has_no_dropout_and_the_next_step_has_it_again(trainer):
     for _ in range(2):
         assert ours.evaluate() == plain.evaluate()
     for each in ours, plain:
-        each.train_step(first_batch(each))
+        each.train_step(each.loader.train_batch(0))
     assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
 
 
@@ -151,7 +143,7 @@ def test_the_constraint_enters_the_gradient_with_its_weight_and_the_loss_of_the_
         q = ours.model.blocks[0].attn.q.weight
         ours.optimizer.register_step_pre_hook(lambda *_, q=q: gradients.append(q.grad.clone()))
         before = q.detach().clone().requires_grad_()
-        ours.train_step(first_batch(ours))
+        ours.train_step(ours.loader.train_batch(0))
         losses.append(ours.unread[0])
     k = trainer().model.blocks[0].attn.k.weight
     m = before.T @ k.detach()  # (C, C)

@@ -3,6 +3,7 @@
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from data import tokens
-from tests.lives import TRAIN_STEP, argv, at_call, begin, checkpoint, end, log, refusal, result, resume, run, signal_at
+from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
+                         result, resume, run, signal_at)
 
 
 @pytest.fixture
@@ -18,6 +20,11 @@ def copied(finished, cfg):
     """A finished run that a test may change."""
     shutil.copytree(finished.out_dir, cfg.out_dir)
     return cfg
+
+
+def files(folder):
+    """{name: content} of all files in a folder."""
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 # ---- stopped, gone on with ---------------------------------------------------------------------------------------
@@ -30,6 +37,33 @@ def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, tmp
     assert checkpoint(cfg)["step"] == 5
     resume(cfg)
     assert result(cfg) == result(finished)
+
+
+@pytest.mark.parametrize("changes", [
+    dict(dtype="bfloat16", compile="on"), dict(dtype="float16", qk_norm=True), dict(causal=True, threads=2),
+    dict(causal=True, objective="masked"), dict(constraint="skew", constraint_weight=0.1, dropout=0, attn_dropout=0),
+], ids=str)
+def test_every_kind_of_run_goes_on_bit_for_bit(cfg, monkeypatch, changes):
+    monkeypatch.setattr(torch.nn.Module, "compile", torch.nn.Module.compile)  # and back at the end
+    compile_quickly()
+    whole = replace(cfg, **changes, out_dir=f"{cfg.out_dir}_whole")
+    cfg = replace(cfg, **changes)
+    run(whole)
+    with at_call(TRAIN_STEP, 6, partial(signal.raise_signal, signal.SIGTERM)), pytest.raises(SystemExit):
+        run(cfg)
+    resume(cfg)
+    torch.set_num_threads(1)
+    assert result(cfg) == result(whole)
+
+
+def test_two_processes_stop_at_a_slow_step_when_one_is_told_to_and_go_on_bit_for_bit(cfg, tmp_path):
+    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
+    stop = partial(signal_at, TRAIN_STEP, 5, signal.SIGTERM, rank="1", slow_steps=True)
+    lives = begin_ranks(argv(whole), tmp_path / "whole"), begin_ranks(argv(cfg), tmp_path / "cut", prepare=stop)
+    assert [[end(life)[0] for life in ranks] for ranks in lives] == [[0, 0], [143, 143]]
+    assert checkpoint(cfg)["step"] == 5
+    assert [end(life)[0] for life in begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rest")] == [0, 0]
+    assert result(cfg) == result(whole)
 
 
 def test_a_run_does_without_the_locks_and_the_signal_that_windows_does_not_have(finished, cfg, monkeypatch):
@@ -74,11 +108,53 @@ def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg)
     assert {path.name for path in out.glob("ckpt*")} == kept | others
     assert all((out / name).read_bytes() == b"of somebody" for name in others)
     shutil.copy(out / "ckpt-00000008.pt", out / "ckpt.pt")  # and go on from there, to the same end
-    resume(cfg)
-    assert result(cfg) == result(finished)
+    resume(cfg, max_iters=16, eval_interval=5, keep=1)
+    assert {path.name for path in out.glob("ckpt*")} == kept - {"ckpt-00000008.pt"} | {"ckpt-00000016.pt"} | others
+    assert list(log(cfg).step) == [0, 4, 8, 10, 15, 16]  # ckpt-12 is of the life before
+
+
+def cut_newline(lines):
+    return [*lines[:-1], lines[-1].rstrip("\n")]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "scores.csv"])
+@pytest.mark.parametrize("edit", [
+    cut_newline, lambda lines: lines[:2] + lines[3:], lambda lines: lines + lines[-1:], lambda lines: lines[:1],
+    lambda lines: [line.replace(",", ";") for line in lines]], ids=["cut", "deleted", "twice", "empty", "foreign"])
+def test_rows_that_were_lost_or_changed_are_there_again_when_a_run_goes_on(finished, copied, name, edit):
+    path = Path(copied.out_dir, name)
+    path.write_text("".join(edit(path.read_text().splitlines(keepends=True))))
+    resume(copied)
+    assert result(copied) == result(finished)
+
+
+def test_where_a_run_comes_from_stays_known_over_its_lives(copied):
+    before = tokens.json.loads(Path(copied.out_dir, "run.json").read_text())
+    assert set(before["origin"]) == {"commit", "python", "torch", "device_name"} and all(before["origin"].values())
+    before["origin"] |= dict(torch="1.0", commit="abc, then def")
+    tokens.write_json(Path(copied.out_dir, "run.json"), before)
+    resume(copied)
+    after = tokens.json.loads(Path(copied.out_dir, "run.json").read_text())
+    assert after["origin"]["torch"] == f"1.0, then {torch.__version__}"
+    assert after["origin"]["commit"].startswith("abc, then def, then ") and after["data"] == before["data"]
 
 
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------
+
+
+def test_a_run_that_is_refused_touches_nothing_and_one_that_is_not_leaves_files_of_others(copied, tmp_path):
+    for name in "thesis.2024-draft.tmp", "ckpt.pt.12.tmp", ".lock":
+        Path(copied.out_dir, name).write_text("precious")
+    before = files(copied.out_dir)
+    for changes in dict(), dict(data_dir="/nowhere"), dict(init_from="resume", seed=2):
+        refusal(copied, **changes)
+        assert files(copied.out_dir) == before
+    refusal(copied, out_dir=tmp_path / "new", data_dir="/nowhere")
+    assert not (tmp_path / "new").exists()
+    resume(copied, max_iters=14)
+    assert before.keys() == files(copied.out_dir).keys()
+    assert {name for name, text in files(copied.out_dir).items() if text == b"precious"} == {
+        "thesis.2024-draft.tmp", "ckpt.pt.12.tmp", ".lock"}
 
 
 @pytest.mark.parametrize("left, words", [
@@ -118,16 +194,19 @@ class RunsCode:
         return Path.touch, (Path("ran"),)
 
 
-def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(finished, copied, tmp_path, monkeypatch):
+def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(copied, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path(copied.out_dir, "ckpt.pt")
-    whole = path.read_bytes()
+    whole, before = path.read_bytes(), files(copied.out_dir)
     torch.save(dict(config=RunsCode()), "pickle.pt")
-    half, zip_of_zeros, pickle = whole[: len(whole) // 2], b"PK\3\4" + bytes(1000), Path("pickle.pt").read_bytes()
-    for data in b"", half, zip_of_zeros, pickle:
+    middle = len(whole) // 2  # which is in a tensor
+    four_bytes = whole[:middle] + b"\0\0\x80F" + whole[middle + 4 :]
+    half, zip_of_zeros, pickle = whole[:middle], b"PK\3\4" + bytes(1000), Path("pickle.pt").read_bytes()
+    for data in b"", half, zip_of_zeros, pickle, four_bytes:
         path.write_bytes(data)
         assert "ckpt.pt is not a checkpoint that can be resumed" in refusal(copied, init_from="resume")
-    assert result(copied) == result(finished) and not Path("ran").exists()
+        assert files(copied.out_dir) == before | {"ckpt.pt": data}
+    assert not Path("ran").exists()
 
 
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):

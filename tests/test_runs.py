@@ -3,8 +3,10 @@
 import csv
 import itertools
 import math
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +17,12 @@ import analyze
 from data import tokens
 from data.results import compare, runs
 
-PUBLISHED = Path(runs.__file__).parent / "csv" / "published"
+CSV = Path(runs.__file__).parent / "csv"
 STEPS = np.arange(0, 1100, 100.0)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2
 
 
-# ---- a loss curve in one number ----------------------------------------------------------------------------------
-
-
-def curve(loss):
-    return pandas.Series(loss, STEPS[: len(loss)])
+# ---- a loss curve in one number, and chance ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss, expected", [
@@ -36,11 +34,9 @@ def curve(loss):
     (np.where(STEPS == 500, 1.0, 3.0), -math.inf),  # one of 1 does not
 ])
 def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
-    assert compare.smooth(curve(FALL)).iloc[-1] == pytest.approx(2.1)
-    assert compare.speed_up(curve(loss), curve(FALL)) == pytest.approx(expected)
-
-
-# ---- chance ------------------------------------------------------------------------------------------------------
+    baseline = pandas.Series(FALL, STEPS)
+    assert compare.smooth(baseline).iloc[-1] == pytest.approx(2.1)
+    assert compare.speed_up(pandas.Series(loss, STEPS), baseline) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("differences, p", [
@@ -64,27 +60,14 @@ def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by
     assert compare.sign_flip_of_ranks([100, never], [never, 100]) == 1.0
 
 
-@pytest.mark.parametrize("n", [6, 7, 9])
+@pytest.mark.parametrize("n", [5, 6, 7, 9])  # five pairs exclude nothing
 def test_the_interval_has_the_differences_that_sign_flips_do_not_reject(n):
     differences = np.random.default_rng(n).normal(0.3, 1, n)
     low, high = compare.interval(differences)
-    tried = np.linspace(low - 1, high + 1, 801)
+    tried = np.linspace(-4, 4, 801)
     kept = [d for d in tried if compare.sign_flip(differences - d) > 0.05]
-    inside = [d for d in tried if low <= d <= high]
-    assert 0 < len(kept) < len(tried)
-    assert kept == inside
-
-
-def test_five_pairs_exclude_no_difference():
-    assert np.isnan(compare.interval(np.ones(5))).all()
-    assert compare.interval(np.arange(6.0)) == (0, 5)  # six pairs: the smallest and the largest
-
-
-def test_holm_is_that_of_a_worked_example():
-    corrected = compare.holm([0.01, 0.04, 0.03, 0.005])  # 4 x 0.005, 3 x 0.01, 2 x 0.03, then no less than that
-    np.testing.assert_allclose(corrected, [0.03, 0.06, 0.06, 0.02])
-    np.testing.assert_allclose(compare.holm([0.6, 0.7, math.nan]), [1.0, 1.0, math.nan])  # a baseline has none
-    assert len(compare.holm([])) == 0
+    assert np.isnan([low, high]).all() if len(kept) == 801 else n > 5
+    assert kept == [d for d in tried if not (d < low or d > high)]
 
 
 # ---- folders of runs ---------------------------------------------------------------------------------------------
@@ -145,31 +128,35 @@ def test_arms_and_their_baseline_can_be_chosen_and_then_holm_counts_these(tmp_pa
     assert out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
 
 
-def test_only_pairs_of_one_seed_are_compared_and_what_a_seed_gains_over_another_is_said(tmp_path, capsys):
-    folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed) for seed in (1, 2)]
-    folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew") for seed in (2, 3)]
+def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_path, capsys):
+    folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed, commit=f"c{seed}") for seed in (1, 2)]
+    folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew", commit="c1") for seed in (2, 3)]
     assert not run(*folders)
     out = capsys.readouterr().out
-    assert "1      +1.800" in out.splitlines()[2]  # of seed 2 alone
+    assert out.splitlines()[1].split()[4] == "750"  # the median of 700 and 800
+    assert out.splitlines()[2].split()[8:10] == ["1", "+1.800"]  # of seed 2 alone
     # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
     assert "random: one seed has a speed-up of up to 10% over another" in out
+    assert "these runs differ in commit: c1 (random, other); c2 (random)" in out and "in torch" not in out
 
 
-def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys):
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     write_run(tmp_path / "other-1", init="skew"), write_run(tmp_path / "other-2", seed=2, init="skew")
-    write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
+    for seed, n in (1, 5), (2, 7):
+        write_run(tmp_path / f"part-{seed}", FALL[:n], seed, STEPS[:n], init="symmetric")
     assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
     assert out.splitlines()[1].split()[:5] == ["random", "1", "of", "1", "600"]
-    assert "random: 1 of its 2 runs have finished" in out and "part: 0 of its 1 runs have finished" in out
-    assert (tmp_path / "p.png").exists() and (tmp_path / "p_layers.png").exists()
+    assert "random: 1 of its 2 runs have finished" in out and "part: 0 of its 2 runs have finished" in out
+    lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
+    assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
-    # An arm that pandas could read as nan, and that is no baseline, because its weights were not random.
+    # An arm that pandas could read as nan, and that is no baseline, because its weights were not random; and a formula.
     folders = [write_run(tmp_path / "runs" / "null-1", init_from="out/bert")]
-    folders += run_arms(tmp_path / "runs", seeds=[1, 2])
+    folders += [write_run(tmp_path / "runs" / "cost_$5_$10-1", init="skew"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     first = capsys.readouterr().out
@@ -177,24 +164,43 @@ def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, cap
     shutil.rmtree(tmp_path / "runs")
     assert not run(path, "--csv", again, "--plot", tmp_path / "b.png")
     assert capsys.readouterr().out == first and again.read_text() == path.read_text()
-    for name in "", "_layers":
-        assert (tmp_path / f"a{name}.png").read_bytes() == (tmp_path / f"b{name}.png").read_bytes()
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_it_ends_without_a_word_if_nobody_reads_its_output(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert not run(CSV / "heads.csv")
+
+
+def test_keys_that_only_older_files_have_are_read(capsys):
+    """deep_parts.csv begins with random_self_bert_deep, which has BERT's start but for its diagonal."""
+    files = CSV / "deep_parts.csv", CSV / "deep.csv", CSV / "english.csv"
+    assert not run(*files, "--arms", "random_self_bert_deep", "bert_deep", "random_english")
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].startswith("bert_deep ")
+    assert "random_english is not tested against bert_deep: they differ in eval_interval, sha256\n" in out
+    new, plain, other = [runs.Record("a", seed, config, None) for seed, config in enumerate(
+        [dict(init="skew"), dict(init="skew", diagonal=0.0), dict(init="skew", diagonal=0.4)])]
+    compare.require_same_arm(new, plain), compare.require_same_arm(plain, new)
+    for pair in (new, other), (other, new):
+        with pytest.raises(runs.RunError, match="two runs called a differ in diagonal"):
+            compare.require_same_arm(*pair)
 
 
 def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed(tmp_path):
     run(*run_arms(tmp_path, seeds=[3]), "--csv", tmp_path / "c.csv")
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
-    assert '"data_dir": "data/pytorch/bytes"' in lines[0]  # `python -m config c.csv` needs it
+    assert '"data_dir": "data/pytorch/bytes"' in lines[0]  # `python -m config.arms c.csv` needs it
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 33 and rows[1] == dict(
         arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
         directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.1000",
         symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
-
-
-LOSSES = PUBLISHED / "loss_curves.csv"
 
 
 @pytest.mark.parametrize("change, argv, words", [  # of one file: the path, a pattern, what its first match becomes
@@ -204,7 +210,6 @@ LOSSES = PUBLISHED / "loss_curves.csv"
     (None, "a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     (None, "a-1 --csv b-1/log.csv", "log.csv is no comparison"),
     (None, "a-1 --csv no.text", "no.text is no comparison"),
-    (None, f"{LOSSES} --plot x.png", "nothing to draw in x.png"),
     (None, "nowhere", "No such file or directory: 'nowhere'"),
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
     (("a-1/scores.csv", "^100,0,,", "100,0,,x"), "a-1", "scores.csv is damaged"),
@@ -255,23 +260,19 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
 # ---- figures -----------------------------------------------------------------------------------------------------
 
 
-def plotted(axis):
-    """{label: the values of its line} of a panel."""
-    return {line.get_label(): line.get_ydata() for line in axis.lines}
-
-
 def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path, drawn):
     folders = [write_run(tmp_path / f"{name}-{seed}", FALL + far * seed, seed, n_layer=3, init=name)
                for name, far in (("random", 0.04), ("skew", 0.5)) for seed in (1, 2)]
     assert not run(*folders, "--plot", tmp_path / "p.png")
-    loss, ends, symmetry, directionality = drawn[0].axes
-    np.testing.assert_allclose(plotted(loss)["random"], FALL + 0.06)
-    np.testing.assert_allclose(plotted(loss)["skew"], FALL + 0.75)
+    (figure,) = drawn
+    loss, ends, *_ = figure.axes
+    lines = [{line.get_label(): line.get_ydata() for line in axis.lines} for axis in figure.axes]
+    np.testing.assert_allclose(lines[0]["random"], FALL + 0.06)
+    np.testing.assert_allclose(lines[0]["skew"], FALL + 0.75)
     assert 3 < loss.get_ylim()[1] < 4  # the first losses are cut off
     _, skew = [band.get_paths()[0].get_extents() for band in loss.collections]
     assert (skew.y0, skew.y1) == pytest.approx((2.5, 4.0))  # the end of the first seed, the start of the second
     assert sorted(ends.lines[0].get_xdata()) == pytest.approx([2.04, 2.08])
     assert [text.get_text() for text in ends.get_yticklabels()] == ["random", "skew"]
-    np.testing.assert_allclose(plotted(symmetry)["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
-    np.testing.assert_allclose(plotted(directionality)["skew"], -np.arange(11) / 20)
-    np.testing.assert_allclose(plotted(drawn[1].axes[0])["last layer"], (np.arange(11) + 4) / 20)
+    np.testing.assert_allclose(lines[2]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
+    np.testing.assert_allclose(lines[3]["skew"], -np.arange(11) / 20)

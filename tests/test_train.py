@@ -5,6 +5,9 @@ import importlib
 import io
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,17 +17,18 @@ import pandas
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 import analyze
 import train
-from config import ConfigError, TrainConfig, _place
-from config._place import Place
+from config import ConfigError, TrainConfig, processes
+from config.processes import Place
 from data import batches, samples, tokens
-from data.loader import Loader, split_batch
+from data.batches import Loader, split_batch
 from data.results import runs
-from tests.lives import argv, begin_ranks, checkpoint, compile_quickly, end, log, refusal, resume, run, small_run
+from tests.lives import (DRAW, argv, begin_ranks, checkpoint, compile_quickly, end, log, refusal, resume, run,
+                         small_run)
 
 
 @pytest.fixture
@@ -152,7 +156,7 @@ def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
     new = old + 1e-5 * torch.randn_like(old)  # W_qk - its old value would lose most digits
     rows = analyze.score_rows(5, 3, new, old)
     assert [tuple(row[:3]) for row in rows] == [(5, l, h) for l in range(2) for h in ("", 0, 1, 2)]
-    for row in rows:
+    for row in map(runs.RunScore._make, rows):
         columns = slice(None) if row.head == "" else slice(4 * row.head, 4 * row.head + 4)
         w_q, w_k = new.double()[:, row.layer, :, columns]
         old_q, old_k = old.double()[:, row.layer, :, columns]
@@ -226,22 +230,26 @@ def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(end
     assert log(cfg).val_loss.iloc[-1] == pytest.approx(np.mean(losses), abs=1e-5)
 
 
+def on_a_line(text):
+    return " ".join(text.split())
+
+
 def test_a_run_ends_by_showing_what_the_model_makes_of_unseen_text(ended, corpus):
     cfg, said, hf = ended
-    lines = [line[2:] for line in said.splitlines() if line.startswith("  ")][-6:]
+    lines = [line[9:] for line in said.splitlines() if line.startswith(("  seen:  ", "  model: "))]
     decode = samples.make_decode(corpus.meta)
     starts = np.linspace(0, len(corpus.val) - 16, 3).astype(int)
     for start, before, after in zip(starts, lines[::2], lines[1::2]):
         text = torch.tensor([corpus.val[start : start + 16].tolist()])  # (1, 16)
         seen = text[:, :8] if cfg.causal else text.index_fill(1, torch.tensor([3, 10]), 257)
-        assert before == decode(seen[0].tolist())
+        assert before == on_a_line(decode(seen[0].tolist()))
         if cfg.causal:
             expected = seen
             for _ in range(8):
                 expected = torch.cat([expected, hf(expected).logits[:, -1:, :256].argmax(-1)], 1)
         else:
             expected = torch.where(seen == 257, hf(seen).logits[..., :256].argmax(-1), text)
-        assert after == decode(expected[0].tolist())
+        assert after == on_a_line(decode(expected[0].tolist()))
 
 
 def test_a_decoder_may_fill_in_masks(cfg):
@@ -270,7 +278,8 @@ def copy_bert(finished, folder, config={}, more={}, lost=()):
     theirs = json.loads(Path(finished.out_dir, "config.json").read_text())
     state = load_file(Path(finished.out_dir, "model.safetensors")) | more
     folder.mkdir()
-    runs.save_hf(folder, theirs | config, {name: x for name, x in state.items() if name not in lost})
+    save_file({name: x for name, x in state.items() if name not in lost}, folder / "model.safetensors")
+    tokens.write_json(folder / "config.json", theirs | config)
     return folder
 
 
@@ -302,7 +311,7 @@ def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_pat
     model = str(copy_bert(finished, tmp_path / "to_resume"))
     run(cfg, init_from=model)
     resume(cfg, max_iters=14)
-    assert runs.read_config(Path(cfg.out_dir))["init_from"] == model
+    assert runs.read_config(cfg.out_dir)["init_from"] == model
     for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
         Path(cfg.out_dir, name).unlink()
     assert f"began from {model}: begin again with --init_from={model}" in refusal(cfg, init_from="resume")
@@ -338,16 +347,63 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, capsys)
     assert Path(cfg.out_dir, "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("name, precision", [("cpu", "highest"), ("cuda", "high")])
-def test_float32_products_are_in_tf32_on_a_gpu_and_exact_elsewhere(cfg, monkeypatch, name, precision):
+@pytest.mark.parametrize("name, has, precision, dtype", [
+    ("cpu", True, "highest", "float32"), ("cuda", True, "high", "bfloat16"), ("cuda", False, "high", "float16")])
+def test_what_a_device_has_decides_how_products_are_computed(cfg, monkeypatch, name, has, precision, dtype):
     """torch's "high" is TF32, and reaches GPUs alone. The device is a name here, and is not used."""
-    monkeypatch.setattr(_place, "find_device", lambda *_: torch.device(name))
+    monkeypatch.setattr(processes, "find_device", lambda *_: torch.device(name))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has)
     before = torch.get_float32_matmul_precision()
     try:
-        _place.find_place(cfg)
+        assert processes.find_place(replace(cfg, dtype="auto"))[1] == replace(cfg, dtype=dtype)
         assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+# ---- what is said, and where -------------------------------------------------------------------------------------
+
+
+def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):
+    place = Place(0, 1, torch.device("cpu"))
+    western = io.TextIOWrapper(io.BytesIO(), "cp1252")
+    for stdout in western, None:  # None: it was closed, as by >&-
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", None)
+        processes.prepare_streams()
+        place.say("a is α \udcff")
+        print("b", file=sys.stderr)
+    western.flush()
+    assert western.buffer.getvalue().decode("cp1252").splitlines() == ["a is ? ?"]
+
+
+def test_the_end_of_a_run_takes_any_name_and_any_file(cfg, monkeypatch, capsys):
+    """Two dollars are a formula to matplotlib; one token has no half; a spreadsheet may have changed log.csv."""
+    monkeypatch.setattr(train.Trainer, "draw", DRAW)
+    cfg = replace(cfg, max_iters=2, causal=True, block_size=1, out_dir=cfg.out_dir + os.fsdecode(b"_$5_$10_\xff"))
+    run(cfg)
+    assert Path(cfg.out_dir, "run.png").stat().st_size > 1000
+    monkeypatch.setattr(runs, "append", lambda path, rows, append=runs.append: append(path, [*rows, *rows]))
+    run(cfg, out_dir=cfg.out_dir + "_twice")
+    assert "no picture and no table: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code, files, most", [
+    ("import train", "train model init analyze config config.processes data data.batches data.tokens data.results.runs",
+     2300),
+    ("from analyze import scores, symmetry, directionality", "analyze", 500)])
+def test_what_runs_is_what_is_read(code, files, most):
+    """Of this project's files, whatever else they need is imported where it is used."""
+    root = Path(train.__file__).parent
+    count = """
+import sys
+for name, module in list(sys.modules.items()):
+    if str(getattr(module, "__file__", None)).startswith(sys.argv[1]):
+        print(name, sum(1 for line in open(module.__file__)))
+"""
+    said = subprocess.check_output([sys.executable, "-c", code + count, f"{root}{os.sep}"], cwd=root, text=True)
+    found = dict(line.split() for line in said.splitlines())
+    assert found.keys() == set(files.split()) and sum(map(int, found.values())) <= most, found
 
 
 @pytest.mark.parametrize("name", ["bench", "null"])

@@ -1,7 +1,7 @@
 """
 What makes W_qk symmetric: seeing both sides, or filling in masks? These arms change one of the two at a time.
 
-    python -m config config/arms/emergence.py | xargs -r -P 2 -L 1 python train.py
+    python -m config.arms emergence | xargs -r -P 2 -L 1 python train.py
 """
 base = "config/tiny.py"
 seeds = [1, 2, 3, 4, 5]

@@ -1,7 +1,7 @@
 """
 What helps: symmetry, or the scale that came with it? Every arm differs from another arm in one thing only.
 
-    python -m config config/arms/tiny.py | xargs -r -P 2 -L 1 python train.py
+    python -m config.arms tiny | xargs -r -P 2 -L 1 python train.py
 
 The published symmetric start, "symmetric_qkv", changed the symmetry, and also the scale of q, k and v to 1 / sqrt(3 C).
 "_qk", "_v" and "_qkv" name the matrices that have this scale instead of 0.02.

@@ -2,7 +2,7 @@
 The learning rate of every start, scale and width: one run each, with a seed that no comparison uses. Only the best of
 each start is then worth a comparison.
 
-    python -m config config/arms/tuning.py | xargs -r -P 2 -L 1 python train.py
+    python -m config.arms tuning | xargs -r -P 2 -L 1 python train.py
 
 The scale of q and k is C std^2. If W_k = W_q, the logit of a token with itself is larger than the others by sqrt(D)
 times this scale. v has the published scale, 1 / sqrt(3 C).

@@ -12,6 +12,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
+from data.columns import read_column
 
 COPY = ("hf://datasets/monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e/"
         "data/train-00000-of-00001.parquet")
@@ -24,7 +25,7 @@ def main(argv=None):
     path = args.csv or COPY
 
     def read(part):
-        return writer.read_column("csv" if args.csv else "parquet", part, "comment_text")
+        return read_column(part, "comment_text", kind=".csv")
     return writer.write(args, path, [path], read, total=159_571, files=[args.csv] if args.csv else [])
 
 

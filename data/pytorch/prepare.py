@@ -64,19 +64,10 @@ def main(argv=None):
     here = version("torch").split("+")[0]  # what follows + names the build, as in 2.13.0+cpu
     folder = writer.write(args, f"torch {here}", list(texts), lambda name: [texts[name]], total=len(texts),
                           in_order=True)
-    if digests(folder) != DIGESTS[args.tokenizer]:
+    if tokens.load(folder).meta["sha256"] != DIGESTS[args.tokenizer]:
         print(f"{folder}: not the benchmark's corpus, which is of torch {VERSION} and the options as they are here; "
               f"this one is of torch {here}")
     return folder
-
-
-def digests(folder):
-    """The SHA-256 of both splits."""
-    found = {}
-    for split in "train", "val":
-        with open(folder / f"{split}.bin", "rb") as file:
-            found[split] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
 
 
 def make(folder):

@@ -13,24 +13,14 @@ row that is incomplete. Any other file is complete, or not there.
 
 A checkpoint also holds all rows so far. A run that goes on writes both CSV files again from there. So no row is lost or
 there twice, whatever a kill, an editor or a full disk has done to these files.
-
-All runs of a comparison are kept in one small CSV file, which has all that its tables and figures show:
-
-    # config {"n_layer": 2, ...}            what all arms share
-    # config of symmetric {"init": ...}     what is special to one of them
-    arm,seed,step,train_loss,val_loss,...   then a row for every step of every run that has a loss, or scores, or both
-
-An arm is one configuration; it has several runs, which differ only in their seed. compare.py compares arms.
 """
 
 import csv
 import io
-import itertools
 import json
 import os
 import pickle
 import platform
-import re
 import shutil
 import subprocess
 import zipfile
@@ -40,7 +30,6 @@ from typing import NamedTuple
 
 import pandas
 import torch
-from safetensors.torch import save as safetensors
 
 from config import TrainConfig
 from data.tokens import replacing, write_json, writing
@@ -64,6 +53,10 @@ class LogRow(NamedTuple):
     val_loss: str = ""  # [nats/token]
     learning_rate: str = ""  # of the last update
     tokens_per_s: str = ""  # without the time of evaluations and checkpoints
+
+    def line(self):
+        """The row as a line of output, without the cells that are empty."""
+        return ", ".join(f"{name} {cell}" for name, cell in self._asdict().items() if cell != "")
 
 
 class RunScore(NamedTuple):
@@ -128,9 +121,9 @@ def find_checkpoint(folder, cfg, meta, device):
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     try:
         with zipfile.ZipFile(path) as zipped:
-            damaged = zipped.testzip()  # reads the whole file, and compares checksums; torch.load does not
-        require(damaged is None, f"{path} is damaged, in its part {damaged}: a copy of it, or a ckpt-STEP.pt in its "
-                                 "place, can be resumed")
+            damaged = zipped.testzip()  # reads all of it, and compares checksums, which torch does not
+        if damaged:
+            raise zipfile.BadZipFile(damaged)
         state = torch.load(path, map_location=device, weights_only=True)
         require_same_run(path, state, describe(cfg, meta))
     except (EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
@@ -163,22 +156,20 @@ def require_same_run(path, theirs, ours):
         require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
 
 
-def begin(folder, cfg, meta, rows, device_name):
+def begin(folder, cfg, meta, rows, device_name, n_params):
     """
     Write run.json, log.csv and scores.csv. Only one process does this, before any training. rows: {name: text} of both
     CSV files, from the checkpoint.
     """
     folder = Path(folder)
     origin = find_origin(device_name)
-    if cfg.init_from == "resume" and (folder / "run.json").exists():
-        before = read_config(folder)
+    if cfg.init_from == "resume":
+        before = read_config(folder) if (folder / "run.json").exists() else dict(init_from="scratch")
         cfg = replace(cfg, init_from=before["init_from"])  # it stays known where the weights came from
         for key, here in origin.items():
             there = before.get(key, here)
             origin[key] = there if there.split(", then ")[-1] == here else f"{there}, then {here}"
-    elif cfg.init_from == "resume":
-        cfg = replace(cfg, init_from="scratch")
-    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin))
+    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin, n_params=n_params))
     for name, text in rows.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text)
@@ -195,9 +186,9 @@ def append(path, rows):
 
 def save_checkpoint(folder, cfg, meta, state):
     """
-    Write ckpt.pt, and with cfg.keep a copy of it by the name of its step. Of state["kept"], the steps of all copies that
-    this run has written, only the last remain. No random state is needed: batches and dropout follow from seed, step
-    and micro-batch.
+    Write ckpt.pt, and with cfg.keep a copy named after its step. state["kept"]: the steps of all copies that this run
+    has written, of which only the last remain. It needs no random state: batches and dropout follow from seed, step and
+    micro-batch.
     """
     with replacing(folder / "ckpt.pt") as temporary:
         with open(temporary, "wb") as f:
@@ -207,14 +198,6 @@ def save_checkpoint(folder, cfg, meta, state):
                 shutil.copyfile(temporary, copy)
             for step in state["kept"][: -cfg.keep]:
                 (folder / f"ckpt-{step:08d}.pt").unlink(missing_ok=True)
-
-
-def save_hf(folder, config, state):
-    """Write the files that from_pretrained of transformers reads. config, state: as data.bert.to_hf returns them."""
-    state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
-    with replacing(folder / "model.safetensors") as temporary:
-        temporary.write_bytes(safetensors(state, {"format": "pt"}))
-    write_json(folder / "config.json", config)
 
 
 # ---- a run read again --------------------------------------------------------------------------------------------
@@ -255,7 +238,7 @@ def read_config(folder):
         digests = run["data"]["sha256"]  # of train.bin and val.bin
         data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
         # A key that is newer than the run has its default.
-        return asdict(TrainConfig()) | run["config"] | data | run.get("origin", {})
+        return asdict(TrainConfig()) | run["config"] | data | dict(n_params=run.get("n_params")) | run.get("origin", {})
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
 
@@ -283,7 +266,7 @@ def read_run(folder):
     log, scores = read(folder / "log.csv"), read(folder / "scores.csv")
     config = read_config(folder)
     try:
-        log = log.set_index("step", verify_integrity=True).astype(float)  # ValueError: a row is there twice
+        log = log.set_index("step").astype(float)
         scores = scores.astype(float).astype(dict(step=int, layer=int))
         n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
         # The last step may lack some, as the run may be writing them.
@@ -303,7 +286,7 @@ def read_run(folder):
 
 
 def by_layer(rows):
-    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one is twice."""
+    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one twice."""
     table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
     table.columns = [f"{score}_{layer}" for score, layer in table.columns]
     return table
@@ -319,97 +302,11 @@ def record_of_table(arm, config, table):
     return Record(arm, config["seed"], config, table.sort_index())
 
 
-def report_run(folder):
-    """A table with the first and the last scores of every layer of a run."""
-    run = read_run(folder)
+def table_of_ends(run):
+    """The first and the last scores of every layer of a run, and its last loss, in lines."""
     lines = ["layer   symmetry: start     end   directionality: start     end"]
     for layer in range(run.config["n_layer"]):
-        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
-        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
+        symmetry, directionality = [run.curve(f"{score}_{layer}").to_numpy() for score in SCORES]  # (S,) each
         lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
                      f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
-    loss = run.last("val_loss")
-    lines.append(f"validation loss {loss:.4f} nats/token; picture: {folder}/run.png")
-    return "\n".join(lines)
-
-
-# ---- the file of a comparison ------------------------------------------------------------------------------------
-
-
-def write_comparison(path, arms):
-    """arms: {name: its records}. RunError if the file at path would lose something."""
-    records = itertools.chain.from_iterable(arms.values())
-    tables = {(record.arm, record.seed): record.table for record in records}
-    if Path(path).exists():
-        for record in read_comparison(path):
-            require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
-                    f"{record.seed}, which would be lost: give another --csv")
-    whole = pandas.concat(tables, names=["arm", "seed", "step"])
-    with replacing(path) as temporary, open(temporary, "w", newline="") as f:
-        f.write("\n".join(config_lines(arms)) + "\n")
-        whole.to_csv(f, float_format=f"%.{DIGITS}f")
-
-
-def config_lines(arms):
-    """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
-    configs = {}
-    for name, records in arms.items():
-        config = records[0].config
-        configs[name] = {key: config[key] for key in config if key not in HOW - {"init_from"} | {"seed"}}
-        for key in ORIGIN:  # the only ones of these in which the runs of an arm may differ
-            if key in config:
-                configs[name][key] = " and ".join(sorted({record.config.get(key, "unknown") for record in records}))
-    first = next(iter(configs.values()))
-    shared = {}
-    for key, value in first.items():
-        if all(config.get(key) == value for config in configs.values()):
-            shared[key] = value
-    lines = [f"# config {json.dumps(shared)}"]
-    for name, config in configs.items():
-        special = {key: value for key, value in config.items() if key not in shared}
-        lines.append(f"# config of {name} {json.dumps(special)}")
-    return lines
-
-
-def parse_comparison(path):
-    """The file of a comparison -> {arm: its configuration}, the lines of its table."""
-    shared, special, table = {}, {}, []  # what all arms share; {arm: its own}
-    for line in Path(path).read_text().splitlines():
-        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-        if comment is None:
-            table.append(line)
-        elif comment[1] is None:
-            shared = json.loads(comment[2])
-        else:
-            special[comment[1]] = json.loads(comment[2])
-    return {arm: shared | own for arm, own in special.items()}, table
-
-
-def read_comparison(path):
-    """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
-    try:
-        configs, lines = parse_comparison(path)
-        types = dict(arm=str, seed=int, step=int)
-        # An arm may be called null, which pandas would read as nan.
-        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
-        records = []
-        for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
-            # A key that is newer than the file has its default.
-            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
-            records.append(record_of_table(arm, config, rows.set_index("step")))
-        return records
-    except (KeyError, TypeError, ValueError) as e:
-        raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
-
-
-def differences_of_origin(records):
-    """What a reader must know who compares these runs: a line for each key of ORIGIN in which they differ."""
-    lines = []
-    for key in ORIGIN:
-        arms_of = {}  # value -> the arms that have it
-        for record in records:
-            arms_of.setdefault(record.config.get(key, "unknown"), {})[record.arm] = None
-        if len(arms_of) > 1:
-            cases = [f"{value} ({', '.join(arms)})" for value, arms in arms_of.items()]
-            lines.append(f"these runs differ in {key}: {'; '.join(cases)}")
-    return lines
+    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])

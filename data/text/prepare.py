@@ -14,6 +14,8 @@ With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or
 writes. What is no table is left out.
 """
 
+import codecs
+import functools
 import pathlib
 import sys
 
@@ -21,10 +23,10 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
+from data.columns import READERS, read_column
 from data.tokens import DataError
 
 SPLIT = 16_384  # characters
-TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}  # -> their reader
 BESIDE_ARROW = "dataset_info.json", "state.json", "dataset_dict.json"  # what save_to_disk writes as well
 
 
@@ -34,17 +36,12 @@ def files_in(path):
         return [path]
     found = []
     for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if file.is_file() and not hidden:
+        names = file.relative_to(path).parts
+        if file.is_file() and not any(name.startswith(".") for name in names):
             found.append(file)
     if not found:
         raise DataError(f"{path} is no file, nor a folder with files in it")
     return found
-
-
-def is_binary(path):
-    with open(path, "rb") as file:
-        return b"\0" in file.read(8000)
 
 
 def read(path):
@@ -65,18 +62,34 @@ def read(path):
         tqdm.write(f"{path}: {replaced:,} U+FFFD where bytes cannot be decoded")
 
 
-def choose(files, column):
-    """The files to read: with a column the tables, else the text."""
+def why_not(path, column):
+    """Why a file is left out, or "" if it is read."""
+    is_table = path.suffix.lower() in READERS
+    with open(path, "rb") as file:
+        start = file.read(8000)
+    if not start:
+        return "is empty"
     if column:
-        chosen = [file for file in files if file.suffix.lower() in TABLES and file.name not in BESIDE_ARROW]
-        kind = "that are no tables"
-    else:
-        chosen = [file for file in files if file.suffix.lower() not in TABLES and not is_binary(file)]
-        kind = "that are binary, or tables (--column=NAME reads these)"
-    left_out = set(files) - set(chosen)
-    if left_out:
-        print(f"{len(left_out):,} files left out {kind}, such as {min(left_out)}")
-    return [file for file in chosen if file.stat().st_size > 0]
+        return "" if is_table and path.name not in BESIDE_ARROW else "is no table"
+    if is_table:
+        return "is a table: --column=NAME reads a column of it"
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "is UTF-16: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it"
+    return "is binary" if b"\0" in start else ""
+
+
+def choose(files, column):
+    """The files to read. What is left out is said; if nothing is left, in a DataError."""
+    reasons = {file: why_not(file, column) for file in files}
+    said = []
+    for why in sorted({*reasons.values()} - {""}):
+        first, *more = [file for file in files if reasons[file] == why]
+        said.append(f"{first} {why}" + (f" (and {len(more):,} more)" if more else ""))
+    if all(reasons.values()):
+        raise DataError(f"nothing to read: {'; '.join(said)}")
+    for line in said:
+        print(f"left out: {line}")
+    return [file for file in files if not reasons[file]]
 
 
 def main(argv=None):
@@ -84,20 +97,13 @@ def main(argv=None):
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
-    found = []
-    for path in args.paths:
-        found += files_in(path)
-    parts = choose(found, args.column)
-    source = " ".join(map(str, args.paths))
+    parts = choose([file for path in args.paths for file in files_in(path)], args.column)
+    source, read_part = " ".join(map(str, args.paths)), read
     # With fewer files, one of them would be far too much to validate on. The rows of a table are not of one piece.
     whole_files = len(parts) * args.val_fraction >= 1 and not args.column
     if args.column:
         source = f"{args.column} of {source}"
-
-    def read_part(path):
-        if args.column:
-            return writer.read_column(TABLES[path.suffix.lower()], str(path), args.column)
-        return read(path)
+        read_part = functools.partial(read_column, column=args.column)
     return writer.write(args, source, parts, read_part, files=parts, whole_files=whole_files)
 
 

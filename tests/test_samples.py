@@ -1,0 +1,42 @@
+"""python -m data.samples, and what a run shows at its end."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import BertForMaskedLM, BertLMHeadModel
+
+from data import samples, tokens
+from model import ModelConfig, Transformer
+from tests.lives import run
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_prompt_is_completed_as_by_transformers(causal, cfg):
+    cfg = replace(cfg, causal=causal, max_iters=4)
+    run(cfg)
+    hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(cfg.out_dir).eval()
+    if causal:
+        expected = torch.tensor([[*b"ab_d"]])
+        for _ in range(16):  # more than block_size in all, so the first tokens are out of sight at the end
+            expected = torch.cat([expected, hf(expected[:, -16:]).logits[:, -1:, :256].argmax(-1)], 1)
+    else:
+        expected = torch.tensor([[*b"ab", 257, *b"d"]])
+        expected[0, 2] = hf(expected).logits[0, 2, :256].argmax()
+    assert samples.complete(cfg.out_dir, "ab_d") == bytes(expected[0].tolist()).decode(errors="replace")
+
+
+@pytest.mark.parametrize("prompt, message", [
+    ("none", "nothing to complete"), ("", "nothing to complete"), ("_" * 17, "a prompt of 17 tokens: an encoder sees"),
+])
+def test_a_prompt_that_cannot_be_completed_ends_in_one_line(prompt, message, finished):
+    with pytest.raises(SystemExit, match=f"^error: {message}.*$"):
+        samples.main([finished.out_dir, f"--prompt={prompt}"])
+    with pytest.raises(SystemExit, match="^error: nowhere/ckpt.pt is not there, or .*$"):
+        samples.main(["nowhere", f"--prompt={prompt}"])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_model_that_sees_one_token_at_a_time_has_a_sample_too(causal, data_dir):
+    model = Transformer(ModelConfig(vocab_size=258, block_size=1, n_layer=1, n_head=1, n_embd=8, causal=causal))
+    assert samples.sample(model, tokens.load(data_dir), causal).count("model:") == 3
