@@ -9,10 +9,12 @@ import pytest
 import torch
 from transformers import BertConfig
 
+import init
 import train
 from config.processes import Place
 from data import tokens
 from data.bert import to_hf
+from model import ModelConfig, Transformer
 from tests.test_bert import THEIRS
 from tests.test_model import either
 
@@ -24,6 +26,16 @@ def trainer(cfg):
         changes = dict(dropout=0.0, attn_dropout=0.0) | changes
         return train.Trainer(replace(cfg, **changes), Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
     return make
+
+
+def test_a_run_begins_with_the_model_that_its_keys_describe(trainer):
+    ours = trainer(seed=3, causal=True, dropout=0.3, attn_dropout=0.2, qk_norm=True, init="skew", qk_std=0.05,
+                   v_std=0.1)
+    torch.manual_seed(3)
+    expected = Transformer(ModelConfig(258, 16, 2, 2, 16, dropout=0.3, attn_dropout=0.2, causal=True, qk_norm=True))
+    init.apply_(expected, "skew", qk_std=0.05, v_std=0.1, seed=3)
+    assert ours.model.cfg == expected.cfg
+    assert all(map(torch.equal, ours.model.parameters(), expected.parameters()))
 
 
 def as_theirs(trainer):
