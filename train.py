@@ -117,7 +117,8 @@ def constraint(cfg, model):
 class Trainer:
     """The state of a run: the model, its optimizer, the step, and the losses since the last row of log.csv."""
 
-    SAVED = "step", "scored_qk", "losses", "seconds", "rows", "kept"  # what ckpt.pt holds, besides weights and optimizer
+    PARTS = "model", "optimizer", "scaler"  # what ckpt.pt holds the state of
+    SAVED = "step", "scored_qk", "losses", "seconds", "rows", "kept"  # and what it holds as it is
 
     def __init__(self, cfg, place, corpus):
         self.cfg = cfg
@@ -221,7 +222,7 @@ class Trainer:
         cfg, say = self.cfg, self.place.say
         state = runs.find_checkpoint(self.out, cfg, self.corpus.meta, self.place.device)
         if state is not None:
-            for part in "model", "optimizer", "scaler":
+            for part in self.PARTS:
                 getattr(self, part).load_state_dict(state[part])
             for name in self.SAVED:
                 setattr(self, name, state[name])
@@ -230,8 +231,8 @@ class Trainer:
         elif cfg.init_from == "resume":
             say(f"{self.out} has no checkpoint yet: starting from the beginning")
         if self.step == 0 and cfg.constraint != "none" and not constraint(cfg, self.model) < 1e6:  # nan or inf: 1 / 0
-            raise ConfigError(f"constraint = {cfg.constraint!r} divides by the {cfg.constraint} part of W_qk, which is 0 "
-                              f"at this start (init = {cfg.init!r}): choose another start or constraint")
+            raise ConfigError(f"constraint = {cfg.constraint!r} divides by the {cfg.constraint} part of W_qk, which is "
+                              f"0 at this start (init = {cfg.init!r}): choose another start or constraint")
 
     def identity(self):
         """What must be the same in all processes, or each of them would train something else."""
@@ -299,7 +300,7 @@ class Trainer:
             if self.cfg.keep:
                 self.kept.append(self.step)
             self.export()  # before ckpt.pt: a run that is killed in between comes here again
-            state = {part: getattr(self, part).state_dict() for part in ("model", "optimizer", "scaler")}
+            state = {part: getattr(self, part).state_dict() for part in self.PARTS}
             state |= {name: getattr(self, name) for name in self.SAVED}
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             if time.monotonic() - self.drawn_at > DRAW_EVERY:
@@ -317,7 +318,7 @@ class Trainer:
 
     def draw(self):
         """Draw run.png -> a table of its scores. If a spreadsheet has changed log.csv meanwhile, there is neither."""
-        from data.results import figures_runs  # here, because matplotlib takes a second
+        from data.results import compare, figures_runs  # here, because matplotlib takes a second
 
         self.drawn_at = time.monotonic()
         try:
@@ -325,7 +326,7 @@ class Trainer:
         except runs.RunError as e:  # the weights and the next rows are good
             return f"no picture and no table: {e}"
         figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
-        return f"{runs.table_of_ends(run)}; picture: {self.out}/run.png"
+        return f"{compare.table_of_ends(run)}; picture: {self.out}/run.png"
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -386,8 +387,8 @@ def describe_start(trainer):
     """Say what begins, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
     kind = "decoder" if cfg.causal else "encoder"
-    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, on {place.device} "
-              f"({cfg.dtype})")
+    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, on "
+              f"{place.device} ({cfg.dtype})")
     place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {place.world} processes; "
               f"{len(trainer.corpus.train):,} training tokens")
     if cfg.init_from not in ("scratch", "resume"):

@@ -111,34 +111,30 @@ def find_place(cfg):
         torch.set_num_threads(cfg.threads)
     rank, world, local_rank = find_ranks()
     device = find_device(cfg.device, local_rank)
-    dtype = cfg.dtype
+    auto = "float32"
     if device.type == "cuda":
+        auto = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
-    if dtype == "auto" and device.type == "cuda":
-        dtype = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
-    elif dtype == "auto":
-        dtype = "float32"
     if world > 1 and device.type == "cuda":
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
     elif world > 1:
         dist.init_process_group("gloo", timeout=ANSWER)
-    return Place(rank, world, device), replace(cfg, dtype=dtype)
+    return Place(rank, world, device), replace(cfg, dtype=auto if cfg.dtype == "auto" else cfg.dtype)
 
 
 def find_ranks():
     """-> this process, how many there are, this one among those of its machine. Without torchrun: 0, 1, 0."""
-    variables = {name: os.environ.get(name, default) for name, default in
-                 (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))}
-    are_numbers = all(text.isdecimal() for text in variables.values())
-    rank, world, local_rank = map(int, variables.values()) if are_numbers else (0, 0, 0)
+    texts = {name: os.environ.get(name, usual) for name, usual in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK"), "010")}
     has_address = "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ
-    if rank >= world or (world > 1 and not has_address):
-        found = ", ".join(f"{name}={text}" for name, text in variables.items())
-        raise ConfigError(f"the environment has {found}, which torchrun has not set: unset RANK and WORLD_SIZE, or "
-                          "start with torchrun")
-    return rank, world, local_rank
+    if all(text.isdecimal() for text in texts.values()):
+        rank, world, local_rank = map(int, texts.values())
+        if rank < world and (world == 1 or has_address):
+            return rank, world, local_rank
+    found = ", ".join(f"{name}={text}" for name, text in texts.items())
+    raise ConfigError(f"the environment has {found}, which torchrun has not set: unset RANK and WORLD_SIZE, or start "
+                      "with torchrun")
 
 
 def find_device(wanted, local_rank):
@@ -157,7 +153,7 @@ def find_device(wanted, local_rank):
 
 
 def prepare_streams():
-    """Let text go nowhere if stdout or stderr is closed, and print ? for a character that the terminal does not have."""
+    """Let text go nowhere if stdout or stderr is closed, and print ? for what the terminal has no character for."""
     sys.stdout = sys.stdout or open(os.devnull, "w")
     sys.stderr = sys.stderr or open(os.devnull, "w")
     sys.stdout.reconfigure(errors="replace")
@@ -171,9 +167,8 @@ def noted_signals():
     A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
     """
     signals, handlers_before = [], {}
-    ends = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP"):  # the terminal was closed; Windows does not have it
-        ends.append(signal.SIGHUP)
+    # SIGHUP: the terminal was closed. Windows does not have it.
+    ends = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     for signum in ends:
         if signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
             handlers_before[signum] = signal.signal(signum, lambda signum, frame: signals.append(signum))

@@ -2,8 +2,8 @@
 Batches for training: which tokens are in each row of each step, and which of them are masked.
 
 A batch is a pure function of (seed, step, row), and has no state. So runs that differ only in their start see the same
-data in the same order, and a resumed run, or a run on more processes, goes on exactly. Loader makes the rows that belong
-to one process: in another thread, a few steps ahead, and split into micro-batches that fit on the device.
+data in the same order, and a resumed run, or a run on more processes, goes on exactly. Loader makes the rows of one
+process: in another thread, a few steps ahead, and split into micro-batches that fit on the device.
 
 Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/, meta and stream (N,) are
 those of a corpus (data/tokens.py).
@@ -21,7 +21,6 @@ from config import ConfigError
 from data import tokens
 
 AHEAD = 4  # the number of batches that are made in advance
-TRY_WITHOUT = Path("data/pytorch/gpt2")  # what train.py can prepare by itself, with the tokens of the paper
 
 
 # ---- a corpus ----------------------------------------------------------------------------------------------------
@@ -36,12 +35,7 @@ def prepare_corpus(folder):
 
 def open_corpus(cfg):
     """The token files in cfg.data_dir. DataError and ConfigError say what is missing."""
-    try:
-        corpus = tokens.load(cfg.data_dir)
-    except tokens.DataError as e:
-        if Path(cfg.data_dir, "meta.json").exists():
-            raise
-        raise tokens.DataError(f"{e}; to try without, --data_dir={TRY_WITHOUT} prepares itself in seconds") from None
+    corpus = tokens.load(cfg.data_dir)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
         if len(split) <= rows * cfg.block_size:

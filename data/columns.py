@@ -50,7 +50,7 @@ def require_column(column, names):
 
 def read_json(file, column):
     """An object per line, or one list of objects."""
-    names = {column: None}
+    names = []
     found = False
     for row in json_rows(file):
         if not isinstance(row, dict):
@@ -58,7 +58,7 @@ def read_json(file, column):
         names = row
         found = found or column in row
         yield row.get(column)  # a row may lack it, but not all of them
-    if not found:
+    if names and not found:
         require_column(column, names)
 
 

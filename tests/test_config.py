@@ -1,7 +1,9 @@
 """config/: every file builds its model; every mistake ends in one line that helps. pytest tests/test_config.py"""
 
 import dataclasses
+import os
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 
 from config import ConfigError, TrainConfig, load
 from config.arms.__main__ import arms, main
-from data.results.runs import FREE, read_comparison
+from data.results.compare import read_comparison
+from data.results.runs import FREE
 from model import ModelConfig, Transformer
 
 ROOT = Path(__file__).parents[1]
@@ -71,11 +74,20 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--constraint=skew"], "set both or neither"),
     (["--objective=next"], "every token would see the one it predicts"),
     (["a.py", "b.py"], "one config file at most"),
+    (["--seed=1", "--seed=2"], "--seed is given twice"),
+    (["--qk_std=1e999"], "qk_std = inf, expected a finite number"),
+    (["--n_layer=" + 50_000 * "-" + "1"], "n_layer = '-----"),
+    (["--max_iters=" + 5000 * "("], "max_iters = '((((("),
 ])
 def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
     with pytest.raises(ConfigError) as e:
         load(argv)
-    assert words in str(e.value) and "\n" not in str(e.value)
+    assert words in str(e.value) and "\n" not in str(e.value) and len(str(e.value)) < 200
+
+
+def test_a_path_may_begin_with_the_home_of_its_user(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert load(["--out_dir=~/runs"]).out_dir == "/home/ada/runs" and load(["--data_dir=a~b"]).data_dir == "a~b"
 
 
 @pytest.mark.parametrize("text, words", [
@@ -112,6 +124,22 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     assert [(cfg.keep, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
         (1, False, 3, "out/arms/two/a-3"), (1, True, 3, "out/arms/two/b-3"),
         (1, False, 4, "out/arms/two/a-4"), (1, True, 4, "out/arms/two/b-4")]
+
+
+def test_a_pipe_that_is_closed_ends_the_command_without_a_word(monkeypatch, capsys):
+    reads, writes = os.pipe()
+    os.close(reads)  # as `| head` does
+    with open(writes, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        main(["starts"])
+    assert capsys.readouterr().err == ""
+
+
+def test_arms_that_need_a_key_of_earlier_code_are_left_out_and_named(capsys):
+    main(["data/results/csv/starts.csv"])
+    out, err = capsys.readouterr()
+    assert "random_up" in out and "_self" not in out
+    assert "without random_self, which needs diagonal" in err and "without symmetric_no_self" in err
 
 
 @pytest.mark.parametrize("words, said", [

@@ -374,7 +374,8 @@ def test_a_file_that_cannot_be_read_is_named(name, contents, message, tmp_path):
 
 
 def test_a_name_is_no_pattern_and_other_columns_do_not_matter(tmp_path):
-    rows = [*(dict(text=f"mine {i}") for i in range(9)), dict(text="other keys", more=1), dict(text=None), dict(more=[])]
+    rows = [dict(text=f"mine {i}") for i in range(9)]
+    rows += [dict(text="other keys", more=1), dict(text=None), dict(more=[])]
     (tmp_path / "posts[1].jsonl").write_text("".join(json.dumps(row) + "\n\n" for row in rows))
     (tmp_path / "posts1.jsonl").write_text('{"text": "of another file"}\n')
     argv = [str(tmp_path / "posts[1].jsonl"), "--column=text", f"--out_dir={tmp_path / 'out'}"]

@@ -79,11 +79,28 @@ def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number
         np.testing.assert_allclose(log(long)[column], log(whole)[column], atol=2e-5)
 
 
-def test_nodes_that_do_not_see_the_same_checkpoint_are_refused(cfg, tmp_path):
-    run(cfg, max_iters=2)
-    others = argv(cfg, init_from="resume", out_dir=tmp_path / "elsewhere")
-    for life in begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rank", others):
-        assert last_line(life).startswith("train.py: the processes of this run begin at different steps")
+@pytest.mark.parametrize("mine, others, words", [
+    (dict(), dict(learning_rate=0.03, seed=9), "process 0 has learning_rate = 0.01, and process 1 0.03: start all"),
+    (dict(init_from="resume"), dict(init_from="resume", out_dir="{}/other"), "process 0 has step = 2, and process 1 0"),
+    (dict(data_dir="{}/gpt2"), dict(data_dir="{}/gpt2"), "without, --data_dir=data/pytorch/gpt2 prepares itself"),
+    (dict(), dict(data_dir="{}/gpt2"), "/gpt2 has no finished token files"),
+])
+def test_processes_that_are_not_of_one_run_do_not_begin_and_one_of_them_says_why(cfg, tmp_path, mine, others, words):
+    if "init_from" in mine:
+        run(cfg, max_iters=2)
+    mine, others = ({key: value.format(tmp_path) if isinstance(value, str) else value for key, value in keys.items()}
+                    for keys in (mine, others))
+    first, second = map(end, begin_ranks(argv(cfg, **mine), tmp_path / "rank", argv(cfg, **others)))
+    assert first[0] == 1 and second == (1, "")
+    assert first[1].count("train.py: ") == 1 and words in first[1].splitlines()[-1]
+
+
+@pytest.mark.parametrize("left", [dict(WORLD_SIZE="2", RANK="0"), dict(RANK=""), dict(RANK="3", WORLD_SIZE="2"),
+                                  dict(RANK="2", WORLD_SIZE="2", MASTER_ADDR="::1", MASTER_PORT="1")], ids=str)
+def test_what_a_cluster_has_left_in_the_environment_is_named(cfg, monkeypatch, left):
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    assert "which torchrun has not set: unset RANK and WORLD_SIZE, or" in refusal(cfg)
 
 
 # ---- disk, memory and numbers ------------------------------------------------------------------------------------
@@ -148,6 +165,12 @@ def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch
     said = refusal(cfg, **changes)
     assert words in said and f"{cfg.out_dir}/ckpt.pt" in said
     assert checkpoint(cfg)["step"] == kept
+
+
+@pytest.mark.parametrize("init, constraint", [("symmetric", "skew"), ("skew", "symmetric")])
+def test_a_constraint_that_divides_by_zero_at_the_start_is_refused(cfg, init, constraint):
+    said = refusal(cfg, init=init, constraint=constraint, constraint_weight=0.1)
+    assert f"divides by the {constraint} part of W_qk, which is 0 at this start" in said
 
 
 # ---- what a step may cost ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the authors published, read again: rows of tables, training runs, and pictures. pytest tests/test_published.py"""
+"""What the authors published, read again: tables, training runs, pictures. pytest tests/test_published.py"""
 
 import json
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file
     ("modernbert", "layers.0.attn.Wqkv.weight", False), ("phi3", "layers.0.self_attn.qkv_proj.weight", False),
     ("gpt_neox", "layers.0.attention.query_key_value.weight", True)])  # Pythia: q and k in turns, head by head
 def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k(tmp_path, model_type, name, in_turns):
-    """tr(W_q^T W_k W_q^T W_k) = tr(W_q W_k^T W_q W_k^T), so the published symmetry has the right sign, and only |M|^2, by
+    """tr(W_q^T W_k W_q^T W_k) = tr(W_q W_k^T W_q W_k^T), so the published symmetry has the right sign; only |M|^2, by
     which it is divided, is another."""
     w_q = torch.tensor([[1.0, 2, 0, 0], [0, 1, 3, 0], [0, 0, 2, 1], [2, 0, 0, 5]])  # (C, H D)
     w_k = torch.tensor([[2.0, 0, 1, 0], [1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1]])

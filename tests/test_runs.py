@@ -140,14 +140,17 @@ def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_p
     assert "these runs differ in commit: c1 (random, other); c2 (random)" in out and "in torch" not in out
 
 
-def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys):
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     write_run(tmp_path / "other-1", init="skew"), write_run(tmp_path / "other-2", seed=2, init="skew")
-    write_run(tmp_path / "part-1", FALL[:5], steps=STEPS[:5], init="symmetric")
-    assert not run(*tmp_path.iterdir())
+    for seed, n in (1, 5), (2, 7):
+        write_run(tmp_path / f"part-{seed}", FALL[:n], seed, STEPS[:n], init="symmetric")
+    assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
     assert out.splitlines()[1].split()[:5] == ["random", "1", "of", "1", "600"]
-    assert "random: 1 of its 2 runs have finished" in out and "part: 0 of its 1 runs have finished" in out
+    assert "random: 1 of its 2 runs have finished" in out and "part: 0 of its 2 runs have finished" in out
+    lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
+    assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):

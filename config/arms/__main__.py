@@ -20,7 +20,6 @@ from pathlib import Path
 from config import KEYS, ConfigError, load, read_flags, run_file
 
 OWN = "seed", "out_dir", "init_from"  # keys that every run of a comparison sets by itself
-NO_KEYS = "tokenizer", "checksum", "sha256", "commit", "python", "torch", "device_name"  # a CSV file has these as well
 
 
 def arms(path, flags=()):
@@ -60,7 +59,7 @@ def runs_of_file(path):
 
 def runs_of_csv(path):
     """The same of a CSV file that analyze.py --runs --csv has written."""
-    from data.results.runs import parse_comparison
+    from data.results.compare import RETIRED, parse_comparison
 
     base = "config/tiny.py"
     defaults = vars(load([base]))
@@ -75,8 +74,8 @@ def runs_of_csv(path):
         raise ConfigError(f"{path} is no comparison, or damaged ({type(e).__name__} {e}): expected a file that "
                           "analyze.py --runs --csv wrote")
     for arm, config in configs.items():
-        retired = [key for key in config if key not in KEYS and key not in NO_KEYS and config[key]]
-        if retired:  # 0: it did nothing
+        retired = [key for key, nothing in RETIRED.items() if config.get(key, nothing) != nothing]
+        if retired:
             print(f"{path}: without {arm}, which needs {', '.join(retired)}: a patch beside this file brings it back",
                   file=sys.stderr)
             runs = {of: run for of, run in runs.items() if of[0] != arm}
@@ -85,7 +84,7 @@ def runs_of_csv(path):
 
 def find_file(name):
     """The file of a comparison: a path, or the name of a file of this folder."""
-    return name if name.endswith((".py", ".csv")) else str(Path(os.path.relpath(Path(__file__).with_name(f"{name}.py"))))
+    return name if name.endswith((".py", ".csv")) else os.path.relpath(Path(__file__).with_name(f"{name}.py"))
 
 
 def main(argv):

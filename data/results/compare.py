@@ -12,7 +12,11 @@ for each seed. Three questions follow, and each has its function:
 The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again.
 """
 
+import io
 import itertools
+import json
+import re
+from dataclasses import asdict
 from math import inf, nan
 from pathlib import Path
 
@@ -20,7 +24,8 @@ import numpy as np
 import pandas
 
 from config import TrainConfig
-from data.results.runs import FREE, differences_of_origin, read_comparison, read_run, require, write_comparison
+from data.results.runs import DIGITS, FREE, HOW, ORIGIN, SCORES, RunError, read_run, record_of_table, require
+from data.tokens import replacing
 
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
 # task, the same data, and the same number of steps.
@@ -238,6 +243,81 @@ def find_outcomes(arms, baseline_of, level):
     return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))
 
 
+# ---- the file of a comparison ------------------------------------------------------------------------------------
+#
+# One small CSV file keeps all runs of a comparison, with all that its tables and figures show:
+#
+#     # config {"n_layer": 2, ...}            what all arms share
+#     # config of symmetric {"init": ...}     what is special to one of them
+#     arm,seed,step,train_loss,val_loss,...   then a row for every step of every run that has a loss, or scores, or both
+
+
+def write_comparison(path, arms):
+    """arms: {name: its records}. RunError if the file at path would lose something."""
+    records = itertools.chain.from_iterable(arms.values())
+    tables = {(record.arm, record.seed): record.table for record in records}
+    if Path(path).exists():
+        for record in read_comparison(path):
+            require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
+                    f"{record.seed}, which would be lost: give another --csv")
+    whole = pandas.concat(tables, names=["arm", "seed", "step"])
+    with replacing(path) as temporary, open(temporary, "w", newline="") as f:
+        f.write("\n".join(config_lines(arms)) + "\n")
+        whole.to_csv(f, float_format=f"%.{DIGITS}f")
+
+
+def config_lines(arms):
+    """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
+    configs = {}
+    for name, records in arms.items():
+        config = records[0].config
+        configs[name] = {key: config[key] for key in config if key not in HOW - {"init_from"} | {"seed"}}
+        for key in ORIGIN:  # the only ones of these in which the runs of an arm may differ
+            if key in config:
+                configs[name][key] = " and ".join(sorted({record.config.get(key, "unknown") for record in records}))
+    first = next(iter(configs.values()))
+    shared = {}
+    for key, value in first.items():
+        if all(config.get(key) == value for config in configs.values()):
+            shared[key] = value
+    lines = [f"# config {json.dumps(shared)}"]
+    for name, config in configs.items():
+        special = {key: value for key, value in config.items() if key not in shared}
+        lines.append(f"# config of {name} {json.dumps(special)}")
+    return lines
+
+
+def parse_comparison(path):
+    """The file of a comparison -> {arm: its configuration}, the lines of its table."""
+    shared, special, table = {}, {}, []  # what all arms share; {arm: its own}
+    for line in Path(path).read_text().splitlines():
+        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+        if comment is None:
+            table.append(line)
+        elif comment[1] is None:
+            shared = json.loads(comment[2])
+        else:
+            special[comment[1]] = json.loads(comment[2])
+    return {arm: shared | own for arm, own in special.items()}, table
+
+
+def read_comparison(path):
+    """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
+    try:
+        configs, lines = parse_comparison(path)
+        types = dict(arm=str, seed=int, step=int)
+        # An arm may be called null, which pandas would read as nan.
+        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
+        records = []
+        for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
+            # A key that is newer than the file has its default.
+            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
+            records.append(record_of_table(arm, config, rows.set_index("step")))
+        return records
+    except (KeyError, TypeError, ValueError) as e:
+        raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
+
+
 # ---- what is printed: analyze.py --runs --------------------------------------------------------------------------
 
 
@@ -331,3 +411,26 @@ def largest_gain(records):
     """How much faster one run of an arm can be than another one: a smaller speed-up of another arm says nothing."""
     losses = [record.curve("val_loss") for record in counted(records)]
     return max(speed_up(mine, other) for mine, other in itertools.permutations(losses, 2))
+
+
+def differences_of_origin(records):
+    """What a reader must know who compares these runs: a line for each key of ORIGIN in which they differ."""
+    lines = []
+    for key in ORIGIN:
+        arms_of = {}  # value -> the arms that have it
+        for record in records:
+            arms_of.setdefault(record.config.get(key, "unknown"), {})[record.arm] = None
+        if len(arms_of) > 1:
+            cases = [f"{value} ({', '.join(arms)})" for value, arms in arms_of.items()]
+            lines.append(f"these runs differ in {key}: {'; '.join(cases)}")
+    return lines
+
+
+def table_of_ends(run):
+    """What train.py prints at the end of a run: the first and the last scores of every layer, and the last loss."""
+    lines = ["layer   symmetry: start     end   directionality: start     end"]
+    for layer in range(run.config["n_layer"]):
+        symmetry, directionality = [run.curve(f"{score}_{layer}").to_numpy() for score in SCORES]  # (S,) each
+        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
+                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
+    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])

@@ -21,8 +21,8 @@ import numpy as np
 
 from config import KEYS, ConfigError, load
 from data.pytorch.prepare import DIGESTS
-from data.results.compare import sign_flip
-from data.results.runs import HOW, RunError, read_comparison, require
+from data.results.compare import read_comparison, sign_flip
+from data.results.runs import HOW, RunError, require
 
 FOLDER = Path(__file__).parent / "csv" / "record"
 CONFIG = Path(__file__).parents[2] / "config" / "record.py"

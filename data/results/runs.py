@@ -13,24 +13,14 @@ row that is incomplete. Any other file is complete, or not there.
 
 A checkpoint also holds all rows so far. A run that goes on writes both CSV files again from there. So no row is lost or
 there twice, whatever a kill, an editor or a full disk has done to these files.
-
-All runs of a comparison are kept in one small CSV file, which has all that its tables and figures show:
-
-    # config {"n_layer": 2, ...}            what all arms share
-    # config of symmetric {"init": ...}     what is special to one of them
-    arm,seed,step,train_loss,val_loss,...   then a row for every step of every run that has a loss, or scores, or both
-
-An arm is one configuration; it has several runs, which differ only in their seed. compare.py compares arms.
 """
 
 import csv
 import io
-import itertools
 import json
 import os
 import pickle
 import platform
-import re
 import shutil
 import subprocess
 import zipfile
@@ -173,14 +163,12 @@ def begin(folder, cfg, meta, rows, device_name, n_params):
     """
     folder = Path(folder)
     origin = find_origin(device_name)
-    if cfg.init_from == "resume" and (folder / "run.json").exists():
-        before = read_config(folder)
+    if cfg.init_from == "resume":
+        before = read_config(folder) if (folder / "run.json").exists() else dict(init_from="scratch")
         cfg = replace(cfg, init_from=before["init_from"])  # it stays known where the weights came from
         for key, here in origin.items():
             there = before.get(key, here)
             origin[key] = there if there.split(", then ")[-1] == here else f"{there}, then {here}"
-    elif cfg.init_from == "resume":
-        cfg = replace(cfg, init_from="scratch")
     write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin, n_params=n_params))
     for name, text in rows.items():
         with replacing(folder / name) as temporary:
@@ -198,9 +186,9 @@ def append(path, rows):
 
 def save_checkpoint(folder, cfg, meta, state):
     """
-    Write ckpt.pt, and with cfg.keep a copy of it by the name of its step. Of state["kept"], the steps of all copies that
-    this run has written, only the last remain. No random state is needed: batches and dropout follow from seed, step
-    and micro-batch.
+    Write ckpt.pt, and with cfg.keep a copy named after its step. state["kept"]: the steps of all copies that this run
+    has written, of which only the last remain. It needs no random state: batches and dropout follow from seed, step and
+    micro-batch.
     """
     with replacing(folder / "ckpt.pt") as temporary:
         with open(temporary, "wb") as f:
@@ -250,8 +238,7 @@ def read_config(folder):
         digests = run["data"]["sha256"]  # of train.bin and val.bin
         data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
         # A key that is newer than the run has its default.
-        sizes = dict(n_params=run.get("n_params"))
-        return asdict(TrainConfig()) | run["config"] | data | sizes | run.get("origin", {})
+        return asdict(TrainConfig()) | run["config"] | data | dict(n_params=run.get("n_params")) | run.get("origin", {})
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
 
@@ -299,7 +286,7 @@ def read_run(folder):
 
 
 def by_layer(rows):
-    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one is twice."""
+    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one twice."""
     table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
     table.columns = [f"{score}_{layer}" for score, layer in table.columns]
     return table
@@ -313,95 +300,3 @@ def record_of_table(arm, config, table):
     table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
     # Losses and scores may have been written at different steps.
     return Record(arm, config["seed"], config, table.sort_index())
-
-
-def table_of_ends(run):
-    """The first and the last scores of every layer of a run, and its last loss, in lines."""
-    lines = ["layer   symmetry: start     end   directionality: start     end"]
-    for layer in range(run.config["n_layer"]):
-        symmetry, directionality = [run.curve(f"{score}_{layer}").to_numpy() for score in SCORES]  # (S,) each
-        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
-                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
-    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
-
-
-# ---- the file of a comparison ------------------------------------------------------------------------------------
-
-
-def write_comparison(path, arms):
-    """arms: {name: its records}. RunError if the file at path would lose something."""
-    records = itertools.chain.from_iterable(arms.values())
-    tables = {(record.arm, record.seed): record.table for record in records}
-    if Path(path).exists():
-        for record in read_comparison(path):
-            require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
-                    f"{record.seed}, which would be lost: give another --csv")
-    whole = pandas.concat(tables, names=["arm", "seed", "step"])
-    with replacing(path) as temporary, open(temporary, "w", newline="") as f:
-        f.write("\n".join(config_lines(arms)) + "\n")
-        whole.to_csv(f, float_format=f"%.{DIGITS}f")
-
-
-def config_lines(arms):
-    """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
-    configs = {}
-    for name, records in arms.items():
-        config = records[0].config
-        configs[name] = {key: config[key] for key in config if key not in HOW - {"init_from"} | {"seed"}}
-        for key in ORIGIN:  # the only ones of these in which the runs of an arm may differ
-            if key in config:
-                configs[name][key] = " and ".join(sorted({record.config.get(key, "unknown") for record in records}))
-    first = next(iter(configs.values()))
-    shared = {}
-    for key, value in first.items():
-        if all(config.get(key) == value for config in configs.values()):
-            shared[key] = value
-    lines = [f"# config {json.dumps(shared)}"]
-    for name, config in configs.items():
-        special = {key: value for key, value in config.items() if key not in shared}
-        lines.append(f"# config of {name} {json.dumps(special)}")
-    return lines
-
-
-def parse_comparison(path):
-    """The file of a comparison -> {arm: its configuration}, the lines of its table."""
-    shared, special, table = {}, {}, []  # what all arms share; {arm: its own}
-    for line in Path(path).read_text().splitlines():
-        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-        if comment is None:
-            table.append(line)
-        elif comment[1] is None:
-            shared = json.loads(comment[2])
-        else:
-            special[comment[1]] = json.loads(comment[2])
-    return {arm: shared | own for arm, own in special.items()}, table
-
-
-def read_comparison(path):
-    """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
-    try:
-        configs, lines = parse_comparison(path)
-        types = dict(arm=str, seed=int, step=int)
-        # An arm may be called null, which pandas would read as nan.
-        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
-        records = []
-        for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
-            # A key that is newer than the file has its default.
-            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
-            records.append(record_of_table(arm, config, rows.set_index("step")))
-        return records
-    except (KeyError, TypeError, ValueError) as e:
-        raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
-
-
-def differences_of_origin(records):
-    """What a reader must know who compares these runs: a line for each key of ORIGIN in which they differ."""
-    lines = []
-    for key in ORIGIN:
-        arms_of = {}  # value -> the arms that have it
-        for record in records:
-            arms_of.setdefault(record.config.get(key, "unknown"), {})[record.arm] = None
-        if len(arms_of) > 1:
-            cases = [f"{value} ({', '.join(arms)})" for value, arms in arms_of.items()]
-            lines.append(f"these runs differ in {key}: {'; '.join(cases)}")
-    return lines
