@@ -144,6 +144,31 @@ def test_an_evaluation_has_no_dropout_and_the_next_step_has_it_again(trainer):
     assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
 
 
+# ---- 16 bits -----------------------------------------------------------------------------------------------------
+
+
+def test_bfloat16_rounds_products_in_training_and_evaluation_and_no_weights(trainer):
+    ours, exact = trainer(dtype="bfloat16"), trainer()
+    assert 0 < abs(ours.evaluate() - exact.evaluate()) < 0.01
+    for each in ours, exact:
+        each.train_step(each.loader.train_batch(0))
+    assert 0 < abs(ours.unread[0] - exact.unread[0]) < 0.01
+    assert all(p.dtype == torch.float32 for p in ours.model.parameters())
+
+
+def test_float16_clips_gradients_at_their_own_size_and_skips_an_update_that_overflows(trainer):
+    ours, norms = trainer(dtype="float16", grad_clip=0.1), []
+    ours.optimizer.register_step_pre_hook(lambda *_: norms.append(
+        torch.nn.utils.get_total_norm([p.grad for p in ours.model.parameters()]).item()))
+    ours.train_step(ours.loader.train_batch(0))
+    assert norms == [pytest.approx(0.1, rel=1e-3)]  # and not that of the scaled loss
+    q, scale = ours.model.blocks[0].attn.q.weight, ours.scaler.get_scale()
+    before = q.detach().clone()
+    q.register_hook(lambda grad: torch.full_like(grad, torch.inf))
+    ours.train_step(ours.loader.train_batch(1))
+    assert torch.equal(q, before) and ours.scaler.get_scale() == scale / 2
+
+
 # ---- the constraint ----------------------------------------------------------------------------------------------
 
 
