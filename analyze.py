@@ -26,7 +26,7 @@ import math
 import os
 import signal
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -255,8 +255,8 @@ def split_heads(w, n_head):
 class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
-    table: "DataFrame"  # a row for each layer, and with per_head for each head; its columns are in models.COLUMNS
-    corner: "ndarray"  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
+    table: Any  # a DataFrame: a row for each layer, and with per_head for each head; columns as in models.COLUMNS
+    corner: Any  # an array (CORNER, CORNER), of the W_qk of the last layer, for pictures
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
