@@ -1,8 +1,6 @@
 """
-Queries and keys by the user's own words, for a model that layouts.csv does not list. {i} is the number of the layer:
-
-    --q 'blocks.{i}.attn.wq.weight' --k 'blocks.{i}.attn.wk.weight' --heads 32,8       query heads, key heads
-    --qkv 'h.{i}.attn.c_attn.weight' --order qkv --transposed --heads 12               three equal parts of one tensor
+Queries and keys by the user's own words, as --q, --k, --qkv and --heads of analyze.py have them, for a model that
+layouts.csv does not list. README.md has examples.
 """
 
 import re
@@ -22,12 +20,12 @@ class Hand(NamedTuple):
 
     patterns: tuple[str, ...]  # of the names of q and k, or of a tensor that holds them and v
     sizes: Sizes
-    order: str  # of the parts, if it is one tensor
+    order: str  # of the parts, if it is one tensor; else ""
     transposed: bool  # weights are (in, out)
 
     def __str__(self):  # as it stands in a CSV
-        order = [] if len(self.patterns) == 2 else [self.order]
-        return " ".join([*self.patterns, *order, f"heads {self.sizes[:2]}", "transposed" * self.transposed]).strip()
+        words = *self.patterns, self.order, f"heads {self.sizes[:2]}", "transposed" * self.transposed
+        return " ".join(filter(None, words))
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=False) -> Hand | None:
@@ -37,12 +35,13 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=Fals
         return None
     require(bool(q) == bool(k) != bool(qkv), "name q and k, or qkv alone")
     patterns = (qkv,) if qkv else (q, k)
-    for pattern in patterns:
-        require(pattern.count("{i}") == 1, f"{pattern}: {{i}} has to stand once, for the number of the layer")
+    is_numbered = all(pattern.count("{i}") == 1 for pattern in patterns)
+    require(is_numbered, f"{', '.join(patterns)}: {{i}} has to stand once, for the number of the layer")
     numbers = re.fullmatch(r"\(?([1-9]\d*)(?:, ?([1-9]\d*))?\)?", str(heads))
     require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
     require(sorted(order) == sorted("qkv"), f"order = {order}, expected q, k and v")
-    return Hand(patterns, Sizes(int(numbers[1]), int(numbers[2] or numbers[1]), None), order, transposed)
+    sizes = Sizes(int(numbers[1]), int(numbers[2] or numbers[1]), None)
+    return Hand(patterns, sizes, order if qkv else "", transposed)
 
 
 def by_hand(weights, sizes, hand):
@@ -60,8 +59,8 @@ def find_names(hand: Hand, names) -> dict[int, tuple[str, ...]]:
     for pattern in hand.patterns:
         regex = re.compile(re.escape(pattern).replace(r"\{i\}", "([0-9]{1,4})"))
         matches = [match for match in map(regex.fullmatch, names) if match]
-        there = ", ".join(dict.fromkeys(FIRST.sub(r"\1{i}", name, count=1) for name in names))
-        require(matches, f"nothing matches {pattern}: there are {there:.300}")
+        there = dict.fromkeys(FIRST.sub(r"\1{i}", name, count=1) for name in names)
+        require(matches, f"nothing matches {pattern}: there are {', '.join(there):.300}")
         for match in matches:
             found[int(match[1])].append(match[0])
     alone = [of_layer[0] for of_layer in found.values() if len(of_layer) < len(hand.patterns)]
