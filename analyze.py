@@ -407,7 +407,6 @@ def at_least(low, kind):
     """What argparse makes of a text: a finite number that is not below low."""
     def number(text):
         return kind(text) if low <= kind(text) < math.inf else int("")  # ValueError
-
     return number
 
 
