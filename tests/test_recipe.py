@@ -115,6 +115,9 @@ def test_masks_depend_on_seed_and_step_and_their_number_is_the_nearest_to_the_sh
     meta, stream = dict(mask_token=257, n_vocab=256), np.full(17, 5)  # one block, the same for every seed and step
     masks = [get_batch(cfg, meta, stream, seed, step, np.arange(8))[2] for seed, step in ((1, 0), (2, 0), (1, 1))]
     assert len({tuple(positions.flatten().tolist()) for positions in masks}) == 3
+    assert all((positions.diff() > 0).all() for positions in masks)
+    seen = torch.cat([get_batch(cfg, meta, stream, 1, step, np.arange(8))[0] for step in range(40)])
+    assert len(set(seen.flatten().tolist()) - {5, 257}) > 20  # random tokens, of about 64 masked ones
     shares = (16, 0.15), (18, 0.15), (16, 0.01)  # 2.4 tokens, 2.7 and 0.16
     assert [count_targets(replace(cfg, block_size=T, mlm_probability=p)) for T, p in shares] == [2, 3, 1]
     assert count_targets(replace(cfg, causal=True)) == 16
