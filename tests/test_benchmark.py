@@ -135,8 +135,6 @@ REFUSED = {
     "a corpus that is not known": (dict(sha256=None), "another corpus"),
     "another learning rate": (dict(learning_rate=0.01), "learning_rate = 0.01"),
     "a decoder": (dict(causal=True), "causal = True"),
-    "fewer masks": (dict(mlm_probability=0.05), "mlm_probability = 0.05"),
-    "more tokens in an update": (dict(batch_size=256), "batch_size = 256"),
     "a model that is too large": (dict(n_params=10**6), "1000000 parameters"),
     "weights that have learned before": (dict(init_from="out/tiny"), "init_from = 'out/tiny'"),
     "rows cut in the middle": (dict(rows=slice(1, None)), "the run of seed 11 has losses at"),
