@@ -168,7 +168,7 @@ def interval(differences):
 
 def holm(ps):
     """
-    p of m tests -> p after Holm's correction, a Series. A baseline has no test, and its nan stays.
+    p of m tests -> p after Holm's correction, a Series. An arm without pairs has no test, and its nan stays.
 
     Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m:
     then the chance that it is below 0.05 is 0.05 at most. If it is significant, m - 1 tests are left that may be of
@@ -208,29 +208,10 @@ def compare_pairs(pairs, measure="val_loss"):
     )
 
 
-def find_outcomes(arms, baseline_of, level):
-    """
-    What came of each arm: a DataFrame with a row for each, in the order of baseline_of, which is of find_baselines.
-    level: a loss [nats/token]. p, of losses, and p_step, of first steps, are corrected for the number of arms.
-    """
-    rows = []
-    for name, baseline in baseline_of.items():
-        records = counted(arms[name])
-        pairs = pairs_of(arms[name], arms[baseline]) if name != baseline else []
-        steps = [[first_step(record.curve("val_loss"), level) for record in pair] for pair in pairs]
-        rows.append(compare_pairs(pairs) | dict(
-            name=name,
-            baseline=baseline,
-            losses=[record.last("val_loss") for record in records],  # [nats/token]
-            first_steps=[first_step(record.curve("val_loss"), level) for record in records],  # inf: never
-            p_step=sign_flip_of_ranks(*zip(*steps)) if steps else nan,
-            # Medians over layers, at the end or over the run; then means over seeds.
-            symmetry=np.mean([record.last("symmetry") for record in records]),
-            directionality=np.mean([record.last("directionality") for record in records]),
-            update_symmetry=np.mean([record.table["update_symmetry"].median() for record in records]),
-        ))
-    outcomes = pandas.DataFrame(rows)
-    return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))
+def compare_steps(pairs, level):
+    """Does an arm come to the level, a loss, at other steps than its baseline? -> p; nan if there is no pair."""
+    steps = [[first_step(record.curve("val_loss"), level) for record in pair] for pair in pairs]
+    return sign_flip_of_ranks(*zip(*steps)) if steps else nan
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -280,7 +261,7 @@ def parse_comparison(path):
             configs[comment[1]] = json.loads(comment[2])
         else:
             table.append(line)
-    shared = configs.pop(None)  # the line without the name of an arm
+    shared = configs.pop(None, {})  # the line without the name of an arm
     return {arm: shared | own for arm, own in configs.items()}, table
 
 
@@ -321,8 +302,8 @@ def report_runs(args):
         from data.results.figures_runs import plot_runs  # and matplotlib with it
 
         plot_runs({name: counted(records) for name, records in arms.items()}, args.level, args.plot, args.gamma)
-    outcomes = find_outcomes(arms, baseline_of, args.level)
-    print(comparison_table(outcomes, args.level), LEGEND, *comparison_notes(outcomes, arms), sep="\n", flush=True)
+    print(comparison_table(arms, baseline_of, args.level), LEGEND, *comparison_notes(arms, baseline_of), sep="\n",
+          flush=True)
 
 
 # What the columns of the table hold.
@@ -337,28 +318,40 @@ symmetry, directionality: at the end, median over layers
 change: symmetry of what was added to W_qk between two rows of scores, median over layers and over the run"""
 
 
-def comparison_table(outcomes, level):
-    """A line for each of find_outcomes."""
+def comparison_table(arms, baseline_of, level):
+    """
+    A line for each arm, in the order of baseline_of, which is of find_baselines. level: a loss [nats/token]. Both
+    columns of p are corrected for the number of arms.
+    """
+    pairs = {name: pairs_of(arms[name], arms[other]) for name, other in baseline_of.items() if name != other}
+    gains = {name: compare_pairs(pairs[name]) for name in pairs}
+    p_loss = holm({name: gains[name]["p"] for name in pairs})
+    p_step = holm({name: compare_steps(pairs[name], level) for name in pairs})
     rows = {}
-    for outcome in outcomes.itertuples():
-        step = np.median(outcome.first_steps)  # inf if half of the seeds did not pass
-        n_passed = np.isfinite(outcome.first_steps).sum()
-        low, high = outcome.interval
-        rows[outcome.name] = row = {
-            f"passed {level:g}": f"{n_passed} of {len(outcome.first_steps)}",
+    for name in baseline_of:
+        records = counted(arms[name])
+        steps = [first_step(record.curve("val_loss"), level) for record in records]  # inf: never
+        step = np.median(steps)  # inf if half of the seeds did not pass
+        rows[name] = row = {
+            f"passed {level:g}": f"{np.isfinite(steps).sum()} of {len(steps)}",
             "step": f"{step:.0f}" if np.isfinite(step) else "not passed",
-            "p (step)": text(outcome.p_step, ".2g"),
-            "loss": f"{np.mean(outcome.losses):.3f}",
-            "pairs": str(outcome.n_pairs),
-            "difference [95 %]": f"{text(outcome.difference)} [{text(low)}, {text(high)}]",
-            "p (loss)": text(outcome.p, ".2g"),
-            "speed-up": share(outcome.speed_up),
-            "symmetry": f"{outcome.symmetry:.2f}",
-            "directionality": f"{outcome.directionality:.2f}",
-            "change": f"{outcome.update_symmetry:.2f}",
+            "p (step)": "",
+            "loss": f"{np.mean([record.last('val_loss') for record in records]):.3f}",
+            "pairs": "",
+            "difference [95 %]": "baseline",
+            "p (loss)": "",
+            "speed-up": "",
+            # Medians over layers, at the end or over the run; then means over seeds.
+            "symmetry": f"{np.mean([record.last('symmetry') for record in records]):.2f}",
+            "directionality": f"{np.mean([record.last('directionality') for record in records]):.2f}",
+            "change": f"{np.mean([record.table['update_symmetry'].median() for record in records]):.2f}",
         }
-        if outcome.name == outcome.baseline:
-            row |= {"p (step)": "", "pairs": "", "difference [95 %]": "baseline", "p (loss)": "", "speed-up": ""}
+        if name in pairs:
+            gain = gains[name]
+            low, high = gain["interval"]
+            row |= {"p (step)": text(p_step[name], ".2g"), "pairs": str(gain["n_pairs"]),
+                    "difference [95 %]": f"{text(gain['difference'])} [{text(low)}, {text(high)}]",
+                    "p (loss)": text(p_loss[name], ".2g"), "speed-up": share(gain["speed_up"])}
     return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm").to_string()
 
 
@@ -370,17 +363,17 @@ def share(x):
     return "not reached" if np.isinf(x) else text(x, ".0%")
 
 
-def comparison_notes(outcomes, arms):
+def comparison_notes(arms, baseline_of):
     """What a reader must know about these runs, in lines."""
     notes = []
-    first = outcomes["name"].iloc[0]
-    for outcome in outcomes.itertuples():
-        name, records = outcome.name, arms[outcome.name]
-        if name == outcome.baseline and name != first:
+    first = next(iter(baseline_of))
+    for name, baseline in baseline_of.items():
+        records = arms[name]
+        if name == baseline != first:
             here, there = conditions(records[0].config), conditions(arms[first][0].config)
             keys = [key for key in SAME if here[key] != there[key]]
             notes.append(f"{name} is not tested against {first}: they differ in {', '.join(keys)}")
-        if name == outcome.baseline and len(outcome.losses) > 1:
+        if name == baseline and len(counted(records)) > 1:
             notes.append(f"{name}: one seed has a speed-up of up to {share(largest_gain(records))} over another")
         n_finished = sum(record.is_finished() for record in records)
         if n_finished < len(records):
