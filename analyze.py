@@ -10,10 +10,8 @@ Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in run
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
 In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two Linear layers in memory.
-
-The file begins with the two scores, as formulas of W_qk. Then come the same scores computed from W_q and W_k alone,
-which is faster; then heads and layers, pretrained models, runs of train.py, and the command line. It needs torch alone:
-what reads checkpoints and draws is imported where it is used.
+First come the two scores, as formulas of W_qk; then the same from W_q and W_k alone, which is faster; heads and layers,
+pretrained models, runs of train.py, and the command line. What reads and draws is imported where it is used.
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
@@ -230,8 +228,7 @@ def layer_factors(w_q, w_k):
     # Six query heads and two key heads:      q0 q1 q2  q3 q4 q5
     #                                          \  |  /   \  |  /
     #                                             k0        k1
-    # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T, so we add the queries of a group before the product. Then W_q
-    # has Hkv D columns instead of H D.
+    # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T, so the queries of a group are added before the product.
     groups = w_q.unflatten(0, (len(w_k), -1))  # (Hkv, H / Hkv, C, D)
     if groups.shape[1] > 1:
         # in twice the digits of the weights, so that heads that nearly cancel lose none
@@ -259,7 +256,7 @@ class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
     table: "DataFrame"  # a row for each layer, and with per_head for each head; its columns are in models.COLUMNS
-    corner: Tensor  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
+    corner: "ndarray"  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
@@ -275,24 +272,21 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
 
         >>> from analyze import score_model
         >>> model = score_model("out/tiny", per_head=True)
-        >>> model                                           # a table of layers and heads
-        >>> model.table.symmetry                            # of all of them
+        >>> model.table.symmetry                            # of all layers and heads
         >>> score_model("./strange", q="blocks.{i}.attn.wq.weight", k="blocks.{i}.attn.wk.weight", heads=(32, 8))
 
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
     published: the matrix that the authors' code scored. CheckpointError: it cannot be read, in one line.
     """
-    from data.pretrained import by_hand, checkpoint, files, layouts, sources
-    from data.results.models import bar, score_table
+    from data.pretrained import by_hand, files, layouts, sources
+    from data.results.models import bar, published_heads, score_table
 
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     files.require(not (per_head and published), "per_head or published: the authors scored no heads")
     hand = by_hand.read_hand(**layout)
-    is_module = isinstance(source, torch.nn.Module)
-    name = type(source).__name__ if is_module else str(source)
-    matrix = "published" if published else "wqk"
+    name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
     rows = []
-    with checkpoint.ModuleInMemory(source) if is_module else sources.open_checkpoint(name) as opened:
+    with sources.open_source(source) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand)  # which are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
@@ -302,16 +296,16 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
             w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
             n_kv, n, D = w_k.shape
             if published:
-                w_q, w_k = layouts.published_heads(layer, tensors, w_q, w_k)
+                w_q, w_k = published_heads(layer, tensors, w_q, w_k)
             found = score_layer(w_q, w_k, gamma, per_head, device)
             # W_q W_k^T can be zero even if W_q and W_k are not.
             files.require(found[0].symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
             for i, values in enumerate(found):
                 head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
-                rows.append([name, "", stack.name, stack.causal, opened.n_params, layer.index, head, n, r, matrix,
-                             str(hand or ""), gamma, *map(float, values)])
+                rows.append([name, "", stack.name, stack.causal, opened.n_params, layer.index, head, n, r,
+                             "published" if published else "wqk", str(hand or ""), gamma, *map(float, values)])
         # The corner of W_qk is the product of the first rows of both factors.
-        corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER])).cpu()
+        corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER])).cpu().numpy()
         missing = [] if hand else layouts.missing_stacks(opened.config, stacks)
         notes = opened.notes + [f"no weights of its {part}" for part in missing]
         return ScoredModel(score_table(rows), corner, ", ".join(notes))
@@ -364,13 +358,11 @@ def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      allow_abbrev=False)  # flags are written out
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", metavar="NAME",
-                      help="names of data/pretrained/models.csv, Hub ids (org/name@revision), folders and files")
+    what.add_argument("--hf", nargs="+", metavar="NAME", help="names of models.csv, Hub ids (org/name@revision), paths")
     what.add_argument("--paper", action="store_true", help="every model of data/pretrained/models.csv")
     what.add_argument("--runs", nargs="+", metavar="DIR", help="folders of runs, and comparisons that --csv wrote")
     parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
-                        help="write every score; what it has already is not scored again, unless a local file has "
-                        "changed since then. With --runs: the comparison itself")
+                        help="write every score. What it has is not scored again. With --runs: the comparison itself")
     parser.add_argument("--plot", metavar="FILE", type=picture,
                         help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5")
 
@@ -378,8 +370,7 @@ def parse(argv):
     what_of_it = models.add_mutually_exclusive_group()
     what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
     what_of_it.add_argument("--published", action="store_true", help="score what the authors' code scored")
-    models.add_argument("--matrices", metavar="FILE", type=picture,
-                        help="draw W_qk of each last layer, and its parts; of trainings, in a .gif, over the steps")
+    models.add_argument("--matrices", metavar="FILE", type=picture, help="draw W_qk of last layers; a .gif: over steps")
     models.add_argument("--gamma", type=at_least(0, float), default=GAMMA,
                         help="threshold of directionality, in standard deviations (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
@@ -399,27 +390,22 @@ def parse(argv):
     hand.add_argument("--transposed", action="store_true", help="they are (in, out), as of GPT-2's Conv1D")
 
     of_runs = parser.add_argument_group("runs of train.py (--runs)")
-    of_runs.add_argument("--level", type=float, default=2.5,
-                         help="loss that tells when a run has left the plateau [nats/token] (%(default)s)")
-    of_runs.add_argument("--baseline", metavar="ARM",
-                         help="what other runs are measured against (the plain initialisation, or the first)")
+    of_runs.add_argument("--level", type=float, default=2.5, help="loss below the plateau [nats/token] (%(default)s)")
+    of_runs.add_argument("--baseline", metavar="ARM", help="what others are measured against (the plain start)")
     of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
     args = parser.parse_args(argv)
     if args.offline and not args.paper:
         parser.error("--offline goes with --paper; for models in the local cache set HF_HUB_OFFLINE=1")
-    if args.revisions == "":
-        parser.error("--revisions takes a pattern, as in 'step*'")
-    if not args.hf and (args.revisions or args.stride or args.limit or args.q or args.k or args.qkv or args.heads):
-        parser.error("--revisions, --stride, --limit, --q, --k, --qkv and --heads go with --hf")
+    of_hf = [args.revisions, args.stride, args.limit, args.q, args.k, args.qkv, args.heads]
+    if args.revisions == "" or (any(of_hf) and not args.hf):
+        parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads go with --hf")
     return args
 
 
 def at_least(low, kind):
     """What argparse makes of a text: a finite number that is not below low."""
     def number(text):
-        if not low <= kind(text) < math.inf:
-            raise ValueError  # "invalid number value"
-        return kind(text)
+        return kind(text) if low <= kind(text) < math.inf else int("")  # ValueError
 
     return number
 
@@ -455,8 +441,8 @@ def main(argv):
         except OSError:  # or Python would try again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0 if isinstance(e, BrokenPipeError) else f"analyze.py: {e}")  # nobody reads on, as after `| head`
-    except KeyboardInterrupt:
-        print("analyze.py: stopped", file=sys.stderr)  # what was scored so far is in the CSV file
+    except KeyboardInterrupt:  # what was scored so far is in the CSV file
+        print("analyze.py: stopped", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
 
 

@@ -30,7 +30,7 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config.processes import Place, end_unless_bug, find_place, first_line, noted_signals, prepare_streams
+from config.processes import end_unless_bug, find_place, first_line, noted_signals, prepare_streams
 from data.batches import Loader, open_corpus, prepare_corpus
 from data.results import runs
 from data.tokens import DataError, locked
@@ -117,8 +117,8 @@ def constraint(cfg, model):
 class Trainer:
     """The state of a run: the model, its optimizer, the step, and the losses since the last row of log.csv."""
 
-    PARTS = "model", "optimizer", "scaler"  # what ckpt.pt holds the state of
-    SAVED = "step", "scored_qk", "losses", "seconds", "rows", "kept"  # and what it holds as it is
+    PARTS = "model", "optimizer", "scaler"  # ckpt.pt holds the state_dict() of these ...
+    SAVED = "step", "scored_qk", "losses", "seconds", "rows", "kept"  # ... and these as they are
 
     def __init__(self, cfg, place, corpus):
         self.cfg = cfg
@@ -318,7 +318,7 @@ class Trainer:
 
     def draw(self):
         """Draw run.png -> a table of its scores. If a spreadsheet has changed log.csv meanwhile, there is neither."""
-        from data.results import figures_runs  # here, because matplotlib takes a second
+        from data.results import compare, figures_runs  # here, because matplotlib takes a second
 
         self.drawn_at = time.monotonic()
         try:
@@ -326,7 +326,7 @@ class Trainer:
         except runs.RunError as e:  # the weights and the next rows are good
             return f"no picture and no table: {e}"
         figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
-        return f"{runs.table_of_ends(run)}; picture: {self.out}/run.png"
+        return f"{compare.table_of_ends(run)}; picture: {self.out}/run.png"
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -347,7 +347,6 @@ def loop(trainer, signals):
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
             trainer.save()
-        looked_at = trainer.step
         next_look = trainer.step + 1
         began = time.perf_counter()
         for batch in batches:
@@ -362,13 +361,13 @@ def loop(trainer, signals):
             time_to_look = trainer.step >= next_look or (place.world == 1 and len(signals) > 0)
             if not (time_to_score or time_to_evaluate or time_to_look):
                 continue
+            n_steps = len(trainer.unread)  # since the last look
             trainer.read_losses()  # waits for the device, so that the next line measures finished steps
             seconds = time.perf_counter() - began
             trainer.seconds += seconds
-            of_this_process = [float(len(signals) > 0), seconds / (trainer.step - looked_at)]
-            told, per_step = place.mean(torch.tensor(of_this_process, device=place.device)).tolist()
-            told_to_stop = told > 0  # in any process
-            looked_at = trainer.step
+            mine = torch.tensor([float(len(signals) > 0), seconds / n_steps], device=place.device)
+            share_told, per_step = place.mean(mine).tolist()  # of all processes, so they stop and look at the same step
+            told_to_stop = share_told > 0
             next_look = trainer.step + max(1, min(READ_EVERY, int(READ_SECONDS / per_step)))
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
             if time_to_score:

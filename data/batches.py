@@ -21,7 +21,6 @@ from config import ConfigError
 from data import tokens
 
 AHEAD = 4  # the number of batches that are made in advance
-TRY_WITHOUT = Path("data/pytorch/gpt2")  # what train.py can prepare by itself, with the tokens of the paper
 
 
 # ---- a corpus ----------------------------------------------------------------------------------------------------
@@ -36,12 +35,7 @@ def prepare_corpus(folder):
 
 def open_corpus(cfg):
     """The token files in cfg.data_dir. DataError and ConfigError say what is missing."""
-    try:
-        corpus = tokens.load(cfg.data_dir)
-    except tokens.DataError as e:
-        if Path(cfg.data_dir, "meta.json").exists():
-            raise
-        raise tokens.DataError(f"{e}; to try without, --data_dir={TRY_WITHOUT} prepares itself in seconds") from None
+    corpus = tokens.load(cfg.data_dir)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
         if len(split) <= rows * cfg.block_size:

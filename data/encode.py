@@ -8,9 +8,10 @@ import numpy as np
 
 from data.tokens import TOKENIZERS, DataError
 
-# A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
-# between a word and a space, where gpt2 begins a new token anyway, or anywhere if there is no such place.
-PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?= )|\Z)|.{1,100000}", re.DOTALL)
+# A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters where
+# a word ends, because gpt2 begins a new token at the space or newline that follows. Without such a place it is cut before
+# another space, and without any space anywhere: then a token or two may differ from those of the whole text.
+PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}(?= )|.{1,100000}", re.DOTALL)
 
 
 def make_encode(meta):

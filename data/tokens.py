@@ -45,7 +45,8 @@ def load(folder):
     if not (folder / "meta.json").exists():
         script = folder.parent / "prepare.py"
         advice = f"run python {script}" if script.exists() else "one of data/*/prepare.py makes them"
-        raise DataError(f"{folder} has no finished token files: {advice} (data/README.md)")
+        raise DataError(f"{folder} has no finished token files: {advice} (data/README.md); to try train.py without, "
+                        "--data_dir=data/pytorch/gpt2 prepares itself")
     meta = read_meta(folder)
     return Corpus(meta, *(np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS))
 

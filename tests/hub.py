@@ -21,13 +21,13 @@ import json
 import os
 import re
 import threading
+import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, unquote, urlencode
 
 import pytest
-
-import data.pretrained.hub
 
 WEIGHTS = (".safetensors", ".bin")
 ID = r"((?:datasets/)?[^/]+(?:/[^/]+)?)"
@@ -231,6 +231,8 @@ class Hub:
 def hub(monkeypatch, tmp_path):
     """A running Hub; the client of this process, and of those it starts, talks to it and caches under tmp_path."""
     from huggingface_hub import close_session, constants
+    from huggingface_hub.utils import _http
+
     hub, home = Hub(), tmp_path / "hf"
     for name, value in {
         "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
@@ -242,7 +244,7 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(data.pretrained.hub, "pause", lambda seconds, closed: hub.waits.append(seconds))
+    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=hub.waits.append, time=time.time))
     close_session()  # its connections lead to the server of another test
     yield hub
     close_session()

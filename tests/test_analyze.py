@@ -2,23 +2,37 @@
 
 import csv
 import json
+import math
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
+from transformers import (AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config, TrainerControl, TrainerState,
+                          logging)
+from transformers.trainer_callback import CallbackHandler
 
 import analyze
 from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
-from data.results import figures, tables
 from data.pretrained import sources
+from data.pretrained.files import CheckpointError
+from data.results import figures, models, tables
 from tests.hub import hub  # noqa: F401, a fixture
 
 SHARED = Path(__file__).parents[2] / "shared"
 logging.disable_progress_bar()
+
+BERT = BertConfig(vocab_size=30, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
+LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+                    head_dim=16, intermediate_size=32)
+T5 = T5Config(vocab_size=30, d_model=32, num_layers=2, num_decoder_layers=3, num_heads=4, d_kv=8, d_ff=32)
 
 
 def defined(m, gamma=2.0):
@@ -144,7 +158,125 @@ def test_a_model_of_transformers_in_memory_and_in_a_folder_have_the_scores_of_it
         queries, keys = q(embeddings) - q.bias, k(embeddings) - k.bias  # of basis vectors, without the biases
         wanted = defined((queries @ keys.T).detach())
         assert [x.item() for x in scores(q.weight.T, k.weight.T)] == pytest.approx(wanted, abs=1e-5)
-        assert row[-3:] == pytest.approx(wanted, abs=1e-5)
+        assert row[-4:-1] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_scores_take_arrays_of_numpy_and_parameters_and_leave_no_gradient_behind():
+    w_q, w_k = factors(64, 8)
+    expected = defined(w_q.double() @ w_k.double().T)
+    for kind in np.asarray, torch.nn.Parameter:
+        found = scores(kind(w_q), kind(w_k))
+        assert [float(x) for x in found] == pytest.approx(expected, abs=1e-5)
+        assert not any(x.requires_grad for x in found)
+
+
+@pytest.mark.parametrize("config", [BERT, LLAMA, T5, GPT2Config(vocab_size=30, n_embd=32, n_layer=2, n_head=4)])
+def test_a_module_in_memory_has_the_scores_of_its_own_folder(tmp_path, config):
+    torch.manual_seed(0)
+    module = AutoModel.from_config(config)
+    module.save_pretrained(tmp_path)
+    saved, in_memory = (analyze.score_model(source, per_head=True).table for source in (str(tmp_path), module))
+    assert in_memory.drop(columns="model").equals(saved.drop(columns="model"))
+    assert set(in_memory.model) == {type(module).__name__}
+
+
+def test_the_two_cases_in_which_a_transpose_is_wrong_or_hidden():
+    """As README has them: GPT-2's Conv1D is (in, out) already, and nn.MultiheadAttention holds q, k and v in one."""
+    gpt2 = AutoModel.from_config(GPT2Config(vocab_size=30, n_embd=32, n_layer=1, n_head=4))
+    x = torch.eye(32)
+    q, k, _ = (gpt2.h[0].attn.c_attn(x) - gpt2.h[0].attn.c_attn.bias).chunk(3, -1)  # of basis vectors: W_q, W_k
+    w_q, w_k, _ = gpt2.h[0].attn.c_attn.weight.chunk(3, dim=1)
+    assert scores(w_q, w_k).symmetry.item() == pytest.approx(defined((q @ k.T).detach())[0], abs=1e-5)
+    mha = torch.nn.MultiheadAttention(32, 1, bias=False, batch_first=True)
+    x = 1e-3 * torch.randn(1, 5, 32)
+    weights = mha(x, x, x)[1][0]  # softmax(x W_qk x^T / 32^0.5)
+    q, k, _ = mha.in_proj_weight.chunk(3)
+    logits = x[0] @ (q.T @ k) @ x[0].T / 32**0.5
+    torch.testing.assert_close(weights, logits.softmax(-1), rtol=1e-4, atol=1e-6)
+    assert scores(q.T, k.T).symmetry.item() == pytest.approx(defined((q.T @ k).detach())[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("options, words", [
+    (dict(per_head=True, published=True), "per_head or published"), (dict(gamma=math.nan), "gamma = nan"),
+    (dict(gamma=-1.0), "gamma = -1"), (dict(gamma=math.inf), "gamma = inf"), (dict(q="a.{i}"), "name q and k"),
+    (dict(heads=4), "heads and transposed go with"), (dict(q="q.{i}", k="k.{i}"), "heads = None"),
+    (dict(qkv="qkv", heads=4), "{i} has to stand once"), (dict(qkv="a.{i}", heads=4, order="qqk"), "order = qqk")])
+def test_score_model_refuses_what_makes_no_sense(tmp_path, options, words):
+    with pytest.raises(CheckpointError, match=words):
+        analyze.score_model(bert(tmp_path / "m", 0.5), **options)
+
+
+def test_four_query_heads_do_not_share_three_key_heads():
+    with pytest.raises(ValueError, match="4 query heads cannot share 3 key heads"):
+        analyze.head_scores(torch.randn(4, 16, 4), torch.randn(3, 16, 4))
+
+
+def test_analyze_itself_needs_torch_alone():
+    code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
+            "('data', 'config', 'train', 'model', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"
+
+
+# ---- a layout by hand --------------------------------------------------------------------------------------------
+
+
+def by_hand(folder, names, weights, config='{"model_type": "strange", "num_attention_heads": 4}'):
+    """A folder with one tensor of each name in two layers; weights: of layer 0 and of layer 1."""
+    folder.mkdir()
+    (folder / "config.json").write_text(config)
+    tensors = {name.format(i=i): w.contiguous() for i in range(2) for name, w in zip(names, weights[i])}
+    save_file(tensors | {"head": torch.ones(7, 16)}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["q and k", "qkv", "kvq transposed"])
+def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path, analysed, kind):
+    """Four query heads share two key heads; fused, each has its own."""
+    q, k = torch.randn(2, 2, 16, 16)
+    if kind == "q and k":
+        k = k[:, :8]
+        names, weights, order = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight"], list(zip(q, k)), "qkv"
+        flags = ["--q", names[0], "--k", names[1], "--heads=4,2"]
+        whole = [sum(q[i][4 * h :][:4].T @ k[i][4 * (h // 2) :][:4] for h in range(4)) for i in range(2)]
+    else:
+        order = kind[:3]
+        parts = [[dict(q=q[i], k=k[i], v=torch.randn(16, 16))[letter] for letter in order] for i in range(2)]
+        names, weights = ["h.{i}.c_attn.weight"], [[torch.cat(p)] for p in parts]
+        flags = ["--qkv", names[0], f"--order={order}", "--heads=4"]
+        whole = [q[i].T @ k[i] for i in range(2)]
+    if "transposed" in kind:
+        weights = [[w.T for w in of_layer] for of_layer in weights]
+        flags.append("--transposed")
+    folder = by_hand(tmp_path / "strange", names, weights)
+    found = analysed("--hf", "strange", *flags)
+    assert found.status == 0 and set(found.table.causal) == {""}
+    for row, m in zip(found.table.itertuples(), whole, strict=True):
+        assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
+    heads = (4, 2) if kind == "q and k" else 4
+    said = dict(zip(("q", "k"), names)) if len(names) == 2 else dict(qkv=names[0], order=order)
+    scored = analyze.score_model(folder, heads=heads, transposed="transposed" in kind, **said)
+    assert list(scored.table.symmetry) == list(found.table.symmetry)
+    assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
+
+
+def test_the_refusal_of_an_unknown_type_names_the_candidates_and_its_flags_score_them(tmp_path, analysed):
+    names = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight", "dec.{i}.qkv.weight"]
+    by_hand(tmp_path / "strange", names, [
+        [torch.randn(16, 16), torch.randn(16, 16), torch.randn(48, 16)] for _ in range(2)])
+    told = analysed("--hf", "strange").err
+    assert "'strange' is not known" in told and "if its code says so" in told and len(told) < 500
+    assert f"--q '{names[0]}' --k '{names[1]}'" in told and f"--qkv '{names[2]}'" in told and told.endswith("--heads 4\n")
+    assert analysed("--hf", "strange", *shlex.split(re.search("--q .*?--k '.*?'", told)[0]), "--heads", 4).status == 0
+
+
+@pytest.mark.parametrize("flags, words", [
+    (dict(q="a.{i}.q", k="b.{i}.k", heads=4), "nothing matches a.{i}.q: there are"),
+    (dict(q="b.{i}.q", k="b.{i}.k", heads=3), "do not fit"), (dict(qkv="b.{i}.q", heads=4), "do not fit"),
+    (dict(q="b.{i}.q", k="b.1.k{i}", heads=4), "nothing matches")])
+def test_a_pattern_or_shapes_that_do_not_fit_are_one_line(tmp_path, flags, words):
+    folder = by_hand(tmp_path / "s", ["b.{i}.q", "b.{i}.k"], torch.randn(2, 2, 16, 16))
+    with pytest.raises(CheckpointError, match=words):
+        analyze.score_model(folder, **flags)
 
 
 # ---- what was published ------------------------------------------------------------------------------------------
@@ -155,7 +287,9 @@ def test_tiled_keys_meet_the_wrong_queries():
     with h % 2 instead of h // 2."""
     keys = torch.linalg.qr(torch.randn(64, 16))[0].T.unflatten(0, (2, 8)).mT  # (2, C, D), orthonormal
     queries = torch.tensor([1.0, 1.0, -1.0, 3.0])[:, None, None] * keys.repeat_interleave(2, 0)  # (4, C, D)
-    right, tiled = (scores(*layer_factors(queries, keys, tiled=t))[0].item() for t in (False, True))
+    layer = SimpleNamespace(form="separate")
+    right, tiled = (analyze.score_layer(*heads)[0].symmetry.item()
+                    for heads in ((queries, keys), models.published_heads(layer, {}, queries, keys)))
     assert right == pytest.approx(1.0, abs=1e-5)
     assert tiled == pytest.approx((1 + 9 - 2) / (1 + 1 + 1 + 9), abs=1e-5)  # k0 k0' + k0 k1' - k1 k0' + 3 k1 k1'
 
@@ -175,12 +309,6 @@ def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
-
-BERT = BertConfig(vocab_size=30, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
-LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-                    head_dim=16, intermediate_size=32)
-T5 = T5Config(vocab_size=30, d_model=32, num_layers=2, num_decoder_layers=3, num_heads=4, d_kv=8, d_ff=32)
-
 
 def model(config, folder):
     torch.manual_seed(0)
@@ -228,7 +356,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
         q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
         for row, m in zip(rows.itertuples(), [sum(heads), *heads], strict=True):
-            assert row[-3:] == pytest.approx(defined(m), abs=1e-5)
+            assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5)
     scored = analyze.score_model("m", per_head=True).table
     assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
 
@@ -259,7 +387,7 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):  # noqa: F8
     them stands beside their scores.
     """
     known = [row for row in sources.known_models() if row["name"] in ("bert-base", "llama3-8b")]
-    for module in analyze, sources:
+    for module in models, sources:
         monkeypatch.setattr(module, "known_models", lambda: known)
     first, second = [row["hub_id"] for row in known]
     hub.add(first, files_of(model(BERT, "b")))
@@ -299,14 +427,63 @@ def test_models_in_the_csv_are_not_read_again_and_those_that_are_not_asked_for_s
     assert list(third.table.symmetry[third.table.model == "b"]) == pytest.approx([1.0] * 3, abs=1e-5)
 
 
-@pytest.mark.parametrize("text", ["mine", ",".join(tables.COLUMNS) + "\nm,,,1",
-                                  ",".join(tables.COLUMNS) + "\nm,,,1,9,0,,64,64,wqk,2.0,0.1,x,0.3"])
+@pytest.mark.parametrize("damage", [lambda lines: lines[:-1], lambda lines: lines[:2] + lines[3:],
+                                    lambda lines: [*lines, lines[-1]]])
+def test_a_csv_that_lost_a_layer_or_has_one_twice_is_not_believed(analysed, damage):
+    first = analysed("--hf", model(BERT, "m"))
+    lines = Path("s.csv").read_text().splitlines(keepends=True)
+    Path("s.csv").write_text("".join(damage(lines)))
+    assert "not scored again" not in analysed("--hf", "m").err
+    assert Path("s.csv").read_text() == "".join(lines) and "not scored again" in analysed("--hf", "m").err
+    assert first.status == 0
+
+
+def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(monkeypatch, analysed):
+    other = analyze.score_model(model(LLAMA, "b")).table
+
+    def score(*args, **layout):
+        if not Path("s.csv").exists():
+            models.add_scores("s.csv", other)
+        return scored(*args, **layout)
+
+    scored = analyze.score_model
+    monkeypatch.setattr(analyze, "score_model", score)
+    assert list(analysed("--hf", model(BERT, "a")).table.model) == ["b"] * 2 + ["a"] * 3
+
+
+def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as e:
+            analyze.main(["--hf", model(BERT, tmp_path / "m")])
+    assert e.value.code.startswith("analyze.py: [Errno 28]")
+
+
+@pytest.mark.parametrize("argv", [
+    "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --stride=0", "--revisions=step* --limit=-3",
+    "--revisions=step* --limit=0", "--revisions=", "--per_head --published"])
+def test_options_that_make_no_sense_end_at_once(argv, capsys):
+    with pytest.raises(SystemExit) as e:
+        analyze.main(["--hf", "gpt2", *argv.split()])
+    assert e.value.code == 2 and "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("text", ["mine", ",".join(models.COLUMNS) + "\nm,,,1",
+                                  ",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,wqk,,2.0,0.1,x,0.3,1"])
 def test_a_csv_that_holds_something_else_or_is_damaged_is_named_and_stays_as_it_is(tmp_path, text):
     path = tmp_path / "s.csv"
     path.write_text(text)
     with pytest.raises(SystemExit) as e:
         analyze.main(["--hf", model(LLAMA, tmp_path / "m"), f"--csv={path}"])
     assert f"{path} holds something else" in e.value.code and path.read_text() == text
+
+
+def test_a_csv_of_an_earlier_version_is_no_damage(tmp_path):
+    path = tmp_path / "s.csv"
+    path.write_text(",".join(name for name in models.COLUMNS if name not in ("layout", "rows")) + "\n")
+    with pytest.raises(SystemExit) as e:
+        analyze.main(["--hf", model(BERT, tmp_path / "m"), f"--csv={path}"])
+    assert "by an earlier version, without layout, rows: give another --csv" in e.value.code
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------------
@@ -386,6 +563,24 @@ def test_the_range_of_random_matrices_is_that_of_the_nearest_size(tmp_path, monk
     (tmp_path / "null.csv").write_text("n,r,symmetry_q025,symmetry_q975,directionality_q025,directionality_q975\n"
                                        "32,32,0,1,-0.5,0.5\n32,4,0,1,-0.9,0.9\n4096,128,0,1,-0.1,0.1\n")
     monkeypatch.setattr(tables, "NULL", tmp_path / "null.csv")
-    assert tables.band("directionality", 64, 100) == (-0.5, 0.5)
-    assert tables.band("directionality", 3000, 99) == (-0.1, 0.1)
+    assert tables.band("directionality", 64, 100, 2.0) == (-0.5, 0.5)
+    assert tables.band("directionality", 3000, 99, 2.0) == (-0.1, 0.1)
     assert tables.band("directionality", 64, 64, 3.0) is None and tables.band("symmetry", 64, 64, 3.0) == (0, 1)
+
+
+# ---- during a training -------------------------------------------------------------------------------------------
+
+
+def test_the_callback_of_the_readme_logs_the_scores_of_every_layer():
+    """Its very lines, called by the handler of transformers as its Trainer calls them."""
+    text = (Path(analyze.__file__).parent / "data/pretrained/README.md").read_text()
+    names = {}
+    exec(re.search("```python\n(.*?LogScores.*?)```", text, re.DOTALL)[1], names)
+    logged, module = [], AutoModel.from_config(BERT)
+    trainer = SimpleNamespace(log=logged.append)
+    handler = CallbackHandler([names["LogScores"](trainer, every=2)], module, None, None, None)
+    for step in 1, 2:
+        handler.on_step_end(None, TrainerState(global_step=step), TrainerControl())
+    table = analyze.score_model(module).table
+    assert logged == [{f"symmetry/{row.layer}": row.symmetry, f"directionality/{row.layer}": row.directionality}
+                      for row in table.itertuples()]

@@ -15,9 +15,6 @@ from tests.toy import folder
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 WHOLE = FP8 | {"weight_block_size": None}
 FLOAT_QUANTIZED = {"quant_method": "compressed-tensors", "format": "float-quantized"}
-DEEPSEEK_V4 = dict(model_type="deepseek_v4", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-                   head_dim=4, q_lora_rank=6, num_nextn_predict_layers=1, compress_ratios=[4],
-                   quantization_config=FP8 | {"weight_block_size": [4, 4], "scale_fmt": "ue8m0"})
 
 
 def eight_bits(m: int, n: int) -> torch.Tensor:
@@ -81,39 +78,20 @@ def test_a_scale_is_one_number_or_one_for_each_row(tmp_path, quantization, suffi
     assert torch.equal(got, written_out(weight, scale.reshape(-1, 1), rows, 10))
 
 
-def save_powers_of_two(tensors: dict[str, torch.Tensor]) -> bytes:
-    """A file in which the tensors of uint8 are F8_E8M0: a byte b stands for 2^(b - 127). safetensors writes no such."""
-    file = save(tensors)
-    start = 8 + int.from_bytes(file[:8], "little")  # of the data
-    header = file[8:start].replace(b'"U8"', b'"F8_E8M0"')
-    return len(header).to_bytes(8, "little") + header + file[start:]
-
-
-def test_deepseek_v4_is_read_under_the_names_and_with_the_scales_of_its_own_files(tmp_path):
-    """Two heads of 4 on a latent of 6, one key head, scales of 4 x 4; a compressor, an indexer and an mtp beside it."""
-    torch.manual_seed(0)
-    shapes = {"wq_a": (6, 10), "wq_b": (8, 6), "wkv": (4, 10), "indexer.wq_b": (8, 6)}
-    state, right = {}, {}
-    for layer in "mtp.0", "layers.0":  # the second is the one that is read
-        state[f"{layer}.attn.compressor.wkv.weight"] = torch.ones(8, 10, dtype=torch.bfloat16)
-        for name, (m, n) in shapes.items():
-            # Whole numbers times 2^-9 to 2^-3: float32 has the bits for every sum of six of their products.
-            weight = torch.randint(-8, 9, (m, n)).to(torch.float8_e4m3fn)
-            exponents = torch.randint(118, 125, (-(-m // 4), -(-n // 4)), dtype=torch.uint8)
-            state[f"{layer}.attn.{name}.weight"] = weight
-            state[f"{layer}.attn.{name}.scale"] = exponents
-            right[name] = written_out(weight, 2.0 ** (exponents.float() - 127), 4, 4)
-    w_q, w_k = read_heads(tmp_path / "toy", DEEPSEEK_V4, save_powers_of_two(state))
-    queries = right["wq_b"] @ (right["wq_a"] @ torch.eye(10))  # (8, 10): of both heads, for every basis vector
-    assert torch.equal(w_q.mT, queries.view(2, 4, 10))
-    assert torch.equal(w_k.mT, right["wkv"].view(1, 4, 10))
-
-
 @pytest.mark.parametrize("parts, words", [
     (dict(weight=eight_bits(256, 256), weight_scale_inv=scales(2, 3)), r"q_proj\.weight' .*128 x 128"),
     (dict(weight=eight_bits(256, 256)), r"q_proj\.weight' is F8_E4M3, .*scale"),
     (dict(weight=torch.ones(32, 32, dtype=torch.int8), weight_scale=scales(32, 1)), "quantised weights .*weight_scale"),
+    *[(dict(weight=eight_bits(12, 10), weight_scale=torch.ones(12, 1).to(kind)), "has a scale of")
+      for kind in (torch.uint8, torch.int32)],
 ])
 def test_scales_that_do_not_fit_and_other_ways_to_store_fewer_bits_are_refused(tmp_path, parts, words):
     with pytest.raises(CheckpointError, match=words):
         read_llama(tmp_path / "toy", FP8, **parts)
+
+
+@pytest.mark.parametrize("block", ["128", [0, 128], [128], [1.5, 2], {"rows": 3}])
+def test_a_block_size_that_makes_no_sense_is_refused(tmp_path, block):
+    with pytest.raises(CheckpointError, match="weight_block_size is .*, expected two numbers"):
+        read_llama(tmp_path / "toy", FP8 | {"weight_block_size": block}, weight=eight_bits(12, 10),
+                   weight_scale_inv=scales(1, 1, 1))

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 
 import pytest
 import torch
@@ -113,7 +114,7 @@ def test_the_folders_of_other_programs_are_read(tmp_path, hub, files, note):
     hub.add("org/run", files)
     for source in folder(tmp_path / "run", files, None), "org/run":
         opened = read(source)
-        assert note in opened.note and set(opened.tensors) == set(WEIGHTS)
+        assert note in ", ".join(opened.notes) and set(opened.tensors) == set(WEIGHTS)
 
 
 # What is no checkpoint says so
@@ -134,7 +135,13 @@ def of_timm(name: str, **more) -> bytes:
     (bare("model.safetensors"), "no config.json"),
     (SINGLE | {"config.json": of_timm("vit_base_patch16_gap_224")}, "timm checkpoint (vit_base_patch16_gap_224)"),
     (SINGLE | {"config.json": of_timm("vit_base_patch16_224", model_args={"num_heads": 6})}, "timm checkpoint"),
-    (bare("adapter_config.json adapter_model.safetensors"), "merge_and_unload"),
+    ({"adapter_config.json": b'{"base_model_name_or_path": "org/base"}', "adapter_model.safetensors": FILE},
+     "merge it into org/base with PEFT's merge_and_unload()"),
+    ({"model.onnx": b""}, "of ONNX take the two initialisers"),
+    ({"inner/config.json": CONFIG, "inner/model.safetensors": FILE, "latest": b""}, "give inner in it"),
+    ({"notes.txt": b"", "vocab.json": b""}, "but notes.txt, vocab.json: convert it"),
+    ({"pytorch_model.bin": bytes(28) + b"weights"}, "llama2.c"),
+    ({"model.safetensors.index.json": b'{"weight_map": {"a": 3}}'}, "no weight_map of names"),
 ])
 def test_what_cannot_be_read_says_what_to_do(tmp_path, files, told):
     assert told in refusal(folder(tmp_path / "toy", files, None))
@@ -171,10 +178,33 @@ def test_the_architecture_of_timm_tells_how_many_layers_and_heads_there_are(tmp_
     ("https://huggingface.co/org/toy", "org/toy"), ("huggingface.co/org/toy/tree/main", "org/toy@main"),
     ("https://huggingface.co/org/toy/tree/refs%2Fpr%2F1", "org/toy@refs/pr/1"), (" org/toy \n", "org/toy"),
     ("https://huggingface.co/org/toy/blob/v2/model.safetensors", "org/toy@v2"),
+    ("www.huggingface.co/org/toy", "org/toy"), ("https://www.huggingface.co/org/toy/discussions/3", "org/toy"),
     ("/huggingface.co/org/toy", "/huggingface.co/org/toy"), ("bert-base@v2", "google-bert/bert-base-uncased@v2"),
 ])
 def test_the_address_of_a_page_and_spaces_around_a_name_are_understood(address, source):
     assert find_source(address) == source
+
+
+def test_a_config_in_the_folder_above_counts_for_steps_of_a_training_alone(tmp_path):
+    for inner in "step_10", "epoch_3", "checkpoint-7":
+        assert "folder above" in read(folder(tmp_path / "run", below(inner, STEP)) / inner).notes[1]
+    other = folder(tmp_path / "run", below("other_model", STEP)) / "other_model"
+    assert "one is in the folder above: copy it" in refusal(other)
+
+
+@pytest.mark.parametrize("name, told", [("model.onnx", "ONNX"), ("weights.h5", "no file of weights")])
+def test_a_file_of_another_ending_says_what_to_do(tmp_path, name, told):
+    (tmp_path / name).touch()
+    assert told in refusal(tmp_path / name)
+
+
+def test_a_pipe_and_a_broken_link_are_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("nowhere")
+    inside = folder(tmp_path / "toy", {})
+    os.mkfifo(inside / "model.safetensors")
+    for source in tmp_path / "pipe", tmp_path / "link", inside:
+        assert "neither a file nor a folder" in refusal(source) or "is no file" in refusal(source)
 
 
 @pytest.mark.parametrize("name, words", [("bert-bas", "nearest names are .*bert-base"),

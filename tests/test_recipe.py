@@ -9,10 +9,12 @@ import pytest
 import torch
 from transformers import BertConfig
 
+import init
 import train
 from config.processes import Place
 from data import tokens
 from data.bert import to_hf
+from model import ModelConfig, Transformer
 from tests.test_bert import THEIRS
 from tests.test_model import either
 
@@ -24,6 +26,16 @@ def trainer(cfg):
         changes = dict(dropout=0.0, attn_dropout=0.0) | changes
         return train.Trainer(replace(cfg, **changes), Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
     return make
+
+
+def test_a_run_begins_with_the_model_that_its_keys_describe(trainer):
+    ours = trainer(seed=3, causal=True, dropout=0.3, attn_dropout=0.2, qk_norm=True, init="skew", qk_std=0.05,
+                   v_std=0.1)
+    torch.manual_seed(3)
+    expected = Transformer(ModelConfig(258, 16, 2, 2, 16, dropout=0.3, attn_dropout=0.2, causal=True, qk_norm=True))
+    init.apply_(expected, "skew", qk_std=0.05, v_std=0.1, seed=3)
+    assert ours.model.cfg == expected.cfg
+    assert all(map(torch.equal, ours.model.parameters(), expected.parameters()))
 
 
 def as_theirs(trainer):
@@ -130,6 +142,31 @@ def test_an_evaluation_has_no_dropout_and_the_next_step_has_it_again(trainer):
     for each in ours, plain:
         each.train_step(each.loader.train_batch(0))
     assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
+
+
+# ---- 16 bits -----------------------------------------------------------------------------------------------------
+
+
+def test_bfloat16_rounds_products_in_training_and_evaluation_and_no_weights(trainer):
+    ours, exact = trainer(dtype="bfloat16"), trainer()
+    assert 0 < abs(ours.evaluate() - exact.evaluate()) < 0.01
+    for each in ours, exact:
+        each.train_step(each.loader.train_batch(0))
+    assert 0 < abs(ours.unread[0] - exact.unread[0]) < 0.01
+    assert all(p.dtype == torch.float32 for p in ours.model.parameters())
+
+
+def test_float16_clips_gradients_at_their_own_size_and_skips_an_update_that_overflows(trainer):
+    ours, norms = trainer(dtype="float16", grad_clip=0.1), []
+    ours.optimizer.register_step_pre_hook(lambda *_: norms.append(
+        torch.nn.utils.get_total_norm([p.grad for p in ours.model.parameters()]).item()))
+    ours.train_step(ours.loader.train_batch(0))
+    assert norms == [pytest.approx(0.1, rel=1e-3)]  # and not that of the scaled loss
+    q, scale = ours.model.blocks[0].attn.q.weight, ours.scaler.get_scale()
+    before = q.detach().clone()
+    q.register_hook(lambda grad: torch.full_like(grad, torch.inf))
+    ours.train_step(ours.loader.train_batch(1))
+    assert torch.equal(q, before) and ours.scaler.get_scale() == scale / 2
 
 
 # ---- the constraint ----------------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ SMALL = dict(
     q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7, index_topk=64,
     linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8, mamba_n_heads=4,
     mamba_d_head=16, mamba_d_ssm=64, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=8, use_mamba_kernels=False,
-    attn_layer_indices=[1, 3], attn_layer_period=2, attn_layer_offset=1,
     # Sound.
     num_mel_bins=8, max_source_positions=4, input_feat_per_channel=8, conv_dim=(8, 8), conv_stride=(5, 5),
     conv_kernel=(5, 5), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, squeeze_factor=1,
@@ -205,7 +204,7 @@ case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text ol
      "minimax_m3_vl_text nanochat solar_open aria_text granitemoe_swa granite_docling_text higgs_audio_v2 beam flint "
      "kolibri1 muse_glimmer_text muse_spark_text cosmos3_edge_text qwen2_vl_text qwen2_5_vl_text glm4v_text stablelm "
      "bitnet opt xglm biogpt modernbert-decoder ctrl gptj gpt_neo decision_transformer "
-     "chameleon gpt2 openai-gpt imagegpt gpt_bigcode codegen gpt_neox gpt_neox_japanese persimmon bloom falcon phi3 "
+     "chameleon gpt2 openai-gpt imagegpt gpt_bigcode gpt_neox gpt_neox_japanese persimmon bloom falcon phi3 "
      "mpt", DECODER)
 case("helium", DECODER, head_dim=8)
 case("gpt_bigcode", DECODER, multi_query=False)
@@ -213,35 +212,22 @@ case("falcon", DECODER, multi_query=False, alibi=True)
 case("falcon", DECODER, new_decoder_architecture=True, num_kv_heads=2)
 case("dbrx", DECODER, attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=1e9))
 # Other heads in some layers, two attentions in a layer, or the keys of an earlier one.
-case("mimo_v2_flash", DECODER, v_head_dim=8, layer_types=["full_attention", "sliding_attention"])
-case("step3p5", DECODER, model="Step3p7TextModel", num_sliding_attention_heads=6,
-     layer_types=["full_attention", "sliding_attention"], sliding_window=64)
 case("gemma3n_text", DECODER, **GEMMA, num_kv_shared_layers=2)
 case("gemma4_text", decoder(0, 1, 2, 3), **GEMMA, global_head_dim=24, num_global_key_value_heads=1,
      attention_k_eq_v=True)
 case("gemma4_text", DECODER, **GEMMA, num_kv_shared_layers=2)
-case("longcat_flash", decoder(0, 1, name="first") | decoder(0, 1, name="second"), moe_topk=2,
-     expert_ffn_hidden_size=8, zero_expert_num=2)
 # Latents.
 case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu axk1", DECODER)
 case("mistral4", DECODER, head_dim=4, rope_parameters=dict(
     llama_4_scaling_beta=0.1, original_max_position_embeddings=64))
 case("deepseek_v2 deepseek_v3", DECODER, q_lora_rank=None)
-case("deepseek_v4", decoder(0, 1, 2), num_key_value_heads=1, num_hidden_layers=3, layer_types=[
-    "sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"])
 # Softmax attention in some layers only.
 case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", decoder(1, 3), **HYBRID)
-case("jamba bamba", decoder(1, 3), num_hidden_layers=4)
 case("granitemoehybrid", decoder(1, 3), num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
 case("kimi_linear", decoder(1, 3), **HYBRID, linear_head_dim=8, linear_num_heads=2)
 case("kimi_linear", decoder(1, 3), num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(
     full_attn_layers=[2, 4], kda_layers=[1, 3], head_dim=8, num_heads=2, short_conv_kernel_size=4))
 case("bailing_hybrid", decoder(1, 3), **HYBRID, q_lora_rank=None)
-case("recurrent_gemma", decoder(2), num_hidden_layers=4)
-case("recurrent_gemma", decoder(1, 3), num_hidden_layers=4, block_types=["recurrent", "attention"])
-ZAMBA = dict(num_hidden_layers=6, layers_block_type=["mamba", "hybrid"] * 3)
-case("zamba", decoder(1), **ZAMBA)  # three hybrid layers, one set of weights
-case("zamba2", decoder(1, 3), **ZAMBA, n_mamba_heads=4, chunk_size=8, num_mem_blocks=2)
 case("falcon_h1", decoder(0, 1, 2, 3), num_hidden_layers=4)
 case("lfm2 lfm2_moe", decoder(1, 3), num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2)
 case("lfm3", decoder(1, 2), num_hidden_layers=3, layer_types=["conv", "full_attention", "sliding_attention"])
@@ -250,10 +236,9 @@ case("nemotron_h", decoder(1, 3), hybrid_override_pattern="M*-*", mamba_num_head
 # Encoders of text.
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet roc_bert "
-     "tapas convbert jina_embeddings_v3 gte ibert visual_bert embedding_gemma2_text openai_privacy_filter luke xlm "
+     "tapas jina_embeddings_v3 gte ibert visual_bert embedding_gemma2_text openai_privacy_filter luke xlm "
      "flaubert nystromformer distilbert eurobert ultrabert mobilebert xmod layoutlmv3 deberta deberta-v2 "
      "longformer vits canine", ENCODER)
-case("convbert", ENCODER, head_ratio=4)
 case("esmc", ENCODER, num_key_value_heads=4)
 case("bros", ENCODER, dict(bbox=lambda n, t: torch.zeros(n, t, 8)), hidden_size=64)
 case("lilt", ENCODER, hidden_size=48)
@@ -261,7 +246,6 @@ case("bert", DECODER, is_decoder=True, add_cross_attention=True)
 case("xlm", DECODER, causal=True)
 case("big_bird", ENCODER, attention_type="original_full")
 case("albert", encoder(0))  # two layers, one set of weights
-case("xlnet", {"": (None, [0, 1])})
 case("lxmert", encoder(0, 1, name="l.text") | encoder(0, 1, 2, name="r.vision") | encoder(0, name="x.text")
      | encoder(0, name="x.vision"),
      dict(input_ids=ids(9, 8), visual_feats=noise(9, 7, 16), visual_pos=noise(9, 7, 4)),
@@ -295,7 +279,7 @@ BIG = dict(pixel_values=0.1 * noise(9, 3, 64, 64))
 RESNET = part("resnet", hidden_sizes=[8, 16], depths=[1, 1])
 case("detr table-transformer conditional_detr", encoder(0, 1, name="encoder") | DETECTOR, backbone_config=RESNET)
 case("deformable_detr", DETECTOR, backbone_config=RESNET, num_feature_levels=2)
-case("rt_detr rt_detr_v2 d_fine", encoder(0, 1, name="encoder") | DETECTOR, BIG, encoder_hidden_dim=32,
+case("rt_detr rt_detr_v2", encoder(0, 1, name="encoder") | DETECTOR, BIG, encoder_hidden_dim=32,
      encoder_in_channels=[16] * 3, decoder_in_channels=[32] * 3, backbone_config=part(
          "rt_detr_resnet", embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1] * 4, layer_type="basic",
          out_features=["stage2", "stage3", "stage4"]))
@@ -339,8 +323,6 @@ case("vjepa2", encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"), fi
 case("swin donut-swin swinv2", STAGES, **TWO_STAGES)
 case("segformer glpn pvt", STAGES, num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16],
      num_attention_heads=[2, 4], sr_ratios=[1, 1], sequence_reduction_ratios=[1, 1])
-case("hiera", STAGES, embed_dim=8, depths=[1, 2], num_heads=[2, 4], image_size=[16, 16], patch_size=[3, 3],
-     patch_stride=[2, 2], patch_padding=[1, 1], num_query_pool=0, masked_unit_attention=[False, False])
 # What sees depth and poses and so on with another model.
 case("depth_anything prompt_depth_anything zoedepth", BACKBONE)
 case("vitpose", BACKBONE, model="VitPoseForPoseEstimation", backbone_config=dict(num_experts=1))
@@ -348,10 +330,6 @@ case("upernet", {f"backbone.stage {i}": (False, [0]) for i in range(4)}, BIG, ba
 case("vitmatte", BACKBONE, dict(pixel_values=noise(25, 4, 16, 16)), "VitMatteForImageMatting",
      backbone_config=dict(num_channels=4), fusion_hidden_sizes=[8] * 4)
 case("sam sam_hq", EYE)
-# One head: for several, see test_layouts.py. What the model multiplies first, and does not use, is of tokens by heads.
-case("sam2", encoder(0, name="vision.stage 0") | encoder(1, 2, name="vision.stage 1"), BIG, vision_config=dict(
-    backbone_config=part("sam2_hiera_det_model", hidden_size=8, blocks_per_stage=[1, 2], embed_dim_per_stage=[8, 16],
-                         num_attention_heads_per_stage=[1, 1], num_query_pool_stages=0)))
 case("sam3", EYE | TEXT, vision_config=dict(backbone_config=part("sam3_vit_model", hidden_size=32, window_size=0)))
 # Sound.
 case("audio-spectrogram-transformer", VIT, dict(input_values=noise(12, 16, 16)), max_length=16, num_mel_bins=16)
@@ -359,11 +337,6 @@ case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav
 case("wav2vec2-bert", ENCODER | encoder(0, name="adapter"), add_adapter=True)
 case("parakeet_encoder", VIT)
 case("parakeet_ctc parakeet_tdt parakeet_rnnt", encoder(0, 1, 2, name="encoder"))
-case("bark", decoder(0, 1, name="semantic") | decoder(0, 1, name="coarse_acoustics")
-     | encoder(0, 1, name="fine_acoustics"), lambda model, n, t: (
-         model.semantic(ids(n, t)), model.coarse_acoustics(ids(n, t)),
-         model.fine_acoustics(1, ids(n, 3 * t).view(n, t, 3))),
-     fine_acoustics_config=dict(n_codes_total=3))
 for kind, name in ("musicgen", "Musicgen"), ("musicgen_melody", "MusicgenMelody"):
     case(kind, encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), None,
          f"{name}ForConditionalGeneration", decoder=dict(num_attention_heads=2))
@@ -382,8 +355,6 @@ case("patchtst", ENCODER, dict(past_values=noise(9, 32, 3)), patch_length=4, num
 # Speech in codes. Those of Mimi are made and read by layers that are not scored.
 case("kyutai_speech_to_text", DECODER, EMBEDDED, codebook_vocab_size=20, audio_pad_token_id=0)
 case("moshi", DECODER, model="MoshiForConditionalGeneration")
-case("csm", decoder(0, 1, name="depth_decoder") | TEXT, EMBEDDED,
-     depth_decoder_config=dict(backbone_hidden_size=32))
 case("cohere_asr", encoder(0, 1, 2, name="encoder") | TEXT,
      dict(encoder_hidden_states=states(24)))
 # Models made of others: text and images.
@@ -396,11 +367,7 @@ case("pix2struct", EYE | TEXT, text_config=dict(d_kv=8), vision_config=dict(d_kv
 case("video_llama_3", EYE | TEXT, vision_config=dict(hidden_size=32, patch_size=4))
 case("chinese_clip altclip siglip siglip2 vision-text-dual-encoder", EYE | TEXT_ENCODER)
 case("granite_docling", EYE | TEXT, vision_config=dict(out_hidden_size=32, scale_factor=2))
-case("deepseek_vl_hybrid", EYE | TEXT | encoder(0, 1, 2, name="high_res_vision"))
-case("video_llava", encoder(0, 1, 2, name="image") | encoder(0, 1, 2, name="video") | TEXT)
 case("paligemma", EYE | {"text": (None, [0, 1])})
-case("granite4_vision", EYE | TEXT, vision_config=dict(hidden_size=64), deepstack_layer_map=[[1, 0]],
-     downsample_rate="1/2")
 case("exaone4_5", EYE | TEXT, vision_config=dict(num_key_value_heads=2))
 case("idefics", EYE | TEXT, lambda model, n, t: model(
     input_ids=ids(n, t), pixel_values=noise(n, 1, 3, 16, 16), image_attention_mask=torch.ones(n, t, 1)),
@@ -410,8 +377,6 @@ case("florence2", EYE_STAGES | encoder(0, 1, name="text.encoder") | decoder(0, 1
      dict(hidden_states=noise(9, 3, 16, 16)), vision_config=dict(
          depths=[1, 2], embed_dim=[8, 16], num_heads=[2, 4], num_groups=[2, 4], window_size=8, patch_size=[3, 3],
          patch_stride=[2, 1], patch_padding=[1, 1]))
-case("flava", encoder(0, 1, 2, name="image") | encoder(0, 1, name="multimodal") | TEXT_ENCODER,
-     dict(hidden_states=noise(35, 2, 32)))
 case("ernie4_5_vl_moe", EYE | TEXT, text_config=dict(
     rope_parameters=dict(mrope_section=[3, 3, 2]), moe_k=2, moe_intermediate_size=[16, 16]))
 case("paddleocr_vl", EYE | TEXT, dict(pixel_values=noise(1, 64, 3, 4, 4)),
@@ -420,9 +385,6 @@ case("qwen3_5 qwen3_5_moe", EYE | decoder(1, 3, name="text"), text_config=HYBRID
 case("minicpmv4_6", EYE | decoder(1, 3, name="text"),
      dict(pixel_values=noise(1, 3, 8, 8 * 64), target_sizes=torch.tensor([[8, 8]])),
      text_config=HYBRID)
-case("molmo2", EYE | TEXT, dict(pixel_values=noise(25, 4, 192)),
-     vision_config=dict(image_size=[16, 16], num_position_embeddings=4),
-     adapter_config=dict(IMAGES, vision_feature_layer=[2, 1]))
 case("fuyu vibevoice_asr", TEXT)
 case("embedding_gemma2", TEXT_ENCODER)
 GEMMA4_VIT = part("gemma4_vision", num_hidden_layers=3, num_key_value_heads=4, patch_size=4, pooling_kernel_size=1,
@@ -447,7 +409,6 @@ case("aimv2", EYE | TEXT, dict(attention_mask=torch.ones))
 case("groupvit", EYE_STAGES | TEXT, dict(pixel_values=noise(25, 3, 16, 16)), vision_config=dict(
     depths=[1, 2], num_group_tokens=[2, 0]))
 case("xclip", encoder(0, 1, 2, name="vision.space") | encoder(0, 1, 2, name="vision.time") | TEXT)
-case("align", TEXT_ENCODER, vision_config=dict(width_coefficient=0.1, depth_coefficient=0.1))
 case("blip", EYE | TEXT, dict(is_decoder=True))
 case("blip", EYE | TEXT_ENCODER, model="BlipModel")
 case("blip", EYE | encoder(0, 1, name="text.encoder") | decoder(0, 1, name="text.decoder"), lambda model, n, t: (
@@ -458,17 +419,6 @@ case("instructblip instructblipvideo", EYE | encoder(0, 1, name="qformer") | enc
      | decoder(0, 1, 2, name="text.decoder"), text_config=part("t5"))
 
 
-def bridgetower(model, n, t):
-    for module in model.modules():
-        if isinstance(module, torch.nn.MultiheadAttention):
-            # It multiplies queries and keys where a probe sees it only if it returns their weights.
-            module.forward = lambda *args, forward=module.forward, **kwargs: forward(
-                *args, **(kwargs | {"need_weights": True}))
-    model.text_model(ids(n, t))
-    model.vision_model(noise(35, 3, 16, 16))
-
-
-case("bridgetower", EYE | TEXT_ENCODER, bridgetower, vision_config=dict(hidden_size=128))
 # What retrieves pages by the states of another model.
 case("colpali", EYE | {"text": (None, [0, 1])})
 case("colqwen2", EYE | TEXT)
@@ -482,15 +432,6 @@ case("voxtral", AUDIO | TEXT, audio_config=dict(hidden_size=24, num_hidden_layer
 case("voxtral_realtime", decoder(0, 1, name="audio") | TEXT, lambda model, n, t: (
     model.model.language_model(ids(n, t), t_cond=noise(n, 1, 32)), model.model.audio_tower(noise(9, 8, 32))))
 case("qwen3_asr", AUDIO | TEXT, dict(input_features=noise(1, 8, 400), input_features_mask=torch.ones(1, 400)))
-case("granite_speech", encoder(0, 1, name="encoder") | encoder(0, 1, name="projector") | TEXT,
-     dict(hidden_states=noise(2, 50, 8)), encoder_config=dict(input_dim=8, hidden_dim=32, dim_head=8, context_size=50))
-for kind, length in ("qwen2_5_omni_thinker", 80), ("qwen3_omni_moe_thinker", 400):
-    case(kind, EYE | TEXT | AUDIO, dict(input_features=noise(8, length), feature_lens=torch.tensor([length])),
-         audio_config=dict(max_source_positions=64, n_window_infer=400))
-case("qwen2_5_omni_talker", DECODER, None, "Qwen2_5OmniTalkerForConditionalGeneration", embedding_size=32)
-case("qwen3_omni_moe_talker_text", DECODER, EMBEDDED, "Qwen3OmniMoeTalkerModel",
-     shared_expert_intermediate_size=16)
-case("qwen3_omni_moe_talker_code_predictor", DECODER, EMBEDDED, "Qwen3OmniMoeTalkerCodePredictorModel")
 # Of any two.
 CROSS = dict(add_cross_attention=True, is_decoder=True)
 case("encoder-decoder", encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), decoder=CROSS)

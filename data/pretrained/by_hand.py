@@ -13,6 +13,7 @@ from data.pretrained.files import require
 from data.pretrained.layout_forms import Sizes, separate
 
 KEYS = {"q": "k", "query": "key", "Q": "K", "wq": "wk", "Wq": "Wk"}  # what a key is called where this is the query
+FIRST = re.compile(r"(^|\.)\d+(?=\.)")  # number in a name
 FUSED = re.compile("qkv|c_attn|pack|query_key_value|in_proj|att_proj", re.IGNORECASE)
 
 
@@ -25,23 +26,24 @@ class Hand(NamedTuple):
     transposed: bool  # weights are (in, out)
 
     def __str__(self):  # as it stands in a CSV
-        of_one = f" in order {self.order}" if len(self.patterns) == 1 else ""
-        return f"{' '.join(self.patterns)}{of_one}, {self.sizes[:2]} heads{', transposed' * self.transposed}"
+        words = [*self.patterns, self.order * (len(self.patterns) == 1), "transposed" * self.transposed]
+        return f"{' '.join(filter(None, words))}, {self.sizes[:2]} heads"
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=False) -> Hand | None:
-    """None: nothing was said. heads: 32, or "32,8". CheckpointError: it makes no sense."""
+    """None: nothing was said. heads: 32, (32, 8) or "32,8". CheckpointError: it makes no sense."""
     if not (q or k or qkv):
         require(not heads and not transposed, "heads and transposed go with q and k, or with qkv")
         return None
     require(bool(q) == bool(k) != bool(qkv), "name q and k, or qkv alone")
-    numbers = re.findall(r"\d+", str(heads))
-    require(len(numbers) in (1, 2) and all(map(int, numbers)), f"heads = {heads}: say how many there are, as in 32,8")
-    require(sorted(order) == sorted("qkv"), f"order = {order}, expected q, k and v")
-    for pattern in filter(None, (q, k, qkv)):
+    patterns = (qkv,) if qkv else (q, k)
+    for pattern in patterns:
         require(pattern.count("{i}") == 1, f"{pattern}: {{i}} has to stand once, for the number of the layer")
-    sizes = Sizes(int(numbers[0]), int(numbers[-1]), None)
-    return Hand((qkv,) if qkv else (q, k), sizes, order, transposed)
+    numbers = re.fullmatch(r"\(?([1-9]\d*)(?:, ?([1-9]\d*))?\)?", str(heads))
+    require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
+    require(sorted(order) == sorted("qkv"), f"order = {order}, expected q, k and v")
+    sizes = Sizes(int(numbers[1]), int(numbers[2] or numbers[1]), None)
+    return Hand(patterns, sizes, order, transposed)
 
 
 def by_hand(weights, sizes, hand):
@@ -54,12 +56,12 @@ def by_hand(weights, sizes, hand):
 
 
 def find_names(hand: Hand, names) -> dict[int, tuple[str, ...]]:
-    """{layer: the names of its tensors}. CheckpointError if a pattern matches nothing, or not in all layers."""
+    """{layer: names}. CheckpointError if a pattern matches nothing, or not in all layers."""
     found = defaultdict(list)
     for pattern in hand.patterns:
         regex = re.compile(re.escape(pattern).replace(r"\{i\}", "([0-9]{1,4})"))
         matches = [match for match in map(regex.fullmatch, names) if match]
-        there = ", ".join(dict.fromkeys(map(with_i, names)))
+        there = ", ".join(dict.fromkeys(FIRST.sub(r"\1{i}", name, count=1) for name in names))
         require(matches, f"nothing matches {pattern}: there are {there:.300}")
         for match in matches:
             found[int(match[1])].append(match[0])
@@ -68,13 +70,9 @@ def find_names(hand: Hand, names) -> dict[int, tuple[str, ...]]:
     return {layer: tuple(found[layer]) for layer in sorted(found)}
 
 
-def with_i(name: str) -> str:
-    return re.sub(r"(^|\.)\d+(?=\.)", r"\1{i}", name, count=1)
-
-
-def advice(names, shapes, n_head) -> str:
+def advice(names, shapes, heads) -> str:
     """The candidates by name and shape, and the flags that would score them."""
-    shape_of = {with_i(name): shapes[name] for name in sorted(names) if len(shapes[name]) == 2}
+    shape_of = {FIRST.sub(r"\1{i}", name, count=1): shapes[name] for name in sorted(names) if len(shapes[name]) == 2}
     flags = []
     for pattern, (m, n) in shape_of.items():
         key = re.sub(r"(?<![a-zA-Z])(query|[wW]?q|Q)(?![a-zA-Z])", lambda match: KEYS[match[1]], pattern)
@@ -82,6 +80,7 @@ def advice(names, shapes, n_head) -> str:
             flags.append(f"{(m, n)} and {shape_of[key]}: --q '{pattern}' --k '{key}'")
         if "{i}" in pattern and FUSED.search(pattern) and 3 * min(m, n) == max(m, n):
             flags.append(f"{(m, n)}: --qkv '{pattern}'{' --transposed' * (n > m)}")
-    hint = f"if its code says so, score {' or '.join(flags[:2])} --heads {n_head or 'H,HKV'}" if flags else (
-        "name them with --q, --k and --heads")
+    hint = "name them with --q, --k and --heads"
+    if flags:
+        hint = f"if its code says so, score {' or '.join(flags[:2])} --heads {heads or 'H,HKV'}"
     return f"data/pretrained/layouts.csv does not list it; {hint}"

@@ -6,8 +6,7 @@ Reads chosen tensors of a checkpoint. A file tells where each of its tensors lie
 
 Weights in eight bits (F8_E4M3) lie beside their scales: weight = scale * stored number. The scale of NAME.weight is
 NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, and, one number a tensor, Devstral-Small-2; "inv", but it
-multiplies: DeepSeek-V3's README_WEIGHTS.md), NAME.weight_scale (compressed-tensors, one number a tensor or an output
-row) or NAME.scale (DeepSeek-V4, powers of two in F8_E8M0).
+multiplies: DeepSeek-V3's README_WEIGHTS.md), or NAME.weight_scale (compressed-tensors, one number a tensor or a row).
 """
 
 import math
@@ -21,12 +20,12 @@ from itertools import islice
 import torch
 from tqdm import tqdm
 
-from data.pretrained.files import Folder, Readers, only_checkpoint_errors, read_config, require
+from data.pretrained.files import Folder, in_background, only_checkpoint_errors, read_config, require
 from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
 
 AHEAD = 3  # groups that are read in advance
 PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")  # weights in these are read as they are; FP8 is scaled
-SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale", "scale")
+SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale")
 BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
 
 
@@ -46,9 +45,9 @@ class Checkpoint(AbstractContextManager):
         """files: those of the weights, several if they are shards of one checkpoint."""
         self.revision = folder.revision
         self._folder = folder
-        self._readers = Readers()  # so many tensors are read at the same time
         try:
-            found = self._readers.map(lambda file: read_weight_file(folder, file), files)
+            opening = [in_background(lambda file: read_weight_file(folder, file), file) for file in files]
+            found = [future.result() for future in opening]
             self.config = read_config(folder, files[0], found[0].saved)
         except BaseException:  # Ctrl-C too
             self.__exit__()
@@ -65,7 +64,6 @@ class Checkpoint(AbstractContextManager):
 
     def __exit__(self, *_):
         self._folder.closed.set()  # or the threads would go on to the end of a large tensor
-        self._readers.__exit__()
 
     @property
     def notes(self) -> list[str]:
@@ -91,7 +89,7 @@ class Checkpoint(AbstractContextManager):
             yield {name: future.result() for name, future in futures.items()}
 
     def _start(self, group: Sequence[str]) -> dict[str, Future]:
-        return {name: self._readers.submit(self._read, name) for name in group}
+        return {name: in_background(self._read, name) for name in group}
 
     @only_checkpoint_errors("its file of weights")
     def _read(self, name: str) -> torch.Tensor:

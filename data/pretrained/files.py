@@ -6,13 +6,13 @@ of hub.py is in a repository of the Hub.
 import contextlib
 import json
 import os
-import queue
 import re
 import threading
 from concurrent.futures import Future
 from pathlib import Path
 
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
+N_READERS = 8  # ranges that are read at the same time
 MOST = 10_000  # layers, heads and the like: a larger number in a config.json is damage
 
 
@@ -54,41 +54,20 @@ def only_checkpoint_errors(what: str):
         raise CheckpointError(f"{what} makes no sense ({why:.150}): get it again") from e
 
 
-class Readers:
+def in_background(call, argument) -> Future:
     """
-    Threads that read. Those of concurrent.futures would be waited for when the program ends, and Ctrl-C on a slow
-    connection would take its time-out. These end with the program.
+    call(argument), in a thread that ends with the program. Those of concurrent.futures would be waited for then, and
+    Ctrl-C on a slow connection would take its time-out.
     """
+    def run():
+        try:
+            future.set_result(call(argument))
+        except BaseException as e:  # it is raised where the result is asked for
+            future.set_exception(e)
 
-    def __init__(self, n: int = 8):
-        self.jobs = queue.SimpleQueue()
-        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(n)]
-        for thread in self.threads:
-            thread.start()
-
-    def work(self):
-        while job := self.jobs.get():
-            future, call, argument = job
-            try:
-                future.set_result(call(argument))
-            except BaseException as e:  # it is raised where the result is asked for
-                future.set_exception(e)
-
-    def submit(self, call, argument) -> Future:
-        future = Future()
-        self.jobs.put((future, call, argument))
-        return future
-
-    def map(self, call, arguments) -> list:
-        futures = [self.submit(call, argument) for argument in arguments]
-        return [future.result() for future in futures]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for _ in self.threads:
-            self.jobs.put(None)
+    future = Future()
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 class Folder:
@@ -108,6 +87,7 @@ class Folder:
         self.notes = []
         self.lengths = []  # and no sum: several threads can append, but not add
         self.closed = threading.Event()
+        self.slots = threading.Semaphore(N_READERS)
 
     @property
     def title(self) -> str:
@@ -148,7 +128,8 @@ class Folder:
         for first in range(0, len(view), PIECE):
             require(not self.closed.is_set(), "it has been closed")
             piece = view[first : first + PIECE]
-            size = self.read(name, start + first, piece)
+            with self.slots:
+                size = self.read(name, start + first, piece)
             require(size >= start + first + len(piece), f"{name} is cut short: get it again")
 
 

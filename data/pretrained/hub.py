@@ -114,6 +114,7 @@ class HubFolder(Folder):
                 require(answer.status_code == 206, f"{answer.url.host} does not serve byte ranges of {name}: use "
                         f"another HF_ENDPOINT, or first download it all with: hf download {self.repo}")
             self._in_ranges.add(name)
+            self.lengths.append(1)
         headers["Range"] = f"bytes={start}-{start + len(view) - 1}"
         answer = http_backoff("GET", url, headers=headers, **options)
         hf_raise_for_status(answer)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import pick, require
+from data.pretrained.files import pick
 
 
 class Sizes(NamedTuple):
@@ -92,21 +92,3 @@ def latent(weights, sizes, config):
 
 
 FORMS = {form.__name__: form for form in (separate, gated, blocks, conv1d, grouped, multi_query, latent)}
-FUSED = {"blocks", "grouped", "multi_query"}  # in which q, k and v are one (out, in) weight
-
-
-def published_heads(layer, tensors, w_q, w_k):
-    """
-    For --published: the heads, such that the authors' code scored their W_qk, to check the tables of the paper.
-
-    Of a fused (out, in) weight it took rows 0 to C as W_q and rows C to 2 C as W_k, and did not transpose them. If
-    these rows are q and k, it scored W_q^T W_k. In Pythia they are not: there q, k and v of one head stand together. Of
-    grouped keys it tiled the heads: query head h met h % Hkv, and not h // (H / Hkv).
-    """
-    if layer.form not in FUSED:
-        return w_q.unflatten(0, (-1, len(w_k))).transpose(0, 1).flatten(0, 1), w_k
-    weight = tensors[layer.names[0]]
-    C = weight.shape[1]
-    require(len(weight) >= 2 * C, f"{layer.names[0]} has {len(weight)} rows, and the authors' code took rows {C} to "
-            f"{2 * C} of it as keys: leave out --published")  # as where all query heads share a key head
-    return weight[None, :C], weight[None, C : 2 * C]  # (1, C, C) each

@@ -22,8 +22,7 @@ MASKS = {"causal": True, "both": False, "unknown": None, "": None}  # both: a to
 
 class Row(NamedTuple):
     """
-    A line of layouts.csv, which has the column mask in place of causal. A model_type with two lines has two stacks, or
-    two names for the tensors of one.
+    A line of layouts.csv (causal: its column mask). A model_type with two lines has two stacks, or two names for one.
     """
 
     model_type: str  # of config.json, or of a config inside of it
@@ -57,17 +56,11 @@ def read_table() -> dict[str, list[Row]]:
         for line in csv.DictReader(file):
             causal = MASKS[line.pop("mask")]
             for column in "n_layer", "n_head", "head_dim", "n_shared":
-                line[column] = read_numbers(line[column])
+                numbers = tuple(map(int, line[column].split()))
+                line[column] = numbers if len(numbers) > 1 else next(iter(numbers), None)
             line["weights"] = line["weights"].split()
             table[line["model_type"]].append(Row(causal=causal, **line))
     return dict(table)
-
-
-def read_numbers(text: str) -> int | tuple[int, ...] | None:
-    numbers = tuple(map(int, text.split()))
-    if len(numbers) > 1:
-        return numbers
-    return numbers[0] if numbers else None
 
 
 TABLE = read_table()
@@ -79,15 +72,10 @@ TABLE = read_table()
 # stages of a model whose width grows, such as Swin. A model without parts is one part.
 
 # In this order: the text has what is left.
-PARTS = """vlm thinker talker code_predictor depth_decoder high_res_vision vision image multimodal audio qformer
-    backbone text_encoder encoder decoder semantic coarse_acoustics fine_acoustics text""".split()
+PARTS = "vlm vision audio qformer backbone text_encoder encoder decoder text".split()
 STARTS = {  # of the names of a part's tensors, where it is not the name of the part
-    "code_predictor": r"(.*\.)?code_predictor\.",
-    "high_res_vision": r"(.*\.)?high_res_vision_model\.",
     "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual|image_embed)\.|"
               r"vit\.|encoder\.encoder\.",  # HunyuanVL, Pix2Struct
-    "image": r"(.*\.)?image_(model|tower)\.",
-    "multimodal": r"(.*\.)?multimodal_model\.",
     "audio": r"(.*\.)?(audio_tower|audio_model|audio_embed)\.",
     "qformer": r"(.*\.)?qformer\.",
     "encoder": r"(model\.)?encoder\.",
@@ -95,7 +83,7 @@ STARTS = {  # of the names of a part's tensors, where it is not the name of the 
     "backbone": "", "text": "",
 }
 # Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
-CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2", "flava"}
+CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2"}
 
 
 class Part(NamedTuple):
@@ -182,7 +170,5 @@ def stack_name(part: Part, row: Row, alone: bool) -> str:
 
 
 def shown(name: str) -> str:
-    """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", Qwen-Omni's thinker is left out."""
-    for word in "text_", "thinker.", "vlm.":
-        name = name.removeprefix(word)
-    return name.replace("vision.backbone", "vision")
+    """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", SAM 3's vision.backbone "vision"."""
+    return name.removeprefix("text_").removeprefix("vlm.").replace("vision.backbone", "vision")

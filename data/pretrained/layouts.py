@@ -4,13 +4,10 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
     stacks = find_stacks(config, shapes)     # from config.json, and from the names and shapes of all tensors
     w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
-What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score;
-by_hand.py takes the user's word for it. layouts.csv says where each model has these weights, layout_table.py which of
-its lines a model needs, and layout_forms.py how a tensor holds the heads, all proven against transformers in
-tests/test_layouts.py.
-
-nn.Linear stores (out, in), so W_q of head h is D rows of the query weight, transposed. Query head h meets key head
-h // (n_head // n_kv_head). These are the raw weights: biases, RoPE, scaling, and norms are left out.
+What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
+layouts.csv says where each model has these weights, layout_table.py which of its lines a model needs, layout_forms.py
+how a tensor holds the heads: all proven against transformers in tests/test_layouts.py. These are the raw weights:
+biases, RoPE, scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
 """
 
 import re
@@ -23,7 +20,7 @@ from torch import Tensor
 
 from data.pretrained.by_hand import Hand, advice, by_hand, find_names
 from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, pick_count, require
-from data.pretrained.layout_forms import FORMS, Sizes, published_heads  # noqa: F401
+from data.pretrained.layout_forms import FORMS, Sizes
 from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, shown, stack_name
 
 # ---- what is found --------------------------------------------------------------------------------------------------
@@ -41,10 +38,8 @@ class Layer(NamedTuple):
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
-        -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible (products
-        are float32).
-
-        CheckpointError if the shapes do not fit the config, or the dtype is not a float of at least 16 bits.
+        -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible (products are
+        float32). CheckpointError if the shapes do not fit, or the dtype is not a float of at least 16 bits.
         """
         weights = [tensors[name] for name in self.names]
         n_head = self.sizes.n_head
@@ -98,8 +93,8 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
     for part in find_parts(model_type, config, candidates):
         if part.names and not part.rows:
             told = f"model_type {part.model_type!r} is not known" if part.model_type else "no model_type in config.json"
-            n_head = pick_count(part.config, N_HEAD.format(""))
-            raise CheckpointError(f"{told}: {advice(part.names, shapes, n_head)}")
+            numbers = [pick_count(part.config, keys.format("")) for keys in (N_HEAD, N_KV_HEAD)]
+            raise CheckpointError(f"{told}: {advice(part.names, shapes, ','.join(str(n) for n in numbers if n))}")
         found = []
         for row in part.rows:
             matches = row.match(part.names)
@@ -145,7 +140,7 @@ UNSCORED = re.compile("|".join((
     r"\bmit\.|prompts_generator",  # X-CLIP: among frames, and from frames to text
     r"downsample\.",  # GroupViT: from groups to patches
     r"mask_decoder",  # SAM
-    r"vqmodel|token2wav|code2wav|coder_transformer\.",  # codes of images, sound from codes
+    r"vqmodel|coder_transformer\.|depth_decoder\.",  # codes of images and of sound
     # Detectors: the backbone, what mixes in the text, and what makes boxes and masks.
     r"pixel_level|timm_model|conv_encoder|text_backbone|text_enhancer|bbox_attention",
     r"detr_encoder|detr_decoder|geometry_encoder|dot_product_scoring",  # SAM 3
@@ -191,17 +186,6 @@ OWN = {
     "mask2former": lambda config, n: range(n - 1),  # it counts the prediction before its first layer
     "mllama_text_model": lambda config, n: [
         i for i in range(n) if i not in pick(config, "cross_attention_layers", list, range(3, 39, 5))],
-    "jamba": lambda config, n: range(
-        pick(config, "attn_layer_offset", int, 4), n, pick(config, "attn_layer_period", int, 8)),
-    "qwen3_next": lambda config, n: [
-        i for i in range(n) if (i + 1) % pick(config, "full_attention_interval", int, 4) == 0],
-    "bamba": lambda config, n: pick(config, "attn_layer_indices", list, []),
-    "lfm2": lambda config, n: pick(config, "full_attn_idxs", list) or range(n),
-    # Kimi Linear counts from 1.
-    "kimi_linear": lambda config, n: [i - 1 for i in config["linear_attn_config"]["full_attn_layers"]],
-    # Nemotron-H: "M*-*" is Mamba, attention, MLP, attention.
-    "nemotron_h": lambda config, n: [
-        i for i, letter in enumerate(pick(config, "hybrid_override_pattern", str, "")) if letter == "*"],
 }
 
 
@@ -220,10 +204,7 @@ N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n
 
 
 def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[Layer, ...], set[str]]:
-    """
-    -> the layers of one stack, and the names of the tensors in its layers that are not scored. CheckpointError if they
-    are not exactly the layers of the config.
-    """
+    """-> the layers of a stack, which are exactly those of the config, and the names of tensors in its other layers."""
     config = part.config
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     counted = row.stack.partition(".")[0]  # LXMERT's l.text are its l_layers
@@ -243,7 +224,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     for i in scored:
         for weight in row.weights:
             require(weight in names[i], f"{told}, {weight} of layer {i} missing")
-    # Some of the weights may be in other layers too: those of Kimi Linear without a softmax have a q_proj.
+    # Some of the weights may be in other layers too, as where these have no softmax.
     whole = [i for i in names if len(names[i]) == len(row.weights)]
     prefixes = {match["prefix"] for match in matches}
     require(len(whole) == len(scored) and len(prefixes) == 1,

@@ -21,7 +21,6 @@ from data.pretrained.sources import SUFFIXES, find_source, is_hub_id, without_ad
 
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
 UNITS = {None: 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-LATER_PHASES = ["ext", "decay"]  # of Ettin, in the order of its training; both count their steps anew
 # The name of a checkpoint among others of its training, which a shell may have found. Not every name with a number is
 # one: llama-7b and llama-13b are two models.
 CHECKPOINT = re.compile(r"(step|checkpoint|ckpt|iter|epoch)[-_=]?\d|model_\d+\.pt$")
@@ -83,11 +82,10 @@ def in_order(names: list[str]) -> list[tuple[str, float]]:
 
 
 def phase_order(phase: str):
-    """A key that sorts 'stage2-step' before 'stage10-step', and Ettin's phases in the order of training."""
-    later = LATER_PHASES.index(phase) + 1 if phase in LATER_PHASES else 0
+    """A key that sorts 'stage2-step' before 'stage10-step'."""
     parts = re.split(r"(\d+)", phase)
     parts[1::2] = map(int, parts[1::2])  # text, number, text, ...
-    return later, parts
+    return parts
 
 
 def thin_out(training: list[Target], stride: int, limit: int | None) -> list[Target]:

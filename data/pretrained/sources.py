@@ -10,10 +10,11 @@ import os
 import re
 from pathlib import Path
 
+import torch
 from huggingface_hub.errors import HfUriError
 from huggingface_hub.utils import parse_hf_uri
 
-from data.pretrained.checkpoint import Checkpoint
+from data.pretrained.checkpoint import Checkpoint, ModuleInMemory
 from data.pretrained.files import CheckpointError, Folder, is_step, only_checkpoint_errors, pick, read_json, require
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
@@ -44,6 +45,13 @@ def find_source(name: str) -> str:
     return ids[model] + at + revision
 
 
+def open_source(source) -> Checkpoint | ModuleInMemory:
+    """Whatever score_model takes: what find_source takes, or a module in memory."""
+    if isinstance(source, torch.nn.Module):
+        return ModuleInMemory(source)
+    return open_checkpoint(find_source(str(source)))
+
+
 def without_address(source: str) -> str:
     """https://huggingface.co/org/name/tree/v1 -> org/name@v1. A path or an id stays, without spaces around it."""
     if os.path.exists(os.path.expanduser(source)):
@@ -69,12 +77,12 @@ def is_hub_id(repo: str) -> bool:
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source: str) -> Checkpoint:
     """
-    Open a name of models.csv, a folder, a file of weights, or org/name[@revision] of the Hub.
+    Open a folder, a file of weights (safetensors, or by torch.save), or org/name[@revision] of the Hub.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
     Trainer, or the 0_Transformer of sentence-transformers.
     """
-    source = find_source(source)
+    source = without_address(source)
     path = os.path.expanduser(source)
     if os.path.isfile(path):
         path, file = os.path.split(path)

@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import CheckpointError, Folder, Readers, require
+from data.pretrained.files import CheckpointError, Folder, in_background, require
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-          "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu}  # for the last two see checkpoint.py
+          "F8_E4M3": torch.float8_e4m3fn}  # for the last see checkpoint.py
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HEAD = 1 << 15  # bytes of the first read of a safetensors file; most headers are shorter
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
-BLOCK = 1 << 13  # bytes in a block of a zip
+BLOCK = 1 << 14  # bytes in a block of a zip
 MAX_EXPANSION = 20  # times that a compressed file may grow: weights hardly shrink, and bombs grow a thousandfold
 STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")  # under which training scripts save it
 
@@ -121,26 +121,18 @@ class Ranges(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer):
-        first, last = self.position, min(self.size, self.position + len(buffer))
-        if first >= last:
-            return 0
-        numbers = range(first // BLOCK, (last - 1) // BLOCK + 1)
-        self.get(numbers)
-        data = b"".join(self.blocks[number] for number in numbers)
-        begin = first - numbers[0] * BLOCK
-        buffer[: last - first] = data[begin : begin + last - first]
-        self.position = last
-        return last - first
+        piece = self.get(self.position // BLOCK)[self.position % BLOCK :][: len(buffer)]
+        buffer[: len(piece)] = piece
+        self.position += len(piece)
+        return len(piece)
 
-    def get(self, numbers):
-        """Read those of these blocks that are not here yet, in one range."""
-        numbers = [number for number in numbers if number not in self.blocks]
-        if numbers:
-            start, end = numbers[0] * BLOCK, min(self.size, (numbers[-1] + 1) * BLOCK)
-            data = bytearray(end - start)
-            self.folder.read_exactly(self.file, start, memoryview(data))
-            for i in range(0, len(data), BLOCK):
-                self.blocks[(start + i) // BLOCK] = bytes(data[i : i + BLOCK])
+    def get(self, number):
+        """The bytes of a block."""
+        if number not in self.blocks:
+            data = bytearray(max(0, min(BLOCK, self.size - number * BLOCK)))
+            self.folder.read_exactly(self.file, number * BLOCK, memoryview(data))
+            self.blocks[number] = data
+        return self.blocks[number]
 
 
 def read_torch(folder: Folder, file: str) -> WeightFile:
@@ -171,7 +163,7 @@ def read_torch(folder: Folder, file: str) -> WeightFile:
 class Records(NamedTuple):
     """The records of a zip, in the order of the file."""
 
-    file: Ranges
+    file: io.BufferedReader
     begins: list[int]  # of each its header, then the bytes
     sizes: list[int]  # of the bytes
     ends: list[int]  # where the next one begins
@@ -180,28 +172,31 @@ class Records(NamedTuple):
 def read_directory(folder: Folder, file: str, size: int) -> Records | None:
     """None if some records are compressed."""
     ranges = Ranges(folder, file, size)
-    with zipfile.ZipFile(io.BufferedReader(ranges, BLOCK)) as zipped:
+    buffered = io.BufferedReader(ranges, BLOCK)
+    with zipfile.ZipFile(buffered) as zipped:
         infos = sorted(zipped.infolist(), key=lambda info: info.header_offset)
         end = zipped.start_dir
+    sizes = [info.file_size for info in infos]
     if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
-        expanded = sum(info.file_size for info in infos)
-        require(expanded < MAX_EXPANSION * size, f"{file} is compressed, and would grow from {size} to {expanded} "
+        require(sum(sizes) < MAX_EXPANSION * size, f"{file} is compressed, and would grow from {size} to {sum(sizes)} "
                 "bytes, as no weights do: get it again")
         return None
     begins = [info.header_offset for info in infos]
     if not any(info.filename.endswith("/.format_version") for info in infos):
-        # Written by an older torch: it will read the header of every record, one after the other.
-        with Readers() as readers:
-            readers.map(ranges.get, [[begin // BLOCK] for begin in begins])
-    return Records(ranges, begins, [info.file_size for info in infos], [*begins[1:], end])
+        # By an older torch. For these files torch reads the header of every record, one after the other.
+        headers = [in_background(ranges.get, number) for number in {begin // BLOCK for begin in begins}]
+        for header in headers:
+            header.result()
+    return Records(buffered, begins, sizes, [*begins[1:], end])
 
 
 def load_fake(records: Records) -> dict:
     """What was saved. Its tensors have a dtype, a shape, strides, and a storage with a place, but no values."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # here, because it takes a second to import
 
+    records.file.seek(0)
     with FakeTensorMode():
-        return torch.load(io.BufferedReader(records.file, BLOCK), map_location="cpu", weights_only=True)
+        return torch.load(records.file, map_location="cpu", weights_only=True)
 
 
 def find_bytes(file: str, tensor: torch.Tensor, records: Records | None) -> TensorInfo:

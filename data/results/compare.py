@@ -24,7 +24,7 @@ import numpy as np
 import pandas
 
 from config import TrainConfig
-from data.results.runs import DIGITS, FREE, HOW, ORIGIN, RunError, read_run, record_of_table, require
+from data.results.runs import DIGITS, FREE, HOW, ORIGIN, SCORES, RunError, read_run, record_of_table, require
 from data.tokens import replacing
 
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
@@ -392,3 +392,13 @@ def largest_gain(records):
     """How much faster one run of an arm can be than another one: a smaller speed-up of another arm says nothing."""
     losses = [record.curve("val_loss") for record in counted(records)]
     return max(speed_up(mine, other) for mine, other in itertools.permutations(losses, 2))
+
+
+def table_of_ends(run):
+    """What train.py prints at the end of a run: the first and the last scores of every layer, and the last loss."""
+    lines = ["layer   symmetry: start     end   directionality: start     end"]
+    for layer in range(run.config["n_layer"]):
+        symmetry, directionality = [run.curve(f"{score}_{layer}").to_numpy() for score in SCORES]  # (S,) each
+        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
+                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
+    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])

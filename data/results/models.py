@@ -81,14 +81,17 @@ def read_scores(path):
                        "or give another --csv") from e
 
 
-def add_scores(path, table):
-    """Put the rows of one checkpoint into the CSV, in the place of those that it had of it."""
+def add_scores(path, table, outdated=()):
+    """
+    Put the rows of one checkpoint into the CSV, in the place of those that it had of it. outdated: (model, revision) of
+    others whose rows go, because they are to be scored again: the file is new from now on, and would seem right.
+    """
     with locked(Path(path).absolute().parent, wait=True):  # another process may add to it too
         others = read_scores(path)
-        first = table.iloc[0]
-        is_ours = (others["model"] == first["model"]) & (others["revision"] == first["revision"])
+        ours = {(table["model"].iloc[0], table["revision"].iloc[0]), *outdated}
+        stays = [key not in ours for key in zip(others["model"], others["revision"])]
         with replacing(path) as temporary:
-            together([others[~is_ours], table]).to_csv(temporary, index=False)
+            together([others[stays], table]).to_csv(temporary, index=False)
 
 
 def together(found):
@@ -187,6 +190,7 @@ def score_all(targets, path, args, score_model):
     """
     by_hand = dict(q=args.q, k=args.k, qkv=args.qkv, heads=args.heads, order=args.order, transposed=args.transposed)
     results = {}
+    left = {target.key() for target in targets}
     for target in bar(targets, "checkpoints", "model", len(targets)):
         try:
             result = score_model(target.source, args.gamma, args.per_head, args.device, args.published, **by_hand)
@@ -196,9 +200,28 @@ def score_all(targets, path, args, score_model):
         tell(f"{target.label()}: {result.note}")
         named = result.table.assign(model=target.model, revision=target.revision)
         results[target] = result._replace(table=named)
+        left.remove(target.key())
         if path:  # after every checkpoint, so that nothing is lost if this is stopped
-            add_scores(path, named)
+            add_scores(path, named, left)
     return results
+
+
+def published_heads(layer, tensors, w_q, w_k):
+    """
+    For --published: the heads, such that the authors' code scored their W_qk, to check the tables of the paper.
+
+    Of a fused (out, in) weight it took rows 0 to C as W_q and rows C to 2 C as W_k, and did not transpose them. If
+    these rows are q and k, it scored W_q^T W_k. In Pythia they are not: there q, k and v of one head stand together. Of
+    grouped keys it tiled the heads: query head h met h % Hkv, and not h // (H / Hkv).
+    """
+    if layer.form not in ("blocks", "grouped", "multi_query"):  # in which q, k and v are one (out, in) weight
+        return w_q.unflatten(0, (-1, len(w_k))).transpose(0, 1).flatten(0, 1), w_k
+    weight = tensors[layer.names[0]]
+    C = weight.shape[1]
+    if len(weight) < 2 * C:  # as where all query heads share a key head
+        raise CheckpointError(f"{layer.names[0]} has {len(weight)} rows, and the authors' code took rows {C} to "
+                              f"{2 * C} of it as keys: leave out --published")
+    return weight[None, :C], weight[None, C : 2 * C]  # (1, C, C) each
 
 
 # ---- what is printed and drawn -----------------------------------------------------------------------------------
@@ -206,24 +229,24 @@ def score_all(targets, path, args, score_model):
 
 def report(args, table):
     """It depends on the question: the paper, trainings, or single models. table: as of of_targets"""
-    from data.results import figures, figures_pretrained  # and matplotlib with it
+    from data.results import figures, figures_pretrained
 
     trainings = tables.find_trainings(table)
     stacks = tables.by_stack(table)
     is_one = table["model"].nunique() == 1
     if args.paper:
-        texts = [tables.model_table(stacks)] if stacks else []
-        texts.append(tables.printed_tables())
-        draw = lambda: figures_pretrained.plot_pretrained(known_models(), stacks, args.plot)
+        ours = [tables.model_table(stacks)] if stacks else []
+        show([*ours, tables.printed_tables()], args.plot, figures_pretrained.plot_pretrained, known_models(), stacks)
     elif trainings:
-        texts = [tables.training_table(trainings)]
-        draw = lambda: figures_pretrained.plot_training(trainings, args.plot)
+        show([tables.training_table(trainings)], args.plot, figures_pretrained.plot_training, trainings)
+    elif is_one:
+        show([tables.layer_table(table), tables.model_table(stacks)], args.plot, figures.plot_model, table)
     elif len(table):
-        texts = [tables.layer_table(table)] if is_one or (args.per_head and not args.csv) else []
-        texts.append(tables.model_table(stacks))
-        draw = lambda: figures.plot_model(table, args.plot) if is_one else figures.plot_models(stacks, args.plot)
-    else:
-        return
+        heads = [tables.layer_table(table)] if args.per_head and not args.csv else []
+        show([*heads, tables.model_table(stacks)], args.plot, figures.plot_models, stacks)
+
+
+def show(texts, path, draw, *drawn):
     print(*texts, sep="\n", flush=True)  # OSError: a full disk
-    if args.plot:
-        draw()
+    if path:
+        draw(*drawn, path)

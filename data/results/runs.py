@@ -300,13 +300,3 @@ def record_of_table(arm, config, table):
     table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
     # Losses and scores may have been written at different steps.
     return Record(arm, config["seed"], config, table.sort_index())
-
-
-def table_of_ends(run):
-    """The first and the last scores of every layer of a run, and its last loss, in lines."""
-    lines = ["layer   symmetry: start     end   directionality: start     end"]
-    for layer in range(run.config["n_layer"]):
-        symmetry, directionality = [run.curve(f"{score}_{layer}").to_numpy() for score in SCORES]  # (S,) each
-        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
-                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
-    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])

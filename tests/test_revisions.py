@@ -1,6 +1,5 @@
-"""Trainings and suites: what names stand for, in which order, and what is drawn of them. pytest tests/test_suites.py"""
+"""Trainings: what names stand for, in which order, and what is drawn of them. pytest tests/test_revisions.py"""
 
-import csv
 import glob
 import os
 import shutil
@@ -11,10 +10,10 @@ import pytest
 import torch
 
 import analyze
-from data.pretrained import suites
+from data.pretrained import revisions
 from data.results import figures
 from model import ModelConfig, Transformer
-from tests.test_analyze import T5, bert, files_of, model, symmetry_of
+from tests.test_analyze import bert, files_of, symmetry_of
 from tests.hub import hub  # noqa: F401, a fixture
 
 
@@ -45,16 +44,15 @@ CHECKPOINTS = "--hf", "./run", "--revisions=checkpoint-*"
     ("stage1-step900-tokens4B", 900), ("google/multiberts-seed_3-step_20k", 20e3), ("checkpoint-500", 500),
     ("MLMvsCLM/610m-mlm40-42k-1000", 1000), ("model_000020.pt", 20), ("main", None)])
 def test_the_step_is_the_number_after_step_else_the_last_one(name, step):
-    found = suites.read_step(name)
+    found = revisions.read_step(name)
     assert (found[1] if found else None) == step
 
 
 @pytest.mark.parametrize("names", [
     ["step0", "step1", "step2", "step512", "step1000", "step143000"], ["chck_1M", "chck_9M", "chck_10M", "chck_100M"],
-    ["step2999", "step5996", "step599525", "ext1000", "ext2000", "decay100", "decay500"],
     ["stage2-step10", "stage10-step5"]])
 def test_names_are_put_in_the_order_of_training(names):
-    found = suites.in_order(sorted(names))
+    found = revisions.in_order(sorted(names))
     assert [name for name, _ in found] == names
     steps = [step for _, step in found]
     assert all(a < b for a, b in zip(steps, steps[1:]))
@@ -65,7 +63,7 @@ def test_stride_and_limit_spread_over_each_training(tmp_path, stride, limit, ste
     for name in "a", "b":
         for step in range(11):
             Path(tmp_path, name, f"step{step}").mkdir(parents=True)
-    found, errors = suites.find_all([f"{tmp_path}/a", f"{tmp_path}/b"], "step*", stride, limit)
+    found, errors = revisions.find_all([f"{tmp_path}/a", f"{tmp_path}/b"], "step*", stride, limit)
     assert [target.step for target in found] == 2 * steps and not errors
 
 
@@ -108,7 +106,7 @@ def test_files_that_match_count_as_folders_do(analysed):
 @pytest.mark.parametrize("asked", [["{}/*/checkpoint-*"], ["{}", "*/checkpoint-*"]])
 def test_two_trainings_that_one_glob_matches_are_two(run, tmp_path, asked):
     bert(tmp_path / "other" / "checkpoint-7", 0.5)
-    found = suites.find_targets(*(part.format(tmp_path) for part in asked))
+    found = revisions.find_targets(*(part.format(tmp_path) for part in asked))
     assert {training[0].model: len(training) for training in found} == {
         f"{run}/checkpoint-*": 3, f"{tmp_path}/other/checkpoint-*": 1}
 
@@ -145,7 +143,7 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
     ("--hf ./run --revisions=step*", "no folder or file in ./run matches step*"),
     ("--hf run/checkpoint-* one", "one: no training, and others are"),
     ("--hf org/model --revisions=stage*", "no branch or tag of org/model matches stage*"),
-    ("--suite=ettn", "no suite ettn: there are ")])
+    ("--hf one --stride=2", "--stride and --limit are of trainings")])
 def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analysed, argv, wanted):  # noqa: F811
     for branch in "main", "step1":
         hub.add("org/model", files_of(run / "checkpoint-2"), branch=branch)
@@ -157,13 +155,29 @@ def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analys
     assert found.table.equals(before)
 
 
-@pytest.mark.parametrize("rows, wanted", [
-    ("s,m,x,,,pair,yes,x,S,,,here\n", "line 2 is no row of suite,name"),
-    ("s,m,x,,,pair,0,x,S,,,a\ns,m,y,,,pair,1,x,S,,,b\n", "suite s has 2 members m of the same revision")])
-def test_a_list_of_a_suite_that_makes_no_sense_is_one_line(rows, wanted, analysed):
-    Path("suite.csv").write_text(",".join(suites.Member._fields) + "\n" + rows)
-    told = analysed("--suite=suite.csv").status
-    assert "suite.csv" in told and wanted in told and "\n" not in told
+def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(run, monkeypatch, analysed):
+    """By a file that keeps its time, as with cp -p; Ctrl-C comes when one of two was scored again."""
+    assert analysed(*CHECKPOINTS).status == 0
+    new = Path(bert("other", 0.4), "model.safetensors")
+    os.utime(new, (1e9, 1e9))
+    for step in 10, 300:
+        shutil.copy2(new, run / f"checkpoint-{step}" / "model.safetensors")
+    score = analyze.score_model
+
+    def stopped(source, *rest, **layout):
+        if source.endswith("300"):
+            raise KeyboardInterrupt
+        return score(source, *rest, **layout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(analyze, "score_model", stopped)
+        found = analysed(*CHECKPOINTS)
+    assert found.status == 130 and found.err.splitlines()[-1] == "analyze.py: stopped"
+    found = analysed(*CHECKPOINTS)
+    assert found.status == 0 and found.err.count(": read ") == 1  # of the last
+    for step in 10, 300:
+        of_step = found.table.symmetry[found.table.revision == f"checkpoint-{step}"]
+        assert list(of_step) == pytest.approx(symmetry_of("other"), abs=1e-5)
 
 
 # ---- on the Hub --------------------------------------------------------------------------------------------------
@@ -180,119 +194,6 @@ def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hu
     expected = [symmetry for folder in folders for symmetry in symmetry_of(folder)]
     assert list(found.table.symmetry) == pytest.approx(expected, abs=1e-5)
     q_and_k = 3 * 2 * 16 * 16 * 4  # layers, q and k, float32
-    first_read = 1 << 15  # of each file, for its header
+    first_read = 1 + (1 << 15)  # of each file: whether ranges are served, and its header
     whole = Path("0/model.safetensors").stat().st_size
     assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * (q_and_k + first_read) < whole
-
-
-# ---- a suite -----------------------------------------------------------------------------------------------------
-
-
-def write_suite(rows):
-    with open("suite.csv", "w", newline="") as f:
-        writer = csv.DictWriter(f, suites.Member._fields, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-@pytest.fixture
-def suite(tmp_path, monkeypatch):
-    """Pairs of two sizes, an encoder that was made of a decoder, a dose, and a training."""
-    monkeypatch.chdir(tmp_path)
-    for folder, mix, n_layer, causal in [
-            ("enc_s", 0.8, 3, False), ("dec_s", 0.2, 2, True), ("enc_l", 0.9, 4, False), ("dec_l", 0.1, 4, True),
-            ("switched", 0.5, 4, False), ("t/step1", 0.0, 2, False), ("t/step9", 0.7, 2, False)]:
-        bert(folder, mix, n_layer, causal)
-    rows = [dict(name=name, hub_id=name, kind="pair", causal=causal, size=size)
-            for name, causal, size in [("enc_s", 0, "S"), ("dec_s", 1, "S"), ("enc_l", 0, "L"), ("dec_l", 1, "L")]]
-    rows.append(dict(name="switched", hub_id="switched", kind="switch", causal=0, size="L", partner="dec_l"))
-    rows += [dict(name=f"dose {dose}", hub_id=name, kind="dose", size="L", objective="causal steps", dose=dose)
-             for dose, name in [(100, "dec_l"), (0, "enc_l"), (50, "switched")]]
-    rows.append(dict(name="t", hub_id="./t", revision="step*", kind="training", causal=0, size="S"))
-    write_suite(row | dict(suite="toy") for row in rows)
-
-
-def test_a_suite_is_scored_member_by_member_and_goes_on_where_it_stopped(suite, analysed):
-    found = analysed("--suite=suite.csv")
-    assert found.status == 0
-    for name in "enc_s", "dec_l", "switched":
-        of_member = found.table.symmetry[found.table.model == name]
-        assert list(of_member) == pytest.approx(symmetry_of(name), abs=1e-5)
-    assert list(found.table.revision[found.table.model == "t"]) == ["step1", "step1", "step9", "step9"]
-    again = analysed("--suite=suite.csv")
-    assert (again.status, again.out) == (0, found.out) and ": read " not in again.err
-
-
-def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(suite, monkeypatch, analysed):
-    """By a file that keeps its time, as with cp -p; Ctrl-C comes when one of two was scored again."""
-    assert analysed("--suite=suite.csv").status == 0
-    new = Path(bert("other", 0.4, 2), "model.safetensors")
-    os.utime(new, (1e9, 1e9))
-    for step in "step1", "step9":
-        shutil.copy2(new, f"t/{step}/model.safetensors")
-    score = analyze.score_model
-
-    def stopped(source, *rest):
-        if source == "./t/step9":
-            raise KeyboardInterrupt
-        return score(source, *rest)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(analyze, "score_model", stopped)
-        found = analysed("--suite=suite.csv")
-    assert found.status == 130 and found.err.splitlines()[-1] == "analyze.py: stopped"
-    found = analysed("--suite=suite.csv")
-    assert found.status == 0 and found.err.count(": read ") == 1  # of step9
-    for step in "step1", "step9":
-        of_step = found.table.symmetry[found.table.revision == step]
-        assert list(of_step) == pytest.approx(symmetry_of("other"), abs=1e-5)
-
-
-def test_a_member_whose_stack_is_not_certain_is_named(run, analysed):
-    model(T5, "t5")
-    write_suite(dict(suite="toy", name=name, hub_id=folder, stack=stack, kind="switch", causal=0)
-                for name, folder, stack in [("whole", "run/checkpoint-2", ""), ("half", "run/checkpoint-2", "decoder"),
-                                            ("t5", "t5", "")])
-    for _ in "as it is scored", "from the CSV alone":
-        found = analysed("--suite=suite.csv")
-        assert found.status == 0 and "half: has no stack 'decoder' but '', and is left out" in found.err
-        assert "t5: has no stack '' but 'encoder', 'decoder', and is left out" in found.err
-        assert "whole" in found.out and "half" not in found.out and "t5" not in found.out
-
-
-def test_the_picture_of_a_suite(suite, analysed, drawn):
-    assert analysed("--suite=suite.csv", "--plot=s.png").status == 0
-    small, large, differ, switched, dose, over_steps = drawn[0].axes[:6]  # of symmetry
-    for axis, names in (small, ("enc_s", "dec_s")), (large, ("enc_l", "dec_l")):
-        for line, name in zip(axis.lines, names):
-            np.testing.assert_allclose(line.get_ydata(), symmetry_of(name), atol=1e-5)
-            assert list(line.get_xdata()) == pytest.approx(np.linspace(0, 1, len(line.get_ydata())))
-    # The difference is taken at equal depth: the second of three layers of enc_s lies between the two of dec_s.
-    assert differ.lines[0].get_ydata()[10] == pytest.approx(symmetry_of("enc_s")[1] - np.mean(symmetry_of("dec_s")))
-    # The difference at both ends, of each size, and the mean.
-    ends = np.array([[symmetry_of(f"enc_{size}")[i] - symmetry_of(f"dec_{size}")[i] for i in (0, -1)]
-                     for size in "sl"])  # (sizes, ends)
-    for line, wanted in zip(differ.lines, [*ends, ends.mean(0)]):
-        np.testing.assert_allclose(line.get_ydata()[[0, -1]], wanted, atol=1e-5)
-    (arrow,) = switched.texts
-    assert arrow.xyann[1] == pytest.approx(np.median(symmetry_of("dec_l")), abs=1e-5)
-    assert arrow.xy[1] == pytest.approx(np.median(symmetry_of("switched")), abs=1e-5)
-    (line,) = [line for line in dose.lines if len(line.get_xdata()) == 3]
-    assert list(line.get_xdata()) == [0, 50, 100]
-    wanted = [np.median(symmetry_of(name)) for name in ("enc_l", "switched", "dec_l")]
-    np.testing.assert_allclose(line.get_ydata(), wanted, atol=1e-5)
-    assert list(over_steps.lines[0].get_xdata()) == [1, 9]
-
-
-# ---- suites.csv --------------------------------------------------------------------------------------------------
-
-
-def test_suites_csv_names_partners_and_both_halves_of_every_pair():
-    members = suites.read_suites()
-    names = {(member.suite, member.name) for member in members}
-    halves = {}
-    for member in members:
-        assert not member.partner or (member.suite, member.partner) in names, member.name
-        if member.kind == "pair":
-            halves.setdefault((member.suite, member.size), []).append(member.causal)
-    assert halves and all(sorted(causal) == [False, True] for causal in halves.values())
