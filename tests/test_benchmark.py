@@ -12,6 +12,7 @@ from config import load
 from data import tokens
 from data.pytorch import prepare as pytorch
 from data.results import record
+from data.results.runs import MEDIANS, SCORES
 
 FILES = {  # of a small torch
     "version.py": "__version__ = '0'\n",  # another one in every wheel
@@ -81,9 +82,9 @@ def write_entry(path, arrives_at, seeds=record.SEEDS, rows=slice(None), patch=No
     """An entry whose losses fall below that of the track at the step arrives_at (or at a list of steps, by seed)."""
     config = vars(load(["config/record.py"])) | dict(sha256=" ".join(pytorch.DIGESTS["bytes"].values()))
     config |= dict(tokenizer="bytes", n_params=123_202, commit=40 * "a") | changes
-    header = "arm,seed,step,train_loss,val_loss,symmetry,directionality,directionality_eq17,update_symmetry,symmetry_std"
-    header += ",symmetry_0,directionality_0,symmetry_1,directionality_1"
-    lines = [f"# config {json.dumps(config)}", f'# config of {path.stem} {{}}', header]
+    header = ["arm", "seed", "step", "train_loss", "val_loss", *MEDIANS, "symmetry_std",
+              *(f"{score}_{layer}" for layer in (0, 1) for score in SCORES)]
+    lines = [f"# config {json.dumps(config)}", f"# config of {path.stem} {{}}", ",".join(header)]
     steps = [arrives_at] * len(seeds) if isinstance(arrives_at, int) else arrives_at
     track = record.TRACKS[path.parent.name]
     for seed, arrival in zip(seeds, steps):
