@@ -55,6 +55,8 @@ def test_sign_flips_are_counted_as_by_hand(differences, p):
     ([100, 200, 300, 400, 500], [600, 700, 800, 900, math.inf], 2 / 32),
     # ranks 1, 2 | 3, 5 and 5 for three that never do: two pairs count, the third is even
     ([1, 2, math.inf], [3, math.inf, math.inf], 0.5),
+    # seven differences of seven ranks, all but the last of one sign: one run that never does outweighs no other
+    ([1, 2, 3, 4, 5, 6, math.inf], [11, 12, 13, 14, 15, 16, 10], 2 * 8 / 128),
     ([100, math.inf], [math.inf, 100], 1.0)])
 def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by_how_much(ours, theirs, p):
     assert compare.sign_flip_of_ranks(ours, theirs) == p
