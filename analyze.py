@@ -26,7 +26,7 @@ import math
 import os
 import signal
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -231,11 +231,14 @@ def layer_factors(w_q, w_k):
     # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T, so the queries of a group are added before the product.
     groups = w_q.unflatten(0, (len(w_k), -1))  # (Hkv, H / Hkv, C, D)
     if groups.shape[1] > 1:
-        # in twice the digits of the weights, so that heads that nearly cancel lose none
-        wider = torch.float32 if w_q.itemsize == 2 else torch.float64
-        w_q = groups.mT.sum(1, dtype=wider).mT  # (Hkv, C, D), views of (D, C)
+        w_q = torch.stack([sum_exactly(group.mT) for group in groups]).mT  # (Hkv, C, D), views of (D, C)
     w_q = w_q.to(torch.promote_types(w_q.dtype, torch.float32))
     return side_by_side(w_q), side_by_side(w_k.to(w_q.dtype))
+
+
+def sum_exactly(heads):
+    """(H, D, C) -> (D, C), in twice the digits of the weights, so that heads that nearly cancel lose none."""
+    return sum(heads[1:], heads[0].to(torch.float32 if heads.itemsize == 2 else torch.float64))
 
 
 def side_by_side(heads):
@@ -255,8 +258,8 @@ def split_heads(w, n_head):
 class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
-    table: "DataFrame"  # a row for each layer, and with per_head for each head; its columns are in models.COLUMNS
-    corner: "ndarray"  # the corner (CORNER, CORNER) of the W_qk of the last layer, for pictures
+    table: Any  # a DataFrame: a row for each layer, and with per_head for each head; columns as in models.COLUMNS
+    corner: Any  # an array (CORNER, CORNER), of the W_qk of the last layer, for pictures
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
@@ -270,9 +273,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
     Score every layer of a pretrained model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a
     module in memory that has a config, as those of transformers.
 
-        >>> from analyze import score_model
         >>> model = score_model("out/tiny", per_head=True)
-        >>> model.table.symmetry                            # of all layers and heads
         >>> score_model("./strange", q="blocks.{i}.attn.wq.weight", k="blocks.{i}.attn.wk.weight", heads=(32, 8))
 
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
@@ -406,7 +407,6 @@ def at_least(low, kind):
     """What argparse makes of a text: a finite number that is not below low."""
     def number(text):
         return kind(text) if low <= kind(text) < math.inf else int("")  # ValueError
-
     return number
 
 

@@ -107,6 +107,8 @@ def find_place(cfg):
     Set up this process: threads, the precision of float32, and, if torchrun started it, the group of all processes.
     -> its Place, and cfg with the dtype that "auto" means there. ConfigError: a device that is not there.
     """
+    if cfg.threads > 64 * os.cpu_count():  # torch would end without a word
+        raise ConfigError(f"threads = {cfg.threads}, on a machine of {os.cpu_count()} cores: give as many or fewer")
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     rank, world, local_rank = find_ranks()

@@ -5,6 +5,7 @@ dropout is, and what the switches of a step do. pytest tests/test_recipe.py
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertConfig
@@ -13,6 +14,7 @@ import init
 import train
 from config.processes import Place
 from data import tokens
+from data.batches import count_targets, get_batch
 from data.bert import to_hf
 from model import ModelConfig, Transformer
 from tests.test_bert import THEIRS
@@ -100,6 +102,24 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
             torch.testing.assert_close(weight, theirs[name], atol=1e-4, rtol=1e-4, msg=lambda m: f"{name}: {m}")
 
 
+# ---- batches -----------------------------------------------------------------------------------------------------
+
+
+def test_the_steps_of_an_epoch_hold_every_block_once_and_the_last_block_has_a_target_after_it(cfg):
+    cfg, stream = replace(cfg, causal=True), np.arange(25 * 16)  # 24 blocks of 16 tokens with a next one: 3 steps of 8
+    idx = torch.cat([get_batch(cfg, None, stream, 1, step, np.arange(8))[0] for step in range(3)])  # (24, 16)
+    assert sorted(idx[:, 0].tolist()) == list(range(0, 24 * 16, 16))
+
+
+def test_masks_depend_on_seed_and_step_and_their_number_is_the_nearest_to_the_share_that_was_asked_for(cfg):
+    meta, stream = dict(mask_token=257, n_vocab=256), np.full(17, 5)  # one block, the same for every seed and step
+    masks = [get_batch(cfg, meta, stream, seed, step, np.arange(8))[2] for seed, step in ((1, 0), (2, 0), (1, 1))]
+    assert len({tuple(positions.flatten().tolist()) for positions in masks}) == 3
+    shares = (16, 0.15), (18, 0.15), (16, 0.01)  # 2.4 tokens, 2.7 and 0.16
+    assert [count_targets(replace(cfg, block_size=T, mlm_probability=p)) for T, p in shares] == [2, 3, 1]
+    assert count_targets(replace(cfg, causal=True)) == 16
+
+
 # ---- dropout -----------------------------------------------------------------------------------------------------
 
 DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
@@ -120,19 +140,22 @@ def test_dropout_is_where_transformers_has_it_and_as_much(trainer, changes, caus
     assert not torch.allclose(ours.model(idx), expected)  # the next numbers are others
 
 
-def test_every_micro_batch_of_every_step_has_other_dropout(trainer):
-    """The loss of the same four sequences, with weights that do not move."""
+def test_every_micro_batch_of_every_step_and_seed_has_other_dropout(trainer):
+    """The loss of the same four sequences, with the same weights, which do not move."""
+    weights, batch = trainer().model.state_dict(), [x[:4].repeat(2, 1) for x in trainer().loader.train_batch(0)]
 
     def losses(**changes):
-        ours, found = trainer(learning_rate=1e-30, **changes), []
-        ours.model.register_forward_hook(lambda model, args, loss: found.append(loss.item()))
-        batch = [x[:4].repeat(2, 1) for x in ours.loader.train_batch(0)]
-        for _ in range(3):
-            ours.train_step(batch)
+        found = []
+        for seed in 1, 2:
+            ours = trainer(learning_rate=1e-30, seed=seed, **changes)
+            ours.model.load_state_dict(weights)
+            ours.model.register_forward_hook(lambda model, args, loss: found.append(loss.item()))
+            for _ in range(3):
+                ours.train_step(batch)
         return found
 
     assert len(set(losses())) == 1
-    assert len(set(losses(dropout=0.3))) == len(set(losses(attn_dropout=0.3))) == 3 * 2
+    assert len(set(losses(dropout=0.3))) == len(set(losses(attn_dropout=0.3))) == 2 * 3 * 2
 
 
 def test_an_evaluation_has_no_dropout_and_the_next_step_has_it_again(trainer):
@@ -157,11 +180,13 @@ def test_bfloat16_rounds_products_in_training_and_evaluation_and_no_weights(trai
 
 
 def test_float16_clips_gradients_at_their_own_size_and_skips_an_update_that_overflows(trainer):
-    ours, norms = trainer(dtype="float16", grad_clip=0.1), []
-    ours.optimizer.register_step_pre_hook(lambda *_: norms.append(
-        torch.nn.utils.get_total_norm([p.grad for p in ours.model.parameters()]).item()))
-    ours.train_step(ours.loader.train_batch(0))
-    assert norms == [pytest.approx(0.1, rel=1e-3)]  # and not that of the scaled loss
+    norms = []
+    for dtype in "float32", "float16":
+        ours = trainer(dtype=dtype, grad_clip=10.0)  # which the gradient of the scaled loss would reach
+        ours.optimizer.register_step_pre_hook(lambda *_, ours=ours: norms.append(
+            torch.nn.utils.get_total_norm([p.grad for p in ours.model.parameters()]).item()))
+        ours.train_step(ours.loader.train_batch(0))
+    assert norms[1] == pytest.approx(norms[0], rel=0.01) and norms[0] < 5
     q, scale = ours.model.blocks[0].attn.q.weight, ours.scaler.get_scale()
     before = q.detach().clone()
     q.register_hook(lambda grad: torch.full_like(grad, torch.inf))

@@ -222,6 +222,7 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cf
 @pytest.mark.parametrize("changes, words", [
     (dict(n_layers=3), "unknown key n_layers"),
     (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
+    (dict(threads=100_000), "threads = 100000, on a machine of"),
     (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
     (dict(init_from="resum"), "init_from = 'resum', expected scratch, resume, or a folder"),
     (dict(n_embd=2_000_000_000), "or the sizes of the model"),

@@ -1,8 +1,6 @@
 """
-Queries and keys by the user's own words, for a model that layouts.csv does not list. {i} is the number of the layer:
-
-    --q 'blocks.{i}.attn.wq.weight' --k 'blocks.{i}.attn.wk.weight' --heads 32,8       query heads, key heads
-    --qkv 'h.{i}.attn.c_attn.weight' --order qkv --transposed --heads 12               three equal parts of one tensor
+Queries and keys by the user's own words, as --q, --k, --qkv and --heads of analyze.py have them, for a model that
+layouts.csv does not list. README.md has examples.
 """
 
 import re
@@ -12,7 +10,7 @@ from typing import NamedTuple
 from data.pretrained.files import require
 from data.pretrained.layout_forms import Sizes, separate
 
-KEYS = {"q": "k", "query": "key", "Q": "K", "wq": "wk", "Wq": "Wk"}  # what a key is called where this is the query
+QUERY = re.compile(r"(?<![a-zA-Z])(query|[wW]?[qQ])(?![a-zA-Z])")  # in a name
 FIRST = re.compile(r"(^|\.)\d+(?=\.)")  # number in a name
 FUSED = re.compile("qkv|c_attn|pack|query_key_value|in_proj|att_proj", re.IGNORECASE)
 
@@ -22,12 +20,12 @@ class Hand(NamedTuple):
 
     patterns: tuple[str, ...]  # of the names of q and k, or of a tensor that holds them and v
     sizes: Sizes
-    order: str  # of the parts, if it is one tensor
+    order: str  # of the parts, if it is one tensor; else ""
     transposed: bool  # weights are (in, out)
 
     def __str__(self):  # as it stands in a CSV
-        words = [*self.patterns, self.order * (len(self.patterns) == 1), "transposed" * self.transposed]
-        return f"{' '.join(filter(None, words))}, {self.sizes[:2]} heads"
+        words = *self.patterns, self.order, f"heads {self.sizes[:2]}", "transposed" * self.transposed
+        return " ".join(filter(None, words))
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=False) -> Hand | None:
@@ -37,13 +35,13 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=Fals
         return None
     require(bool(q) == bool(k) != bool(qkv), "name q and k, or qkv alone")
     patterns = (qkv,) if qkv else (q, k)
-    for pattern in patterns:
-        require(pattern.count("{i}") == 1, f"{pattern}: {{i}} has to stand once, for the number of the layer")
+    is_numbered = all(pattern.count("{i}") == 1 for pattern in patterns)
+    require(is_numbered, f"{', '.join(patterns)}: {{i}} has to stand once, for the number of the layer")
     numbers = re.fullmatch(r"\(?([1-9]\d*)(?:, ?([1-9]\d*))?\)?", str(heads))
     require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
     require(sorted(order) == sorted("qkv"), f"order = {order}, expected q, k and v")
     sizes = Sizes(int(numbers[1]), int(numbers[2] or numbers[1]), None)
-    return Hand(patterns, sizes, order, transposed)
+    return Hand(patterns, sizes, order if qkv else "", transposed)
 
 
 def by_hand(weights, sizes, hand):
@@ -61,12 +59,12 @@ def find_names(hand: Hand, names) -> dict[int, tuple[str, ...]]:
     for pattern in hand.patterns:
         regex = re.compile(re.escape(pattern).replace(r"\{i\}", "([0-9]{1,4})"))
         matches = [match for match in map(regex.fullmatch, names) if match]
-        there = ", ".join(dict.fromkeys(FIRST.sub(r"\1{i}", name, count=1) for name in names))
-        require(matches, f"nothing matches {pattern}: there are {there:.300}")
+        there = dict.fromkeys(FIRST.sub(r"\1{i}", name, count=1) for name in names)
+        require(matches, f"nothing matches {pattern}: there are {', '.join(there):.300}")
         for match in matches:
             found[int(match[1])].append(match[0])
-    for layer, of_layer in found.items():
-        require(len(of_layer) == len(hand.patterns), f"layer {layer} has {of_layer[0]} alone")
+    alone = [of_layer[0] for of_layer in found.values() if len(of_layer) < len(hand.patterns)]
+    require(not alone, f"the layers of {', '.join(alone):.200} have no other")
     return {layer: tuple(found[layer]) for layer in sorted(found)}
 
 
@@ -75,12 +73,10 @@ def advice(names, shapes, heads) -> str:
     shape_of = {FIRST.sub(r"\1{i}", name, count=1): shapes[name] for name in sorted(names) if len(shapes[name]) == 2}
     flags = []
     for pattern, (m, n) in shape_of.items():
-        key = re.sub(r"(?<![a-zA-Z])(query|[wW]?q|Q)(?![a-zA-Z])", lambda match: KEYS[match[1]], pattern)
+        key = QUERY.sub(lambda match: match[1].replace("query", "key").replace("q", "k").replace("Q", "K"), pattern)
         if "{i}" in pattern and key != pattern and shape_of.get(key, (0, 0))[1] == n:
             flags.append(f"{(m, n)} and {shape_of[key]}: --q '{pattern}' --k '{key}'")
         if "{i}" in pattern and FUSED.search(pattern) and 3 * min(m, n) == max(m, n):
             flags.append(f"{(m, n)}: --qkv '{pattern}'{' --transposed' * (n > m)}")
-    hint = "name them with --q, --k and --heads"
-    if flags:
-        hint = f"if its code says so, score {' or '.join(flags[:2])} --heads {heads or 'H,HKV'}"
-    return f"data/pretrained/layouts.csv does not list it; {hint}"
+    found = f"if its code says so, score {' or '.join(flags[:2])}" if flags else "name them with --q, --k and"
+    return f"data/pretrained/layouts.csv does not list it; {found} --heads {heads or 'H,HKV'}"

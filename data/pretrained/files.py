@@ -208,7 +208,7 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
         require("open_clip_config.json" not in folder.names, "a model of OpenCLIP, whose names and sizes are its own: "
                 "give the repository of this model for transformers, which has a config.json")
         name = "../config.json"
-        there = f" (one is in the folder above: copy it, if these weights are of it)" if folder.has(name) else ""
+        there = " (one is in the folder above: copy it, if these weights are of it)" if folder.has(name) else ""
         # accelerate writes step_N/model.safetensors and no other config.json. Any other folder may be another model.
         require(folder.has(name) and is_step(folder.title), "no config.json, which tells the layout of the weights: "
                 f"put it beside them{there}")

@@ -44,7 +44,7 @@ class Track(NamedTuple):
 ANY = HOW - {"init_from"} | {"seed", "data_dir", "score_interval"}
 TASK = {"causal", "objective", "mlm_probability", "batch_size", "block_size", "eval_interval", "eval_iters", "init_from"}
 TRACKS = {
-    "start": Track(2.25, 600, {"init", "qk_std", "v_std"}, r"init\.py", "random", "random"),
+    "start": Track(2.25, 600, {"init", "qk_std", "v_std"}, r"init\.py", "random", "ltg_bert"),
     "open": Track(1.75, 600, KEYS.keys() - TASK, r".*", "rotary", "rotary"),
 }
 
