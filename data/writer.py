@@ -58,8 +58,7 @@ def run_script(main):
 
 def write(args, source, parts, read, total=None, files=(), whole_files=False, in_order=False):
     """
-    Tokenise a corpus into args.out_dir, unless it is there, and return the folder. If another process is writing
-    there, wait for it first.
+    Tokenise a corpus into args.out_dir, unless it is there, and return the folder.
 
     read(part): yields the documents (str) of a part. Empty ones are left out.
     total: the number of documents, if it is known, for the progress bar.
@@ -71,8 +70,8 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False, in
         value, high = getattr(args, name), 1 if name == "val_fraction" else inf
         if not low <= value <= high:
             raise DataError(f"--{name}={value}, expected a number from {low} to {high}")
-    here = Path(os.path.relpath(Path(__file__).parent / args.dataset))
-    folder = Path(args.out_dir or here / f"{args.tokenizer}{'_spaced' if args.spaced else ''}")
+    name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
+    folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
     digests = [tokens.digest(path) for path in tqdm(files, "looking at files", leave=False, disable=None)]
     asked = {option: getattr(args, option) for option in OPTIONS} | TOKENIZERS[args.tokenizer]
     asked |= dict(source=source, parts=len(parts), contents=hashlib.sha256("".join(digests).encode()).hexdigest())
@@ -83,7 +82,9 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False, in
         raise DataError(f"{folder} holds .bin files that data/{args.dataset}/prepare.py has not written: "
                         "move them away, or choose another --out_dir")
     with tokens.locked(folder, wait=True):
-        if not is_finished(folder, asked):
+        if (folder / "meta.json").exists():
+            require_same(folder, asked)
+        else:
             with ThreadPoolExecutor(args.num_proc) as pool, tqdm(texts, total=total, unit=" documents") as bar:
                 make(folder, asked, encode_all(iter(bar), asked, pool), in_order)
     meta = tokens.read_meta(folder)
@@ -101,16 +102,13 @@ def read_all(parts, read, order, digests):
             raise DataError(f"{parts[i]}: {error}") from error
 
 
-def is_finished(folder, asked):
-    """Whether the folder holds the corpus that is asked for. DataError if it holds another one."""
-    if not (folder / "meta.json").exists():
-        return False
+def require_same(folder, asked):
+    """DataError if the folder does not hold the corpus that is asked for."""
     meta = tokens.read_meta(folder)
     for key, value in asked.items():
         if meta.get(key) != value:
             was = "other text" if key == "contents" else f"{key} = {meta.get(key)!r}, not {value!r}"
             raise DataError(f"{folder} was made with {was}: delete it, or choose another --out_dir")
-    return True
 
 
 def make(folder, meta, documents, in_order):
