@@ -1,14 +1,12 @@
 """data/pretrained/layouts.py on names and shapes made by hand: what it finds, and what it refuses in one line."""
 
-import itertools
 import json
 
 import pytest
 import torch
 
 from data.pretrained.files import CheckpointError
-from data.pretrained.layout_forms import FORMS
-from data.pretrained.layout_table import CONFIG_DICT, TABLE
+from data.pretrained.layout_table import CONFIG_DICT
 from data.pretrained.layouts import find_stacks, missing_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
@@ -23,16 +21,6 @@ def qk(path, layers=BOTH, q=(32, 32), k=None, weights="q_proj k_proj"):
 
 def llama(layers=BOTH, q=(32, 32), k=None, prefix="model."):
     return qk(prefix + "layers.{i}.self_attn", layers, q, k)
-
-
-
-def test_the_table_is_in_the_order_of_the_alphabet():
-    assert [*TABLE] == sorted(TABLE, key=str.lower)
-
-
-def test_every_form_is_of_some_model_and_of_layout_forms():
-    rows = itertools.chain(*TABLE.values())
-    assert {row.form for row in rows} == {*FORMS, "parts"}
 
 
 # ---- what is found --------------------------------------------------------------------------------------------------
@@ -102,15 +90,13 @@ def test_what_is_found(config, names, stacks, missing):
 
 @pytest.mark.parametrize("kind", sorted(CONFIG_DICT))
 def test_vision_config_dict_counts_as_transformers_counts_it(kind):
-    part = "vision"
-    config = {"model_type": kind, "text_config": {}, f"{part}_config": {"num_attention_heads": 4,
-              "num_hidden_layers": 3}, f"{part}_config_dict": {"num_hidden_layers": 1}}
+    config = dict(model_type=kind, text_config={}, vision_config=dict(num_attention_heads=4, num_hidden_layers=3),
+                  vision_config_dict=dict(num_hidden_layers=1))
     configuration_auto = pytest.importorskip("transformers.models.auto.configuration_auto")
-    truth = getattr(configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))), f"{part}_config")
-    names = {f"vision_model.encoder.layers.0.self_attn.{w}_proj.weight": (768, 768) for w in "qk"}
-    [stack] = find_stacks(config, names)
-    w_q, _ = stack.layers[0].heads({name: torch.empty(shape) for name, shape in names.items()})
-    assert (len(stack.layers), len(w_q)) == (truth.num_hidden_layers, truth.num_attention_heads) == (1, 12)
+    truth = configuration_auto.CONFIG_MAPPING[kind](**json.loads(json.dumps(config))).vision_config
+    [stack] = find_stacks(config, qk(CLIP_VISION, [0], (768, 768)))
+    assert (len(stack.layers), stack.layers[0].sizes.n_head) == (truth.num_hidden_layers, truth.num_attention_heads)
+    assert len(stack.layers) == 1
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
