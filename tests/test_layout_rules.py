@@ -119,7 +119,7 @@ CHANGED_CONFIGS = [  # in that of Llama
     (dict(layer_types=[[1], None]), "makes no sense"),
     (dict(quantization_config={"quant_method": "gptq", "bits": 4}), "quantised weights .gptq"),
     (dict(quantization={"bits": 4}), "quantised weights .*: score the model it was made from"),
-    *[({key: 10**9}, "1000000000 layers or heads") for key in ("num_hidden_layers", "num_nextn_predict_layers")],
+    *[({key: 10**9}, "is 1000000000, expected") for key in ("num_hidden_layers", "num_nextn_predict_layers")],
 ]
 CHANGED_TENSORS = [  # of Llama
     ({"lm_head.weight": (50, 32)}, "no q and k weights"),

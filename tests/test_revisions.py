@@ -10,6 +10,7 @@ import pytest
 
 import analyze
 from data.pretrained import revisions
+from data.pretrained.files import CheckpointError
 from data.results import figures
 from tests.test_analyze import bert, files_of, symmetry_of
 from tests.hub import hub  # noqa: F401, a fixture
@@ -187,3 +188,14 @@ def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hu
     first_read = 1 + (1 << 15)  # of each file: whether ranges are served, and its header
     whole = Path("0/model.safetensors").stat().st_size
     assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * (q_and_k + first_read) < whole
+
+
+def test_the_repositories_that_match_are_a_training(hub):  # noqa: F811
+    """The Hub lists them in pages of two."""
+    for name in "m-step_10k", "m-step_2k", "m-other", "m-step_300k", "m-step_40k":
+        hub.add(f"org/{name}", {})
+    [training] = revisions.find_targets("org/m-step_*k")
+    assert [target.source for target in training] == [f"org/m-step_{k}k" for k in (2, 10, 40, 300)]
+    for pattern in "*/m-step_*k", "nowhere/a/*", "none-*":
+        with pytest.raises(CheckpointError, match="no folder or file matches"):
+            revisions.find_targets(pattern)
