@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 import zipfile
 from pathlib import Path
 
@@ -94,14 +95,16 @@ def test_other_bins_are_read_whole(hub, kind):
 
 
 def test_what_no_weights_do_is_refused(tmp_path):
-    """A storage smaller than its tensor, or than its record; a file that was compressed a thousandfold."""
+    """A storage smaller than its tensor, or than its record, which may lie; a file that was compressed a thousandfold."""
     freed = torch.randn(64, 64)
     freed.untyped_storage().resize_(64)
     records = records_of(as_bin({"a": torch.zeros(300), "b": torch.ones(300)}))
     write_zip(tmp_path / "cut", records | {"data/0": records["data/0"][:100]})
-    bomb = compressed(as_bin({"q": torch.zeros(1 << 20)}))
-    for data, told in (as_bin({"q": freed}), "damaged"), ((tmp_path / "cut").read_bytes(), "damaged"), (
-            bomb, "would grow"):
+    cut = (tmp_path / "cut").read_bytes()
+    lies = cut.replace(struct.pack("<II", 100, 100), struct.pack("<II", 1200, 1200))
+    assert lies != cut
+    grows = compressed(as_bin({"q": torch.zeros(1 << 20)}))
+    for data, told in (as_bin({"q": freed}), "damaged"), (cut, "damaged"), (lies, "damaged"), (grows, "would grow"):
         assert told in refusal(folder(tmp_path / "toy", {BIN: data}))
 
 

@@ -57,9 +57,6 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
     "a causal model trained on without its mask is neither": (
         LLAMA | {"is_causal": False}, llama(), {"": (None, 2, 4, 4)}, []),
     "nor is this one": (LLAMA | {"use_bidirectional_attention": True}, llama(), {"": (None, 2, 4, 4)}, []),
-    "nor is the text of PaliGemma, whose image and prompt see each other": (
-        dict(model_type="paligemma", text_config=dict(LLAMA, model_type="gemma", head_dim=8)),
-        llama(prefix="language_model.model."), {"text": (None, 2, 4, 4)}, []),
     "quantised experts leave the attention readable": (
         dict(LLAMA, model_type="gpt_oss", quantization_config=MXFP4),
         llama() | {"model.layers.0.mlp.experts.gate_up_proj_blocks": (4, 32, 2, 16)}, {"": (True, 2, 4, 4)}, []),
@@ -68,10 +65,6 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
                           "model.layers.0.self_attn.v_proj.lora_A.weight": (8, 32),
                           "model.layers.0.self_attn.q_proj.bias": (32,),
                           "model.layers.0.self_attn.q_proj.input_scale": ()}, {"": (True, 2, 4, 4)}, []),
-    "and their size, and the number of key heads": (
-        dict(LLAMA, model_type="gemma4_text", layer_types=["sliding_attention", "full_attention"], head_dim=8,
-             num_key_value_heads=2, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True),
-        llama([0], (32, 32), (16, 32)) | llama([1], (64, 32), (16, 32)), {"": (True, 2, 4, 1)}, []),
 }
 
 

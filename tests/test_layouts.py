@@ -220,6 +220,7 @@ def test_every_model_type_of_the_table_is_proven():
     proven |= {*OTHER_TYPES}  # below
     proven |= {"t5gemma_encoder", "t5gemma_decoder"}  # other names
     proven |= {"gemma3n"}  # made of such
+    proven |= {"nanogpt", "nanochat-checkpoint", "train.py-checkpoint", "timm_vit"}  # in test_neighbours.py
     assert TABLE.keys() - proven == {"mobilellm"}  # not in transformers
 
 
@@ -326,12 +327,8 @@ def own(model_type, path, project, n=8, rows=96, words="q k", **config):
 
 
 own("neobert", "model.transformer_encoder.0.qkv.weight", chunked)
-own("nanogpt", "_orig_mod.transformer.h.0.attn.c_attn.weight", in_sizes)
-own("nanochat-checkpoint", "transformer.h.0.attn.c_{}.weight", apart, 4, num_key_value_heads=4)
-own("train.py-checkpoint", "blocks.0.attn.{}.weight", apart)
 # This one transformers builds with detectron2 only.
 own("layoutlmv2", "layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight", in_sizes)
-own("timm_vit", "blocks.0.attn.qkv.weight", in_sizes, head_dim=4)
 own("davit", "vision_tower.blocks.0.0.spatial_block.window_attn.fn.qkv.weight", in_sizes, depths=[1], num_heads=[8])
 for side in "encoder", "decoder":
     sizes = {f"{side}_layers": 1, f"{side}_attention_heads": 8}

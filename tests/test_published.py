@@ -63,13 +63,6 @@ def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row
 # ---- the points of the figures, and what was scored --------------------------------------------------------------
 
 
-def test_five_bidirectional_stacks_are_drawn_as_decoders_and_none_the_other_way_round():
-    colours = {"0": "encoder", "1": "decoder"}
-    wrong = {(model.name, model.stack) for model in MODELS if model.drawn_as not in ("", colours[str(model.causal)])}
-    assert wrong == {("llama3.2-11b-vision", "vision"), ("detr-resnet-50", "decoder"), ("mask2former-tiny", "decoder"),
-                     ("mask2former-base", "decoder"), ("mask2former-large", "decoder")}
-
-
 def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
     repeats = [model for model in MODELS if model.repeats]
     assert sum(model.family == "MusicGenEncoder" for model in repeats) == 6 and len(repeats) == 7
