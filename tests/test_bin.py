@@ -95,7 +95,7 @@ def test_other_bins_are_read_whole(hub, kind):
 
 
 def test_what_no_weights_do_is_refused(tmp_path):
-    """A storage smaller than its tensor, or than its record, which may lie; a file that was compressed a thousandfold."""
+    """A storage smaller than its tensor, or than its record, which may lie; a file compressed a thousandfold."""
     freed = torch.randn(64, 64)
     freed.untyped_storage().resize_(64)
     records = records_of(as_bin({"a": torch.zeros(300), "b": torch.ones(300)}))

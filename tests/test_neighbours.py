@@ -196,8 +196,9 @@ def test_what_is_no_file_of_weights_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     os.mkfifo(inside / "model.safetensors")
     (tmp_path / "link").symlink_to("nowhere")
-    for source, told in {inside / "model.onnx": "ONNX", inside / "weights.h5": "no file of weights", inside: "is no file",
-                         tmp_path / "pipe": "neither a file nor", tmp_path / "link": "neither a file nor"}.items():
+    refused = {inside / "model.onnx": "ONNX", inside / "weights.h5": "no file of weights", inside: "is no file",
+               tmp_path / "pipe": "neither a file nor", tmp_path / "link": "neither a file nor"}
+    for source, told in refused.items():
         assert told in refusal(source)
 
 
