@@ -11,7 +11,7 @@ Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs, /api
 of two, and /ID/resolve/REV/FILE, and redirects weight files to a second host, the CDN, where it serves byte ranges. A
 dataset is a repository whose name begins with datasets/, as in its addresses; of these it also answers ID/tree/REV.
 Faults, for one file (or "api") at the host that sends its bytes:
-  a status (503, 429, 200 without content, ...), with headers if wanted: Retry_After=7;
+  a status (503, 429, 200 without content, ...);
   cut, stall: half the body, then the end of the connection, or nothing.
 hub.forbidden is a file that no token may read. With hub.ranges = False every file is sent whole.
 """
@@ -74,9 +74,9 @@ class Handler(BaseHTTPRequestHandler):
             status, code = e.args
             headers, body = {"X-Error-Code": code, "X-Error-Message": code}, b""
         has_bytes = self.command == "GET" and status != 302
-        fault, extra = self.hub.fault(file) if has_bytes else ("", {})
+        fault = self.hub.fault(file) if has_bytes else ""
         if isinstance(fault, int):
-            status, headers, body, fault = fault, extra, b"{}", ""
+            status, headers, body, fault = fault, {}, b"{}", ""
         self.send_response(status)
         for name, value in {"Content-Length": len(body), **headers}.items():
             self.send_header(name, str(value))
@@ -184,7 +184,7 @@ class Hub:
         self.repos: dict[str, Repo] = {}
         self.log: list[Request] = []
         self.waits: list[float] = []  # seconds that the client would have waited between its tries
-        self.faults: list[tuple] = []  # file, and what fault() returns
+        self.faults: list[tuple] = []  # file, kind
         self.forbidden, self.ranges = "", True
         self.lock, self.stopped = threading.Lock(), threading.Event()
         self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
@@ -211,17 +211,17 @@ class Hub:
         refs[tag or branch] = commit
         return commit
 
-    def fail(self, file: str, kind: str | int, times: int = 1, **headers):
-        self.faults += [(file, kind, {name.replace("_", "-"): value for name, value in headers.items()})] * times
+    def fail(self, file: str, kind: str | int, times: int = 1):
+        self.faults += [(file, kind)] * times
 
-    def fault(self, file: str) -> tuple:
-        """The next fault of a file, "" if there is none, and its headers."""
+    def fault(self, file: str) -> str | int:
+        """The next fault of a file, "" if there is none."""
         with self.lock:
-            for i, (name, *fault) in enumerate(self.faults):
+            for i, (name, kind) in enumerate(self.faults):
                 if name == file:
                     del self.faults[i]
-                    return fault
-        return "", {}
+                    return kind
+        return ""
 
     def sent(self, file: str) -> int:
         return sum(request.sent for request in self.log if request.file == file)

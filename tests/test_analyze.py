@@ -33,6 +33,7 @@ BERT = BertConfig(vocab_size=30, hidden_size=32, num_hidden_layers=3, num_attent
 LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
                     head_dim=16, intermediate_size=32)
 T5 = T5Config(vocab_size=30, d_model=32, num_layers=2, num_decoder_layers=3, num_heads=4, d_kv=8, d_ff=32)
+QUERY, KEY = (f"encoder.layer.{{i}}.attention.self.{name}.weight" for name in ("query", "key"))  # of BERT
 
 
 def defined(m, gamma=2.0):
@@ -94,8 +95,10 @@ def test_grouped_keys_are_the_expanded_product_for_the_layer_and_for_every_head(
     whole = sum(q @ k.T for q, k in pairs)
     torch.testing.assert_close(wqk(*layer_factors(w_q, w_k)), whole, rtol=1e-5, atol=1e-5, check_dtype=False)
     assert [x.item() for x in scores(*layer_factors(w_q, w_k))] == pytest.approx(defined(whole), abs=1e-5)
-    for pair, *values in zip(pairs, *scores(w_q, w_k.repeat_interleave(n_head // n_kv_head, 0))):
-        assert [x.item() for x in values] == pytest.approx(defined(pair[0] @ pair[1].T), abs=1e-5)
+    for (q, k), values in zip(pairs, analyze.head_scores(w_q, w_k), strict=True):
+        assert [x.item() for x in values] == pytest.approx(defined(q @ k.T), abs=1e-5)
+    with pytest.raises(ValueError, match="4 query heads cannot share 3 key heads"):
+        analyze.head_scores(w_q[[0, 1, 2, 3]], w_k[[0, 0, 0]])
 
 
 # ---- where numbers run out ---------------------------------------------------------------------------------------
@@ -145,20 +148,17 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
 # ---- in a notebook -----------------------------------------------------------------------------------------------
 
 
-def test_a_model_of_transformers_in_memory_and_in_a_folder_have_the_scores_of_its_own_projections(tmp_path):
+def test_a_model_of_transformers_in_memory_has_the_scores_of_its_own_projections():
     torch.manual_seed(0)
     bert = AutoModel.from_config(BERT)
-    bert.save_pretrained(tmp_path)
-    scored = analyze.score_model(tmp_path)
-    assert len(scored.table) == 3 and list(scored.table.causal) == 3 * [0]
-    assert list(scored.table.params) == 3 * [bert.num_parameters()]
-    for block, row in zip(bert.encoder.layer, scored.table.itertuples()):
+    table = analyze.score_model(bert).table
+    assert set(table.causal) == {0} and set(table.params) == {bert.num_parameters()}
+    x = torch.eye(32)  # basis vectors
+    for block, row in zip(bert.encoder.layer, table.itertuples(), strict=True):
         q, k = block.attention.self.query, block.attention.self.key
-        embeddings = torch.eye(32)
-        queries, keys = q(embeddings) - q.bias, k(embeddings) - k.bias  # of basis vectors, without the biases
-        wanted = defined((queries @ keys.T).detach())
-        assert [x.item() for x in scores(q.weight.T, k.weight.T)] == pytest.approx(wanted, abs=1e-5)
+        wanted = defined(((q(x) - q.bias) @ (k(x) - k.bias).T).detach())
         assert row[-4:-1] == pytest.approx(wanted, abs=1e-5)
+        assert [score.item() for score in scores(q.weight.T, k.weight.T)] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_scores_take_arrays_of_numpy_and_parameters_and_leave_no_gradient_behind():
@@ -200,15 +200,12 @@ def test_the_two_cases_in_which_a_transpose_is_wrong_or_hidden():
     (dict(per_head=True, published=True), "per_head or published"), (dict(gamma=math.nan), "gamma = nan"),
     (dict(gamma=-1.0), "gamma = -1"), (dict(gamma=math.inf), "gamma = inf"), (dict(q="a.{i}"), "name q and k"),
     (dict(heads=4), "heads and transposed go with"), (dict(q="q.{i}", k="k.{i}"), "heads = None"),
-    (dict(qkv="qkv", heads=4), "{i} has to stand once"), (dict(qkv="a.{i}", heads=4, order="qqk"), "order = qqk")])
+    (dict(qkv="qkv", heads=4), "{i} has to stand once"), (dict(qkv="a.{i}", heads=4, order="qqk"), "order = qqk"),
+    (dict(q="a.{i}.q", k=KEY, heads=2), "nothing matches a.{i}.q: there are"),
+    (dict(q=QUERY, k=KEY, heads=3), "do not fit"), (dict(qkv=QUERY, heads=2), "do not fit")])
 def test_score_model_refuses_what_makes_no_sense(tmp_path, options, words):
     with pytest.raises(CheckpointError, match=words):
         analyze.score_model(bert(tmp_path / "m", 0.5), **options)
-
-
-def test_four_query_heads_do_not_share_three_key_heads():
-    with pytest.raises(ValueError, match="4 query heads cannot share 3 key heads"):
-        analyze.head_scores(torch.randn(4, 16, 4), torch.randn(3, 16, 4))
 
 
 def test_analyze_itself_needs_torch_alone():
@@ -265,18 +262,9 @@ def test_the_refusal_of_an_unknown_type_names_the_candidates_and_its_flags_score
         [torch.randn(16, 16), torch.randn(16, 16), torch.randn(48, 16)] for _ in range(2)])
     told = analysed("--hf", "strange").err
     assert "'strange' is not known" in told and "if its code says so" in told and len(told) < 500
-    assert f"--q '{names[0]}' --k '{names[1]}'" in told and f"--qkv '{names[2]}'" in told and told.endswith("--heads 4\n")
+    assert f"--q '{names[0]}' --k '{names[1]}'" in told and f"--qkv '{names[2]}'" in told
+    assert told.endswith("--heads 4\n")
     assert analysed("--hf", "strange", *shlex.split(re.search("--q .*?--k '.*?'", told)[0]), "--heads", 4).status == 0
-
-
-@pytest.mark.parametrize("flags, words", [
-    (dict(q="a.{i}.q", k="b.{i}.k", heads=4), "nothing matches a.{i}.q: there are"),
-    (dict(q="b.{i}.q", k="b.{i}.k", heads=3), "do not fit"), (dict(qkv="b.{i}.q", heads=4), "do not fit"),
-    (dict(q="b.{i}.q", k="b.1.k{i}", heads=4), "nothing matches")])
-def test_a_pattern_or_shapes_that_do_not_fit_are_one_line(tmp_path, flags, words):
-    folder = by_hand(tmp_path / "s", ["b.{i}.q", "b.{i}.k"], torch.randn(2, 2, 16, 16))
-    with pytest.raises(CheckpointError, match=words):
-        analyze.score_model(folder, **flags)
 
 
 # ---- what was published ------------------------------------------------------------------------------------------
@@ -361,24 +349,18 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
     assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
 
 
-def test_one_failure_does_not_stop_the_others_and_the_status_tells(analysed):
+def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     Path("empty").mkdir()
-    found = analysed("--hf", "lama3-8b", "./empty", model(BERT, "m"))
+    path = Path(bert("zero", 0.5), "model.safetensors")
+    weights = load_file(path)
+    q, k = weights[QUERY.format(i=1)], weights[KEY.format(i=1)]
+    q[8:], k[8:] = -q[:8], k[:8]  # the two heads cancel
+    save_file(weights, path, {"format": "pt"})
+    found = analysed("--hf", "lama3-8b", "./empty", "./zero", model(BERT, "m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "lama3-8b: no model or folder of this name" in found.err
     assert "empty: no model.safetensors" in found.err and "Traceback" not in found.err
-
-
-def test_a_layer_whose_product_is_zero_is_refused(analysed):
-    path = Path(model(BERT, "m"), "model.safetensors")
-    weights = load_file(path)
-    q, k = (weights[f"encoder.layer.1.attention.self.{name}.weight"] for name in ("query", "key"))
-    q[8:16], k[8:16] = -q[:8], k[:8]  # the first two heads cancel
-    q[16:] = k[16:] = 0
-    save_file(weights, path, {"format": "pt"})
-    found = analysed("--hf", "m")
-    assert found.status == 1
-    assert "encoder.layer.1.attention.self.query.weight: W_qk of this layer is zero" in found.err
+    assert f"{QUERY.format(i=1)}: W_qk of this layer is zero" in found.err
 
 
 def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):  # noqa: F811
@@ -468,22 +450,17 @@ def test_options_that_make_no_sense_end_at_once(argv, capsys):
     assert e.value.code == 2 and "error: " in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("text", ["mine", ",".join(models.COLUMNS) + "\nm,,,1",
-                                  ",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,wqk,,2.0,0.1,x,0.3,1"])
-def test_a_csv_that_holds_something_else_or_is_damaged_is_named_and_stays_as_it_is(tmp_path, text):
+@pytest.mark.parametrize("text, told", [
+    ("mine", "holds something else"), (",".join(models.COLUMNS) + "\nm,,,1", "holds something else"),
+    (",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,wqk,,2.0,0.1,x,0.3,1", "holds something else"),
+    (",".join(name for name in models.COLUMNS if name not in ("layout", "rows")),
+     "is by an earlier version, without layout, rows: give another --csv")])
+def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(tmp_path, text, told):
     path = tmp_path / "s.csv"
     path.write_text(text)
     with pytest.raises(SystemExit) as e:
-        analyze.main(["--hf", model(LLAMA, tmp_path / "m"), f"--csv={path}"])
-    assert f"{path} holds something else" in e.value.code and path.read_text() == text
-
-
-def test_a_csv_of_an_earlier_version_is_no_damage(tmp_path):
-    path = tmp_path / "s.csv"
-    path.write_text(",".join(name for name in models.COLUMNS if name not in ("layout", "rows")) + "\n")
-    with pytest.raises(SystemExit) as e:
-        analyze.main(["--hf", model(BERT, tmp_path / "m"), f"--csv={path}"])
-    assert "by an earlier version, without layout, rows: give another --csv" in e.value.code
+        analyze.main(["--hf", bert(tmp_path / "m", 0.5), f"--csv={path}"])
+    assert f"{path} {told}" in e.value.code and path.read_text() == text
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------------

@@ -136,13 +136,6 @@ def test_a_fault_of_the_connection_is_survived_wherever_it_comes(hub, fault):
     assert opened.bytes_read <= sum(map(hub.sent, SHARDS))
 
 
-def test_the_hub_says_how_long_to_wait(hub):
-    hub.add("org/toy", SINGLE)
-    hub.fail("model.safetensors", 429, ratelimit='"resolvers";r=0;t=70')
-    read("org/toy")
-    assert hub.waits == [71]  # huggingface_hub adds a second
-
-
 def test_ctrl_c_on_a_connection_that_stalls_is_not_waited_for(hub, tmp_path):
     hub.add("org/toy", SINGLE)
     read("org/toy")

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import analyze
 from data.pretrained import revisions
+from data.pretrained.files import CheckpointError
 from data.results import figures
-from model import ModelConfig, Transformer
 from tests.test_analyze import bert, files_of, symmetry_of
 from tests.hub import hub  # noqa: F401, a fixture
-
 
 STEPS = [2, 10, 300]
 
@@ -89,18 +87,11 @@ def test_models_that_are_named_one_by_one_are_no_training(run, analysed, names):
     assert found.status == 0 and list(found.table.model[::3]) == list(names) and set(found.table.revision) == {""}
 
 
-def test_files_that_match_count_as_folders_do(analysed):
-    sizes = dict(vocab_size=30, block_size=8, n_layer=1, n_head=2, n_embd=16, causal=True)
-    names, expected = ["ckpt-00000020.pt", "ckpt-00000100.pt"], []  # of train.py --keep
-    for seed, name in enumerate(names):
-        torch.manual_seed(seed)
-        model = Transformer(ModelConfig(**sizes))
-        attention = model.blocks[0].attn
-        m = (attention.q.weight.T @ attention.k.weight).detach().double()
-        expected.append(float((m * m.T).sum() / m.square().sum()))
-        torch.save({"model": model.state_dict(), "config": sizes}, name)
-    table = analysed("--hf", "ckpt-*.pt").table
-    assert list(table.revision) == names and list(table.symmetry) == pytest.approx(expected, abs=1e-5)
+def test_files_of_weights_that_match_count_as_folders_do(tmp_path):
+    for name in "ckpt-00000100.pt", "ckpt-00000020.pt", "ckpt-3.txt":  # the first two as of train.py --keep
+        (tmp_path / name).touch()
+    [training] = revisions.find_targets(f"{tmp_path}/ckpt-*")
+    assert [target.step for target in training] == [20, 100]
 
 
 @pytest.mark.parametrize("asked", [["{}/*/checkpoint-*"], ["{}", "*/checkpoint-*"]])
@@ -197,3 +188,14 @@ def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hu
     first_read = 1 + (1 << 15)  # of each file: whether ranges are served, and its header
     whole = Path("0/model.safetensors").stat().st_size
     assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * (q_and_k + first_read) < whole
+
+
+def test_the_repositories_that_match_are_a_training(hub):  # noqa: F811
+    """The Hub lists them in pages of two."""
+    for name in "m-step_10k", "m-step_2k", "m-other", "m-step_300k", "m-step_40k":
+        hub.add(f"org/{name}", {})
+    [training] = revisions.find_targets("org/m-step_*k")
+    assert [target.source for target in training] == [f"org/m-step_{k}k" for k in (2, 10, 40, 300)]
+    for pattern in "*/m-step_*k", "nowhere/a/*", "none-*":
+        with pytest.raises(CheckpointError, match="no folder or file matches"):
+            revisions.find_targets(pattern)

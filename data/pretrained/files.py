@@ -13,7 +13,7 @@ from pathlib import Path
 
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
 N_READERS = 8  # ranges that are read at the same time
-MOST = 10_000  # layers, heads and the like: a larger number in a config.json is damage
+MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
 
 
 class CheckpointError(Exception):
@@ -105,13 +105,13 @@ class Folder:
 
     def fetch(self, name: str) -> Path:
         """The path of a whole file."""
-        return self.path / name
+        path = self.path / name
+        require(path.is_file() or not path.exists(), f"{path} is no file")  # a pipe would be waited for
+        return path
 
     def read(self, name: str, start: int, view: memoryview) -> int:
         """Fill `view` with the bytes of a file from `start` on, as far as the file goes -> the size of the file."""
-        path = self.fetch(name)
-        require(path.is_file() or not path.exists(), f"{path} is no file")  # a pipe would be waited for
-        with open(path, "rb") as f:
+        with open(self.fetch(name), "rb") as f:
             f.seek(start)
             self.lengths.append(f.readinto(view))
             return os.fstat(f.fileno()).st_size
@@ -134,9 +134,7 @@ class Folder:
 
 
 def read_json(folder: Folder, name: str) -> dict:
-    path = folder.fetch(name)
-    require(path.is_file() or not path.exists(), f"{path} is no file")
-    text = path.read_bytes()
+    text = folder.fetch(name).read_bytes()
     refuse_pointer(text, name)
     try:
         found = json.loads(text)
@@ -150,21 +148,16 @@ def read_json(folder: Folder, name: str) -> dict:
 def pick(config: dict, keys: str, kind: type, default=None):
     """
     The first value of a config.json that is there. keys (words): the names of the same thing in different models, tried
-    in this order; null counts as absent. CheckpointError if it is of another type than kind.
+    in this order; null counts as absent. CheckpointError if it is of another type than kind, or larger than any size.
     """
     for key in keys.split():
         value = config.get(key)
         if value is not None:
-            require(type(value) is kind, f"config.json: {key} is {value!r:.60}, expected {kind.__name__}")
+            expected = f"int below {MOST}" if kind is int else kind.__name__
+            makes_sense = type(value) is kind and (kind is not int or value < MOST)
+            require(makes_sense, f"config.json: {key} is {value!r:.60}, expected {expected}")
             return value
     return default
-
-
-def pick_count(config: dict, keys: str, default=None) -> int | None:
-    """The same for a number of layers or heads."""
-    n = pick(config, keys, int, default)
-    require(n is None or n < MOST, f"config.json: {n} layers or heads: get it again")
-    return n
 
 
 def refuse_pointer(head: bytes, name: str):

@@ -155,10 +155,10 @@ def list_revisions(repo: str) -> list[str]:
 
 def list_repos(pattern: str) -> list[str]:
     """The repositories of one organisation that match a pattern, org/name-step_*k, as the Hub orders them."""
+    require(re.fullmatch(r"[^/.~*?[]+/[^/]+", pattern), f"no folder or file matches {pattern}, and a pattern for "
+            "repositories of the Hub is org/name-*")
     author, _, name = pattern.partition("/")
     literal = re.split(r"[*?[]", name)[0]  # the Hub looks for a part of the name, and knows no patterns
-    require(name and not re.search(r"[*?[]", author),
-            f"{pattern} needs an organisation's name before the pattern: org/name-*")
 
     def ids():
         answer = get("", dict(author=author, search=literal))

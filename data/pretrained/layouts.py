@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from data.pretrained.by_hand import Hand, advice, by_hand, find_names
-from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, pick_count, require
+from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, require
 from data.pretrained.layout_forms import FORMS, Sizes
 from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, shown, stack_name
 
@@ -93,7 +93,7 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
     for part in find_parts(model_type, config, candidates):
         if part.names and not part.rows:
             told = f"model_type {part.model_type!r} is not known" if part.model_type else "no model_type in config.json"
-            numbers = [pick_count(part.config, keys.format("")) for keys in (N_HEAD, N_KV_HEAD)]
+            numbers = [pick(part.config, keys.format(""), int) for keys in (N_HEAD, N_KV_HEAD)]
             raise CheckpointError(f"{told}: {advice(part.names, shapes, ','.join(str(n) for n in numbers if n))}")
         found = []
         for row in part.rows:
@@ -182,7 +182,7 @@ SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attentio
 
 # model_type -> from the config and the number n of layers, the numbers of those that have their own
 OWN = {
-    "albert": lambda config, n: range(pick_count(config, "num_hidden_groups", 1)),  # a group shares one set of weights
+    "albert": lambda config, n: range(pick(config, "num_hidden_groups", int, 1)),  # a group shares one set of weights
     "mask2former": lambda config, n: range(n - 1),  # it counts the prediction before its first layer
     "mllama_text_model": lambda config, n: [
         i for i in range(n) if i not in pick(config, "cross_attention_layers", list, range(3, 39, 5))],
@@ -208,11 +208,11 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     config = part.config
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     counted = row.stack.partition(".")[0]  # LXMERT's l.text are its l_layers
-    n_layer = pick_count(config, N_LAYER.format(counted), row.n_layer or len(layer_types))
+    n_layer = pick(config, N_LAYER.format(counted), int, row.n_layer or len(layer_types))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
     # The last layers take the keys of an earlier one (Gemma 3n and 4), or predict further tokens (DeepSeek-V3).
     n_own = max(0, n_layer - pick(config, "num_kv_shared_layers", int, row.n_shared or 0))
-    last = range(n_own, n_layer + pick_count(config, "num_nextn_predict_layers", 0))
+    last = range(n_own, n_layer + pick(config, "num_nextn_predict_layers", int, 0))
     scored = scored_layers(row.model_type, config, n_own)
     names = defaultdict(dict)  # layer -> weight -> name of the tensor
     for match in matches:
@@ -260,9 +260,9 @@ N_KV_HEAD = "{0}_num_key_value_heads num_key_value_heads n_kv_heads num_attentio
 def read_sizes(row: Row, config: dict, i: int) -> Sizes:
     """The sizes of the heads of layer i, from the config or the defaults of the class."""
     config = config | of_layer(config, i)
-    n_head = pick_count(config, N_HEAD.format(row.stack), row.n_head)
+    n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
     attn_config = pick(config, "attn_config", dict, {})  # DBRX
-    n_kv_head = pick_count(config, N_KV_HEAD.format(row.stack), pick_count(attn_config, "kv_n_heads"))
+    n_kv_head = pick(config, N_KV_HEAD.format(row.stack), int, pick(attn_config, "kv_n_heads", int))
     head_dim = pick(config, "head_dim d_kv d_head attention_head_size", int, row.head_dim)
     require(n_head, f"{row.model_type}: config.json has no number of heads")
     return Sizes(n_head, n_kv_head, head_dim)

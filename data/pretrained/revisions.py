@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data.pretrained.files import CheckpointError, printable, require
+from data.pretrained.hub import list_repos, list_revisions
 from data.pretrained.sources import SUFFIXES, find_source, is_hub_id, without_address
 
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
@@ -117,7 +118,7 @@ def find_targets(name: str, revisions: str | None = None) -> list[list[Target]]:
     if revisions:
         return order(find_revisions(name, revisions), asked, name)
     if re.search(r"[*?[]", name) and not os.path.exists(path):  # a folder run[1] is that folder
-        return order({match: match for match in find_files(path) or find_repos(name)}, asked)
+        return order({match: match for match in find_files(path) or list_repos(name)}, asked)
     return [[Target(name, "", find_source(name))]]
 
 
@@ -152,18 +153,8 @@ def find_files(pattern: str) -> list[str]:
     return [path for path in paths if os.path.isdir(path) or path.endswith(SUFFIXES)]
 
 
-def find_repos(pattern: str) -> list[str]:
-    """The repositories of the Hub that match a glob."""
-    require(re.fullmatch(r"[^/.~]+/[^/]+", pattern), f"no folder or file matches {pattern}")
-    from data.pretrained.hub import list_repos  # here, so that local files need no Hub client
-
-    return list_repos(pattern)
-
-
 def find_revisions(name: str, pattern: str) -> dict[str, str]:
     """{revision: what open_checkpoint takes} for the branches and tags of a repository that match a glob."""
-    from data.pretrained.hub import list_revisions
-
     repo = find_source(name)
     require(is_hub_id(repo), f"there is no folder {name}, and a Hub id is org/name")
     known = list_revisions(repo)

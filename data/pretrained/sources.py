@@ -16,6 +16,7 @@ from huggingface_hub.utils import parse_hf_uri
 
 from data.pretrained.checkpoint import Checkpoint, ModuleInMemory
 from data.pretrained.files import CheckpointError, Folder, is_step, only_checkpoint_errors, pick, read_json, require
+from data.pretrained.hub import open_repository
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
 # Files that lie beside weights begin like this.
@@ -94,8 +95,6 @@ def open_checkpoint(source: str) -> Checkpoint:
         repo, _, revision = source.partition("@")
         require(not os.path.lexists(path), "it is a broken link, or neither a file nor a folder")
         require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name[@revision]")
-        from data.pretrained.hub import open_repository  # here, because the Hub's client takes a while to import
-
         folder = open_repository(repo, revision or None)
     enter_model(folder)
     return Checkpoint(folder, weight_files(folder))

@@ -11,7 +11,6 @@ compressed zips, are loaded whole. In both cases torch's restricted unpickler re
 
 import argparse
 import bisect
-import io
 import json
 import math
 import re
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from fsspec.spec import AbstractBufferedFile
 
 from data.pretrained.files import CheckpointError, Folder, in_background, require
 
@@ -101,38 +101,21 @@ def whole(number) -> int:
 # ---- torch.save --------------------------------------------------------------------------------------------------
 
 
-class Ranges(io.RawIOBase):
+class Ranges(AbstractBufferedFile):
     """A file of a Folder with seek and read, as zipfile and torch want it, in blocks that are kept."""
 
     def __init__(self, folder: Folder, file: str, size: int):
-        self.folder, self.file, self.size = folder, file, size
-        self.position = 0
-        self.blocks = {}  # number -> bytes
+        self.folder = folder
+        super().__init__(None, file, "rb", BLOCK, cache_type="blockcache", cache_options={"maxblocks": None}, size=size)
 
-    def readable(self):
-        return True
+    def _fetch_range(self, start, end):
+        data = bytearray(min(end, self.size) - start)  # the last block may be shorter
+        self.folder.read_exactly(self.path, start, memoryview(data))
+        return bytes(data)
 
-    def seekable(self):
-        return True
-
-    def seek(self, offset, whence=io.SEEK_SET):
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
-        self.position = origin + offset
-        return self.position
-
-    def readinto(self, buffer):
-        piece = self.get(self.position // BLOCK)[self.position % BLOCK :][: len(buffer)]
-        buffer[: len(piece)] = piece
-        self.position += len(piece)
-        return len(piece)
-
-    def get(self, number):
-        """The bytes of a block."""
-        if number not in self.blocks:
-            data = bytearray(max(0, min(BLOCK, self.size - number * BLOCK)))
-            self.folder.read_exactly(self.file, number * BLOCK, memoryview(data))
-            self.blocks[number] = data
-        return self.blocks[number]
+    def keep(self, number):
+        """Read a block, if it has not been read."""
+        self.cache._fetch(number * BLOCK, number * BLOCK + 1)
 
 
 def read_torch(folder: Folder, file: str) -> WeightFile:
@@ -163,7 +146,7 @@ def read_torch(folder: Folder, file: str) -> WeightFile:
 class Records(NamedTuple):
     """The records of a zip, in the order of the file."""
 
-    file: io.BufferedReader
+    file: Ranges
     begins: list[int]  # of each its header, then the bytes
     sizes: list[int]  # of the bytes
     ends: list[int]  # where the next one begins
@@ -172,8 +155,7 @@ class Records(NamedTuple):
 def read_directory(folder: Folder, file: str, size: int) -> Records | None:
     """None if some records are compressed."""
     ranges = Ranges(folder, file, size)
-    buffered = io.BufferedReader(ranges, BLOCK)
-    with zipfile.ZipFile(buffered) as zipped:
+    with zipfile.ZipFile(ranges) as zipped:
         infos = sorted(zipped.infolist(), key=lambda info: info.header_offset)
         end = zipped.start_dir
     sizes = [info.file_size for info in infos]
@@ -184,10 +166,10 @@ def read_directory(folder: Folder, file: str, size: int) -> Records | None:
     begins = [info.header_offset for info in infos]
     if not any(info.filename.endswith("/.format_version") for info in infos):
         # By an older torch. For these files torch reads the header of every record, one after the other.
-        headers = [in_background(ranges.get, number) for number in {begin // BLOCK for begin in begins}]
+        headers = [in_background(ranges.keep, number) for number in {begin // BLOCK for begin in begins}]
         for header in headers:
             header.result()
-    return Records(buffered, begins, sizes, [*begins[1:], end])
+    return Records(ranges, begins, sizes, [*begins[1:], end])
 
 
 def load_fake(records: Records) -> dict:

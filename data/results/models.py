@@ -105,7 +105,7 @@ def scores_so_far(path, targets, args):
     are checkpoints that lack rows, or have them twice, and local ones that have changed since then.
     """
     table = read_scores(path)
-    ours = how_scored(args.published, args.gamma, args.per_head, str(read_hand_of(args) or ""))
+    ours = how_scored(args.published, args.gamma, args.per_head, str(read_hand(**layout_of(args)) or ""))
     so_far = {}
     for key, rows in table.groupby(["model", "revision"], sort=False):
         first = rows.iloc[0]
@@ -120,8 +120,9 @@ def scores_so_far(path, targets, args):
     return so_far
 
 
-def read_hand_of(args):
-    return read_hand(args.q, args.k, args.qkv, args.heads, args.order, args.transposed)
+def layout_of(args):
+    """What the user says of the layout, as score_model takes it."""
+    return {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed")}
 
 
 def how_scored(published, gamma, per_head, layout):
@@ -188,12 +189,12 @@ def score_all(targets, path, args, score_model):
     Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on. path: of
     the CSV to which they come. -> {target: its ScoredModel}
     """
-    by_hand = dict(q=args.q, k=args.k, qkv=args.qkv, heads=args.heads, order=args.order, transposed=args.transposed)
     results = {}
     left = {target.key() for target in targets}
     for target in bar(targets, "checkpoints", "model", len(targets)):
         try:
-            result = score_model(target.source, args.gamma, args.per_head, args.device, args.published, **by_hand)
+            result = score_model(target.source, args.gamma, args.per_head, args.device, args.published,
+                                 **layout_of(args))
         except CheckpointError as e:
             tell(f"analyze.py: {target.label()}: {e}")
             continue
