@@ -112,7 +112,6 @@ def find_checkpoint(folder, cfg, meta, device):
 
     RunError: the folder has a run and cfg does not resume, or another run, or a model, or the checkpoint is damaged.
     """
-    folder = Path(folder)
     path = folder / "ckpt.pt"
     if not path.exists():
         require_nothing_to_lose(folder, cfg)
@@ -161,7 +160,6 @@ def begin(folder, cfg, meta, rows, device_name, n_params):
     Write run.json, log.csv and scores.csv. Only one process does this, before any training. rows: {name: text} of both
     CSV files, from the checkpoint.
     """
-    folder = Path(folder)
     origin = find_origin(device_name)
     if cfg.init_from == "resume":
         before = read_config(folder) if (folder / "run.json").exists() else dict(init_from="scratch")
