@@ -5,16 +5,16 @@ B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, 
 x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
 """
 
-import copy
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from data.batches import mask_tokens
-from model import ModelConfig, SelfAttention, Transformer, rows_at
+from model import ModelConfig, Transformer, rows_at
 
 MASK = 257
 LIBRARY = Path(os.__file__).parent
@@ -55,22 +55,6 @@ def batch_of(causal, B, T):
     return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256})
 
 
-class WatchedAttention(SelfAttention):
-    """The same attention with its comparisons in sight: after backward(), beta is self.scores.grad."""
-
-    def forward(self, x, positions=None):  # without positions: every row is computed
-        H, D = self.n_head, x.shape[-1] // self.n_head
-        q, k, v = [part(x).unflatten(-1, (H, D)).transpose(1, 2) for part in (self.q, self.k, self.v)]  # (B, H, T, D)
-        self.x = x.detach()
-        self.scores = q @ k.mT  # (B, H, T, T), x_i^T W_qk x_j
-        self.scores.retain_grad()
-        logits = self.scores / D**0.5
-        if self.causal:
-            logits = logits + torch.full_like(logits[0, 0], -torch.inf).triu(1)  # no token sees a later one
-        y = logits.softmax(-1) @ v  # (B, H, T, D)
-        return self.proj(y.transpose(1, 2).flatten(2))
-
-
 def head_factors(attn):
     """W_q and W_k of every head of a layer, (H, C, D) each."""
     return [part.weight.unflatten(0, (attn.n_head, -1)).mT for part in (attn.q, attn.k)]
@@ -78,19 +62,32 @@ def head_factors(attn):
 
 def watch(model, batch):
     """
-    The backward pass of the model's own loss -> the attention layers of a copy of it, with their comparisons in sight:
-    x_i is attn.x (B, T, C), beta_ij is attn.scores.grad (B, H, T, T).
+    The backward pass of the model's own loss -> its attention layers, with their comparisons in sight: x_i is attn.x
+    (B, T, C), beta_ij is attn.scores.grad (B, H, T, T).
     """
     idx, targets, *positions = batch
-    model = copy.deepcopy(model)
-    for block in model.blocks:
-        block.attn.__class__ = WatchedAttention  # the same weights, another forward
-    x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
+    layers = [block.attn for block in model.blocks]
+    coming = iter(layers)
+
+    def attention(q, k, v, is_causal, **_):
+        """What torch's scaled_dot_product_attention does, q, k and v (B, H, T, D)."""
+        scores = next(coming).scores = q @ k.mT  # (B, H, T, T), x_i^T W_qk x_j
+        scores.retain_grad()
+        logits = scores / q.shape[-1] ** 0.5
+        if is_causal:
+            logits = logits + torch.full_like(logits[0, 0], -torch.inf).triu(1)  # no token sees a later one
+        return logits.softmax(-1) @ v
+
+    for attn in layers:
+        attn.register_forward_pre_hook(lambda attn, args: setattr(attn, "x", args[0].detach()))
+    with mock.patch.object(F, "scaled_dot_product_attention", attention):
+        x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
     if positions:
         x = rows_at(x, positions[0])  # (B, K, C)
     logits = F.linear(model.head(x), model.tok_emb.weight, model.head.bias)  # (B, T or K, V)
+    model.zero_grad()
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
-    return [block.attn for block in model.blocks]
+    return layers
 
 
 def pair_sum(attn):

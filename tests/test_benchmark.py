@@ -12,6 +12,7 @@ from config import load
 from data import tokens
 from data.pytorch import prepare as pytorch
 from data.results import record
+from data.results.runs import MEDIANS, SCORES
 
 FILES = {  # of a small torch
     "version.py": "__version__ = '0'\n",  # another one in every wheel
@@ -32,51 +33,35 @@ def write_tree(root, ends="\n"):
         path.write_bytes(text.replace("\n", ends).encode())
 
 
-def digests(folder):
-    return {split: hashlib.sha256((folder / f"{split}.bin").read_bytes()).hexdigest() for split in ("train", "val")}
+def read_splits(folder):
+    """The documents (bytes) of each split: 256 stands behind every one."""
+    corpus = tokens.load(folder)
+    ids = [np.asarray(split) for split in (corpus.train, corpus.val)]
+    documents = [np.split(split, np.flatnonzero(split == 256) + 1) for split in ids]
+    assert all(len(rest) == 0 for *_, rest in documents)
+    return [[document[:-1].astype(np.uint8).tobytes() for document in split[:-1]] for split in documents]
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_the_corpus_is_the_same_whatever_the_ends_of_lines(tmp_path, monkeypatch, ends):
+def test_another_torch_makes_another_corpus_and_says_so_whatever_the_ends_of_lines(tmp_path, monkeypatch, capsys, ends):
     write_tree(tmp_path / "torch", ends)
     monkeypatch.setattr(pytorch, "find_torch", lambda: tmp_path / "torch")
-    folder = pytorch.main([f"--out_dir={tmp_path / 'out'}"])
-    corpus = tokens.load(folder)
-    written = np.concatenate([corpus.train, corpus.val])
-    texts = written.astype("<u2").tobytes().split(b"\0\1")  # 256, the end of text, after every document
-    texts = sorted(bytes(np.frombuffer(text, "<u2").astype(np.uint8)).decode() for text in texts)
-    assert texts == sorted(["", FILES["nn/a.py"], FILES["nn/b.py"], FILES["z.py"]])
-
-
-def test_the_corpus_of_the_pinned_torch_has_the_digests_that_the_script_knows(tmp_path, capsys):
-    if not torch.__version__.startswith(pytorch.VERSION):
-        pytest.skip(f"this is torch {torch.__version__}")
-    folder = pytorch.main([f"--out_dir={tmp_path}"])
-    assert digests(folder) == pytorch.DIGESTS["bytes"]
-    assert "not the benchmark's corpus" not in capsys.readouterr().out
-
-
-def test_no_file_stands_in_both_splits_and_the_order_is_that_of_the_paths(tmp_path):
-    folder = pytorch.main([f"--out_dir={tmp_path}"])
-    texts = [text.encode() for text in pytorch.read_files(pytorch.find_torch()).values()]
-    corpus = tokens.load(folder)
-    splits = [split.tobytes() for split in (corpus.train, corpus.val)]
-    places = [[], []]  # where each text begins in each split
-    for text in texts:
-        ids = np.array([*text, 256], "<u2").tobytes()
-        found = [split.find(ids, here[-1] if here else 0) for split, here in zip(splits, places)]
-        is_train, is_val = (place >= 0 for place in found)
-        assert is_train != is_val
-        places[is_val].append(found[is_val])
-    assert all(sorted(here) == here for here in places)
-    assert sum(len(text) + 1 for text in texts) == len(corpus.train) + len(corpus.val)
-
-
-def test_another_torch_makes_another_corpus_and_says_so(tmp_path, monkeypatch, capsys):
-    write_tree(tmp_path / "torch")
-    monkeypatch.setattr(pytorch, "find_torch", lambda: tmp_path / "torch")
-    pytorch.main([f"--out_dir={tmp_path / 'out'}"])
+    train, val = read_splits(pytorch.main([f"--out_dir={tmp_path / 'out'}"]))
+    assert sorted(train + val) == sorted(FILES[name].encode() for name in ("nn/a.py", "nn/b.py", "z.py"))
     assert "not the benchmark's corpus" in capsys.readouterr().out
+
+
+def test_the_corpus_of_this_torch_is_known_and_every_file_stands_in_one_split_in_the_order_of_paths(tmp_path, capsys):
+    folder = pytorch.main([f"--out_dir={tmp_path}"])
+    if torch.__version__.startswith(pytorch.VERSION):
+        digests = {name: hashlib.sha256((folder / f"{name}.bin").read_bytes()).hexdigest() for name in ("train", "val")}
+        assert digests == pytorch.DIGESTS["bytes"]
+        assert "not the benchmark's corpus" not in capsys.readouterr().out
+    texts = [text.encode() for text in pytorch.read_files(pytorch.find_torch()).values()]
+    train, val = read_splits(folder)
+    in_train = set(train)
+    assert train == [text for text in texts if text in in_train]
+    assert val == [text for text in texts if text not in in_train]
 
 
 def test_train_makes_the_folder_of_this_corpus_if_it_is_missing_and_no_other(tmp_path, monkeypatch):
@@ -97,17 +82,15 @@ def write_entry(path, arrives_at, seeds=record.SEEDS, rows=slice(None), patch=No
     """An entry whose losses fall below that of the track at the step arrives_at (or at a list of steps, by seed)."""
     config = vars(load(["config/record.py"])) | dict(sha256=" ".join(pytorch.DIGESTS["bytes"].values()))
     config |= dict(tokenizer="bytes", n_params=123_202, commit=40 * "a") | changes
-    header = "arm,seed,step,train_loss,val_loss,symmetry,directionality,directionality_eq17,update_symmetry,symmetry_std"
-    header += ",symmetry_0,directionality_0,symmetry_1,directionality_1"
-    lines = [f"# config {json.dumps(config)}", f'# config of {path.stem} {{}}', header]
+    header = ["arm", "seed", "step", "train_loss", "val_loss", *MEDIANS, "symmetry_std",
+              *(f"{score}_{layer}" for layer in (0, 1) for score in SCORES)]
+    lines = [f"# config {json.dumps(config)}", f"# config of {path.stem} {{}}", ",".join(header)]
     steps = [arrives_at] * len(seeds) if isinstance(arrives_at, int) else arrives_at
     track = record.TRACKS[path.parent.name]
     for seed, arrival in zip(seeds, steps):
-        of_run = []
-        for step in range(0, config["max_iters"] + 1, config["eval_interval"]):
-            loss = track.loss + (0.5 if step < arrival else -0.01)
-            of_run.append(f"{path.stem},{seed},{step},,{loss:.4f}" + "," * 9)
-        lines += of_run[rows]
+        losses = {step: track.loss + (0.5 if step < arrival else -0.01)
+                  for step in range(0, config["max_iters"] + 1, config["eval_interval"])}
+        lines += [f"{path.stem},{seed},{step},,{loss:.4f}" + "," * 9 for step, loss in losses.items()][rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     if patch is not None:
@@ -153,8 +136,6 @@ REFUSED = {
     "a corpus that is not known": (dict(sha256=None), "another corpus"),
     "another learning rate": (dict(learning_rate=0.01), "learning_rate = 0.01"),
     "a decoder": (dict(causal=True), "causal = True"),
-    "fewer masks": (dict(mlm_probability=0.05), "mlm_probability = 0.05"),
-    "more tokens in an update": (dict(batch_size=256), "batch_size = 256"),
     "a model that is too large": (dict(n_params=10**6), "1000000 parameters"),
     "weights that have learned before": (dict(init_from="out/tiny"), "init_from = 'out/tiny'"),
     "rows cut in the middle": (dict(rows=slice(1, None)), "the run of seed 11 has losses at"),

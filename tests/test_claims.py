@@ -54,11 +54,8 @@ def test_false_discoveries_are_those_of_the_example_of_benjamini_and_hochberg():
     assert not claims.false_discoveries([0.2, 0.9, 0.06]).any()
 
 
-def test_the_table_of_the_readme_is_that_of_the_files(found):
+def test_the_readme_has_the_table_and_a_dot_of_the_figure_is_full_where_it_is_significant(found, tmp_path, drawn):
     assert claims.readme(found) == claims.README.read_text()
-
-
-def test_a_dot_of_the_figure_is_full_where_the_difference_is_significant(found, tmp_path, drawn):
     claims.draw(found, tmp_path / "f.png")
     dots = [line for axis in drawn[0].axes for line in axis.lines if line.get_marker() == "o"]
     significant = list(found.p[found.measure == "val_loss"] < 0.05)

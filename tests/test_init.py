@@ -14,10 +14,10 @@ KEYS_ALONE = ["symmetric", "negative", "indefinite", "tilted", "skew"]  # the st
 KINDS = ["random", *KEYS_ALONE, "mimetic"]
 
 
-def start(kind, n_head=H, n_embd=C, **kwargs):
+def start(kind, **kwargs):
     """A model of L layers with this start; the same seed, and so the same draws below it, every time."""
     torch.manual_seed(5)
-    model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=n_head, n_embd=n_embd))
+    model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
     if kind != "as drawn":
         init.apply_(model, kind, **kwargs)
     return model
@@ -25,11 +25,10 @@ def start(kind, n_head=H, n_embd=C, **kwargs):
 
 def head_matrices(model):
     """W_qk of every head by its definition, one product per head: (L, H, C, C)."""
-    layers = []
-    for block in model.blocks:
-        w_q, w_k = block.attn.q.weight.detach(), block.attn.k.weight.detach()
-        layers.append(torch.stack([wqk(w_q[rows].T, w_k[rows].T) for rows in torch.arange(C).split(D)]))
-    return torch.stack(layers)
+    heads = []
+    for attn in [block.attn for block in model.blocks]:
+        heads += [wqk(attn.q.weight[rows].T, attn.k.weight[rows].T) for rows in torch.arange(C).split(D)]
+    return torch.stack(heads).detach().unflatten(0, (L, H))
 
 
 def head_norms(linear):
@@ -37,21 +36,18 @@ def head_norms(linear):
     return linear.weight.detach().unflatten(0, (H, D)).norm(dim=(1, 2))
 
 
-@pytest.mark.parametrize("kind, expected, signs", [
-    ("symmetric", 1.0, {1}), ("negative", 1.0, {-1}), ("indefinite", 1.0, {1, -1}), ("skew", -1.0, {0})])
-def test_every_head_and_layer_has_the_symmetry_of_its_start_and_the_signs_of_its_eigenvalues(kind, expected, signs):
+@pytest.mark.parametrize("kind, expected, tolerance, signs", [
+    ("symmetric", 1.0, 1e-6, {1}), ("negative", 1.0, 1e-6, {-1}), ("indefinite", 1.0, 1e-6, {1, -1}),
+    ("skew", -1.0, 1e-6, {0}), ("random", 0.0, 0.1, {1, -1})])
+def test_every_head_and_layer_has_the_symmetry_and_signs_of_its_start(kind, expected, tolerance, signs):
+    """Signs of the eigenvalues of the symmetric part."""
     heads = head_matrices(start(kind))  # (L, H, C, C)
-    assert (symmetry(heads) - expected).abs().max() < 1e-6
-    assert (symmetry(heads.sum(1)) - expected).abs().max() < 1e-6
+    assert (symmetry(heads) - expected).abs().max() < tolerance
+    assert (symmetry(heads.sum(1)) - expected).abs().max() < tolerance
     for m in heads.flatten(0, 1):
         eigenvalues = torch.linalg.eigvalsh((m + m.T) / 2)
         signs_found = eigenvalues[eigenvalues.abs() > 1e-6].sign().int().tolist()
         assert set(signs_found or [0]) == signs
-
-
-def test_the_random_start_has_no_symmetry():
-    heads = head_matrices(start("random"))  # (L, H, C, C)
-    assert symmetry(heads).abs().max() < 0.1 and symmetry(heads.sum(1)).abs().max() < 0.1
 
 
 def test_every_tilted_head_has_symmetry_0_and_their_sum_a_little_more():
@@ -95,21 +91,17 @@ def test_what_a_start_draws_is_the_matrix_of_its_docstring(kind, sign):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qk_std, v_std", [(0.02, 0.02), ((3 * C) ** -0.5, 0.02), (0.02, (3 * C) ** -0.5)])
-def test_scale_is_what_was_asked_for_in_every_start(kind, qk_std, v_std):
-    k_std = qk_std
-    if kind == "tilted":
-        k_std = (2 + D / C) ** 0.5 * qk_std  # W_q, and a part at right angles to it of sqrt(1 + D / C) |W_q|
-    for block in start(kind, qk_std=qk_std, v_std=v_std).blocks:
-        assert block.attn.q.weight.std().item() == pytest.approx(qk_std, rel=0.06)
-        assert block.attn.k.weight.std().item() == pytest.approx(k_std, rel=0.06)
-        assert block.attn.v.weight.std().item() == pytest.approx(v_std, rel=0.06)
-
-
-@pytest.mark.parametrize("kind", ["symmetric", "negative", "indefinite", "skew", "mimetic"])
-def test_queries_have_the_norm_of_the_random_start_and_keys_that_of_their_queries_head_by_head(kind):
-    for random, block in zip(start("random").blocks, start(kind).blocks):
-        torch.testing.assert_close(head_norms(block.attn.q), head_norms(random.attn.q))
-        torch.testing.assert_close(head_norms(block.attn.k), head_norms(block.attn.q))
+def test_scale_is_what_was_asked_for_and_keys_have_the_norm_of_their_queries_head_by_head(kind, qk_std, v_std):
+    for random, block in zip(start("random", qk_std=qk_std, v_std=v_std).blocks,
+                             start(kind, qk_std=qk_std, v_std=v_std).blocks):
+        q, k, v = block.attn.q, block.attn.k, block.attn.v
+        torch.testing.assert_close(head_norms(q), head_norms(random.attn.q))
+        assert [q.weight.std().item(), v.weight.std().item()] == pytest.approx([qk_std, v_std], rel=0.06)
+        # The keys of tilted have W_q, and a part at right angles to it of sqrt(1 + D / C) |W_q|.
+        factor = (2 + D / C) ** 0.5 if kind == "tilted" else 1
+        rtol = 0.06 if kind in ("random", "tilted") else 1e-5
+        torch.testing.assert_close(head_norms(k), factor * head_norms(q), rtol=rtol, atol=0)
+        assert q.weight.data_ptr() != k.weight.data_ptr()  # they may part in training
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,15 +110,6 @@ def test_a_start_changes_k_alone_or_q_and_k_and_nothing_else(kind):
     changed = {name for name in drawn if not torch.equal(drawn[name], other[name])}
     parts = dict.fromkeys(KEYS_ALONE, "k") | dict(random="", mimetic="qk")
     assert changed == {f"blocks.{i}.attn.{part}.weight" for i in range(L) for part in parts[kind]}
-
-
-def test_q_and_k_are_two_parameters_that_part_in_training():
-    model = start("symmetric")
-    idx = torch.randint(50, (2, 8))
-    model(idx, idx).backward()
-    attn = model.blocks[0].attn
-    assert attn.q.weight.data_ptr() != attn.k.weight.data_ptr()
-    assert not torch.allclose(attn.q.weight.grad, attn.k.weight.grad)
 
 
 @pytest.mark.parametrize("kind", ["indefinite", "skew", "tilted", "mimetic"])
@@ -166,23 +149,3 @@ def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_g
     for b in theirs:
         init.apply_to_layer_(b.query, b.key, b.value, b.num_attention_heads, kind, std, std, generator)
     assert all(torch.equal(a.weight, b.weight) for a, b in pairs)
-
-
-@pytest.mark.parametrize("n_embd, n_head", [(64, 2), (256, 4)])
-def test_attention_starts_as_sharp_as_the_scale_says_and_on_the_token_itself_where_w_k_is_w_q(n_embd, n_head):
-    """
-    Logits deviate by C std^2, times sqrt(1 + 1 / H) where W_k = W_q has heads of D rows of C; a token and itself then
-    have sqrt(D) times that. Tilted has two parts of that size, and one of them does not see the token itself.
-    """
-    deviations = {"random": 1, "symmetric": (1 + 1 / n_head) ** 0.5, "tilted": (2 + 2 / n_head) ** 0.5}
-    head_dim = n_embd // n_head
-    x = torch.randn(128, n_embd, generator=torch.Generator().manual_seed(0))
-    x = torch.nn.functional.layer_norm(x, (n_embd,))
-    for kind, deviation in deviations.items():
-        attn = start(kind, qk_std=0.05, n_head=n_head, n_embd=n_embd).blocks[0].attn
-        q = attn.q(x).unflatten(-1, (n_head, head_dim)).transpose(0, 1)  # (H, T, D)
-        k = attn.k(x).unflatten(-1, (n_head, head_dim)).transpose(0, 1)
-        logits = (q @ k.mT / head_dim**0.5 / (n_embd * 0.05**2)).detach()  # (H, T, T), in units of C std^2
-        assert logits[:, ~torch.eye(128, dtype=bool)].std().item() == pytest.approx(deviation, rel=0.1)
-        itself = logits.diagonal(dim1=1, dim2=2).mean().item()
-        assert itself == pytest.approx(0 if kind == "random" else head_dim**0.5, rel=0.1, abs=0.5)

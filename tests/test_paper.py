@@ -1,9 +1,8 @@
 """
 The paper, statement by statement, on real numbers: pytest tests/test_paper*.py -v. The table is in tests/README.md.
 
-A docstring gives the statement and whether it holds. Autograd, enumeration, Monte Carlo or a matrix made by hand stand
-against the printed formula; where the print is wrong, the test shows that it fails, and what holds instead. Shapes are
-in tests/paper.py.
+A docstring gives the statement. Autograd, enumeration, Monte Carlo or a matrix made by hand stand against the printed
+formula; where the print is wrong, the test shows that it fails, and what holds instead. Shapes are in tests/paper.py.
 
 Here S1.1 to S1.3: what attention computes, and the gradient of W_qk.
 """
@@ -26,8 +25,8 @@ from tests.paper import batch_of, exact, float64_and_a_seed, fresh, head_factors
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("bias_of, keeps", [(None, True), ("k", True), ("q", False)])
 def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, causal):
-    """alpha_ij < alpha_ij' <=> x_i^T W_qk x_j < x_i^T W_qk x_j', and alpha_i is convex (Eq. 2-5, S11-S16): holds in
-    each head, among the keys that i sees. A bias of k adds the same to a whole row; one of q changes the order."""
+    """alpha_ij < alpha_ij' <=> x_i^T W_qk x_j < x_i^T W_qk x_j', and alpha_i is convex (Eq. 2-5, S11-S16), in each
+    head, among the keys that i sees. A bias of k adds the same to a whole row; one of q changes the order."""
     T, C = 8, 16
     x = torch.randn(1, T, C)
     attn = fresh(T, C, 1, causal).blocks[0].attn.requires_grad_(False)
@@ -46,7 +45,7 @@ def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, caus
 
 
 def test_eq_S8_the_product_of_all_conditionals_is_not_the_probability():
-    """Pr[U] = prod_i Pr[t_i | t_j, j != i] (Eq. S8): does not hold; it does not even sum to 1. Eq. (S6) does hold."""
+    """Pr[U] = prod_i Pr[t_i | t_j, j != i] (Eq. S8) does not even sum to 1. Eq. (S6) does hold."""
     joint = torch.tensor([[0.4, 0.1], [0.2, 0.3]])  # Pr[t_1, t_2]
     first, second = joint.sum(1, keepdim=True), joint.sum(0, keepdim=True)  # Pr[t_1] (2, 1), Pr[t_2] (1, 2)
     assert exact(first * (joint / first), joint)  # Eq. (S6): Pr[t_1] Pr[t_2 | t_1]
@@ -56,8 +55,8 @@ def test_eq_S8_the_product_of_all_conditionals_is_not_the_probability():
 
 @pytest.mark.bert_block
 def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of_the_summed_wqk():
-    """W_qk = sum_h W_qk,h with rank W_qk,h <= D, and the output is a sum over heads (Eq. S17-S21): holds. Queries and
-    keys that are rotated across heads keep W_qk, and the layer computes something else."""
+    """W_qk = sum_h W_qk,h with rank W_qk,h <= D, and the output is a sum over heads (Eq. S17-S21). Queries and keys
+    that are rotated across heads keep W_qk, and the layer computes something else."""
     T, C, H, D = 6, 32, 4, 8
     attn = fresh(T, C, H).requires_grad_(False).blocks[0].attn
     x = 30 * torch.randn(1, T, C)
@@ -91,8 +90,8 @@ SEES_AND_PREDICTED = {  # is j in C_i (T, T), and does t_i count in the loss (T,
 @pytest.mark.parametrize("softmax", [False, True], ids=["linear", "softmax"])
 @pytest.mark.parametrize("objective", SEES_AND_PREDICTED)
 def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(objective, softmax):
-    """dL/dW_qk = sum_i sum_{j in C_i} beta_ij x_i x_j^T (Eq. 8-10, S27-S38). Holds, beta_ij = delta_i . x_j; with the
-    softmax beta_ij = alpha_ij (delta_i . x_j - sum_j' alpha_ij' delta_i . x_j'), and a row of beta sums to zero."""
+    """dL/dW_qk = sum_i sum_{j in C_i} beta_ij x_i x_j^T (Eq. 8-10, S27-S38), beta_ij = delta_i . x_j; with the softmax
+    beta_ij = alpha_ij (delta_i . x_j - sum_j' alpha_ij' delta_i . x_j'), and a row of beta sums to zero."""
     sees, predicted = SEES_AND_PREDICTED[objective]
     C, V = 6, 5
     x, w_v, w_u = torch.randn(T, C), torch.randn(C, C), torch.randn(C, V)
@@ -122,7 +121,7 @@ def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(objective, sof
 
 def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradient():
     """A step eta of q and k moves W_qk by -eta (W_q W_q^T G + G W_k W_k^T) + O(eta^2), G = sum beta_ij x_i x_j^T (Eq.
-    S39-S41): holds in every head of model.py (printed: + eta, o(eta^2))."""
+    S39-S41), in every head of model.py."""
     T, C, H = 32, 64, 4
     model = fresh(T, C, H, causal=True, n_layer=2)
     for attn in watch(model, batch_of(True, 4, T)):
@@ -139,8 +138,7 @@ def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradien
 
 
 def test_remark_S1_6_the_step_of_wqk_is_not_proportional_to_its_gradient():
-    """"Delta W_qk proportional to G" (Eq. S40): does not hold. From a random start a symmetric G moves a head by a
-    matrix of symmetry 2 D / (2 D + C)."""
+    """From a random start a symmetric G moves a head by a matrix of symmetry 2 D / (2 D + C), not 1 (Eq. S40)."""
     S, C, D = 100, 64, 16
     w_q, w_k, a = torch.randn(S, C, D), torch.randn(S, C, D), torch.randn(S, C, C)
     G = a + a.mT
@@ -159,9 +157,9 @@ def gradients_through(passes):
 
 
 def test_prop_S1_7_columns_and_rows_for_a_token_as_context_and_as_prediction():
-    """As context: column k is [x*]_k sum_i beta_i* x_i, row m is (sum_i beta_i* [x_i]_m) x* (Eq. 11, 12, S42, S43):
-    holds. As prediction: row m is [x*]_m sum_j beta_*j x_j (S45): holds. Column k, and not row k as S44 and S51 say, is
-    (sum_j beta_*j [x_j]_k) x*; and S50 is printed transposed."""
+    """As context: column k is [x*]_k sum_i beta_i* x_i, row m is (sum_i beta_i* [x_i]_m) x* (Eq. 11, 12, S42, S43). As
+    prediction: row m is [x*]_m sum_j beta_*j x_j (S45), column k, not row k as in S44, is (sum_j beta_*j [x_j]_k)
+    x*."""
     is_star = torch.arange(T) == 2
     x, beta, update = gradients_through(is_star.expand(T, T))  # of the key t*
     predicted = sum(beta[i, 2] * x[i] for i in range(T))  # (C,), all that t* helps to predict

@@ -51,13 +51,15 @@ def test_sign_flips_are_counted_as_by_hand(differences, p):
     assert compare.sign_flip(-1e-7 * np.array(differences)) == p  # neither sign nor unit matters
 
 
-def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by_how_much():
-    never = math.inf
-    assert compare.sign_flip_of_ranks([100, 200, 300, 400, 500], [600, 700, 800, 900, never]) == 2 / 32
-    assert compare.sign_flip_of_ranks([never] * 5, [never] * 5) == 1.0
-    # ranks 1, 2 | 3, 4.5 and 4.5 for two that never do: differences -2, -2.5; with 900 for one of them the same order
-    assert compare.sign_flip_of_ranks([1, 2, never], [3, never, never]) == 0.5  # two pairs count, the third is even
-    assert compare.sign_flip_of_ranks([100, never], [never, 100]) == 1.0
+@pytest.mark.parametrize("ours, theirs, p", [
+    ([100, 200, 300, 400, 500], [600, 700, 800, 900, math.inf], 2 / 32),
+    # ranks 1, 2 | 3, 5 and 5 for three that never do: two pairs count, the third is even
+    ([1, 2, math.inf], [3, math.inf, math.inf], 0.5),
+    # seven differences of seven ranks, all but the last of one sign: one run that never does outweighs no other
+    ([1, 2, 3, 4, 5, 6, math.inf], [11, 12, 13, 14, 15, 16, 10], 2 * 8 / 128),
+    ([100, math.inf], [math.inf, 100], 1.0)])
+def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by_how_much(ours, theirs, p):
+    assert compare.sign_flip_of_ranks(ours, theirs) == p
 
 
 @pytest.mark.parametrize("n", [5, 6, 7, 9])  # five pairs exclude nothing
@@ -93,7 +95,6 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, **cha
 def run(*argv):
     with pytest.raises(SystemExit) as e:
         analyze.main(["--runs", *map(str, argv)])
-        raise SystemExit(0)
     return e.value.code
 
 
@@ -103,29 +104,36 @@ def run_arms(tmp_path, seeds=range(1, 7)):
     for seed in seeds:
         plain = FALL + seed / 100
         fast = np.where(STEPS < 500, plain, plain - 0.2)
-        folders.append(write_run(tmp_path / f"fast-{seed}", fast, seed, init="symmetric"))
-        folders.append(write_run(tmp_path / f"random-{seed}", plain, seed))
-        folders.append(write_run(tmp_path / f"slow-{seed}", np.maximum(plain, 2.8), seed, init="skew"))
+        folders += [write_run(tmp_path / f"fast-{seed}", fast, seed, init="symmetric"),
+                    write_run(tmp_path / f"random-{seed}", plain, seed),
+                    write_run(tmp_path / f"slow-{seed}", np.maximum(plain, 2.8), seed, init="skew")]
     return folders
 
 
-def test_arms_are_pooled_over_seeds_and_measured_against_the_baseline_of_their_seed(tmp_path, capsys):
-    assert not run(*run_arms(tmp_path), "--level", "2.35")
-    lines = capsys.readouterr().out.splitlines()
-    random, fast, slow = [line.split() for line in lines[1:4]]
+def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_and_kept(tmp_path, capsys):
+    assert not run(*run_arms(tmp_path), "--level", "2.35", "--csv", tmp_path / "c.csv")
+    random, fast, slow = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
     assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50", "0.05"]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
     assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "6", "-0.200", "[-0.200,", "-0.200]", "0.062",
                     "20%", "0.53", "-0.50", "0.05"]
     assert slow == ["slow", "0", "of", "6", "not", "passed", "0.062", "2.800", "6", "+0.765", "[+0.740,",
                     "+0.790]", "0.062", "not", "reached", "0.53", "-0.50", "0.05"]
-
-
-def test_arms_and_their_baseline_can_be_chosen_and_then_holm_counts_these(tmp_path, capsys):
-    assert not run(*run_arms(tmp_path), "--arms", "slow", "fast", "--baseline", "fast")
+    # Arms and their baseline can be chosen, and then Holm counts these.
+    assert not run(tmp_path / "c.csv", "--arms", "slow", "fast", "--baseline", "fast")
     out = capsys.readouterr().out.splitlines()
     assert out[1].startswith("fast") and "baseline" in out[1] and "random" not in "".join(out)
     assert out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
+    # The file: what all arms share, what each has changed, and their curves.
+    lines = (tmp_path / "c.csv").read_text().splitlines()
+    assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
+    assert '"data_dir": "data/pytorch/bytes"' in lines[0]  # `python -m config.arms c.csv` needs it
+    assert lines[2] == '# config of fast {"init": "symmetric"}'
+    rows = list(csv.DictReader(lines[4:]))
+    assert len(rows) == 3 * 6 * 11 and rows[1] == dict(
+        arm="random", seed="1", step="100", train_loss="", val_loss="2.9100", symmetry="0.0750",
+        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.1000",
+        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
 def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_path, capsys):
@@ -142,7 +150,6 @@ def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_p
 
 def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
-    write_run(tmp_path / "other-1", init="skew"), write_run(tmp_path / "other-2", seed=2, init="skew")
     for seed, n in (1, 5), (2, 7):
         write_run(tmp_path / f"part-{seed}", FALL[:n], seed, STEPS[:n], init="symmetric")
     assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
@@ -182,25 +189,12 @@ def test_keys_that_only_older_files_have_are_read(capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[1].startswith("bert_deep ")
     assert "random_english is not tested against bert_deep: they differ in eval_interval, sha256\n" in out
-    new, plain, other = [runs.Record("a", seed, config, None) for seed, config in enumerate(
-        [dict(init="skew"), dict(init="skew", diagonal=0.0), dict(init="skew", diagonal=0.4)])]
+    configs = dict(init="skew"), dict(init="skew", diagonal=0.0), dict(init="skew", diagonal=0.4)
+    new, plain, other = [runs.Record("a", seed, config, None) for seed, config in enumerate(configs)]
     compare.require_same_arm(new, plain), compare.require_same_arm(plain, new)
     for pair in (new, other), (other, new):
         with pytest.raises(runs.RunError, match="two runs called a differ in diagonal"):
             compare.require_same_arm(*pair)
-
-
-def test_the_csv_of_a_comparison_holds_its_curves_and_what_its_arms_have_changed(tmp_path):
-    run(*run_arms(tmp_path, seeds=[3]), "--csv", tmp_path / "c.csv")
-    lines = (tmp_path / "c.csv").read_text().splitlines()
-    assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
-    assert '"data_dir": "data/pytorch/bytes"' in lines[0]  # `python -m config.arms c.csv` needs it
-    assert lines[2] == '# config of fast {"init": "symmetric"}'
-    rows = list(csv.DictReader(lines[4:]))
-    assert len(rows) == 33 and rows[1] == dict(
-        arm="random", seed="3", step="100", train_loss="", val_loss="2.9300", symmetry="0.0750",
-        directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.1000",
-        symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
 
 
 @pytest.mark.parametrize("change, argv, words", [  # of one file: the path, a pattern, what its first match becomes
@@ -232,16 +226,16 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
 
 
-@pytest.mark.parametrize("changes, words", [
-    (dict(max_iters=500), "max_iters"), (dict(tokenizer="gpt2", sha256="c"), "sha256, tokenizer"),
-    (dict(causal=True), "causal, objective"), (dict(causal=True, objective="masked"), "causal")])
-def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path, capsys, changes, words):
-    steps = STEPS[STEPS <= changes.get("max_iters", 1000)]
-    folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[: len(steps)], steps=steps, **changes)]
+def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path, capsys):
+    reasons = {"b": "max_iters", "c": "sha256, tokenizer", "d": "causal, objective", "e": "causal"}
+    folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[:6], steps=STEPS[:6], max_iters=500),
+               write_run(tmp_path / "c-1", tokenizer="gpt2", sha256="c"), write_run(tmp_path / "d-1", causal=True),
+               write_run(tmp_path / "e-1", causal=True, objective="masked")]
     assert not run(*folders, "--csv", tmp_path / "c.csv")
     out = capsys.readouterr().out
-    assert [line.count("baseline") for line in out.splitlines()[1:3]] == [1, 1]
-    assert f"b is not tested against a: they differ in {words}\n" in out
+    assert [line.count("baseline") for line in out.splitlines()[1:6]] == [1] * 5
+    for name, keys in reasons.items():
+        assert f"{name} is not tested against a: they differ in {keys}\n" in out
     assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
 
 

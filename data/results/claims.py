@@ -14,7 +14,6 @@ csv/claims.csv says what is compared with what, a row for each comparison:
 A new comparison is a new row.
 """
 
-import functools
 import math
 import textwrap
 from pathlib import Path
@@ -36,27 +35,23 @@ SIGNIFICANT = 0.05
 
 def find_claims():
     """
-    The rows of claims.csv that are shown, and what came of them: a DataFrame with the columns of that file, and those
-    of find_claim. p is corrected in its family, p_alone is not.
+    The rows of claims.csv that are shown, and what came of them: a DataFrame with the columns of that file, those of
+    compare.compare_pairs, and causal. p is corrected in its family, p_alone is not.
     """
     claims = pandas.read_csv(HERE / "csv" / "claims.csv", keep_default_na=False)
-    claims = claims.join(pandas.DataFrame([find_claim(row) for row in claims.itertuples()]))
+    arms_of = {}  # most files stand in many rows
+    for names in claims["files"].unique():
+        arms_of[names] = compare.pool([HERE / "csv" / f"{name}.csv" for name in names.split()])
+    found = []
+    for claim in claims.itertuples():
+        arms = arms_of[claim.files]
+        pairs = compare.pairs_of(arms[claim.arm], arms[claim.baseline])
+        found.append(compare.compare_pairs(pairs, claim.measure) | dict(causal=arms[claim.arm][0].config["causal"]))
+    claims = claims.join(pandas.DataFrame(found))
     claims["p_alone"] = claims["p"]
     # Those that are not shown were tried as well, and count.
     claims["p"] = claims.groupby("family")["p_alone"].transform(compare.holm)
     return claims[claims["question"] != ""]
-
-
-def find_claim(row):
-    """What came of a row of claims.csv: causal, and what compare.compare_pairs returns."""
-    arms = read_arms(row.files)
-    pairs = compare.pairs_of(arms[row.arm], arms[row.baseline])
-    return compare.compare_pairs(pairs, row.measure) | dict(causal=arms[row.arm][0].config["causal"])
-
-
-@functools.cache  # most files stand in many rows
-def read_arms(names):
-    return compare.pool([HERE / "csv" / f"{name}.csv" for name in names.split()])
 
 
 def false_discoveries(ps, rate=0.05):
@@ -65,10 +60,9 @@ def false_discoveries(ps, rate=0.05):
 
     Benjamini and Hochberg: the largest k such that the k smallest p are at most rate * k / m; then these k.
     """
-    ps = np.asarray(ps)
     order = np.sort(ps)
-    passed = order <= rate * np.arange(1, len(ps) + 1) / len(ps)
-    return ps <= (order[passed].max() if passed.any() else -1)
+    passed = order[order <= rate * np.arange(1, len(ps) + 1) / len(ps)]
+    return np.asarray(ps) <= max(passed, default=-1)
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_in
         "mlm_probability", "sha256", "tokenizer"]
 # Keys that only files of earlier code have, with the value that does nothing.
 RETIRED = dict(diagonal=0.0)  # added to the attention logit of a token with itself (csv/diagonal.patch)
-# BERT's start is the default of all of these keys.
-PLAIN = {key: getattr(TrainConfig(), key) for key in ("init_from", "init", "qk_std", "v_std", "qk_norm", "constraint")}
+# BERT's start is the default of these keys.
+PLAIN = RETIRED | {key: getattr(TrainConfig(), key) for key in
+                   ("init_from", "init", "qk_std", "v_std", "qk_norm", "constraint")}
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 
 
@@ -45,12 +46,10 @@ def pool(paths):
     """Folders of runs, and files of comparisons -> {arm: its records}. RunError if two of one name are not one arm."""
     arms = {}
     for path in paths:
-        records = [read_run(path)] if Path(path).is_dir() else read_comparison(path)
-        for record in records:
-            others = arms.setdefault(record.arm, [])
-            for other in others:
+        for record in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
+            for other in arms.setdefault(record.arm, []):
                 require_same_arm(record, other)
-            others.append(record)
+            arms[record.arm].append(record)
     return arms
 
 
@@ -65,10 +64,9 @@ def require_same_arm(record, other):
 
 def conditions(config):
     """The keys of SAME with their values in the configuration of a run. If they are equal, losses are compared."""
-    objective = config["objective"]
-    if objective == "auto":  # as TrainConfig.predicts_next
-        objective = "next" if config["causal"] else "masked"
-    known = dict(sha256=config.get("checksum")) | config | dict(objective=objective)  # older files have a checksum
+    known = dict(sha256=config.get("checksum")) | config  # older files have a checksum
+    if known["objective"] == "auto":  # as TrainConfig.predicts_next
+        known["objective"] = "next" if known["causal"] else "masked"
     return {key: known[key] for key in SAME}
 
 
@@ -82,14 +80,10 @@ def find_baselines(arms, chosen=None):
         names_of.setdefault(tuple(conditions(records[0].config).values()), []).append(name)
     baseline_of = {}
     for names in names_of.values():
-        plain = [name for name in names if is_plain(arms[name][0].config)]
+        plain = [name for name in names if PLAIN.items() <= (PLAIN | arms[name][0].config).items()]
         baseline = chosen if chosen in names else (plain or names)[0]
         baseline_of |= dict.fromkeys([baseline, *names], baseline)  # it stays in front
     return baseline_of
-
-
-def is_plain(config):
-    return all(config.get(key, value) == value for key, value in (PLAIN | RETIRED).items())
 
 
 def counted(records):
@@ -105,28 +99,30 @@ def smooth(loss):
     return loss.rolling(3, min_periods=1).mean()
 
 
-def first_step(loss, target):
-    """The first step at which the loss is at or below the target; inf, later than any, if it never is."""
-    reached = loss.index[loss <= target]
+def first_step(loss, level):
+    """The first step at which the smoothed loss is at or below the level; inf, later than any, if it never is."""
+    reached = loss.index[smooth(loss) <= level]
     return float(reached[0]) if len(reached) else inf
-
-
-def leaving_step(record, level):
-    """The first step at which the smoothed loss is at or below the level: the run has left the plateau."""
-    return first_step(smooth(record.curve("val_loss")), level)
 
 
 def speed_up(loss, baseline_loss):
     """
-    (T - t) / T, where T is the last step, and t is the first evaluation at which the smoothed loss is at or below the
-    last smoothed loss of the baseline. -inf, less than any number, if it never is.
+    (T - t) / T, where T is the last step, and t is the first at which the smoothed loss is at or below the last one of
+    the baseline. -inf, less than any number, if it never is.
     """
     T = loss.index[-1]
-    target = smooth(baseline_loss).iloc[-1]
-    return (T - first_step(smooth(loss), target)) / T
+    return (T - first_step(loss, smooth(baseline_loss).iloc[-1])) / T
 
 
 # ---- chance ------------------------------------------------------------------------------------------------------
+
+
+def subset_sums(values):
+    """The sums of all 2^n subsets of n values. The first subset is empty."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums, sums + value])  # without the value, and with it
+    return sums
 
 
 def sign_flip(differences):
@@ -137,12 +133,10 @@ def sign_flip(differences):
     would have the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum
     is at least as far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
     """
-    sums = np.zeros(1)
-    for difference in differences:
-        sums = np.concatenate([sums + difference, sums - difference])  # of all choices so far, twice as many
-    observed = abs(sum(differences))
+    observed = np.sum(differences)
+    sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
     rounding = 1e-9 * np.abs(differences).sum()
-    return float(np.mean(np.abs(sums) >= observed - rounding))
+    return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
 
 
 def sign_flip_of_ranks(ours, theirs):
@@ -164,11 +158,7 @@ def interval(differences):
     such a mean is the one-sided p of d, and d stays if this is at least 0.025 on each side. Therefore sort the means of
     all subsets, and leave out 2.5 of 100 at each end (Hartigan 1969). The empty subset is left out at both ends.
     """
-    sums = np.zeros(1)  # of all 2^n subsets; the first is empty
-    sizes = np.zeros(1)
-    for difference in differences:
-        sums = np.concatenate([sums, sums + difference])
-        sizes = np.concatenate([sizes, sizes + 1])
+    sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
     means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
     n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
     if n_outside == 0:
@@ -178,19 +168,17 @@ def interval(differences):
 
 def holm(ps):
     """
-    p of m tests (m,) -> p after Holm's correction. A baseline has no test, and its nan stays.
+    p of m tests -> p after Holm's correction, a Series. An arm without pairs has no test, and its nan stays.
 
     Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m:
     then the chance that it is below 0.05 is 0.05 at most. If it is significant, m - 1 tests are left that may be of
     nothing, so the next p is multiplied by m - 1, and so on.
     """
-    ps = np.asarray(ps, dtype=float)
-    order = np.argsort(ps)  # nan comes last
-    n_left = np.isfinite(ps).sum() - np.arange(len(ps))  # m, m - 1, ..., 1
-    corrected = np.empty(len(ps))
-    # A larger p stays at least as large after the correction.
-    corrected[order] = np.maximum.accumulate(n_left * ps[order])
-    return np.minimum(corrected, 1)
+    ps = pandas.Series(ps, dtype=float)
+    ordered = ps.dropna().sort_values()
+    n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
+    corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
+    return corrected.clip(upper=1).reindex(ps.index)
 
 
 # ---- an arm and its baseline -------------------------------------------------------------------------------------
@@ -220,27 +208,10 @@ def compare_pairs(pairs, measure="val_loss"):
     )
 
 
-def find_outcomes(arms, baseline_of, level):
-    """
-    What came of each arm: a DataFrame with a row for each, in the order of baseline_of, which is of find_baselines.
-    level: a loss [nats/token]. p, of losses, and p_step, of first steps, are corrected for the number of arms.
-    """
-    rows = []
-    for name, baseline in baseline_of.items():
-        records = counted(arms[name])
-        pairs = pairs_of(arms[name], arms[baseline]) if name != baseline else []
-        row = dict(name=name, baseline=baseline) | compare_pairs(pairs)
-        row["losses"] = [record.last("val_loss") for record in records]  # [nats/token]
-        row["first_steps"] = [leaving_step(record, level) for record in records]  # inf: never
-        steps = [(leaving_step(mine, level), leaving_step(other, level)) for mine, other in pairs]
-        row["p_step"] = sign_flip_of_ranks(*zip(*steps)) if steps else nan
-        # Medians over layers, at the end or over the run; then means over seeds.
-        row["symmetry"] = np.mean([record.last("symmetry") for record in records])
-        row["directionality"] = np.mean([record.last("directionality") for record in records])
-        row["update_symmetry"] = np.mean([record.table["update_symmetry"].median() for record in records])
-        rows.append(row)
-    outcomes = pandas.DataFrame(rows)
-    return outcomes.assign(p=holm(outcomes["p"]), p_step=holm(outcomes["p_step"]))
+def compare_steps(pairs, level):
+    """Does an arm come to the level, a loss, at other steps than its baseline? -> p; nan if there is no pair."""
+    steps = [[first_step(record.curve("val_loss"), level) for record in pair] for pair in pairs]
+    return sign_flip_of_ranks(*zip(*steps)) if steps else nan
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -254,16 +225,14 @@ def find_outcomes(arms, baseline_of, level):
 
 def write_comparison(path, arms):
     """arms: {name: its records}. RunError if the file at path would lose something."""
-    records = itertools.chain.from_iterable(arms.values())
-    tables = {(record.arm, record.seed): record.table for record in records}
+    tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
     if Path(path).exists():
         for record in read_comparison(path):
             require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
                     f"{record.seed}, which would be lost: give another --csv")
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
-    with replacing(path) as temporary, open(temporary, "w", newline="") as f:
-        f.write("\n".join(config_lines(arms)) + "\n")
-        whole.to_csv(f, float_format=f"%.{DIGITS}f")
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join([*config_lines(arms), whole.to_csv(float_format=f"%.{DIGITS}f")]))
 
 
 def config_lines(arms):
@@ -272,33 +241,28 @@ def config_lines(arms):
     for name, records in arms.items():
         config = records[0].config
         configs[name] = {key: config[key] for key in config if key not in HOW - {"init_from"} | {"seed"}}
-        for key in ORIGIN:  # the only ones of these in which the runs of an arm may differ
-            if key in config:
-                configs[name][key] = " and ".join(sorted({record.config.get(key, "unknown") for record in records}))
-    first = next(iter(configs.values()))
-    shared = {}
-    for key, value in first.items():
-        if all(config.get(key) == value for config in configs.values()):
-            shared[key] = value
+        for key in config.keys() & ORIGIN:  # the only ones of these in which the runs of an arm may differ
+            configs[name][key] = " and ".join(sorted({record.config.get(key, "unknown") for record in records}))
+    first, *others = configs.values()
+    shared = {key: first[key] for key in first if all(other.get(key) == first[key] for other in others)}
     lines = [f"# config {json.dumps(shared)}"]
     for name, config in configs.items():
-        special = {key: value for key, value in config.items() if key not in shared}
+        special = {key: config[key] for key in config if key not in shared}
         lines.append(f"# config of {name} {json.dumps(special)}")
     return lines
 
 
 def parse_comparison(path):
     """The file of a comparison -> {arm: its configuration}, the lines of its table."""
-    shared, special, table = {}, {}, []  # what all arms share; {arm: its own}
+    configs, table = {}, []
     for line in Path(path).read_text().splitlines():
         comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-        if comment is None:
-            table.append(line)
-        elif comment[1] is None:
-            shared = json.loads(comment[2])
+        if comment:
+            configs[comment[1]] = json.loads(comment[2])
         else:
-            special[comment[1]] = json.loads(comment[2])
-    return {arm: shared | own for arm, own in special.items()}, table
+            table.append(line)
+    shared = configs.pop(None, {})  # the line without the name of an arm
+    return {arm: shared | own for arm, own in configs.items()}, table
 
 
 def read_comparison(path):
@@ -335,12 +299,11 @@ def report_runs(args):
     if args.csv:
         write_comparison(args.csv, arms)
     if args.plot:
-        from data.results import figures_runs  # and matplotlib with it
+        from data.results.figures_runs import plot_runs  # and matplotlib with it
 
-        shown = {name: counted(records) for name, records in arms.items()}  # what the table counts
-        figures_runs.plot_runs(shown, args.level, args.plot, args.gamma)
-    outcomes = find_outcomes(arms, baseline_of, args.level)
-    print(comparison_table(outcomes, args.level), LEGEND, *comparison_notes(outcomes, arms), sep="\n", flush=True)
+        plot_runs({name: counted(records) for name, records in arms.items()}, args.level, args.plot, args.gamma)
+    print(comparison_table(arms, baseline_of, args.level), LEGEND, *comparison_notes(arms, baseline_of), sep="\n",
+          flush=True)
 
 
 # What the columns of the table hold.
@@ -355,29 +318,40 @@ symmetry, directionality: at the end, median over layers
 change: symmetry of what was added to W_qk between two rows of scores, median over layers and over the run"""
 
 
-def comparison_table(outcomes, level):
-    """A line for each of find_outcomes."""
+def comparison_table(arms, baseline_of, level):
+    """
+    A line for each arm, in the order of baseline_of, which is of find_baselines. level: a loss [nats/token]. Both
+    columns of p are corrected for the number of arms.
+    """
+    pairs = {name: pairs_of(arms[name], arms[other]) for name, other in baseline_of.items() if name != other}
+    gains = {name: compare_pairs(pairs[name]) for name in pairs}
+    p_loss = holm({name: gains[name]["p"] for name in pairs})
+    p_step = holm({name: compare_steps(pairs[name], level) for name in pairs})
     rows = {}
-    for outcome in outcomes.itertuples():
-        step = np.median(outcome.first_steps)  # inf if half of the seeds did not pass
-        n_passed = np.isfinite(outcome.first_steps).sum()
-        low, high = outcome.interval
-        row = {
-            f"passed {level:g}": f"{n_passed} of {len(outcome.first_steps)}",
+    for name in baseline_of:
+        records = counted(arms[name])
+        steps = [first_step(record.curve("val_loss"), level) for record in records]  # inf: never
+        step = np.median(steps)  # inf if half of the seeds did not pass
+        rows[name] = row = {
+            f"passed {level:g}": f"{np.isfinite(steps).sum()} of {len(steps)}",
             "step": f"{step:.0f}" if np.isfinite(step) else "not passed",
-            "p (step)": text(outcome.p_step, ".2g"),
-            "loss": f"{np.mean(outcome.losses):.3f}",
-            "pairs": str(outcome.n_pairs),
-            "difference [95 %]": f"{text(outcome.difference)} [{text(low)}, {text(high)}]",
-            "p (loss)": text(outcome.p, ".2g"),
-            "speed-up": share(outcome.speed_up),
-            "symmetry": f"{outcome.symmetry:.2f}",
-            "directionality": f"{outcome.directionality:.2f}",
-            "change": f"{outcome.update_symmetry:.2f}",
+            "p (step)": "",
+            "loss": f"{np.mean([record.last('val_loss') for record in records]):.3f}",
+            "pairs": "",
+            "difference [95 %]": "baseline",
+            "p (loss)": "",
+            "speed-up": "",
+            # Medians over layers, at the end or over the run; then means over seeds.
+            "symmetry": f"{np.mean([record.last('symmetry') for record in records]):.2f}",
+            "directionality": f"{np.mean([record.last('directionality') for record in records]):.2f}",
+            "change": f"{np.mean([record.table['update_symmetry'].median() for record in records]):.2f}",
         }
-        if outcome.name == outcome.baseline:
-            row |= {"p (step)": "", "pairs": "", "difference [95 %]": "baseline", "p (loss)": "", "speed-up": ""}
-        rows[outcome.name] = row
+        if name in pairs:
+            gain = gains[name]
+            low, high = gain["interval"]
+            row |= {"p (step)": text(p_step[name], ".2g"), "pairs": str(gain["n_pairs"]),
+                    "difference [95 %]": f"{text(gain['difference'])} [{text(low)}, {text(high)}]",
+                    "p (loss)": text(p_loss[name], ".2g"), "speed-up": share(gain["speed_up"])}
     return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm").to_string()
 
 
@@ -389,41 +363,35 @@ def share(x):
     return "not reached" if np.isinf(x) else text(x, ".0%")
 
 
-def comparison_notes(outcomes, arms):
+def comparison_notes(arms, baseline_of):
     """What a reader must know about these runs, in lines."""
     notes = []
-    first = outcomes["name"].iloc[0]
-    for outcome in outcomes.itertuples():
-        name, records = outcome.name, arms[outcome.name]
-        if name == outcome.baseline and name != first:
+    first = next(iter(baseline_of))
+    for name, baseline in baseline_of.items():
+        records = arms[name]
+        if name == baseline != first:
             here, there = conditions(records[0].config), conditions(arms[first][0].config)
             keys = [key for key in SAME if here[key] != there[key]]
             notes.append(f"{name} is not tested against {first}: they differ in {', '.join(keys)}")
-        if name == outcome.baseline and len(outcome.losses) > 1:
+        if name == baseline and len(counted(records)) > 1:
             notes.append(f"{name}: one seed has a speed-up of up to {share(largest_gain(records))} over another")
         n_finished = sum(record.is_finished() for record in records)
         if n_finished < len(records):
             notes.append(f"{name}: {n_finished} of its {len(records)} runs have finished; the others count if none has")
-    return notes + differences_of_origin(itertools.chain.from_iterable(arms.values()))
+    for key in ORIGIN:
+        names_of = {}  # value -> the arms that have it
+        for record in itertools.chain(*arms.values()):
+            names_of.setdefault(record.config.get(key, "unknown"), {})[record.arm] = None
+        if len(names_of) > 1:
+            cases = [f"{value} ({', '.join(names)})" for value, names in names_of.items()]
+            notes.append(f"these runs differ in {key}: {'; '.join(cases)}")
+    return notes
 
 
 def largest_gain(records):
     """How much faster one run of an arm can be than another one: a smaller speed-up of another arm says nothing."""
     losses = [record.curve("val_loss") for record in counted(records)]
     return max(speed_up(mine, other) for mine, other in itertools.permutations(losses, 2))
-
-
-def differences_of_origin(records):
-    """What a reader must know who compares these runs: a line for each key of ORIGIN in which they differ."""
-    lines = []
-    for key in ORIGIN:
-        arms_of = {}  # value -> the arms that have it
-        for record in records:
-            arms_of.setdefault(record.config.get(key, "unknown"), {})[record.arm] = None
-        if len(arms_of) > 1:
-            cases = [f"{value} ({', '.join(arms)})" for value, arms in arms_of.items()]
-            lines.append(f"these runs differ in {key}: {'; '.join(cases)}")
-    return lines
 
 
 def table_of_ends(run):

@@ -4,9 +4,14 @@ in the paper.
 """
 
 import contextlib
+import math
 from pathlib import Path
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from data.tokens import replacing
 from data.results.runs import SCORES
@@ -25,21 +30,14 @@ FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of
 # ---- panels ------------------------------------------------------------------------------------------------------
 
 
-def make_axes(widths, rows, size):
-    """A figure and its axes (rows, len(widths))."""
-    from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
-
-    fig = Figure(size, layout="constrained")
-    return fig, fig.subplots(rows, len(widths), width_ratios=widths, squeeze=False)
-
-
 @contextlib.contextmanager
 def figure(path, widths, rows=1, inches=2.4, height=HEIGHT):
     """
     Axes (rows, len(widths)) to draw on, inches wide and height high. At the end they are saved, in the format that the
     name of the file says.
     """
-    fig, axes = make_axes(widths, rows, (max(11, inches * len(widths)), height * rows))
+    fig = Figure((max(11, inches * len(widths)), height * rows), layout="constrained")
+    axes = fig.subplots(rows, len(widths), width_ratios=widths, squeeze=False)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
@@ -89,21 +87,23 @@ def plot_columns(path, columns, **legend):
     draws it takes an axis, what it takes, and the score. Many columns stand in several pairs of rows. legend: options
     of put_legend.
     """
-    parts = [columns[i : i + MAX_COLUMNS] for i in range(0, len(columns), MAX_COLUMNS)]
-    with figure(path, [1] * len(parts[0]), rows=len(parts) * len(SCORES)) as axes:
-        for n, part in enumerate(parts):
-            for top, row, score in zip(axes, axes[n * len(SCORES) :], SCORES):
-                for axis in row:
-                    if axis is not top[0]:  # all panels of a score have one range
-                        axis.sharey(top[0])
-                        axis.tick_params(labelleft=axis is row[0])
-                for axis, (title, draw, shown) in zip(row, part):
-                    draw(axis, shown, score)
-                    put_zero(axis)
-                    put_titles([axis], [title])
-                row[0].set_ylabel(f"{score} of $W_{{qk}}$")
-                for empty in row[len(part) :]:
-                    empty.axis("off")
+    width = min(len(columns), MAX_COLUMNS)
+    n_parts = math.ceil(len(columns) / width)
+    with figure(path, [1] * width, rows=n_parts * len(SCORES)) as axes:
+        for i, score in enumerate(SCORES):
+            rows = axes[i :: len(SCORES)]
+            for axis in rows.flat[1:]:  # all panels of a score have one range
+                axis.sharey(rows[0, 0])
+            for axis in rows[:, 1:].flat:
+                axis.tick_params(labelleft=False)
+            for axis, (title, draw, shown) in zip(rows.flat, columns):
+                draw(axis, shown, score)
+                put_zero(axis)
+                put_titles([axis], [title])
+            for axis in rows[:, 0]:
+                axis.set_ylabel(f"{score} of $W_{{qk}}$")
+            for empty in rows.flat[len(columns) :]:
+                empty.axis("off")
         put_legend(axes[:: len(SCORES)].flat, **legend)
 
 
@@ -159,8 +159,6 @@ def plot_model(table, path):
 
 
 def draw_stack(axis, table, score):
-    from matplotlib.ticker import MaxNLocator
-
     first, causal = table.iloc[0], is_causal(table)
     put_null(axis, score, first.n, first.r, first.gamma)
     layers = whole_layers(table).sort_values("layer")  # a spreadsheet may have sorted its rows
@@ -225,14 +223,12 @@ def plot_movie(results, path):
     W_qk of the last layer of each training, side by side, as a moving picture (GIF) over its checkpoints, in one colour
     scale.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-
     trainings = {}  # model -> step -> its ScoredModel
     for target, result in results.items():
         trainings.setdefault(target.model, {})[target.step] = result
     limit = find_limit(results.values())
-    fig, (axes,) = make_axes([1] * len(trainings), 1, (2.7 * len(trainings), 3.2))
+    fig = Figure((2.7 * len(trainings), 3.2), layout="constrained")
+    (axes,) = fig.subplots(1, len(trainings), squeeze=False)
     canvas = FigureCanvasAgg(fig)
     frames = []
     for step in sorted({target.step for target in results}):

@@ -10,6 +10,7 @@ import itertools
 
 import numpy as np
 import pandas
+from matplotlib import colormaps
 
 from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, put_legend, put_null,
                                   put_titles, put_zero, short)
@@ -34,8 +35,6 @@ def draw_seeds(axis, curves, **style):
 
 def draw_layers(axis, records, score):
     """A line for each layer."""
-    from matplotlib import colormaps
-
     layers = [record.layers(score) for record in records]  # (S, L) each
     names = list(layers[0])
     for i, name in enumerate(names):
