@@ -312,7 +312,7 @@ class Trainer:
 
         self.drawn_at = time.monotonic()
         try:
-            run = runs.read_run(self.out)
+            run = compare.read_run(self.out)
         except runs.RunError as e:  # the weights and the next rows are good
             return f"no picture and no table: {e}"
         figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)

@@ -10,8 +10,6 @@ If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with 
 GLOO_SOCKET_IFNAME). On one machine, a run that loses a process goes on from its last checkpoint by itself with
 
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --max-restarts=3 ... train.py ... --init_from=resume
-
-Without this variable the new processes look for each other at the addresses of the old ones.
 """
 
 import contextlib

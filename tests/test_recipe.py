@@ -105,12 +105,6 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
 # ---- batches -----------------------------------------------------------------------------------------------------
 
 
-def test_the_steps_of_an_epoch_hold_every_block_once_and_the_last_block_has_a_target_after_it(cfg):
-    cfg, stream = replace(cfg, causal=True), np.arange(25 * 16)  # 24 blocks of 16 tokens with a next one: 3 steps of 8
-    idx = torch.cat([get_batch(cfg, None, stream, 1, step, np.arange(8))[0] for step in range(3)])  # (24, 16)
-    assert sorted(idx[:, 0].tolist()) == list(range(0, 24 * 16, 16))
-
-
 def test_masks_depend_on_seed_and_step_and_their_number_is_the_nearest_to_the_share_that_was_asked_for(cfg):
     meta, stream = dict(mask_token=257, n_vocab=256), np.full(17, 5)  # one block, the same for every seed and step
     masks = [get_batch(cfg, meta, stream, seed, step, np.arange(8))[2] for seed, step in ((1, 0), (2, 0), (1, 1))]
