@@ -6,7 +6,6 @@ most likely token. train.py ends with three rows of validation text; a prompt of
 """
 
 import argparse
-import pickle
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 from config import TrainConfig
 from config.processes import prepare_streams
 from data.encode import make_decode, make_encode
+from data.results import runs
 from data.tokens import TOKENIZERS, DataError
 
 ROWS = 3
@@ -30,68 +30,51 @@ def sample(model, corpus, predicts_next):
         decode = make_decode(meta)
     except DataError as error:  # no reason for a run to fail at its end
         return f"no sample of text: {error}"
-    T = model.cfg.block_size
     model.eval()
-    lines = ["validation text, and how the model completes it:"]
+    T = model.cfg.block_size
+    shown = []
     for start in np.linspace(0, len(corpus.val) - T, ROWS).astype(int):
-        row = torch.from_numpy(corpus.val[start : start + T].astype(np.int64))[None]  # (1, T)
-        row = row.to(model.tok_emb.weight.device)
+        seen = torch.from_numpy(corpus.val[start : start + T].astype(np.int64))[None]  # (1, T)
         if predicts_next:
-            seen = row[:, : max(1, T // 2)]  # (1, T / 2)
-            completed = go_on(model, seen, T - T // 2, meta)  # (1, T)
+            seen = seen[:, : max(1, T // 2)]  # (1, T / 2)
         else:
-            seen = row.clone()
             seen[:, min(MASK_EVERY // 2, T - 1) :: MASK_EVERY] = meta["mask_token"]
-            completed = fill_in(model, seen, meta)
-        for label, ids in ("seen: ", seen), ("model:", completed):
-            lines.append(f"  {label} " + " ".join(decode(ids[0].tolist()).split()))
-        lines.append("")
-    return "\n".join(lines[:-1])
+        completed = complete(model, seen.to(model.tok_emb.weight.device), meta, predicts_next, T - T // 2)  # (1, T)
+        before, after = (" ".join(decode(ids[0].tolist()).split()) for ids in (seen, completed))
+        shown.append(f"  seen:  {before}\n  model: {after}")
+    return "validation text, and how the model completes it:\n" + "\n\n".join(shown)
 
 
-def fill_in(model, seen, meta):
-    """seen (1, T) -> the same with the model's guesses in place of the mask token."""
-    guesses = model(seen)[:, :, : meta["n_vocab"]].argmax(-1)  # (1, T)
-    return torch.where(seen == meta["mask_token"], guesses, seen)
-
-
-def go_on(model, seen, n, meta):
-    """seen (1, T) -> the same with n tokens more, of which each follows from block_size tokens before it at most."""
-    idx = seen
-    for _ in range(n):  # for a few tokens no cache of keys is needed
+def complete(model, idx, meta, predicts_next, n):
+    """idx (1, T) -> the same with n tokens more, or, if the model fills in masks, with its guesses in their place."""
+    if not predicts_next:
+        guesses = model(idx)[:, :, : meta["n_vocab"]].argmax(-1)  # (1, T)
+        return torch.where(idx == meta["mask_token"], guesses, idx)
+    for _ in range(n):  # without a cache of keys: they are a few
         logits = model(idx[:, -model.cfg.block_size :])[:, -1, : meta["n_vocab"]]  # (1, n_vocab), of the next token
         idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
     return idx
 
 
-# ---- a prompt of one's own ---------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
-def complete(folder, prompt):
-    """How the model of a run completes a prompt, as a text. DataError: it cannot."""
+def complete_text(folder, prompt):
+    """How the model of a run completes a prompt, as a text."""
     import train  # here, because it imports this file
 
-    path = Path(folder, "ckpt.pt")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        cfg = TrainConfig(**state["config"] | dict(init_from="scratch"))
+    with runs.opened_checkpoint(Path(folder, "ckpt.pt"), "cpu") as state:
+        cfg = TrainConfig(**state["config"] | dict(init_from="scratch"))  # the weights are loaded below
         meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
         model = train.build_model(cfg, meta).eval()
         model.load_state_dict(state["model"])
-    except (OSError, EOFError, pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as error:
-        raise DataError(f"{path} is not there, or no checkpoint of train.py that can be read") from error
     encode, decode = make_encode(meta), make_decode(meta)
+    # The mask token stands before every piece but the first.
     pieces = [prompt] if cfg.predicts_next else prompt.split("_")
-    ids = encode(pieces[0]).tolist()
-    for piece in pieces[1:]:
-        ids += [meta["mask_token"], *encode(piece).tolist()]
-    seen = torch.tensor([ids], dtype=torch.long)  # (1, T)
-    if not ids or (len(pieces) == 1 and not cfg.predicts_next):
+    ids = [i for piece in pieces for i in (meta["mask_token"], *encode(piece).tolist())][1:]
+    if not ids or not (cfg.predicts_next or len(pieces) > 1):
         raise DataError("nothing to complete: a decoder goes on with a prompt, an encoder fills in every _ of it")
     if len(ids) > cfg.block_size and not cfg.predicts_next:
         raise DataError(f"a prompt of {len(ids)} tokens: an encoder sees block_size = {cfg.block_size} at most")
-    completed = go_on(model, seen, cfg.block_size, meta) if cfg.predicts_next else fill_in(model, seen, meta)
+    completed = complete(model, torch.tensor([ids]), meta, cfg.predicts_next, cfg.block_size)
     return decode(completed[0].tolist())
 
 
@@ -102,8 +85,8 @@ def main(argv=None):
     args = cli.parse_args(argv)
     prepare_streams()
     try:
-        print(complete(args.run, args.prompt.encode("utf-8", "replace").decode()))
-    except DataError as error:
+        print(complete_text(args.run, args.prompt.encode("utf-8", "replace").decode()))
+    except (DataError, runs.RunError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ import numpy as np
 SPLITS = "train", "val"
 # Ids below n_vocab stand for text. vocab_size is the size that the model is built with: the 50,258 ids of gpt2 are
 # padded to a multiple of 64 with ids that never occur, as in nanoGPT, because matrix products of such sizes are faster.
-# dtype is the smallest integer that can hold all ids. For more than 65,536 ids it would be "<u4".
 TOKENIZERS = {
     "bytes": dict(n_vocab=256, eot_token=256, mask_token=257, vocab_size=258, dtype="<u2"),
     "gpt2": dict(n_vocab=50256, eot_token=50256, mask_token=50257, vocab_size=50304, dtype="<u2"),
@@ -68,10 +66,7 @@ def read_meta(folder):
 
 
 def is_unchanged(path, known, sha256):
-    """
-    Whether a file is the one that was written. Its size and time are proof. With another time, as after a copy, the
-    whole file is read and its SHA-256 compared.
-    """
+    """Whether a file is the one that was written. If its time is another one, as after a copy, all of it is read."""
     if not path.exists() or path.stat().st_size != known["size"]:
         return False
     return path.stat().st_mtime_ns == known["mtime_ns"] or digest(path) == sha256
@@ -106,7 +101,7 @@ def writing(path, advice="mend that and go on; nothing is lost"):
 
 @contextlib.contextmanager
 def replacing(path):
-    """A temporary path for the block to write. At its end the file is renamed to `path`: complete or not at all."""
+    """A temporary path for the block to write. At its end it becomes `path`: complete or not at all."""
     path = Path(os.path.realpath(path))  # where a link leads, or the link would be replaced
     temporary = path.with_name(f"{path.name}.unfinished-{os.getpid()}.tmp")  # of this process alone
     with writing(path):
@@ -128,10 +123,7 @@ def write_json(path, value):
 
 @contextlib.contextmanager
 def locked(folder, wait=False):
-    """
-    Let one process at a time write into a folder. Another one waits, or a FileError ends it. The system unlocks the
-    folder when the process ends, however it ends.
-    """
+    """Let one process at a time write into a folder, until it ends. Another one waits, or a FileError ends it."""
     with writing(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
         lock = open(Path(folder) / ".lock", "a")  # "w" would empty a file of that name
@@ -147,7 +139,7 @@ def locked(folder, wait=False):
             fcntl.flock(lock, fcntl.LOCK_EX)
         except (OSError, ImportError):
             pass  # there are no locks here
-        for left in Path(folder).glob("*.tmp"):
-            if re.search(r"\.unfinished-\d+\.tmp$", left.name):  # of a process that was killed in `replacing`
+        for left in Path(folder).glob("*.unfinished-*.tmp"):
+            if left.stem.rpartition(".unfinished-")[2].isdigit():  # of a process that was killed in `replacing`
                 left.unlink(missing_ok=True)
         yield

@@ -1,18 +1,15 @@
 """
 The prepare scripts that read from the network, against the stand-in of tests/hub.py: the real scripts and the real
-`datasets`, in a process of their own, since the address of the Hub is read at import.
+client, in a process of their own, since the address of the Hub is read at import.
 """
 
 import gzip
-import io
 import json
 import pathlib
 import subprocess
 import sys
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
+import pandas
 import pytest
 
 from tests.hub import hub  # noqa: F401 (a fixture)
@@ -34,48 +31,45 @@ def add(hub, dataset, files):
 
 @pytest.fixture
 def prepare(hub, tmp_path):
+    """Runs a script -> the texts that it has written, and what it said; if it fails, None and the error."""
     def prepare(name, *argv):
         argv = [sys.executable, ROOT / "data" / name / "prepare.py", "--tokenizer=bytes", *argv]
-        return subprocess.run([*argv, f"--out_dir={tmp_path / 'out'}"], cwd=tmp_path, capture_output=True, text=True)
+        run = subprocess.run([*argv, f"--out_dir={tmp_path / 'out'}"], cwd=tmp_path, capture_output=True, text=True)
+        return (texts_in(tmp_path / "out"), run.stdout) if run.returncode == 0 else (None, run.stderr)
     return prepare
 
 
 def parquet(columns):
-    file = io.BytesIO()
-    pq.write_table(pa.table(columns), file)
-    return file.getvalue()
+    return pandas.DataFrame(columns).to_parquet()
 
 
 @pytest.mark.parametrize("repo, folder, argv", [
     (PAPER, "data/20220301.en", ["--snapshot=20220301.en", "--max_tokens=300"]),
     (NEWER, "20231101.en", []),
 ])
-def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, hub, prepare, tmp_path):
+def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, hub, prepare):
     texts = [[f"article {i} of file {file}\n\nIts text." for i in range(5)] for file in range(41)]
     add(hub, repo, {f"{folder}/train-{file:05d}-of-00041.parquet": parquet(
         dict(id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part)) for file, part in enumerate(texts)})
-    run = prepare("wikipedia", "--val_fraction=0.1", *argv)
-    assert run.returncode == 0, run.stderr
-    found, expected = texts_in(tmp_path / "out"), encoded(sum(texts, []))
+    found, _ = prepare("wikipedia", "--val_fraction=0.1", *argv)
+    expected = encoded(sum(texts, []))
     assert len(found) == 10 and set(found) < set(expected) if argv else found == expected
 
 
 @pytest.mark.parametrize("argv", [[], ["--csv=train.csv"]])
 def test_jigsaw_is_read_from_the_copy_and_from_the_csv_of_kaggle(argv, hub, prepare, tmp_path):
     texts = ['a "quote", and a comma', "two\nlines", "NA", "null", "", "crlf\r\ninside", "é 😀", "0001"]
-    table = pa.table(dict(id=[f"{i:016x}" for i in range(8)], comment_text=texts, toxic=[0] * 8))
-    pyarrow.csv.write_csv(table, tmp_path / "train.csv")
+    table = pandas.DataFrame(dict(id=[f"{i:016x}" for i in range(8)], comment_text=texts, toxic=[0] * 8))
+    table.to_csv(tmp_path / "train.csv", index=False)
     add(hub, JIGSAW, {"data/train-00000-of-00001.parquet": b"" if argv else parquet(table)})
-    run = prepare("jigsaw", *argv)
-    assert run.returncode == 0, run.stderr
-    assert texts_in(tmp_path / "out") == encoded(filter(None, texts))
+    assert prepare("jigsaw", *argv)[0] == encoded(filter(None, texts))
 
 
 def shard(texts):
     return gzip.compress("".join(json.dumps(dict(url="u", raw_content=text)) + "\n" for text in texts).encode())
 
 
-def test_redpajama_skips_and_names_what_the_host_lacks(hub, prepare, tmp_path):
+def test_redpajama_skips_and_names_what_the_host_lacks(hub, prepare):
     names = [f"2023-14/{i:04d}/en_{part}" for i in range(4) for part in ("head", "middle")]
     texts = {name: [f"page {i} of {name} 😀 é\r\n" for i in range(300)] for name in names}
     files = {f"documents/{name}.json.gz": shard(part) for name, part in texts.items()}
@@ -85,24 +79,21 @@ def test_redpajama_skips_and_names_what_the_host_lacks(hub, prepare, tmp_path):
     hub.add("datasets/org/pages", files | {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"})
     hub.forbidden = forbidden
     base = f"--base_url={hub.url}/datasets/org/pages/resolve/main"
-    run = prepare("redpajama", base, "--chunk_size=5000", "--val_fraction=0.05")
-    assert run.returncode == 0, run.stderr
-    found, whole = set(texts_in(tmp_path / "out")), set(encoded(sum((texts[names[i]] for i in (0, 6, 7)), [])))
+    found, output = prepare("redpajama", base, "--chunk_size=5000", "--val_fraction=0.05")
+    found, whole = set(found), set(encoded(sum((texts[names[i]] for i in (0, 6, 7)), [])))
     assert whole < found and found - whole < set(encoded(texts[names[3]]))
-    said = {tuple(line.split(f" shard: {base.removeprefix('--base_url=')}/")) for line in run.stdout.splitlines()}
+    said = {tuple(line.split(f" shard: {base.removeprefix('--base_url=')}/")) for line in output.splitlines()}
     assert said > {("missing", gone), ("missing", forbidden), ("broken", cut), ("broken", other)}
 
 
-def test_redpajama_sample_is_read_from_the_hub(hub, prepare, tmp_path):
+def test_redpajama_sample_is_read_from_the_hub(hub, prepare):
     add(hub, SAMPLE, {f"sample/documents/{name}.json.gz": shard([f"page of {name}"]) for name in SHARDS})
-    run = prepare("redpajama", "--sample")
-    assert run.returncode == 0, run.stderr
-    assert texts_in(tmp_path / "out") == encoded(f"page of {name}" for name in SHARDS)
+    assert prepare("redpajama", "--sample")[0] == encoded(f"page of {name}" for name in SHARDS)
 
 
 @pytest.mark.parametrize("script", ["jigsaw", "redpajama"])
 def test_a_corpus_that_is_not_there_ends_in_one_line(script, hub, prepare, tmp_path):
     add(hub, JIGSAW, {})
-    run = prepare(script, *([f"--base_url={hub.url}"] if script == "redpajama" else []))
-    assert run.returncode == 1 and run.stderr.splitlines()[-1].startswith("error: ") and "Traceback" not in run.stderr
+    texts, error = prepare(script, *([f"--base_url={hub.url}"] if script == "redpajama" else []))
+    assert texts is None and error.splitlines()[-1].startswith("error: ") and "Traceback" not in error
     assert not [*tmp_path.glob("out/[!.]*")]

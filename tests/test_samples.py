@@ -23,7 +23,7 @@ def test_a_prompt_is_completed_as_by_transformers(causal, cfg):
     else:
         expected = torch.tensor([[*b"ab", 257, *b"d"]])
         expected[0, 2] = hf(expected).logits[0, 2, :256].argmax()
-    assert samples.complete(cfg.out_dir, "ab_d") == bytes(expected[0].tolist()).decode(errors="replace")
+    assert samples.complete_text(cfg.out_dir, "ab_d") == bytes(expected[0].tolist()).decode(errors="replace")
 
 
 @pytest.mark.parametrize("prompt, message", [
@@ -32,7 +32,7 @@ def test_a_prompt_is_completed_as_by_transformers(causal, cfg):
 def test_a_prompt_that_cannot_be_completed_ends_in_one_line(prompt, message, finished):
     with pytest.raises(SystemExit, match=f"^error: {message}.*$"):
         samples.main([finished.out_dir, f"--prompt={prompt}"])
-    with pytest.raises(SystemExit, match="^error: nowhere/ckpt.pt is not there, or .*$"):
+    with pytest.raises(SystemExit, match="^error: nowhere/ckpt.pt is not a checkpoint .*: missing, .*$"):
         samples.main(["nowhere", f"--prompt={prompt}"])
 
 

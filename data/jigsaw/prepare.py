@@ -25,7 +25,7 @@ def main(argv=None):
     path = args.csv or COPY
 
     def read(part):
-        return read_column(part, "comment_text", kind=".csv")
+        return read_column(part, "comment_text", kind=".csv" if args.csv else ".parquet")
     return writer.write(args, path, [path], read, total=159_571, files=[args.csv] if args.csv else [])
 
 

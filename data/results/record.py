@@ -45,7 +45,7 @@ ANY = HOW - {"init_from"} | {"seed", "data_dir", "score_interval"}
 TASK = {"causal", "objective", "mlm_probability", "batch_size", "block_size", "eval_interval", "eval_iters", "init_from"}
 TRACKS = {
     "start": Track(2.25, 600, {"init", "qk_std", "v_std"}, r"init\.py", "random", "ltg_bert"),
-    "open": Track(1.75, 600, KEYS.keys() - TASK, r".*", "rotary", "rotary"),
+    "open": Track(1.75, 600, KEYS.keys() - TASK, r".*", "rotary", "muon_ltg_bert"),
 }
 
 

@@ -15,6 +15,7 @@ A checkpoint also holds all rows so far. A run that goes on writes both CSV file
 there twice, whatever a kill, an editor or a full disk has done to these files.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -116,18 +117,24 @@ def find_checkpoint(folder, cfg, meta, device):
         return None
     require(cfg.init_from == "resume",
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
+    with opened_checkpoint(path, device) as state:
+        require_same_run(path, state, describe(cfg, meta))
+        return state
+
+
+@contextlib.contextmanager
+def opened_checkpoint(path, device):
+    """The checkpoint, a dict, for a block that uses it. RunError if it is damaged, or if the block fails on it."""
     try:
         with zipfile.ZipFile(path) as zipped:
             damaged = zipped.testzip()  # reads all of it, and compares checksums, which torch does not
         if damaged:
             raise zipfile.BadZipFile(damaged)
-        state = torch.load(path, map_location=device, weights_only=True)
-        require_same_run(path, state, describe(cfg, meta))
-    except (EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
+        yield torch.load(path, map_location=device, weights_only=True)
+    except (OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
             ValueError) as e:
-        raise RunError(f"{path} is not a checkpoint that can be resumed: cut short, damaged, or of another "
+        raise RunError(f"{path} is not a checkpoint that can be resumed: missing, cut short, damaged, or of another "
                        "program") from e
-    return state
 
 
 def require_nothing_to_lose(folder, cfg):

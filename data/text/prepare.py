@@ -10,8 +10,7 @@ that --val_fraction of them is at least one, each goes to one split as a whole. 
 decoded become U+FFFD. Binary files (a NUL in the first 8,000 bytes, as for git) and tables are left out, and so is what
 is hidden in a folder, or behind a link to another folder.
 
-With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow, which datasets.save_to_disk
-writes. What is no table is left out.
+With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow of datasets.save_to_disk.
 """
 
 import codecs
@@ -34,11 +33,8 @@ def files_in(path):
     """The file itself, or all files in and below a folder that are not hidden."""
     if path.is_file():
         return [path]
-    found = []
-    for file in sorted(path.rglob("*")):
-        names = file.relative_to(path).parts
-        if file.is_file() and not any(name.startswith(".") for name in names):
-            found.append(file)
+    names = [file.relative_to(path).parts for file in sorted(path.rglob("*")) if file.is_file()]
+    found = [path.joinpath(*parts) for parts in names if not any(part.startswith(".") for part in parts)]
     if not found:
         raise DataError(f"{path} is no file, nor a folder with files in it")
     return found
@@ -53,8 +49,7 @@ def read(path):
             lines.append(line)
             size += len(line)
             replaced += line.count("\ufffd")
-            blank = not line.strip()
-            if (blank and size >= SPLIT) or size >= 16 * SPLIT:
+            if size >= 16 * SPLIT or (size >= SPLIT and not line.strip()):
                 yield "".join(lines)
                 lines, size = [], 0
         yield "".join(lines)
@@ -98,12 +93,11 @@ def main(argv=None):
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
     parts = choose([file for path in args.paths for file in files_in(path)], args.column)
-    source, read_part = " ".join(map(str, args.paths)), read
+    names = " ".join(map(str, args.paths))
+    source = f"{args.column} of {names}" if args.column else names
+    read_part = functools.partial(read_column, column=args.column) if args.column else read
     # With fewer files, one of them would be far too much to validate on. The rows of a table are not of one piece.
     whole_files = len(parts) * args.val_fraction >= 1 and not args.column
-    if args.column:
-        source = f"{args.column} of {source}"
-        read_part = functools.partial(read_column, column=args.column)
     return writer.write(args, source, parts, read_part, files=parts, whole_files=whole_files)
 
 
