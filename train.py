@@ -269,7 +269,8 @@ class Trainer:
             )
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
             self.rows["log.csv"] += runs.append(self.out / "log.csv", [row])
-        self.place.say(row.line())
+        cells = [f"{name} {cell}" for name, cell in row._asdict().items() if cell != ""]
+        self.place.say(", ".join(cells))
         self.losses = []  # a new row begins
         self.seconds = 0.0
 
@@ -394,7 +395,6 @@ def train(cfg, place):
         with place.together(MISTAKES):
             if place.rank == 0:  # the other processes wait for the files
                 from data.pytorch import prepare  # here, because it is needed once
-
                 prepare.make(Path(cfg.data_dir))  # only a folder of data/pytorch that is missing: seconds, no network
         with place.together(MISTAKES):
             trainer = Trainer(cfg, place, open_corpus(cfg))

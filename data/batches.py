@@ -22,9 +22,6 @@ from data import tokens
 AHEAD = 4  # the number of batches that are made in advance
 
 
-# ---- a corpus ----------------------------------------------------------------------------------------------------
-
-
 def open_corpus(cfg):
     """The token files in cfg.data_dir. DataError and ConfigError say what is missing."""
     corpus = tokens.load(cfg.data_dir)

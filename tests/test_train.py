@@ -129,6 +129,13 @@ def test_the_global_batch_is_split_over_processes_and_micro_batches_or_refused(c
             split_batch(replace(cfg, micro_batch_size=micro), world)
 
 
+def test_a_split_that_is_too_short_for_an_evaluation_of_other_tokens_is_refused(cfg, corpus):
+    n, one = len(corpus.val), replace(cfg, batch_size=1, eval_iters=1)
+    batches.open_corpus(replace(one, block_size=n - 1))
+    with pytest.raises(ConfigError, match=f"a split of {n:,} tokens, expected more than 1 x block_size = {n:,}; lower"):
+        batches.open_corpus(replace(one, block_size=n))
+
+
 # ---- scores ------------------------------------------------------------------------------------------------------
 
 

@@ -53,10 +53,6 @@ class LogRow(NamedTuple):
     learning_rate: str = ""  # of the last update
     tokens_per_s: str = ""  # without the time of evaluations and checkpoints
 
-    def line(self):
-        """The row as a line of output, without the cells that are empty."""
-        return ", ".join(f"{name} {cell}" for name, cell in self._asdict().items() if cell != "")
-
 
 class RunScore(NamedTuple):
     """A row of scores.csv: one layer, or one of its heads. The scores are texts with six decimals."""
