@@ -52,10 +52,22 @@ def read_csv(path, column):
 
 
 def read_parquet(path, column):
+    if path.startswith("hf://"):
+        yield from read_hub(path, column)
+        return
     with pyarrow.parquet.ParquetFile(path) as table:
         require_column(column, table.schema_arrow.names)
         for batch in table.iter_batches(1000, columns=[column]):
             yield from batch[column].to_pylist()
+
+
+def read_hub(path, column):
+    """A parquet file of the Hub. `datasets` asks again when the network fails."""
+    from datasets import load_dataset
+
+    table = load_dataset("parquet", data_files=path, split="train", streaming=True, columns=[column])
+    for batch in table.iter(1000):
+        yield from batch[column]
 
 
 def read_arrow(path, column):
