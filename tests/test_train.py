@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -174,6 +175,13 @@ def test_the_rows_have_the_mean_training_loss_of_their_steps(finished):
         trainer.train_step(batch)
         losses.append(trainer.unread[-1].item())
     np.testing.assert_allclose(log(finished).train_loss[1:], np.reshape(losses, (3, 4)).mean(1), atol=1e-5)
+
+
+def test_the_rows_have_the_speed_of_their_steps_alone(cfg, monkeypatch):
+    seconds = count()  # one passes from a look at the clock to the next
+    monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: next(seconds), monotonic=lambda: 0))
+    run(cfg)  # the loss is read at steps 1, 3 and 4; 6 and 8; 9 and 12
+    assert list(log(cfg).tokens_per_s[1:]) == [round(4 * 8 * 16 / 3), 4 * 8 * 16 / 2, 4 * 8 * 16 / 2]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["encoder", "decoder"])
