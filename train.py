@@ -12,6 +12,7 @@ Hugging Face BERT, a picture. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first
 """
 
 import contextlib
+import dataclasses
 import math
 import signal
 import sys
@@ -31,7 +32,7 @@ import analyze
 import init
 from config import ConfigError, load
 from config.processes import end_unless_bug, find_place, first_line, noted_signals, prepare_streams
-from data.batches import Loader, open_corpus, prepare_corpus
+from data.batches import Loader, open_corpus
 from data.results import runs
 from data.tokens import DataError, locked
 from model import ModelConfig, Transformer
@@ -48,17 +49,8 @@ DRAW_EVERY = 10  # seconds at least from one picture of the run to the next, bec
 def build_model(cfg, meta):
     """The model before its first step. It is drawn on the CPU, so that it is the same whatever the device."""
     torch.manual_seed(cfg.seed)
-    model = Transformer(ModelConfig(
-        vocab_size=meta["vocab_size"],
-        block_size=cfg.block_size,
-        n_layer=cfg.n_layer,
-        n_head=cfg.n_head,
-        n_embd=cfg.n_embd,
-        dropout=cfg.dropout,
-        attn_dropout=cfg.attn_dropout,
-        causal=cfg.causal,
-        qk_norm=cfg.qk_norm,
-    ))
+    keys = [field.name for field in dataclasses.fields(ModelConfig) if field.name != "vocab_size"]
+    model = Transformer(ModelConfig(meta["vocab_size"], **{key: getattr(cfg, key) for key in keys}))
     if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads the weights of ckpt.pt afterwards
         init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)  # the start of q, k and v: what the paper varies
     else:
@@ -108,10 +100,9 @@ def constraint(cfg, model):
     Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148). M_s and M_n are the symmetric and the skew part of M.
     """
     w_q, w_k = stacked_qk(model)
-    with torch.autocast(w_q.device.type, enabled=False):  # a difference of products needs the digits of float32
-        m = w_q @ w_k.mT  # (L, C, C)
-        part = (m + m.mT) / 2 if cfg.constraint == "symmetric" else (m - m.mT) / 2  # (L, C, C)
-        return (m.square().sum((1, 2)) / part.square().sum((1, 2))).mean()
+    m = w_q @ w_k.mT  # (L, C, C), in float32
+    part = (m + m.mT) / 2 if cfg.constraint == "symmetric" else (m - m.mT) / 2  # (L, C, C)
+    return (m.square().sum((1, 2)) / part.square().sum((1, 2))).mean()
 
 
 class Trainer:
@@ -196,7 +187,6 @@ class Trainer:
         self.unread = []
 
     def fail(self, what):
-        """FloatingPointError: training has diverged."""
         raise FloatingPointError(f"step {self.step}: {what}; lower learning_rate or use another dtype (what "
                                  f"{self.out}/ckpt.pt holds, if there is one, is good)")
 
@@ -268,18 +258,19 @@ class Trainer:
 
     def write_log(self, val_loss):
         """Append a row to log.csv, print it, and begin the next one. At step 0 there is no training loss yet."""
-        cfg, n = self.cfg, len(self.losses)
-        tokens_per_step = cfg.batch_size * cfg.block_size
+        n = len(self.losses)
+        tokens_per_step = self.cfg.batch_size * self.cfg.block_size
         row = runs.LogRow(self.step, self.step * tokens_per_step, val_loss=f"{val_loss:.6f}")
         if n > 0:
             row = row._replace(
                 train_loss=f"{sum(self.losses) / n:.6f}",
-                learning_rate=f"{learning_rate(cfg, self.step - 1):.6g}",
+                learning_rate=f"{learning_rate(self.cfg, self.step - 1):.6g}",
                 tokens_per_s=f"{n * tokens_per_step / self.seconds:.0f}",
             )
         if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
             self.rows["log.csv"] += runs.append(self.out / "log.csv", [row])
-        self.place.say(row.line())
+        cells = [f"{name} {cell}" for name, cell in row._asdict().items() if cell != ""]
+        self.place.say(", ".join(cells))
         self.losses = []  # a new row begins
         self.seconds = 0.0
 
@@ -322,7 +313,7 @@ class Trainer:
 
         self.drawn_at = time.monotonic()
         try:
-            run = runs.read_run(self.out)
+            run = compare.read_run(self.out)
         except runs.RunError as e:  # the weights and the next rows are good
             return f"no picture and no table: {e}"
         figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
@@ -392,8 +383,6 @@ def describe_start(trainer):
               f"{len(trainer.corpus.train):,} training tokens")
     if cfg.init_from not in ("scratch", "resume"):
         place.say(f"the weights are those of {cfg.init_from}: init, qk_std and v_std do not apply")
-    if cfg.warmup_iters > cfg.max_iters:
-        place.say(f"warmup_iters = {cfg.warmup_iters} is shortened to the run, {cfg.max_iters}: no decay follows")
     if trainer.step == cfg.max_iters:
         place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
     elif trainer.step > 0:
@@ -405,7 +394,8 @@ def train(cfg, place):
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
             if place.rank == 0:  # the other processes wait for the files
-                prepare_corpus(cfg.data_dir)
+                from data.pytorch import prepare  # here, because it is needed once
+                prepare.make(Path(cfg.data_dir))  # only a folder of data/pytorch that is missing: seconds, no network
         with place.together(MISTAKES):
             trainer = Trainer(cfg, place, open_corpus(cfg))
             trainer.begin()

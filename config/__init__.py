@@ -27,8 +27,8 @@ class ConfigError(ValueError):
 
 
 # What a number may be: in words, and as a test.
-POSITIVE = "more than 0", lambda x: x > 0
-FROM_ZERO = "0 or more", lambda x: x >= 0
+POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
+FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
 SHARE = "a share below 1", lambda x: 0 <= x < 1
 PATHS = "data_dir", "out_dir", "init_from"  # keys that may begin with ~
 
@@ -109,7 +109,7 @@ def load(argv):
     flags = [word for word in argv if word.startswith("-")]
     files = [word for word in argv if not word.startswith("-")]
     if "-h" in flags or "--help" in flags:
-        print(help_text())
+        print_help()
         raise SystemExit(0)
     given = read_flags(flags)  # first, because in `--max_iters 100` the 100 looks like a file
     if len(files) > 1:
@@ -143,8 +143,7 @@ def read_file(path):
     """The keys that a config file sets: {name: value}."""
     values = {}
     for name, value in run_file(path).items():
-        is_module = isinstance(value, ModuleType)  # that the file imports
-        if not name.startswith("_") and not is_module:
+        if not name.startswith("_") and not isinstance(value, ModuleType):  # such as math
             values[name] = checked(name, value)
     return values
 
@@ -179,15 +178,12 @@ def checked(name, value):
     if kind is float and type(value) is int:
         value = float(value)
     choices = typing.get_args(kind)
-    if choices and value not in choices:
+    fits = value in choices if choices else type(value) is kind  # not isinstance, to which True is an int
+    if not fits:
         raise ConfigError(f"{name} = {value!r:.80}, expected {describe(kind)}")
-    if not choices and type(value) is not kind:  # not isinstance, to which True is an int
-        raise ConfigError(f"{name} = {value!r:.80}, expected {describe(kind)}, got {type(value).__name__}")
-    expected, fits = KEYS[name].metadata["numbers"]
-    if kind in (int, float) and not fits(value):
+    expected, allowed = KEYS[name].metadata["numbers"]
+    if kind in (int, float) and not allowed(value):
         raise ConfigError(f"{name} = {value}, expected {expected}")
-    if kind is float and math.isinf(value):
-        raise ConfigError(f"{name} = {value}, expected a finite number")
     return os.path.expanduser(value) if name in PATHS else value
 
 
@@ -195,8 +191,7 @@ def describe(kind):
     return " | ".join(typing.get_args(kind)) or kind.__name__
 
 
-def help_text():
-    lines = [TrainConfig.__doc__]
+def print_help():
+    print(TrainConfig.__doc__)
     for name, field in KEYS.items():
-        lines.append(f"  --{name:18} {field.default!s:18} {field.metadata['help']} [{describe(field.type)}]")
-    return "\n".join(lines)
+        print(f"  --{name:18} {field.default!s:18} {field.metadata['help']} [{describe(field.type)}]")

@@ -10,8 +10,6 @@ If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with 
 GLOO_SOCKET_IFNAME). On one machine, a run that loses a process goes on from its last checkpoint by itself with
 
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --max-restarts=3 ... train.py ... --init_from=resume
-
-Without this variable the new processes look for each other at the addresses of the old ones.
 """
 
 import contextlib
@@ -169,9 +167,8 @@ def noted_signals():
     A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
     """
     signals, handlers_before = [], {}
-    # SIGHUP: the terminal was closed. Windows does not have it.
-    ends = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    for signum in ends:
+    hang_up = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # the terminal was closed; Windows does not have it
+    for signum in signal.SIGINT, signal.SIGTERM, *hang_up:
         if signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
             handlers_before[signum] = signal.signal(signum, lambda signum, frame: signals.append(signum))
     try:
@@ -183,13 +180,14 @@ def noted_signals():
 
 def end_unless_bug(error, cfg):
     """If memory has run out or another process is lost, end this one in one line, with exit status 1."""
+    said = first_line(error)
     on_a_gpu, on_a_cpu = "out of memory", "can't allocate memory"  # what torch says
     if isinstance(error, MemoryError) or on_a_gpu in str(error) or on_a_cpu in str(error):
-        advice = f"lower micro_batch_size = {cfg.micro_batch_size}, or the sizes of the model"
-        message = f"train.py: out of memory ({first_line(error)}): {advice}"
+        message = (f"train.py: out of memory ({said}): lower micro_batch_size = {cfg.micro_batch_size}, or the sizes "
+                   "of the model")
     elif isinstance(error, dist.DistError) or "gloo" in str(error).lower():  # Gloo has no error class of its own
-        advice = f"--init_from=resume goes on from the last checkpoint in {cfg.out_dir}"
-        message = f"train.py: another process of this run does not answer ({first_line(error)}); {advice}"
+        message = (f"train.py: another process of this run does not answer ({said}); --init_from=resume goes on from "
+                   f"the last checkpoint in {cfg.out_dir}")
     else:
         return
     if not dist.is_initialized():

@@ -12,7 +12,6 @@ those of a corpus (data/tokens.py).
 import functools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,16 +20,6 @@ from config import ConfigError
 from data import tokens
 
 AHEAD = 4  # the number of batches that are made in advance
-
-
-# ---- a corpus ----------------------------------------------------------------------------------------------------
-
-
-def prepare_corpus(folder):
-    """Prepare the folder if it is one of data/pytorch and missing: seconds, no network. Others: nothing."""
-    from data.pytorch import prepare  # here, because it is needed once
-
-    prepare.make(Path(folder))
 
 
 def open_corpus(cfg):

@@ -14,6 +14,7 @@ import pkgutil
 import signal
 import socket
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -25,6 +26,8 @@ from tqdm import tqdm
 
 import train
 from config import TrainConfig
+from config.processes import Place
+from data import tokens
 
 SMALL = dict(n_layer=2, n_head=2, n_embd=16, block_size=16, batch_size=8, micro_batch_size=4, max_iters=12,
              warmup_iters=3, learning_rate=1e-2, eval_interval=4, eval_iters=2, score_interval=3)
@@ -46,6 +49,11 @@ train.Trainer.draw = draw_nothing
 def small_run(data_dir, out_dir, **changes):
     """The configuration of a run of twelve steps."""
     return TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(out_dir))
+
+
+def make_trainer(cfg, **changes):
+    """Of one process, before its first step."""
+    return train.Trainer(replace(cfg, **changes), Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
 
 
 def argv(cfg, **changes):

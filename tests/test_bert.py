@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 from data import bert
-from data.bert import load_hf, probe_loss, to_hf
-from model import Block, ModelConfig, Transformer, rows_at
+from data.bert import load_hf, probe_loss
+from model import Block, ModelConfig, Transformer, rows_at, to_hf
 from tests.test_model import CFG, POSITIONS, either, noisy, pre_norm
 
 pytestmark = pytest.mark.bert_block

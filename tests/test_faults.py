@@ -148,20 +148,15 @@ def spoil_gradients(monkeypatch, steps, value):
     monkeypatch.setattr(train.Trainer, "train_step", step)
 
 
-def test_float16_skips_a_step_that_overflows_and_goes_on(cfg, monkeypatch):
-    spoil_gradients(monkeypatch, range(4, 9), torch.inf)  # the scaler halves the loss five times
-    run(cfg, dtype="float16", max_iters=40)
-    losses = log(cfg).val_loss
-    assert losses.iloc[-1] < losses[1] - 0.5
-
-
 @pytest.mark.parametrize("value, first, changes, words, kept", [
     (torch.inf, 7, dict(dtype="float16", max_iters=100, eval_interval=50), "float16 gradients overflow", 0),
     (torch.nan, 6, dict(), "step 8: the loss is nan", 4),
-    (torch.nan, 7, dict(), "step 8: weights are no longer finite", 4)])  # the loss of step 8 is that before its update
+    (torch.nan, 7, dict(), "step 8: weights are no longer finite", 4),  # the loss of step 8 is that before its update
+    (torch.nan, 7, dict(), "step 8: the validation loss is nan", 4)])
 def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch, value, first, changes, words, kept):
     spoil_gradients(monkeypatch, range(first, 100), value)
-    monkeypatch.setattr(train.Trainer, "evaluate", lambda trainer: 1.0)  # weights of no batch do not show in a loss
+    if "weights" in words:  # those of no batch do not show in a loss
+        monkeypatch.setattr(train.Trainer, "evaluate", lambda trainer: 1.0)
     said = refusal(cfg, **changes)
     assert words in said and f"{cfg.out_dir}/ckpt.pt" in said
     assert checkpoint(cfg)["step"] == kept

@@ -99,7 +99,7 @@ def test_scale_is_what_was_asked_for_and_keys_have_the_norm_of_their_queries_hea
         assert [q.weight.std().item(), v.weight.std().item()] == pytest.approx([qk_std, v_std], rel=0.06)
         # The keys of tilted have W_q, and a part at right angles to it of sqrt(1 + D / C) |W_q|.
         factor = (2 + D / C) ** 0.5 if kind == "tilted" else 1
-        rtol = 0.06 if kind in ("random", "tilted") else 1e-5
+        rtol = 0.1 if kind in ("random", "tilted") else 1e-5
         torch.testing.assert_close(head_norms(k), factor * head_norms(q), rtol=rtol, atol=0)
         assert q.weight.data_ptr() != k.weight.data_ptr()  # they may part in training
 

@@ -4,6 +4,7 @@ dropout is, and what the switches of a step do. pytest tests/test_recipe.py
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,12 +12,10 @@ import torch
 from transformers import BertConfig
 
 import init
-import train
-from config.processes import Place
-from data import tokens
 from data.batches import count_targets, get_batch
 from data.bert import to_hf
 from model import ModelConfig, Transformer
+from tests.lives import make_trainer
 from tests.test_bert import THEIRS
 from tests.test_model import either
 
@@ -24,10 +23,7 @@ from tests.test_model import either
 @pytest.fixture
 def trainer(cfg):
     """Makes the Trainer of a small run: two micro-batches a step; without dropout unless a test asks for it."""
-    def make(**changes):
-        changes = dict(dropout=0.0, attn_dropout=0.0) | changes
-        return train.Trainer(replace(cfg, **changes), Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
-    return make
+    return partial(make_trainer, cfg, dropout=0.0, attn_dropout=0.0)
 
 
 def test_a_run_begins_with_the_model_that_its_keys_describe(trainer):
@@ -103,12 +99,6 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
 
 
 # ---- batches -----------------------------------------------------------------------------------------------------
-
-
-def test_the_steps_of_an_epoch_hold_every_block_once_and_the_last_block_has_a_target_after_it(cfg):
-    cfg, stream = replace(cfg, causal=True), np.arange(25 * 16)  # 24 blocks of 16 tokens with a next one: 3 steps of 8
-    idx = torch.cat([get_batch(cfg, None, stream, 1, step, np.arange(8))[0] for step in range(3)])  # (24, 16)
-    assert sorted(idx[:, 0].tolist()) == list(range(0, 24 * 16, 16))
 
 
 def test_masks_depend_on_seed_and_step_and_their_number_is_the_nearest_to_the_share_that_was_asked_for(cfg):

@@ -246,7 +246,7 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     for name in "log.csv", "scores.csv":
         text = Path(name).read_text()
         Path(name).write_text(text + text.splitlines()[-1][:-3])
-    whole = runs.read_run(".")
+    whole = compare.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
 

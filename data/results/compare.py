@@ -24,7 +24,7 @@ import numpy as np
 import pandas
 
 from config import TrainConfig
-from data.results.runs import DIGITS, FREE, HOW, ORIGIN, SCORES, RunError, read_run, record_of_table, require
+from data.results.runs import FREE, HOW, MEDIANS, ORIGIN, SCORES, Record, RunError, read, read_config, require
 from data.tokens import replacing
 
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
@@ -36,6 +36,7 @@ RETIRED = dict(diagonal=0.0)  # added to the attention logit of a token with its
 # BERT's start is the default of these keys.
 PLAIN = RETIRED | {key: getattr(TrainConfig(), key) for key in
                    ("init_from", "init", "qk_std", "v_std", "qk_norm", "constraint")}
+DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
 
 
@@ -265,6 +266,38 @@ def parse_comparison(path):
     return {arm: shared | own for arm, own in configs.items()}, table
 
 
+def read_run(folder):
+    """The Record of a run in a folder. RunError if there is no run."""
+    folder = Path(folder)
+    log, scores = read(folder / "log.csv"), read(folder / "scores.csv")
+    config = read_config(folder)
+    try:
+        log = log.set_index("step").astype(float)
+        scores = scores.astype(float).astype(dict(step=int, layer=int))
+        n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
+        # The last step may lack some, as the run may be writing them.
+        scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
+        require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
+        of_layers = scores[scores["head"].isna()]
+        of_heads = scores[scores["head"].notna()]
+        medians = of_layers.groupby("step")[MEDIANS].median()
+        spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
+        spread = spread.groupby("step").mean().rename("symmetry_std")
+        table = pandas.concat([log, medians, spread, by_layer(of_layers)], axis="columns")
+    except ValueError as e:
+        raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
+                       "ckpt.pt") from e
+    arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
+    return record_of_table(arm, config, table)
+
+
+def by_layer(rows):
+    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one twice."""
+    table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
+    table.columns = [f"{score}_{layer}" for score, layer in table.columns]
+    return table
+
+
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
     try:
@@ -280,6 +313,16 @@ def read_comparison(path):
         return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
+
+
+def record_of_table(arm, config, table):
+    """A Record from a table with at least these columns. ValueError, KeyError: it is damaged."""
+    losses = ["train_loss", "val_loss"]  # [nats/token]
+    spread = "symmetry_std"  # over the heads of a layer, mean over layers
+    layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
+    table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
+    # Losses and scores may have been written at different steps.
+    return Record(arm, config["seed"], config, table.sort_index())
 
 
 # ---- what is printed: analyze.py --runs --------------------------------------------------------------------------

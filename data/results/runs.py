@@ -1,6 +1,6 @@
 """
-The files of a run of train.py, and runs read again. log.csv and scores.csv grow by rows, and `read` leaves out a last
-row that is incomplete. Any other file is complete, or not there.
+The files of a run of train.py; compare.py makes a Record of them. log.csv and scores.csv grow by rows, and `read`
+leaves out a last row that is incomplete. Any other file is complete, or not there.
 
     run.json     the configuration, the token files, and where the run comes from; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
@@ -19,7 +19,6 @@ import contextlib
 import csv
 import io
 import json
-import os
 import pickle
 import platform
 import shutil
@@ -42,7 +41,6 @@ HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_ba
 RESUME_FREE = HOW | {"data_dir", "eval_interval", "score_interval"}
 ORIGIN = ["commit", "python", "torch", "device_name"]  # where a run comes from; its corpus is in DATA
 FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
-DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
 
 
 class LogRow(NamedTuple):
@@ -54,10 +52,6 @@ class LogRow(NamedTuple):
     val_loss: str = ""  # [nats/token]
     learning_rate: str = ""  # of the last update
     tokens_per_s: str = ""  # without the time of evaluations and checkpoints
-
-    def line(self):
-        """The row as a line of output, without the cells that are empty."""
-        return ", ".join(f"{name} {cell}" for name, cell in self._asdict().items() if cell != "")
 
 
 class RunScore(NamedTuple):
@@ -113,7 +107,6 @@ def find_checkpoint(folder, cfg, meta, device):
 
     RunError: the folder has a run and cfg does not resume, or another run, or a model, or the checkpoint is damaged.
     """
-    folder = Path(folder)
     path = folder / "ckpt.pt"
     if not path.exists():
         require_nothing_to_lose(folder, cfg)
@@ -164,11 +157,7 @@ def require_same_run(path, theirs, ours):
 
 
 def begin(folder, cfg, meta, rows, device_name, n_params):
-    """
-    Write run.json, log.csv and scores.csv. Only one process does this, before any training. rows: {name: text} of both
-    CSV files, from the checkpoint.
-    """
-    folder = Path(folder)
+    """Write run.json, log.csv and scores.csv, before any training. rows: {name: text} of both CSV files."""
     origin = find_origin(device_name)
     if cfg.init_from == "resume":
         before = read_config(folder) if (folder / "run.json").exists() else dict(init_from="scratch")
@@ -194,8 +183,7 @@ def append(path, rows):
 def save_checkpoint(folder, cfg, meta, state):
     """
     Write ckpt.pt, and with cfg.keep a copy named after its step. state["kept"]: the steps of all copies that this run
-    has written, of which only the last remain. It needs no random state: batches and dropout follow from seed, step and
-    micro-batch.
+    has written, of which only the last remain.
     """
     with replacing(folder / "ckpt.pt") as temporary:
         with open(temporary, "wb") as f:
@@ -265,45 +253,3 @@ def read(path):
         return pandas.read_csv(whole_rows, dtype=types, index_col=False, na_values=[""], keep_default_na=False)
     except ValueError as e:
         raise RunError(f"{path} is damaged ({e})") from e
-
-
-def read_run(folder):
-    """The Record of a run in a folder. RunError if there is no run."""
-    folder = Path(folder)
-    log, scores = read(folder / "log.csv"), read(folder / "scores.csv")
-    config = read_config(folder)
-    try:
-        log = log.set_index("step").astype(float)
-        scores = scores.astype(float).astype(dict(step=int, layer=int))
-        n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
-        # The last step may lack some, as the run may be writing them.
-        scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
-        require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
-        of_layers = scores[scores["head"].isna()]
-        of_heads = scores[scores["head"].notna()]
-        medians = of_layers.groupby("step")[MEDIANS].median()
-        spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
-        spread = spread.groupby("step").mean().rename("symmetry_std")
-        table = pandas.concat([log, medians, spread, by_layer(of_layers)], axis="columns")
-    except ValueError as e:
-        raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
-                       "ckpt.pt") from e
-    arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return record_of_table(arm, config, table)
-
-
-def by_layer(rows):
-    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one twice."""
-    table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
-    table.columns = [f"{score}_{layer}" for score, layer in table.columns]
-    return table
-
-
-def record_of_table(arm, config, table):
-    """A Record from a table with at least these columns. ValueError, KeyError: it is damaged."""
-    losses = ["train_loss", "val_loss"]  # [nats/token]
-    spread = "symmetry_std"  # over the heads of a layer, mean over layers
-    layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
-    table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
-    # Losses and scores may have been written at different steps.
-    return Record(arm, config["seed"], config, table.sort_index())
