@@ -41,7 +41,8 @@ class ModelConfig:
     dropout: float = 0.1  # on the embeddings and on the outputs of both sublayers
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
-    # An option that BERT does not have, for experiments:
+    # Options that BERT does not have, for experiments:
+    positions: str = "learned"  # "rotary": attention turns queries and keys instead, and W_qk sees no position
     qk_norm: bool = False  # scale every query and key of a head to norm sqrt(D)
 
 
@@ -51,6 +52,21 @@ def rows_at(x, positions):
         return x  # in all blocks but the last, and everywhere in a decoder
     index = positions.unsqueeze(-1).expand(-1, -1, x.shape[-1])  # (B, K, C): gather wants an index for every number
     return x.gather(1, index)
+
+
+def rotate(x, positions):
+    """
+    Rotary positions (Su et al. 2021): x (B, H, T, D), whose tokens stand at positions (B or 1, T) -> (B, H, T, D).
+
+    Dimensions d and d + D/2 are a plane. At position t it is turned by t 10000^(-2d/D), so the product of a query and a
+    key depends on how far apart they are, and not on where.
+    """
+    x_1, x_2 = x.chunk(2, -1)  # (B, H, T, D / 2)
+    half = x_1.shape[-1]
+    speeds = 10000.0 ** (-torch.arange(half, device=x.device) / half)  # (D / 2,), radians a token
+    angles = positions[:, None, :, None] * speeds  # (B or 1, 1, T, D / 2)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return torch.cat([x_1 * cos - x_2 * sin, x_2 * cos + x_1 * sin], -1)
 
 
 class SelfAttention(nn.Module):
@@ -74,6 +90,7 @@ class SelfAttention(nn.Module):
         self.n_head = cfg.n_head
         self.causal = cfg.causal
         self.dropout = cfg.attn_dropout
+        self.rotary = cfg.positions == "rotary"
         self.qk_norm = cfg.qk_norm
 
     def forward(self, x, positions=None):
@@ -85,13 +102,16 @@ class SelfAttention(nn.Module):
         q = self.q(rows_at(x, positions)).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, Q, D)
         k = self.k(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
         v = self.v(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
+        key_at = torch.arange(x.shape[1], device=x.device)[None]  # (1, T), the position of every key
+        query_at = key_at if positions is None else positions  # (1 or B, Q)
+        if self.rotary:
+            q, k = rotate(q, query_at), rotate(k, key_at)
         if self.qk_norm:
             q = F.rms_norm(q, q.shape[-1:])  # |q| = |k| = sqrt(D), so a logit is sqrt(D) cos(q, k)
             k = F.rms_norm(k, k.shape[-1:])
         mask = None
         if self.causal and positions is not None:  # row i of q is not token i, so is_causal below would be wrong
-            key_at = torch.arange(k.shape[2], device=k.device)  # (T,), the position of every key
-            mask = key_at <= positions[:, None, :, None]  # (B, 1, Q, T); True: the query sees this key
+            mask = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (B, 1, Q, T); True: the query sees this key
         # The next call computes
         #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), and -inf where a query does not see the key
         #     y = softmax(logits) @ v      # (B, H, Q, D)
@@ -161,7 +181,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # forward uses it as the output layer as well
-        self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # one learned vector for every position
+        if cfg.positions == "learned":
+            self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # one vector for every position
         self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # BERT also normalises the embeddings
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
@@ -178,8 +199,9 @@ class Transformer(nn.Module):
 
     def hidden(self, idx, positions=None):
         """idx (B, T) -> the output of the last block (B, Q, C): all rows, or only those at positions (B, K)."""
-        T = idx.shape[1]
-        x = self.tok_emb(idx) + self.pos_emb.weight[:T]  # (B, T, C)
+        x = self.tok_emb(idx)  # (B, T, C)
+        if self.cfg.positions == "learned":
+            x = x + self.pos_emb.weight[: idx.shape[1]]
         x = self.drop(self.ln_emb(x))
         # All blocks but the last need every row, because a row is context for the others.
         for block in self.blocks[:-1]:

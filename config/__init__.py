@@ -55,6 +55,7 @@ class TrainConfig:
     block_size: int = key(512, "tokens in a sequence")
     dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
+    positions: Literal["learned", "rotary"] = key("learned", "vectors added to tokens, or turns of q and k")
     qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone")
     init: Literal[tuple(STARTS)] = key("random", "of W_q and W_k (init.py)")
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
