@@ -56,9 +56,8 @@ def complete(model, idx, meta, predicts_next, n):
     return idx
 
 
-@torch.no_grad()
-def complete_text(folder, prompt):
-    """How the model of a run completes a prompt, as a text."""
+def open_run(folder):
+    """The model of a run at its last checkpoint, its configuration, and the meta of its tokens. RunError: none."""
     import train  # here, because it imports this file
 
     with runs.opened_checkpoint(Path(folder, "ckpt.pt"), "cpu") as state:
@@ -66,6 +65,13 @@ def complete_text(folder, prompt):
         meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
         model = train.build_model(cfg, meta).eval()
         model.load_state_dict(state["model"])
+    return model, cfg, meta
+
+
+@torch.no_grad()
+def complete_text(folder, prompt):
+    """How the model of a run completes a prompt, as a text."""
+    model, cfg, meta = open_run(folder)
     encode, decode = make_encode(meta), make_decode(meta)
     # The mask token stands before every piece but the first.
     pieces = [prompt] if cfg.predicts_next else prompt.split("_")

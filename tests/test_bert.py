@@ -94,6 +94,7 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F.scaled_dot_product_attention", window, {}, "computes something else"),
     ("model.F.gelu", F.relu, {}, "computes something else"),
     ("model.Block", rms_norm, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
+    (None, None, dict(positions="rotary"), "a Hugging Face BERT alone has a weight pos_emb.weight"),
     (None, None, dict(causal=True, qk_norm=True), "computes something else: it has no qk_norm and"),
 ]
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import BertConfig
+from transformers import BertConfig, LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from model import Block, ModelConfig, Transformer, rows_at
 
@@ -25,7 +26,7 @@ def test_a_new_model_is_drawn_and_has_defaults_as_a_new_bert_of_transformers():
     new, bert = Transformer(ModelConfig(61, 16, 2, 4, 128)), BertConfig()
     cfg = new.cfg
     assert (cfg.dropout, cfg.attn_dropout) == (bert.hidden_dropout_prob, bert.attention_probs_dropout_prob)
-    assert (cfg.causal, cfg.qk_norm) == (bert.is_decoder, False)
+    assert (cfg.causal, cfg.qk_norm, cfg.positions) == (bert.is_decoder, False, "learned")
     for name, p in new.named_parameters():
         if p.ndim == 1:
             assert (p == ("ln" in name and name.endswith("weight"))).all(), name  # gains 1, biases 0
@@ -34,10 +35,20 @@ def test_a_new_model_is_drawn_and_has_defaults_as_a_new_bert_of_transformers():
             assert std == pytest.approx(bert.initializer_range, rel=0.05) and p.abs().max() > 3 * std, name
 
 
+def turned_by_llama(q, k, n_head):
+    """Queries and keys (T, C) with the rotary positions that transformers gives LLaMA's."""
+    config = LlamaConfig(hidden_size=q.shape[1], num_attention_heads=n_head)
+    cos, sin = LlamaRotaryEmbedding(config)(q, torch.arange(len(q))[None])  # (1, T, D) each
+    of_heads = [w.view(1, len(w), n_head, -1).transpose(1, 2) for w in (q, k)]  # (1, H, T, D)
+    return [w.transpose(1, 2).reshape(q.shape) for w in apply_rotary_pos_emb(*of_heads, cos, sin)]
+
+
 def attention_by_hand(attn, x):
     """Every query of every head by itself, in plain loops: x (T, C) -> (T, C)."""
     D = x.shape[1] // attn.n_head
     q, k, v = attn.q(x), attn.k(x), attn.v(x)  # (T, C)
+    if attn.rotary:
+        q, k = turned_by_llama(q, k, attn.n_head)
     y = torch.zeros_like(x)
     for h in range(attn.n_head):
         head = slice(h * D, (h + 1) * D)
@@ -52,13 +63,25 @@ def attention_by_hand(attn, x):
 
 @pytest.mark.bert_block
 @either
-@pytest.mark.parametrize("qk_norm", [False, True])
-def test_attention_is_what_plain_loops_over_queries_and_keys_compute(qk_norm, causal):
-    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, qk_norm=qk_norm)))
-    x = torch.randn(2, 16, 32)
+@pytest.mark.parametrize("options", [{}, dict(qk_norm=True), dict(positions="rotary"),
+                                     dict(qk_norm=True, positions="rotary")], ids=str)
+def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, causal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, **options)))
+    x = torch.randn(3, 16, 32)
     for block in model.blocks:
         expected = torch.stack([attention_by_hand(block.attn, row) for row in x])
         torch.testing.assert_close(block.attn(x), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(block.attn(x, POSITIONS), rows_at(expected, POSITIONS), atol=1e-4, rtol=1e-4)
+
+
+def test_with_rotary_positions_the_input_of_the_first_layer_does_not_tell_a_position():
+    """With learned ones it does. So W_qk of that layer compares contents alone."""
+    idx = torch.full((1, 16), 7)  # the same token everywhere
+    for positions, n_inputs in ("learned", 16), ("rotary", 1):
+        model, seen = noisy(Transformer(ModelConfig(**CFG, positions=positions))), []
+        model.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        model(idx)
+        assert len(seen[0][0].unique(dim=0)) == n_inputs
 
 
 @either

@@ -27,10 +27,11 @@ def trainer(cfg):
 
 
 def test_a_run_begins_with_the_model_that_its_keys_describe(trainer):
-    ours = trainer(seed=3, causal=True, dropout=0.3, attn_dropout=0.2, qk_norm=True, init="skew", qk_std=0.05,
-                   v_std=0.1)
+    ours = trainer(seed=3, causal=True, dropout=0.3, attn_dropout=0.2, qk_norm=True, positions="rotary",
+                   init="skew", qk_std=0.05, v_std=0.1)
     torch.manual_seed(3)
-    expected = Transformer(ModelConfig(258, 16, 2, 2, 16, dropout=0.3, attn_dropout=0.2, causal=True, qk_norm=True))
+    expected = Transformer(ModelConfig(258, 16, 2, 2, 16, dropout=0.3, attn_dropout=0.2, causal=True, qk_norm=True,
+                                       positions="rotary"))
     init.apply_(expected, "skew", qk_std=0.05, v_std=0.1, seed=3)
     assert ours.model.cfg == expected.cfg
     assert all(map(torch.equal, ours.model.parameters(), expected.parameters()))

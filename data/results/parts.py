@@ -1,0 +1,242 @@
+"""
+What is the symmetry of W_qk a symmetry of? Of position or of content, and of the layer or of its heads.
+
+    python -m data.results.parts out/tiny out/tiny_decoder --csv parts.csv    # folders of train.py: ARM-SEED, or ARM
+    python -m data.results.parts parts.csv --plot parts.png                   # the same again, drawn
+
+For each layer and head this splits W_qk = M by the inputs x (N, T, C) that the layer has for validation batches:
+
+    position directions    a few orthonormal columns U (C, b), which hold 95 % of what changes from one position to the
+                           next: of the means of x over all texts, a vector for each position, less their own mean
+    the rest               V (C, C - b), orthogonal to them
+    in the data's metric   S (C, C) with S S^T = the covariance of x: S^T M S are the logits between typical inputs
+
+and scores U^T M U, V^T M V and S^T M S like M itself. COLUMNS says what is in the table. Biases are left out.
+"""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas
+import torch
+from tqdm import tqdm
+
+from analyze import split_heads, symmetry, wqk
+from config import ConfigError
+from data import samples
+from data.batches import get_batch, open_corpus
+from data.results import runs
+from data.tokens import DataError, replacing
+from model import rotate
+
+SHARE = 0.95  # of the variance of the mean inputs
+N_SEQUENCES = 1024  # validation sequences
+COLUMNS = dict(
+    symmetry="of M",
+    directions="b, the number of position directions",
+    of_inputs="share of the inputs' variance that is of their means by position",
+    on_positions="symmetry of U^T M U",
+    share_positions="|U^T M U|^2 / |M|^2",
+    seen_positions="share of the variance of logits that a softmax sees, with U U^T x in place of x",
+    on_rest="symmetry of V^T M V",
+    share_rest="|V^T M V|^2 / |M|^2",
+    seen_rest="the same share with V V^T x in place of x",
+    on_data="symmetry of S^T M S",
+    positive="share of the positive eigenvalues in the squared norm of the symmetric part: 1 if like attends to like",
+    shared="what heads share: sum of tr(M_a M_b) / sum of <M_a, M_b>, over heads a != b",
+    turned="rotary: the symmetry of W_q R W_k^T at the distance where it is highest, R being the turn at a distance",
+)
+
+
+# ---- one matrix --------------------------------------------------------------------------------------------------
+
+
+def on_basis(m, basis):
+    """
+    M (..., C, C) as the tokens of a subspace see it: B^T M B (..., b, b), B (C, b).
+
+    If a token is x = B z, the logit x_i^T M x_j is z_i^T (B^T M B) z_j. With orthonormal columns the squared norm is
+    that part of |M|^2 which lies between directions of the subspace.
+    """
+    return basis.mT @ m @ basis
+
+
+def positive_share(m):
+    """The share of |M_s|^2, M_s = (M + M^T) / 2, that its positive eigenvalues have: |M_s|^2 is the sum of squares."""
+    eigenvalues = torch.linalg.eigvalsh((m + m.mT) / 2)  # (C,)
+    return eigenvalues.clamp_min(0).square().sum() / eigenvalues.square().sum()
+
+
+def shared_by_heads(heads):
+    """
+    heads (H, C, C), whose sum is M. tr(MM) = sum_ab tr(M_a M_b), and |M|^2 = sum_ab <M_a, M_b>. What is left of both
+    without the terms of one head, a = b, is what heads share -> the quotient, which is no share: it may be beyond 1
+    """
+    m = heads.sum(0)
+    trace = (m * m.mT).sum() - (heads * heads.mT).sum()
+    return trace / (m.square().sum() - heads.square().sum())
+
+
+# ---- the inputs of a layer ---------------------------------------------------------------------------------------
+
+
+def position_directions(x):
+    """x (N, T, C) -> an orthonormal basis (C, C), position directions first; their number b; their share of variance."""
+    by_position = x.mean(0)  # (T, C)
+    by_position = by_position - by_position.mean(0)
+    _, s, vt = torch.linalg.svd(by_position, full_matrices=True)  # (min(T, C),), (C, C)
+    held = s.square().cumsum(0) / s.square().sum()
+    n_directions = int((held < SHARE).sum()) + 1
+    of_inputs = by_position.square().sum(-1).mean() / (x - x.mean((0, 1))).square().sum(-1).mean()
+    return vt.mT, n_directions, of_inputs
+
+
+def root_of_covariance(x):
+    """x (N, T, C) -> S (C, C) with S S^T the covariance of all tokens."""
+    x = x.flatten(0, 1)
+    values, vectors = torch.linalg.eigh(torch.cov(x.T, correction=0))
+    return vectors * values.clamp_min(0).sqrt()
+
+
+def logits(x, w_q, w_k, rotary):
+    """x (N, T, C), w_q and w_k (H, C, D) -> logits (N, H, T, T) without the biases, and without 1 / sqrt(D)."""
+    q, k = x[:, None] @ w_q, x[:, None] @ w_k  # (N, H, T, D)
+    if rotary:
+        at = torch.arange(x.shape[1])[None]  # (1, T)
+        q, k = rotate(q, at), rotate(k, at)
+    return q @ k.mT
+
+
+def variance_seen(found, causal):
+    """logits (N, H, T, T) -> the variance that a softmax sees: a number added to a whole row changes nothing."""
+    T = found.shape[-1]
+    sees = torch.ones(T, T).tril() if causal else torch.ones(T, T)  # (T, T), 1: row i sees column j
+    mean = (found * sees).sum(-1, keepdim=True) / sees.sum(-1, keepdim=True)
+    return ((found - mean) * sees).square().sum()
+
+
+def turned_symmetry(w_q, w_k, n_distances):
+    """The highest symmetry of sum_h W_q,h R_d W_k,h^T over distances d, R_d being the rotary turn."""
+    C = w_q.shape[1]
+    found = []
+    for d in range(n_distances):
+        turned = rotate(w_k[None], torch.full((1, C), d))[0]  # (H, C, D)
+        found.append(symmetry(wqk(w_q, turned).sum(0)))
+    return max(found)
+
+
+# ---- a layer, a run ----------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def split_layer(x, w_q, w_k, causal, rotary=False):
+    """
+    The rows of a layer and of its heads, as dicts of COLUMNS: x (N, T, C), w_q (H, C, D), w_k (Hkv, C, D).
+    Heads that share a key head are added first, as in the layer's W_qk.
+    """
+    x, w_q, w_k = x.double(), w_q.double(), w_k.double()
+    basis, n_directions, of_inputs = position_directions(x)
+    u, v = basis[:, :n_directions], basis[:, n_directions:]  # (C, b), (C, C - b)
+    s = root_of_covariance(x)
+    w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): each query head with its key head
+    heads = wqk(w_q, w_k)  # (H, C, C)
+    few = x[:64]  # sequences: logits are many
+    seen = [variance_seen(logits(part, w_q, w_k, rotary), causal) for part in (few, few @ u @ u.mT, few @ v @ v.mT)]
+
+    def row(m):
+        on_u, on_v = on_basis(m, u), on_basis(m, v)
+        norm = m.square().sum()
+        return dict(symmetry=symmetry(m), on_positions=symmetry(on_u), share_positions=on_u.square().sum() / norm,
+                    on_rest=symmetry(on_v), share_rest=on_v.square().sum() / norm, on_data=symmetry(on_basis(m, s)),
+                    positive=positive_share(m))
+
+    of_layer = row(heads.sum(0)) | dict(directions=n_directions, of_inputs=of_inputs,
+                                        seen_positions=seen[1] / seen[0], seen_rest=seen[2] / seen[0])
+    if len(heads) > 1:
+        of_layer["shared"] = shared_by_heads(heads)
+    if rotary:
+        of_layer["turned"] = turned_symmetry(w_q, w_k, x.shape[1])
+    rows = [(None, of_layer), *enumerate(map(row, heads))]
+    return [dict(head=head) | {name: float(value) for name, value in found.items()} for head, found in rows]
+
+
+@torch.no_grad()
+def inputs_of_layers(model, idx):
+    """idx (N, T) -> what each attention of the model takes, a list of (N, T, C)."""
+    found = []
+    hooks = [block.attn.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])) for block in model.blocks]
+    model(idx)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def split_run(folder):
+    """A run of train.py -> a list of rows, dicts of arm, seed, layer, head and COLUMNS."""
+    model, cfg = samples.open_run(folder)[:2]
+    corpus = open_corpus(cfg)
+    batches = range(math.ceil(N_SEQUENCES / cfg.batch_size))
+    whole = np.arange(cfg.batch_size)  # all rows of a batch
+    idx = torch.cat([get_batch(cfg, corpus.meta, corpus.val, 0, i, whole)[0] for i in batches])  # (N, T)
+    arm = Path(folder).resolve().name.removesuffix(f"-{cfg.seed}")
+    rows = []
+    for layer, (block, x) in enumerate(zip(model.blocks, inputs_of_layers(model, idx))):
+        w_q = split_heads(block.attn.q.weight.T, cfg.n_head)  # (H, C, D)
+        w_k = split_heads(block.attn.k.weight.T, cfg.n_head)
+        for row in split_layer(x, w_q, w_k, cfg.causal, cfg.positions == "rotary"):
+            rows.append(dict(arm=arm, seed=cfg.seed, layer=layer) | row)
+    return rows
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def plot_parts(table, path):
+    """For each arm the symmetry of W_qk, on its position directions, and on the rest: median over layers."""
+    from data.results.figures import ENCODER, OTHERS, figure, plain, put_legend  # here, because matplotlib takes a second
+
+    of_layers = table[table["head"].isna()].groupby(["arm", "seed"], sort=False).median(numeric_only=True)
+    arms = list(dict.fromkeys(table["arm"]))
+    with figure(path, [1], height=0.9 + 0.35 * len(arms), inches=6) as axes:
+        axis = axes[0, 0]
+        drawn = dict(symmetry=("$W_{qk}$", "black"), on_positions=("between its position directions", OTHERS[0]),
+                     on_rest=("on the rest", ENCODER))
+        for shift, (column, (label, colour)) in zip((-0.2, 0, 0.2), drawn.items()):
+            seeds = of_layers[column].groupby("arm")
+            mean, low, high = seeds.mean()[arms], seeds.min()[arms], seeds.max()[arms]
+            y = [i + shift for i in range(len(arms))]
+            axis.hlines(y, low, high, color=colour, lw=2, alpha=0.4)
+            axis.plot(mean, y, "o", color=colour, label=label)
+        axis.axvline(0, color="0.8", lw=0.8, zorder=0)
+        axis.set(yticks=range(len(arms)), yticklabels=[plain(arm).replace("_", " ") for arm in arms])
+        axis.set(ylim=(len(arms) - 0.5, -0.5), xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
+        put_legend(axes[0], "outside upper center", ncols=3, title="dots: mean of seeds; bars: lowest to highest seed")
+
+
+def main(argv=None):
+    cli = argparse.ArgumentParser(prog="python -m data.results.parts", description=__doc__.splitlines()[1])
+    cli.add_argument("runs", nargs="+", help="folders of train.py, or one file that --csv has written")
+    cli.add_argument("--csv", metavar="FILE", help="keep the table")
+    cli.add_argument("--plot", metavar="FILE", help="draw symmetry and its parts")
+    args = cli.parse_args(argv)
+    try:
+        if args.runs[0].endswith(".csv"):
+            table = pandas.read_csv(args.runs[0])
+        else:
+            table = pandas.DataFrame([row for run in tqdm(args.runs) for row in split_run(run)])
+        if args.csv:
+            with replacing(args.csv) as temporary:
+                table.to_csv(temporary, index=False, float_format="%.4f")
+        if args.plot:
+            plot_parts(table, args.plot)
+    except (DataError, ConfigError, runs.RunError, OSError) as e:
+        sys.exit(f"python -m data.results.parts: {e}")
+    of_layers = table[table["head"].isna()].groupby(["arm", "layer"], sort=False)
+    print(of_layers.mean(numeric_only=True).filter(COLUMNS).to_string(float_format="%.2f", na_rep=""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""data/results/parts.py: W_qk on the directions of position and on the rest, by matrices whose answer is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from analyze import symmetry
+from data.results import parts
+from model import rotate
+from tests.lives import run
+
+C, T, N, B = 12, 9, 400, 3  # B position directions
+torch.manual_seed(0)
+U, V = torch.linalg.qr(torch.randn(C, C, dtype=torch.float64)).Q.split([B, C - B], dim=1)
+
+
+@pytest.fixture
+def x():
+    """Inputs (N, T, C): a vector of each position in the span of U, and contents in that of V."""
+    of_position = 3 * torch.randn(T, B, dtype=torch.float64) @ U.T
+    of_content = torch.randn(N // 2, T, C - B, dtype=torch.float64) @ V.T
+    return of_position + torch.cat([of_content, -of_content])  # contents have the mean 0 at every position
+
+
+def factors(m):
+    """One head with W_q W_k^T = m."""
+    return m[None], torch.eye(C, dtype=torch.float64)[None]
+
+
+def test_a_matrix_symmetric_between_positions_and_skew_between_contents_is_taken_apart(x):
+    a, b = torch.randn(B, B, dtype=torch.float64), torch.randn(C - B, C - B, dtype=torch.float64)
+    m = 2 * U @ (a + a.T) @ U.T + V @ (b - b.T) @ V.T
+    of_layer, of_head = parts.split_layer(x, *factors(m), causal=False)
+    assert of_layer["directions"] == B
+    assert (of_layer["on_positions"], of_layer["on_rest"]) == (pytest.approx(1), pytest.approx(-1))
+    assert of_layer["share_positions"] + of_layer["share_rest"] == pytest.approx(1)
+    assert of_layer["share_positions"] == pytest.approx((4 * (a + a.T).square().sum() / m.square().sum()).item())
+    assert of_head.items() <= (of_layer | dict(head=0)).items()  # it is the only one
+
+
+def test_in_the_data_metric_the_score_is_that_of_the_logits_between_all_tokens(x):
+    m = torch.randn(C, C, dtype=torch.float64)
+    tokens = (x - x.mean((0, 1))).flatten(0, 1)  # (N T, C)
+    between_all = tokens @ m @ tokens.T  # (N T, N T)
+    [of_layer, _] = parts.split_layer(x, *factors(m), causal=False)
+    assert of_layer["on_data"] == pytest.approx(symmetry(between_all).item())
+    of_means = (x.mean(0) - x.mean((0, 1))).square().sum() / T
+    assert of_layer["of_inputs"] == pytest.approx((of_means / (tokens.square().sum() / (N * T))).item())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_softmax_sees_the_variance_along_a_row_and_no_number_added_to_a_row(causal):
+    logits = torch.randn(2, 3, T, T, dtype=torch.float64)
+    expected = 0.0
+    for i in range(T):
+        seen = logits[:, :, i, : i + 1 if causal else T].numpy()
+        expected += (np.var(seen, axis=-1) * seen.shape[-1]).sum()
+    assert parts.variance_seen(logits, causal).item() == pytest.approx(expected)
+    shifted = logits + torch.randn(2, 3, T, 1, dtype=torch.float64)
+    assert parts.variance_seen(shifted, causal).item() == pytest.approx(expected)
+
+
+def test_of_logits_the_parts_are_seen_as_they_are(x):
+    m = U @ torch.randn(B, B, dtype=torch.float64) @ U.T  # no content has a say
+    [of_layer, _] = parts.split_layer(x, *factors(m), causal=True)
+    assert (of_layer["seen_positions"], of_layer["seen_rest"]) == (pytest.approx(1), pytest.approx(0, abs=1e-12))
+
+
+def test_what_heads_share_is_a_sum_over_pairs_of_them():
+    heads = torch.randn(4, C, C, dtype=torch.float64)
+    pairs = [(a, b) for i, a in enumerate(heads) for j, b in enumerate(heads) if i != j]
+    expected = sum(torch.trace(a @ b) for a, b in pairs) / sum((a * b).sum() for a, b in pairs)
+    assert parts.shared_by_heads(heads).item() == pytest.approx(expected.item())
+
+
+def test_like_attends_to_like_where_the_eigenvalues_of_the_symmetric_part_are_positive():
+    m = torch.diag(torch.tensor([3.0, -1.0])) + torch.tensor([[0.0, 5.0], [-5.0, 0.0]])  # and a skew part
+    assert parts.positive_share(m).item() == pytest.approx(0.9)
+    assert parts.positive_share(-m).item() == pytest.approx(0.1)
+
+
+def test_a_turn_between_q_and_k_hides_no_symmetry(x):
+    w_q = torch.randn(2, C, 4, dtype=torch.float64)
+    w_k = rotate(w_q[None], torch.full((1, C), -5))[0]  # the keys stand five positions before
+    [of_layer, *_] = parts.split_layer(x, w_q, w_k, causal=False, rotary=True)
+    assert of_layer["turned"] == pytest.approx(1) and of_layer["symmetry"] < 0.9
+
+
+def test_query_heads_that_share_a_key_head_are_added(x):
+    w_q, w_k = torch.randn(4, C, 3, dtype=torch.float64), torch.randn(2, C, 3, dtype=torch.float64)
+    rows = parts.split_layer(x, w_q, w_k, causal=True)
+    m = sum(w_q[h] @ w_k[h // 2].T for h in range(4))
+    assert rows[0]["symmetry"] == pytest.approx(symmetry(m).item()) and len(rows) == 5
+
+
+def test_the_command_splits_a_run_into_its_table_and_its_picture(cfg, tmp_path, capsys):
+    run(cfg, max_iters=2)
+    parts.main([cfg.out_dir, "--csv", str(tmp_path / "parts.csv")])
+    assert f"{Path(cfg.out_dir).name} " in capsys.readouterr().out
+    table = pandas.read_csv(tmp_path / "parts.csv")
+    scores = pandas.read_csv(f"{cfg.out_dir}/scores.csv").query("step == 2")
+    assert table["symmetry"].to_list() == pytest.approx(scores["symmetry"].to_list(), abs=1e-4)
+    parts.main([str(tmp_path / "parts.csv"), "--plot", str(tmp_path / "parts.png")])
+    assert (tmp_path / "parts.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit, match="nowhere"):
+        parts.main([str(tmp_path / "nowhere")])
