@@ -135,8 +135,6 @@ CHANGED_TENSORS = [  # of Llama
     *[(LLAMA, names, message) for names, message in CHANGED_TENSORS],
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
-    (dict(LLAMA, model_type="timm_vit"), qk("blocks.{i}.attn", BOTH, (96, 32), weights="qkv"),
-     "do not fit"),  # a head of timm has 64 dimensions
 ])
 def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(CheckpointError, match=message) as error:

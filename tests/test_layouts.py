@@ -220,7 +220,7 @@ def test_every_model_type_of_the_table_is_proven():
     proven |= {*OTHER_TYPES}  # below
     proven |= {"t5gemma_encoder", "t5gemma_decoder"}  # other names
     proven |= {"gemma3n"}  # made of such
-    proven |= {"nanogpt", "nanochat-checkpoint", "train.py-checkpoint", "timm_vit"}  # in test_neighbours.py
+    proven |= {"nanogpt", "nanochat-checkpoint", "train.py-checkpoint"}  # in test_neighbours.py
     assert TABLE.keys() - proven == {"mobilellm"}  # not in transformers
 
 
