@@ -8,19 +8,14 @@ import torch
 from safetensors.torch import save
 
 from data.pretrained.files import CheckpointError
-from data.pretrained.layouts import find_stacks
 from data.pretrained.sources import find_source, open_checkpoint
 from model import ModelConfig, Transformer
 from tests.hub import hub  # noqa: F401 (a fixture)
-from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal
+from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal, stacks_of
 
 
 def below(inner: str, files: dict[str, bytes]) -> dict[str, bytes]:
     return {f"{inner}/{name}": data for name, data in files.items()}
-
-
-def stacks_of(opened):
-    return find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
 
 
 # Training scripts, with the config of their own
@@ -161,12 +156,10 @@ def test_a_config_in_the_folder_above_counts_for_steps_of_a_training_alone(tmp_p
 
 
 def test_what_is_no_file_of_weights_is_refused(tmp_path):
-    inside = folder(tmp_path / "toy", {"model.onnx": b"", "weights.h5": b""})
-    (tmp_path / "link").symlink_to("nowhere")
-    refused = {inside / "model.onnx": "ONNX", inside / "weights.h5": "no file of weights",
-               tmp_path / "link": "neither a file nor"}
-    for source, told in refused.items():
-        assert told in refusal(source)
+    toy = folder(tmp_path, {"model.onnx": b"", "weights.h5": b""})
+    (toy / "link").symlink_to("nowhere")
+    for file, told in {"model.onnx": "ONNX", "weights.h5": "no file of weights", "link": "neither a file nor"}.items():
+        assert told in refusal(toy / file)
 
 
 @pytest.mark.parametrize("name, words", [("bert-bas", "nearest names are .*bert-base"),
