@@ -1,6 +1,6 @@
 """
-Queries and keys by the user's own words, as --q, --k, --qkv and --heads of analyze.py have them, for a model that
-layouts.csv does not list. README.md has examples.
+Queries and keys of a model that layouts.csv does not list, by the user's own words: --q, --k, --qkv and --heads of
+analyze.py. README.md has examples.
 """
 
 import re
@@ -60,7 +60,10 @@ def find_names(hand: Hand, names) -> dict[int, tuple[str, ...]]:
 
 def advice(names, shapes, heads) -> str:
     """The candidates by name and shape, and the flags that would score them."""
-    shape_of = {FIRST.sub(r"\1{i}", name, count=1): shapes[name] for name in sorted(names) if len(shapes[name]) == 2}
+    shape_of = {}
+    for name in sorted(names):
+        if len(shapes[name]) == 2:
+            shape_of[FIRST.sub(r"\1{i}", name, count=1)] = shapes[name]
     flags = []
     for pattern, (m, n) in shape_of.items():
         key = QUERY.sub(lambda match: match[1].replace("query", "key").replace("q", "k").replace("Q", "K"), pattern)
@@ -68,5 +71,7 @@ def advice(names, shapes, heads) -> str:
             flags.append(f"{(m, n)} and {shape_of[key]}: --q '{pattern}' --k '{key}'")
         if "{i}" in pattern and FUSED.search(pattern) and 3 * min(m, n) == max(m, n):
             flags.append(f"{(m, n)}: --qkv '{pattern}'{' --transposed' * (n > m)}")
-    found = f"if its code says so, score {' or '.join(flags[:2])}" if flags else "name them with --q, --k and"
+    found = "name them with --q, --k and"
+    if flags:
+        found = f"if its code says so, score {' or '.join(flags[:2])}"
     return f"data/pretrained/layouts.csv does not list it; {found} --heads {heads or 'H,HKV'}"

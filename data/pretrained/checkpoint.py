@@ -11,9 +11,9 @@ A file of torch.save, such as pytorch_model.bin, is a zip. Under FakeTensorMode 
 pickle, and gives tensors without values whose storage says where its bytes begin. Files of before torch 1.6 are loaded
 whole. In both cases torch's restricted unpickler refuses a pickle that would run code.
 
-Weights in eight bits (F8_E4M3) lie beside their scales: weight = scale * stored number. The scale of NAME.weight is
-NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, and, one number a tensor, Devstral-Small-2; "inv", but it
-multiplies: DeepSeek-V3's README_WEIGHTS.md), or NAME.weight_scale (compressed-tensors, one number a tensor or a row).
+Weights in eight bits (F8_E4M3) lie beside their scales: weight = scale * stored number. Of NAME.weight the scale is
+NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, Devstral-Small-2; "inv", but it multiplies, says DeepSeek),
+or NAME.weight_scale (compressed-tensors).
 """
 
 import argparse
@@ -24,7 +24,6 @@ import re
 import zipfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -45,11 +44,13 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HEAD = 1 << 15  # bytes of the first read of a safetensors file; most headers are shorter
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
 BLOCK = 1 << 14  # bytes in a block of a zip
-STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")  # under which training scripts save it
+# Under which training scripts save the weights.
+STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")
 SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale")
 FP8_BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
 
-torch.serialization.add_safe_globals([argparse.Namespace])  # the options of MAE, DeiT and DINO lie beside their weights
+# The options of MAE, DeiT and DINO lie beside their weights.
+torch.serialization.add_safe_globals([argparse.Namespace])
 
 
 # ---- where a tensor lies -----------------------------------------------------------------------------------------
@@ -132,15 +133,13 @@ class Checkpoint(AbstractContextManager):
 
         A tensor with NaN or infinity is refused.
         """
-        started = map(self._start, groups)  # starts a group when it is asked for the next one
+        # A group is started when it is asked for.
+        started = ({name: in_background(self._read, name) for name in group} for group in groups)
         ahead = deque(islice(started, AHEAD))
         while ahead:
             ahead.extend(islice(started, 1))  # is read while the oldest group is used
             futures = ahead.popleft()
             yield {name: future.result() for name, future in futures.items()}
-
-    def _start(self, group: Sequence[str]) -> dict[str, Future]:
-        return {name: in_background(self._read, name) for name in group}
 
     @only_checkpoint_errors("its file of weights")
     def _read(self, name: str) -> torch.Tensor:
@@ -150,8 +149,12 @@ class Checkpoint(AbstractContextManager):
         tensor = self._read_stored(info)
         if info.scale:
             require(info.scale.dtype in DTYPES, f"{name!r} has a scale of {info.scale.dtype}, expected floats")
-            tensor = dequantise(tensor, self._read_stored(info.scale), read_block(self.config), name)
-        refuse_infinite(tensor, name)
+            how = self.config.get("quantization_config") or {}
+            block = how.get("weight_block_size") or FP8_BLOCK
+            tensor = dequantise(tensor, self._read_stored(info.scale), block, name)
+        if tensor.numel():
+            ends = torch.stack(tensor.aminmax())  # NaN if there is any
+            require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
         return tensor
 
     def _read_stored(self, info: TensorInfo) -> torch.Tensor:
@@ -165,12 +168,6 @@ class Checkpoint(AbstractContextManager):
         return tensor.as_strided(info.shape, info.stride)  # transposed, or some columns of a wider tensor
 
 
-def refuse_infinite(tensor: torch.Tensor, name: str):
-    if tensor.numel():
-        ends = torch.stack(tensor.aminmax())  # NaN if there is any
-        require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
-
-
 class ModuleInMemory(Checkpoint):
     """A model in memory, whose tensors are there already."""
 
@@ -181,8 +178,10 @@ class ModuleInMemory(Checkpoint):
         require(not any(weight.is_meta for weight in state.values()), "its weights are on the meta device")
         config = getattr(module, "config", None)
         self.config = config.to_dict() if hasattr(config, "to_dict") else {}
-        self.tensors = {name: TensorInfo("", name_of(weight.dtype), tuple(weight.shape), 0, 0, loaded=weight)
-                        for name, weight in state.items()}
+        self.tensors = {}
+        for name, weight in state.items():
+            dtype, shape = name_of(weight.dtype), tuple(weight.shape)
+            self.tensors[name] = TensorInfo("", dtype, shape, 0, 0, loaded=weight)
         self.n_params = sum(weight.numel() for weight in module.parameters())
 
     def __exit__(self, *_):
@@ -233,7 +232,8 @@ class Ranges(AbstractBufferedFile):
 
     def __init__(self, folder: Folder, file: str, size: int):
         self.folder = folder
-        super().__init__(None, file, "rb", BLOCK, cache_type="blockcache", cache_options={"maxblocks": None}, size=size)
+        kept = dict(cache_type="blockcache", cache_options={"maxblocks": None})
+        super().__init__(None, file, "rb", BLOCK, size=size, **kept)
 
     def _fetch_range(self, start, end):
         data = bytearray(min(end, self.size) - start)  # the last block may be shorter
@@ -253,14 +253,21 @@ def read_torch(folder: Folder, file: str) -> WeightFile:
             "of llama2.c is its own: its export.py with --version -1 writes a folder of Hugging Face)")
     try:
         if is_zip:
+            # Here, because it takes a second to import.
+            from torch._subclasses.fake_tensor import FakeTensorMode
+
             ranges = Ranges(folder, file, size)
             begins = find_records(ranges)
-            saved = load_fake(ranges)
+            ranges.seek(0)
+            with FakeTensorMode():  # tensors without values, whose storage has a place
+                saved = torch.load(ranges, map_location="cpu", weights_only=True)
         else:
             begins = None
             saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
             folder.lengths.append(size)
-        tensors = {name: find_bytes(file, tensor, begins) for name, tensor in state_dict(saved, file).items()}
+        tensors = {}
+        for name, tensor in state_dict(saved, file).items():
+            tensors[name] = find_bytes(file, tensor, begins)
         return WeightFile(size, tensors, saved)
     except (CheckpointError, OSError):
         raise
@@ -276,7 +283,7 @@ def find_records(ranges: Ranges) -> list[int]:
         infos = zipped.infolist()
         end = zipped.start_dir
     require(all(info.compress_type == zipfile.ZIP_STORED for info in infos),
-            f"{ranges.path} is compressed, which torch.save never does: load it with torch, and save it again")
+            f"{ranges.path} is compressed: load it with torch, and save it again")
     begins = sorted(info.header_offset for info in infos)
     if not any(info.filename.endswith("/.format_version") for info in infos):
         # By an older torch. For these files torch reads the header of every record, one after the other.
@@ -286,17 +293,8 @@ def find_records(ranges: Ranges) -> list[int]:
     return [*begins, end]
 
 
-def load_fake(ranges: Ranges) -> dict:
-    """What was saved. Its tensors have a dtype, a shape, strides, and a storage with a place, but no values."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # here, because it takes a second to import
-
-    ranges.seek(0)
-    with FakeTensorMode():
-        return torch.load(ranges, map_location="cpu", weights_only=True)
-
-
 def find_bytes(file: str, tensor: torch.Tensor, begins: list[int] | None) -> TensorInfo:
-    """Where the bytes of a tensor are: in the file, whose records begin there; in memory if it has been read whole."""
+    """Where a tensor lies in the file, whose records begin there; or in memory, if it has been read whole."""
     storage = tensor.untyped_storage()
     begin = storage.data_ptr() if begins is None else storage._checkpoint_offset
     first = last = begin + tensor.itemsize * tensor.storage_offset()
@@ -307,8 +305,9 @@ def find_bytes(file: str, tensor: torch.Tensor, begins: list[int] | None) -> Ten
         next_record = begins[bisect.bisect_right(begins, begin)]
         require(begin + storage.nbytes() <= next_record,
                 f"{file} is damaged (a tensor is larger than its bytes): get it again")
+    dtype, shape = name_of(tensor.dtype), tuple(tensor.shape)
     loaded = tensor.detach() if begins is None else None
-    return TensorInfo(file, name_of(tensor.dtype), tuple(tensor.shape), first, last, tensor.stride(), loaded)
+    return TensorInfo(file, dtype, shape, first, last, tensor.stride(), loaded)
 
 
 def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
@@ -338,14 +337,6 @@ def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
     return attached
 
 
-def read_block(config: Mapping) -> list[int]:
-    """The rows and columns of a block that has one scale."""
-    block = (config.get("quantization_config") or {}).get("weight_block_size") or FP8_BLOCK
-    require(isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block),
-            f"config.json: weight_block_size is {block!r:.60}, expected two numbers")
-    return block
-
-
 def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name: str) -> torch.Tensor:
     """
     weight (m, n) -> float32 (m, n). scale: one number; or (m,) or (m, 1), a number for each row; or a number for each
@@ -362,5 +353,5 @@ def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name
     require(scale.shape == (math.ceil(m / rows), math.ceil(n / columns)),
             f"{name!r} {tuple(weight.shape)} has a scale of shape {tuple(scale.shape)}, expected one number, "
             f"one a row, or one a block of {rows} x {columns}")
-    scale = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # a number for each element, and more
+    scale = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # (m, n), or larger
     return weight * scale[:m, :n]

@@ -74,7 +74,7 @@ class Folder:
     """
     A local folder. OSError, which names the file: the system does not let it be read.
 
-    path: where it is; may be changed to that of a folder inside of it
+    path: where it is, by its own name; may be changed to that of a folder inside of it
     revision: the commit of the repository that it is a snapshot of, or None
     notes: what the user should know
     lengths: of every range of weights that was read, in bytes
@@ -88,11 +88,6 @@ class Folder:
         self.lengths = []  # and no sum: several threads can append, but not add
         self.closed = threading.Event()
         self.slots = threading.Semaphore(N_READERS)
-
-    @property
-    def title(self) -> str:
-        """Its own name."""
-        return self.path.resolve().name
 
     @property
     def names(self) -> list[str]:
@@ -190,7 +185,7 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
         name = "../config.json"
         there = " (one is in the folder above: copy it, if these weights are of it)" if folder.has(name) else ""
         # accelerate writes step_N/model.safetensors and no other config.json. Any other folder may be another model.
-        require(folder.has(name) and is_step(folder.title), "no config.json, which tells the layout of the weights: "
+        require(folder.has(name) and is_step(folder.path.name), "no config.json, which tells the layout of the weights: "
                 f"put it beside them{there}")
         folder.notes.append("with the config.json of the folder above")
     return read_json(folder, name)

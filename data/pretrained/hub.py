@@ -19,13 +19,14 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_ba
 from data.pretrained.files import CheckpointError, Folder, require
 
 TIMEOUT = 10.0  # seconds without a byte
-TRIES = dict(timeout=TIMEOUT, max_retries=4, base_wait_time=0.5)  # five, with pauses that huggingface_hub makes
+# Five, with pauses that huggingface_hub makes.
+TRIES = dict(timeout=TIMEOUT, max_retries=4, base_wait_time=0.5)
 logging.set_verbosity_error()  # or it would tell of every try
 
 
 @contextlib.contextmanager
 def hub_errors(repo: str, revision: str | None = None):
-    """Whatever is raised in the block becomes an error of one line about a repository, or a revision of it."""
+    """Whatever is raised in the block becomes an error of one line about the repository."""
     try:
         yield
     # KeyError, TypeError: an answer that is not the Hub's. RuntimeError: of hf_xet.
@@ -47,7 +48,8 @@ def explain(e: Exception, repo: str, revision: str | None) -> str:
         return "no folder of this name, and not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
     spoken_to = answer or getattr(e, "request", None)  # the Hub, or the host that has its files
     where = spoken_to.url.host if spoken_to else page
-    reason = " ".join(f"{type(e).__name__} {e}".split())  # as of 403 and 429, of which the client says what to do
+    # Of 403 and 429 the client says what to do.
+    reason = " ".join(f"{type(e).__name__} {e}".split())
     return f"no folder of this name, and {where} cannot be read ({reason:.200}): check the network or HF_ENDPOINT"
 
 
@@ -61,12 +63,9 @@ class HubFolder(Folder):
         super().__init__(PurePosixPath(), info["sha"])
         self.repo = repo
         self.asked = asked
-        self._files = [PurePosixPath(file["rfilename"]) for file in info.get("siblings", ())]  # of all folders
+        # Of all its folders.
+        self._files = [PurePosixPath(file["rfilename"]) for file in info.get("siblings", ())]
         self._in_ranges = set()  # files of which the host serves ranges
-
-    @property
-    def title(self) -> str:
-        return self.path.name
 
     @property
     def names(self) -> list[str]:
@@ -86,7 +85,8 @@ class HubFolder(Folder):
     def fetch(self, name: str) -> Path:
         with hub_errors(self.repo, self.asked):
             # The revision and not the commit, so that the cache knows offline which commit it stood for.
-            return Path(self._cached(name) or hf_hub_download(self.repo, self._full_name(name), revision=self.asked))
+            path = self._cached(name) or hf_hub_download(self.repo, self._full_name(name), revision=self.asked)
+        return Path(path)
 
     def read(self, name: str, start: int, view: memoryview) -> int:
         if self._cached(name):
@@ -159,7 +159,8 @@ def list_repos(pattern: str) -> list[str]:
 
 
 def get(address: str, params: dict | None = None):
-    """The Hub's answer about models. HfApi's own functions have no time-out or no retries: they would wait for ever."""
+    """The Hub's answer about models."""
+    # HfApi's own functions have no time-out or no retries: they would wait for ever.
     url = address if "://" in address else f"{HfApi().endpoint}/api/models{address}"
     answer = http_backoff("GET", url, params=params, headers=build_hf_headers(), **TRIES)
     hf_raise_for_status(answer)

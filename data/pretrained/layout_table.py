@@ -17,7 +17,8 @@ from data.pretrained.files import pick
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
-MASKS = {"causal": True, "both": False, "unknown": None, "": None}  # both: a token sees those on both of its sides
+# both: a token sees those on both of its sides
+MASKS = {"causal": True, "both": False, "unknown": None, "": None}
 
 
 class Row(NamedTuple):
@@ -160,11 +161,6 @@ def find_stages(row: Row, config: dict, names: set[str]) -> list[Part]:
         sizes = dict(num_hidden_layers=n_layer, num_attention_heads=n_head)
         parts.append(Part(f"stage {stage}", row.model_type, sizes, inside, [of_stage]))
     return parts
-
-
-def stack_name(part: Part, row: Row, alone: bool) -> str:
-    """For example "vision"; "vision.global" if the part has several stacks; "encoder" if there are no parts."""
-    return part.name if part.name and alone else joined(part.name, row.stack)
 
 
 def joined(outer: str, inner: str) -> str:

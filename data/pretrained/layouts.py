@@ -20,7 +20,7 @@ from torch import Tensor
 
 from data.pretrained.by_hand import Hand, advice, find_names
 from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, require
-from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, stack_name
+from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, joined
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,9 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
     stacks, accounted_for = [], set()
     for part in find_parts(model_type, config, candidates):
         if part.names and not part.rows:
-            told = f"model_type {part.model_type!r} is not known" if part.model_type else "no model_type in config.json"
+            told = "no model_type in config.json"
+            if part.model_type:
+                told = f"model_type {part.model_type!r} is not known"
             numbers = [pick(part.config, keys.format(""), int) for keys in (N_HEAD, N_KV_HEAD)]
             raise CheckpointError(f"{told}: {advice(part.names, shapes, ','.join(str(n) for n in numbers if n))}")
         found = []
@@ -112,7 +114,8 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
             for layer in layers:
                 layer.require_fit(shapes)
                 accounted_for.update(layer.names)
-            name = stack_name(part, row, alone=len(found) == 1)
+            # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
+            name = part.name if part.name and len(found) == 1 else joined(part.name, row.stack)
             stacks.append(Stack(name, mask_is_causal(row, part.config), layers))
 
     for name in sorted(candidates - accounted_for):
@@ -210,7 +213,7 @@ N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n
 
 
 def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[Layer, ...], set[str]]:
-    """-> the layers of a stack, which are exactly those of the config, and the names of tensors in its other layers."""
+    """-> the layers of a stack, exactly those of the config, and the names of tensors in its other layers."""
     config = part.config
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     counted = row.stack.partition(".")[0]  # LXMERT's l.text are its l_layers
@@ -246,10 +249,11 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
 
 
 def mask_is_causal(row: Row, config: dict) -> bool | None:
-    """Whether no token sees a later one. None: it is not known, as in a decoder that learnt to see both sides."""
+    """Whether no token sees a later one; None if it is not known."""
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
         return pick(config, "is_decoder", bool, False) or pick(config, "causal", bool, False)
-    both_sides = config.get("use_bidirectional_attention")  # Gemma 4: "all", or "vision", which is of images only
+    # In Gemma 4 "all", or "vision", which is of images only.
+    both_sides = config.get("use_bidirectional_attention")
     if row.causal and (both_sides in (True, "all") or not pick(config, "is_causal", bool, True)):
         return None  # it was first trained as a causal model, and then not
     return row.causal
@@ -336,8 +340,9 @@ def grouped(weights, sizes, config):
 
 
 def multi_query(weights, sizes, config):
-    """Falcon, GPTBigCode and ChatGLM: one key head, a few, or as many as queries. Their configs have keys for this."""
-    if pick(config, "new_decoder_architecture", bool):  # else num_kv_heads means nothing: falcon-7b has 71 there, and 1
+    """Falcon, GPTBigCode and ChatGLM, whose configs say whether keys have one head, a few, or all."""
+    # Else num_kv_heads means nothing: falcon-7b has 71 there, and 1.
+    if pick(config, "new_decoder_architecture", bool):
         return grouped(weights, sizes._replace(n_kv_head=pick(config, "num_kv_heads", int)), config)
     if pick(config, "multi_query multi_query_attention", bool, True):
         return blocks(weights, sizes._replace(n_kv_head=pick(config, "multi_query_group_num", int, 1)), config)

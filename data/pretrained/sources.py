@@ -94,9 +94,9 @@ def open_checkpoint(source: str) -> Checkpoint:
     if os.path.isfile(path):
         path, file = os.path.split(path)
         require(file.endswith(SUFFIXES), f"no file of weights ({', '.join(SUFFIXES)}){what_to_do([file])}")
-        return Checkpoint(Folder(Path(path)), [file])
+        return Checkpoint(Folder(Path(path).resolve()), [file])
     if os.path.isdir(path):
-        folder = Folder(Path(path))
+        folder = Folder(Path(path).resolve())
     else:
         repo, _, revision = source.partition("@")
         require(not os.path.lexists(path), "it is a broken link, or neither a file nor a folder")
