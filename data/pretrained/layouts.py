@@ -200,11 +200,11 @@ OWN = {
 
 def scored_layers(model_type: str, config: dict, n_layer: int) -> list[int]:
     """The layers with a softmax and queries and keys of their own."""
-    own = OWN.get(model_type)
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     if layer_types:
         return [i for i, layer_type in enumerate(layer_types[:n_layer]) if layer_type in SOFTMAX]
-    return list(own(config, n_layer)) if own else list(range(n_layer))
+    own = OWN.get(model_type, lambda config, n: range(n))
+    return list(own(config, n_layer))
 
 
 # Keys of config.json, which are tried in this order. {0} is the name of the stack.
