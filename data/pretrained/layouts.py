@@ -293,7 +293,7 @@ def of_layer(config: dict, i: int) -> dict:
     return own
 
 
-# ---- how the tensors of a layer hold its heads -----------------------------------------------------------------------
+# ---- how the tensors of a layer hold its heads ----------------------------------------------------------------------
 #
 # Each function takes these tensors and returns q (H, D, C) and k (Hkv, D, C), as views if possible. A RuntimeError says
 # that they do not have this form. nn.Linear stores (out, in), so a head is D rows of a weight.
