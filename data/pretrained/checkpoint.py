@@ -188,7 +188,7 @@ class ModuleInMemory(Checkpoint):
         pass
 
 
-# ---- a file of weights ----------------------------------------------------------------------------------------------
+# ---- a file of weights -------------------------------------------------------------------------------------------
 
 
 def read_weight_file(folder: Folder, file: str) -> WeightFile:

@@ -185,8 +185,8 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
         name = "../config.json"
         there = " (one is in the folder above: copy it, if these weights are of it)" if folder.has(name) else ""
         # accelerate writes step_N/model.safetensors and no other config.json. Any other folder may be another model.
-        require(folder.has(name) and is_step(folder.path.name), "no config.json, which tells the layout of the weights: "
-                f"put it beside them{there}")
+        require(folder.has(name) and is_step(folder.path.name),
+                f"no config.json, which tells the layout of the weights: put it beside them{there}")
         folder.notes.append("with the config.json of the folder above")
     return read_json(folder, name)
 
