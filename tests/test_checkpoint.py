@@ -15,10 +15,10 @@ from safetensors.torch import save
 
 from data.pretrained import checkpoint
 from data.pretrained import hub as client
+from data.pretrained.checkpoint import HEAD
 from data.pretrained.files import CheckpointError, only_checkpoint_errors
 from data.pretrained.sources import open_checkpoint
 from data.pretrained.revisions import find_targets
-from data.pretrained.tensors import HEAD
 from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, make, name,
                        one_line, read, refusal)
@@ -205,9 +205,9 @@ DAMAGED = [  # files, and what is said of them
     *[({"pytorch_model.bin": data}, "pytorch_model.bin is damaged") for data in (as_bin(WEIGHTS)[:-300], PAGE)],
     *[(SINGLE | {file: POINTER}, "git lfs pull") for file in SINGLE],
     ({file: data for file, data in SHARDED.items() if file != FIRST}, FIRST),
-    *[(SINGLE | {"config.json": text}, "config.json is not a JSON object") for text in (PAGE, DEEP)],
+    *[(SINGLE | {"config.json": text}, "config.json makes no sense") for text in (PAGE, DEEP)],
     ({"model.safetensors.index.json": b'{"weight_map": {"a": 3}}'}, "no weight_map of names"),
-    *[({"model.safetensors": struct.pack("<Q", len(header)) + header}, "has a damaged header") for header in (
+    *[({"model.safetensors": struct.pack("<Q", len(header)) + header}, "safetensors makes no sense") for header in (
         DEEP, b"[1]", b'{"q": 3}', b'{"q": {"dtype": 3, "shape": [2], "data_offsets": ["0", null]}}',
         b'{"q": {"dtype": "F32", "shape": [-1], "data_offsets": [0, -4]}}',
         b'{"q": {"dtype": [], "shape": [], "data_offsets": [0, 0]}}')],

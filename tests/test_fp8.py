@@ -8,9 +8,8 @@ from safetensors.torch import save
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from data.pretrained.files import CheckpointError
-from data.pretrained.layouts import find_stacks
 from data.pretrained.sources import open_checkpoint
-from tests.toy import folder
+from tests.toy import folder, stacks_of
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 WHOLE = FP8 | {"weight_block_size": None}
@@ -27,22 +26,9 @@ def scales(*shape: int) -> torch.Tensor:
 
 
 def written_out(weight: torch.Tensor, scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Element by element: that of row i and column j has the scale of block i // rows, j // columns."""
-    right = torch.empty(weight.shape)
-    for i in range(weight.shape[0]):
-        for j in range(weight.shape[1]):
-            right[i, j] = float(weight[i, j].float()) * float(scale[i // rows, j // columns].float())
-    return right
-
-
-def read_heads(path, config: dict, file: bytes) -> tuple[torch.Tensor, torch.Tensor]:
-    """The one layer of a checkpoint: w_q (H, C, D), w_k (Hkv, C, D)."""
-    path = folder(path, {"model.safetensors": file}, json.dumps(config).encode())
-    with open_checkpoint(str(path)) as opened:
-        [stack] = find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
-        [layer] = stack.layers
-        assert stack.causal and not [name for name in opened.tensors if "scale" in name]
-        return layer.heads(next(opened.stream([layer.names])))
+    """The number in row i and column j has the scale of block i // rows, j // columns."""
+    m, n = weight.shape
+    return weight.float() * torch.kron(scale.float(), torch.ones(rows, columns))[:m, :n]
 
 
 def read_llama(path, quantization: dict, **parts: torch.Tensor) -> torch.Tensor:
@@ -50,7 +36,11 @@ def read_llama(path, quantization: dict, **parts: torch.Tensor) -> torch.Tensor:
     config = dict(model_type="llama", num_hidden_layers=1, num_attention_heads=2, head_dim=len(parts["weight"]) // 2,
                   quantization_config=quantization)
     state = {f"layers.0.self_attn.{x}_proj.{part}": tensor.clone() for x in "qk" for part, tensor in parts.items()}
-    w_q, w_k = read_heads(path, config, save(state))
+    path = folder(path, {"model.safetensors": save(state)}, json.dumps(config).encode())
+    with open_checkpoint(str(path)) as opened:
+        [stack] = stacks_of(opened)
+        assert not [name for name in opened.tensors if "scale" in name]
+        w_q, w_k = stack.layers[0].heads(next(opened.stream([stack.layers[0].names])))  # (H, C, D) each
     assert torch.equal(w_q, w_k)
     return w_q.mT.flatten(0, 1)
 
@@ -74,8 +64,7 @@ def test_the_last_blocks_may_be_smaller_and_config_json_says_how_large_the_other
 def test_a_scale_is_one_number_or_one_for_each_row(tmp_path, quantization, suffix, shape):
     weight, scale = eight_bits(12, 10), scales(*shape)
     got = read_llama(tmp_path / "toy", quantization, weight=weight, **{suffix: scale})
-    rows = 1 if scale.numel() == 12 else 12
-    assert torch.equal(got, written_out(weight, scale.reshape(-1, 1), rows, 10))
+    assert torch.equal(got, written_out(weight, scale.reshape(-1, 1), 12 // scale.numel(), 10))
 
 
 @pytest.mark.parametrize("parts, words", [
@@ -92,6 +81,6 @@ def test_scales_that_do_not_fit_and_other_ways_to_store_fewer_bits_are_refused(t
 
 @pytest.mark.parametrize("block", ["128", [0, 128], [128], [1.5, 2], {"rows": 3}])
 def test_a_block_size_that_makes_no_sense_is_refused(tmp_path, block):
-    with pytest.raises(CheckpointError, match="weight_block_size is .*, expected two numbers"):
-        read_llama(tmp_path / "toy", FP8 | {"weight_block_size": block}, weight=eight_bits(12, 10),
-                   weight_scale_inv=scales(1, 1, 1))
+    parts = dict(weight=eight_bits(12, 10), weight_scale_inv=scales(2, 2))
+    with pytest.raises(CheckpointError):
+        read_llama(tmp_path / "toy", FP8 | {"weight_block_size": block}, **parts)

@@ -134,9 +134,9 @@ CHANGED_TENSORS = [  # of Llama
     *[(LLAMA | change, llama(), message) for change, message in CHANGED_CONFIGS],
     *[(LLAMA, names, message) for names, message in CHANGED_TENSORS],
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
+    (dict(architecture="vit_base_patch16_224"), qk("blocks.{i}.attn", BOTH, (96, 32), weights="qkv"),
+     "no model_type .* score .*--qkv 'blocks.{i}.attn.qkv.weight' --heads H,HKV"),  # of timm
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
-    (dict(LLAMA, model_type="timm_vit"), qk("blocks.{i}.attn", BOTH, (96, 32), weights="qkv"),
-     "do not fit"),  # a head of timm has 64 dimensions
 ])
 def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(CheckpointError, match=message) as error:

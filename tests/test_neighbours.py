@@ -2,26 +2,20 @@
 
 import argparse
 import json
-import os
 
 import pytest
 import torch
 from safetensors.torch import save
 
 from data.pretrained.files import CheckpointError
-from data.pretrained.layouts import find_stacks
 from data.pretrained.sources import find_source, open_checkpoint
 from model import ModelConfig, Transformer
 from tests.hub import hub  # noqa: F401 (a fixture)
-from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal
+from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal, stacks_of
 
 
 def below(inner: str, files: dict[str, bytes]) -> dict[str, bytes]:
     return {f"{inner}/{name}": data for name, data in files.items()}
-
-
-def stacks_of(opened):
-    return find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
 
 
 # Training scripts, with the config of their own
@@ -124,17 +118,11 @@ def bare(names: str) -> dict[str, bytes]:
     return {name: CONFIG if name == "config.json" else FILE for name in names.split()}
 
 
-def of_timm(name: str, **more) -> bytes:
-    return json.dumps({"architecture": name, "num_classes": 1000, "pretrained_cfg": {}} | more).encode()
-
-
 @pytest.mark.parametrize("files, told", [
     (bare("config.json zero_to_fp32.py latest"), "DeepSpeed"),
     (bare("config.json tf_model.h5 toy.Q4.gguf"), "convert it with save_pretrained"),
     (bare("config.json other.ckpt another.pt"), "the path of one file"),  # which of them?
     (bare("model.safetensors"), "no config.json"),
-    (SINGLE | {"config.json": of_timm("vit_base_patch16_gap_224")}, "timm checkpoint (vit_base_patch16_gap_224)"),
-    (SINGLE | {"config.json": of_timm("vit_base_patch16_224", model_args={"num_heads": 6})}, "timm checkpoint"),
     ({"adapter_config.json": b'{"base_model_name_or_path": "org/base"}', "adapter_model.safetensors": FILE},
      "merge it into org/base with PEFT's merge_and_unload()"),
     ({"model.onnx": b""}, "of ONNX take the two initialisers"),
@@ -144,30 +132,6 @@ def of_timm(name: str, **more) -> bytes:
 ])
 def test_what_cannot_be_read_says_what_to_do(tmp_path, files, told):
     assert told in refusal(folder(tmp_path / "toy", files, None))
-
-
-# timm
-
-
-def test_a_plain_vit_of_timm_is_read_with_the_sizes_that_its_name_tells(tmp_path):
-    weights = {f"blocks.{i}.attn.qkv.weight": torch.randn(3 * 192, 192) for i in range(12)}
-    vit = folder(tmp_path / "vit", {"model.safetensors": save(weights)}, of_timm("vit_tiny_patch16_224"))
-    with open_checkpoint(str(vit)) as opened:
-        [stack] = stacks_of(opened)
-    assert stack.causal is False
-    x = torch.randn(1, 5, 192)
-    for layer, weight in zip(stack.layers, weights.values(), strict=True):
-        qkv = torch.nn.functional.linear(x, weight).reshape(1, 5, 3, 3, 64).permute(2, 0, 3, 1, 4)  # timm's Attention
-        for head, right in zip(layer.heads(weights), qkv):
-            torch.testing.assert_close(x @ head, right[0])
-
-
-@pytest.mark.parametrize("name, sizes", [
-    ("vit_small_patch14_reg4_dinov2", (12, 6)), ("vit_base_patch16_clip_quickgelu_224", (12, 12)),
-    ("vit_large_patch32_384", (24, 16)), ("deit_base_distilled_patch16_384", (12, 12))])
-def test_the_architecture_of_timm_tells_how_many_layers_and_heads_there_are(tmp_path, name, sizes):
-    config = read(folder(tmp_path / "vit", {"model.safetensors": FILE}, of_timm(name))).config
-    assert (config["num_hidden_layers"], config["num_attention_heads"]) == sizes
 
 
 # Names and addresses
@@ -191,15 +155,11 @@ def test_a_config_in_the_folder_above_counts_for_steps_of_a_training_alone(tmp_p
     assert "one is in the folder above: copy it" in refusal(other)
 
 
-def test_what_is_no_file_of_weights_is_refused_and_not_waited_for(tmp_path):
-    inside = folder(tmp_path / "toy", {"model.onnx": b"", "weights.h5": b""})
-    os.mkfifo(tmp_path / "pipe")
-    os.mkfifo(inside / "model.safetensors")
-    (tmp_path / "link").symlink_to("nowhere")
-    refused = {inside / "model.onnx": "ONNX", inside / "weights.h5": "no file of weights", inside: "is no file",
-               tmp_path / "pipe": "neither a file nor", tmp_path / "link": "neither a file nor"}
-    for source, told in refused.items():
-        assert told in refusal(source)
+def test_what_is_no_file_of_weights_is_refused(tmp_path):
+    toy = folder(tmp_path, {"model.onnx": b"", "weights.h5": b""})
+    (toy / "link").symlink_to("nowhere")
+    for file, told in {"model.onnx": "ONNX", "weights.h5": "no file of weights", "link": "neither a file nor"}.items():
+        assert told in refusal(toy / file)
 
 
 @pytest.mark.parametrize("name, words", [("bert-bas", "nearest names are .*bert-base"),

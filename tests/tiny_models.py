@@ -1,8 +1,8 @@
 """
 The smallest models of transformers that have a layout each: CASES, for tests/test_layouts.py.
 
-A case is a model_type, what its config has beside the sizes that all have, the stacks that must be found, what the
-model reads if that is not in INPUTS, and the name of its class if it is not the first of CLASSES.
+A case is a model_type, what its config has beside the sizes that all have, the names of the stacks that must be found,
+what the model reads if that is not in INPUTS, and the name of its class if it is not the first of CLASSES.
 """
 
 import dataclasses
@@ -168,32 +168,14 @@ def inputs(module, reads, n, t):
 CASES = []
 
 
-def case(types, stacks, reads=None, model=None, **config):
+def case(types, stacks="", reads=None, model=None, **config):
     """
-    stacks: {name: (causal, numbers of the layers)}; reads: {name of an input: a tensor, or a function of n and t}, or a
-    function of the model, n and t that runs it; model: name of its class, if it is not the first of CLASSES.
+    stacks: their names; reads: {name of an input: a tensor, or a function of n and t}, or a function of the model, n
+    and t that runs it; model: name of its class, if it is not the first of CLASSES.
     """
     for kind in types.split():
-        CASES.append(pytest.param(kind, config, stacks, reads or {}, model, id=f"{kind}-{len(CASES)}"))
+        CASES.append(pytest.param(kind, config, stacks.split(", "), reads or {}, model, id=f"{kind}-{len(CASES)}"))
 
-
-def decoder(*numbers, name=""):
-    return {name: (True, list(numbers))}
-
-
-def encoder(*numbers, name=""):
-    return {name: (False, list(numbers))}
-
-
-DECODER, ENCODER, VIT = decoder(0, 1), encoder(0, 1), encoder(0, 1, 2)
-BOTH = encoder(0, 1, name="encoder") | decoder(0, 1, 2, name="decoder")
-DETECTOR = encoder(0, 1, 2, name="decoder")
-MAE = encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="decoder")
-STAGES = encoder(0, name="stage 0") | encoder(0, 1, name="stage 1")
-BACKBONE = encoder(0, 1, 2, name="backbone")
-AUDIO, EYE = encoder(0, 1, 2, name="audio"), encoder(0, 1, 2, name="vision")
-EYE_STAGES = encoder(0, name="vision.stage 0") | encoder(0, 1, name="vision.stage 1")
-TEXT, TEXT_ENCODER = decoder(0, 1, name="text"), encoder(0, 1, name="text")
 
 # Separate Linears: LLaMA and those after it. Then those with q, k and v in one tensor.
 case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text olmo olmo2 olmo3 starcoder2 cohere "
@@ -205,110 +187,104 @@ case("llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text ol
      "kolibri1 muse_glimmer_text muse_spark_text cosmos3_edge_text qwen2_vl_text qwen2_5_vl_text glm4v_text stablelm "
      "bitnet opt xglm biogpt modernbert-decoder ctrl gptj gpt_neo decision_transformer "
      "chameleon gpt2 openai-gpt imagegpt gpt_bigcode gpt_neox gpt_neox_japanese persimmon bloom falcon phi3 "
-     "mpt", DECODER)
-case("helium", DECODER, head_dim=8)
-case("gpt_bigcode", DECODER, multi_query=False)
-case("falcon", DECODER, multi_query=False, alibi=True)
-case("falcon", DECODER, new_decoder_architecture=True, num_kv_heads=2)
-case("dbrx", DECODER, attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=1e9))
+     "mpt deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu axk1")
+case("helium", head_dim=8)
+case("gpt_bigcode", multi_query=False)
+case("falcon", multi_query=False, alibi=True)
+case("falcon", new_decoder_architecture=True, num_kv_heads=2)
+case("dbrx", attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=1e9))
 # Other heads in some layers, two attentions in a layer, or the keys of an earlier one.
-case("gemma3n_text", DECODER, **GEMMA, num_kv_shared_layers=2)
-case("gemma4_text", decoder(0, 1, 2, 3), **GEMMA, global_head_dim=24, num_global_key_value_heads=1,
-     attention_k_eq_v=True)
-case("gemma4_text", DECODER, **GEMMA, num_kv_shared_layers=2)
+case("gemma3n_text", **GEMMA, num_kv_shared_layers=2)
+case("gemma4_text", **GEMMA, global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True)
+case("gemma4_text", **GEMMA, num_kv_shared_layers=2)
 # Latents.
-case("deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu axk1", DECODER)
-case("mistral4", DECODER, head_dim=4, rope_parameters=dict(
-    llama_4_scaling_beta=0.1, original_max_position_embeddings=64))
-case("deepseek_v2 deepseek_v3", DECODER, q_lora_rank=None)
+case("mistral4", head_dim=4, rope_parameters=dict(llama_4_scaling_beta=0.1, original_max_position_embeddings=64))
+case("deepseek_v2 deepseek_v3", q_lora_rank=None)
 # Softmax attention in some layers only.
-case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", decoder(1, 3), **HYBRID)
-case("granitemoehybrid", decoder(1, 3), num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
-case("kimi_linear", decoder(1, 3), **HYBRID, linear_head_dim=8, linear_num_heads=2)
-case("kimi_linear", decoder(1, 3), num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(
+case("qwen3_next qwen3_5_text qwen3_5_moe_text minimax olmo_hybrid", **HYBRID)
+case("granitemoehybrid", num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
+case("kimi_linear", **HYBRID, linear_head_dim=8, linear_num_heads=2)
+case("kimi_linear", num_hidden_layers=4, q_lora_rank=None, linear_attn_config=dict(
     full_attn_layers=[2, 4], kda_layers=[1, 3], head_dim=8, num_heads=2, short_conv_kernel_size=4))
-case("bailing_hybrid", decoder(1, 3), **HYBRID, q_lora_rank=None)
-case("falcon_h1", decoder(0, 1, 2, 3), num_hidden_layers=4)
-case("lfm2 lfm2_moe", decoder(1, 3), num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2)
-case("lfm3", decoder(1, 2), num_hidden_layers=3, layer_types=["conv", "full_attention", "sliding_attention"])
-case("nemotron_h", decoder(1, 3), hybrid_override_pattern="M*-*", mamba_num_heads=4, mamba_head_dim=16, n_groups=1,
+case("bailing_hybrid", **HYBRID, q_lora_rank=None)
+case("falcon_h1", num_hidden_layers=4)
+case("lfm2 lfm2_moe", num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2)
+case("lfm3", num_hidden_layers=3, layer_types=["conv", "full_attention", "sliding_attention"])
+case("nemotron_h", hybrid_override_pattern="M*-*", mamba_num_heads=4, mamba_head_dim=16, n_groups=1,
      ssm_state_size=8, chunk_size=8, conv_kernel=4)
 # Encoders of text.
 case("bert roberta xlm-roberta xlm-roberta-xl roberta-prelayernorm camembert electra ernie megatron-bert rembert "
      "roformer splinter layoutlm markuplm data2vec-text esm bert-generation dpr modernbert nomic_bert mpnet roc_bert "
      "tapas jina_embeddings_v3 gte ibert visual_bert embedding_gemma2_text openai_privacy_filter luke xlm "
      "flaubert nystromformer distilbert eurobert ultrabert mobilebert xmod layoutlmv3 deberta deberta-v2 "
-     "longformer vits canine", ENCODER)
-case("esmc", ENCODER, num_key_value_heads=4)
-case("bros", ENCODER, dict(bbox=lambda n, t: torch.zeros(n, t, 8)), hidden_size=64)
-case("lilt", ENCODER, hidden_size=48)
-case("bert", DECODER, is_decoder=True, add_cross_attention=True)
-case("xlm", DECODER, causal=True)
-case("big_bird", ENCODER, attention_type="original_full")
-case("albert", encoder(0))  # two layers, one set of weights
-case("lxmert", encoder(0, 1, name="l.text") | encoder(0, 1, 2, name="r.vision") | encoder(0, name="x.text")
-     | encoder(0, name="x.vision"),
+     "longformer vits canine wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d "
+     "wav2vec2-conformer wav2vec2-bert parakeet_encoder")
+case("esmc", num_key_value_heads=4)
+case("bros", "", dict(bbox=lambda n, t: torch.zeros(n, t, 8)), hidden_size=64)
+case("lilt", hidden_size=48)
+case("bert", is_decoder=True, add_cross_attention=True)
+case("xlm", causal=True)
+case("big_bird", attention_type="original_full")
+case("albert")  # two layers, one set of weights
+case("lxmert", "l.text, r.vision, x.text, x.vision",
      dict(input_ids=ids(9, 8), visual_feats=noise(9, 7, 16), visual_pos=noise(9, 7, 4)),
      l_layers=2, r_layers=3, x_layers=1, visual_feat_dim=16)
 # Two stacks.
 case("t5 mt5 umt5 switch_transformers pop2piano bart mbart pegasus marian blenderbot blenderbot-small plbart m2m_100 "
-     "nllb-moe mvp fsmt whisper speech_to_text led", BOTH)
-case("bigbird_pegasus", BOTH, attention_type="original_full")
-case("udop", BOTH, dict(bbox=lambda n, t: torch.zeros(n, t, 4)))
-case("t5gemma", BOTH, dict(encoder_hidden_states=states(32)), decoder=dict(num_hidden_layers=3))
-case("moonshine", BOTH, dict(input_values=noise(4, 8000)))
-case("speecht5", BOTH, lambda model, *_: model(noise(4, 400), decoder_input_ids=ids(4, 9)))
-case("dia", BOTH, lambda model, n, t: model(ids(n, t), decoder_input_ids=ids(n, 2 * t).view(n, t, 2)),
+     "nllb-moe mvp fsmt whisper speech_to_text led", "encoder, decoder")
+case("bigbird_pegasus", "encoder, decoder", attention_type="original_full")
+case("udop", "encoder, decoder", dict(bbox=lambda n, t: torch.zeros(n, t, 4)))
+case("t5gemma", "encoder, decoder", dict(encoder_hidden_states=states(32)), decoder=dict(num_hidden_layers=3))
+case("moonshine", "encoder, decoder", dict(input_values=noise(4, 8000)))
+case("speecht5", "encoder, decoder", lambda model, *_: model(noise(4, 400), decoder_input_ids=ids(4, 9)))
+case("dia", "encoder, decoder", lambda model, n, t: model(ids(n, t), decoder_input_ids=ids(n, 2 * t).view(n, t, 2)),
      delay_pattern=[0, 1], decoder_config=dict(
          num_hidden_layers=3, cross_num_key_value_heads=4, cross_hidden_size=32, num_channels=2))
-case("time_series_transformer", BOTH, dict(
+case("time_series_transformer", "encoder, decoder", dict(
     past_values=noise(9, 10), past_time_features=noise(9, 10, 1), past_observed_mask=torch.ones(9, 10),
     future_values=noise(9, 8), future_time_features=noise(9, 8, 1)),
     prediction_length=8, lags_sequence=[1, 2], num_time_features=1)
-case("trocr", decoder(0, 1, 2, name="decoder"))
-case("t5gemma2", encoder(0, 1, 2, name="encoder.vision") | encoder(0, 1, name="encoder.text")
-     | decoder(0, 1, 2, name="decoder"), dict(encoder_hidden_states=states(32)),
+case("trocr", "decoder")
+case("t5gemma2", "encoder.vision, encoder.text, decoder", dict(encoder_hidden_states=states(32)),
      decoder=dict(num_hidden_layers=3))
-case("vit_mae", MAE, model="ViTMAEForPreTraining", decoder_hidden_size=32,
+case("vit_mae", "encoder, decoder", model="ViTMAEForPreTraining", decoder_hidden_size=32,
      decoder_num_hidden_layers=2, decoder_num_attention_heads=2)
-case("videomae", MAE, dict(
+case("videomae", "encoder, decoder", dict(
     pixel_values=noise(9, 4, 3, 16, 16), bool_masked_pos=torch.tensor([[True, False] * 4] * 9)),
     "VideoMAEForPreTraining", decoder_hidden_size=32, decoder_num_hidden_layers=2, decoder_num_attention_heads=2)
 # Detectors.
 BIG = dict(pixel_values=0.1 * noise(9, 3, 64, 64))
 RESNET = part("resnet", hidden_sizes=[8, 16], depths=[1, 1])
-case("detr table-transformer conditional_detr", encoder(0, 1, name="encoder") | DETECTOR, backbone_config=RESNET)
-case("deformable_detr", DETECTOR, backbone_config=RESNET, num_feature_levels=2)
-case("rt_detr rt_detr_v2", encoder(0, 1, name="encoder") | DETECTOR, BIG, encoder_hidden_dim=32,
+case("detr table-transformer conditional_detr", "encoder, decoder", backbone_config=RESNET)
+case("deformable_detr", "decoder", backbone_config=RESNET, num_feature_levels=2)
+case("rt_detr rt_detr_v2", "encoder, decoder", BIG, encoder_hidden_dim=32,
      encoder_in_channels=[16] * 3, decoder_in_channels=[32] * 3, backbone_config=part(
          "rt_detr_resnet", embedding_size=8, hidden_sizes=[8, 16, 16, 16], depths=[1] * 4, layer_type="basic",
          out_features=["stage2", "stage3", "stage4"]))
-case("grounding-dino mm-grounding-dino", DETECTOR, BIG | dict(input_ids=ids(9, 8)), num_feature_levels=3,
+case("grounding-dino mm-grounding-dino", "decoder", BIG | dict(input_ids=ids(9, 8)), num_feature_levels=3,
      backbone_config=dict(SWIN, out_features=["stage2", "stage3", "stage4"]))
-case("mask2former", DETECTOR, BIG, backbone_config=SWIN, hidden_dim=32, feature_size=32, decoder_layers=4)
+case("mask2former", "decoder", BIG, backbone_config=SWIN, hidden_dim=32, feature_size=32, decoder_layers=4)
 SEAMLESS = dict(speech_encoder_layers=2, speech_encoder_attention_heads=8, adaptor_kernel_size=1, t2u_encoder_layers=1,
                 t2u_encoder_attention_heads=2, t2u_decoder_layers=2, t2u_decoder_attention_heads=8,
                 t2u_variance_predictor_embed_dim=32)
-SPEECH_TO_SPEECH = BOTH | encoder(0, 1, name="speech_encoder") | encoder(0, name="adapter") | encoder(
-    0, name="t2u_encoder")
 UNITS = dict(EMBEDDED, encoder_hidden_states=states(32), char_input_ids=ids,
              char_count_per_id=lambda n, t: torch.ones(n, t, dtype=torch.long))
-case("seamless_m4t", SPEECH_TO_SPEECH | decoder(0, 1, name="t2u_decoder"), UNITS, "SeamlessM4TModel", **SEAMLESS)
-case("seamless_m4t_v2", SPEECH_TO_SPEECH | encoder(0, 1, name="t2u_decoder"), UNITS, "SeamlessM4Tv2Model", **SEAMLESS)
+for kind, name in ("seamless_m4t", "SeamlessM4TModel"), ("seamless_m4t_v2", "SeamlessM4Tv2Model"):
+    case(kind, "encoder, decoder, speech_encoder, adapter, t2u_encoder, t2u_decoder", UNITS, name, **SEAMLESS)
 # Images.
 case("vit deit beit data2vec-vision dpt pixio radio tipsv2_vision_model chinese_clip_vision_model dinov2 "
      "dinov2_with_registers ijepa vit_msn aimv2_vision_model glm_ocr_vision glm5_next_vision "
-     "cohere_compass_vision internvl_vision vitdet", VIT)
-case("dinov3_vit mlcd_vision_model sam3_vit_model", VIT, hidden_size=32, window_size=0)
-case("granite_docling_vision", VIT, scale_factor=2)
-case("mgp-str yolos", VIT, image_size=[16, 16])
-case("seggpt", VIT, dict.fromkeys(["pixel_values", "prompt_pixel_values", "prompt_masks"], noise(9, 3, 16, 16)),
+     "cohere_compass_vision internvl_vision vitdet")
+case("dinov3_vit mlcd_vision_model sam3_vit_model", hidden_size=32, window_size=0)
+case("granite_docling_vision", scale_factor=2)
+case("mgp-str yolos", image_size=[16, 16])
+case("seggpt", "", dict.fromkeys(["pixel_values", "prompt_pixel_values", "prompt_masks"], noise(9, 3, 16, 16)),
      image_size=[32, 16], merge_index=0)
-case("vitpose_backbone", VIT, num_experts=1)
-case("vilt", ENCODER, dict(input_ids=ids(8, 5), pixel_values=noise(8, 3, 16, 16)))
+case("vitpose_backbone", num_experts=1)
+case("vilt", "", dict(input_ids=ids(8, 5), pixel_values=noise(8, 3, 16, 16)))
 FILM = dict(pixel_values=noise(10, 4, 3, 16, 16))
-case("vivit", VIT, FILM)
-case("timesformer", encoder(0, 1, 2, name="space") | encoder(0, 1, 2, name="time"), FILM)
+case("vivit", "", FILM)
+case("timesformer", "space, time", FILM)
 
 
 def film_without_places(model, n, t):
@@ -318,29 +294,26 @@ def film_without_places(model, n, t):
     model(FILM["pixel_values"])
 
 
-case("vjepa2", encoder(0, 1, 2, name="encoder") | encoder(0, 1, name="pred"), film_without_places,
+case("vjepa2", "encoder, pred", film_without_places,
      pred_hidden_size=12, pred_num_attention_heads=2, pred_num_hidden_layers=2)
-case("swin donut-swin swinv2", STAGES, **TWO_STAGES)
-case("segformer glpn pvt", STAGES, num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16],
+case("swin donut-swin swinv2", "stage 0, stage 1", **TWO_STAGES)
+case("segformer glpn pvt", "stage 0, stage 1", num_encoder_blocks=2, depths=[1, 2], hidden_sizes=[8, 16],
      num_attention_heads=[2, 4], sr_ratios=[1, 1], sequence_reduction_ratios=[1, 1])
 # What sees depth and poses and so on with another model.
-case("depth_anything prompt_depth_anything zoedepth", BACKBONE)
-case("vitpose", BACKBONE, model="VitPoseForPoseEstimation", backbone_config=dict(num_experts=1))
-case("upernet", {f"backbone.stage {i}": (False, [0]) for i in range(4)}, BIG, backbone_config=SWIN)
-case("vitmatte", BACKBONE, dict(pixel_values=noise(25, 4, 16, 16)), "VitMatteForImageMatting",
+case("depth_anything prompt_depth_anything zoedepth", "backbone")
+case("vitpose", "backbone", model="VitPoseForPoseEstimation", backbone_config=dict(num_experts=1))
+case("upernet", "backbone.stage 0, backbone.stage 1, backbone.stage 2, backbone.stage 3", BIG, backbone_config=SWIN)
+case("vitmatte", "backbone", dict(pixel_values=noise(25, 4, 16, 16)), "VitMatteForImageMatting",
      backbone_config=dict(num_channels=4), fusion_hidden_sizes=[8] * 4)
-case("sam sam_hq", EYE)
-case("sam3", EYE | TEXT, vision_config=dict(backbone_config=part("sam3_vit_model", hidden_size=32, window_size=0)))
+case("sam sam_hq", "vision")
+case("sam3", "vision, text", vision_config=dict(backbone_config=part("sam3_vit_model", hidden_size=32, window_size=0)))
 # Sound.
-case("audio-spectrogram-transformer", VIT, dict(input_values=noise(12, 16, 16)), max_length=16, num_mel_bins=16)
-case("wav2vec2 hubert wavlm unispeech unispeech-sat data2vec-audio sew sew-d wav2vec2-conformer wav2vec2-bert", ENCODER)
-case("wav2vec2-bert", ENCODER | encoder(0, name="adapter"), add_adapter=True)
-case("parakeet_encoder", VIT)
-case("parakeet_ctc parakeet_tdt parakeet_rnnt", encoder(0, 1, 2, name="encoder"))
+case("audio-spectrogram-transformer", "", dict(input_values=noise(12, 16, 16)), max_length=16, num_mel_bins=16)
+case("wav2vec2-bert", ", adapter", add_adapter=True)
+case("parakeet_ctc parakeet_tdt parakeet_rnnt", "encoder")
 for kind, name in ("musicgen", "Musicgen"), ("musicgen_melody", "MusicgenMelody"):
-    case(kind, encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), None,
-         f"{name}ForConditionalGeneration", decoder=dict(num_attention_heads=2))
-    case(f"{kind}_decoder", DECODER, model=f"{name}ForCausalLM")
+    case(kind, "encoder, decoder", None, f"{name}ForConditionalGeneration", decoder=dict(num_attention_heads=2))
+    case(f"{kind}_decoder", model=f"{name}ForCausalLM")
 
 
 def forecast(model, n, t):
@@ -350,97 +323,85 @@ def forecast(model, n, t):
     model.decoder(noise(9, 64), torch.zeros(9, 64, dtype=torch.long), torch.zeros(9, 1, dtype=torch.long))
 
 
-case("timesfm", DECODER, forecast, "TimesFmModelForPrediction", patch_length=4)
-case("patchtst", ENCODER, dict(past_values=noise(9, 32, 3)), patch_length=4, num_input_channels=3)
+case("timesfm", "", forecast, "TimesFmModelForPrediction", patch_length=4)
+case("patchtst", "", dict(past_values=noise(9, 32, 3)), patch_length=4, num_input_channels=3)
 # Speech in codes. Those of Mimi are made and read by layers that are not scored.
-case("kyutai_speech_to_text", DECODER, EMBEDDED, codebook_vocab_size=20, audio_pad_token_id=0)
-case("moshi", DECODER, model="MoshiForConditionalGeneration")
-case("cohere_asr", encoder(0, 1, 2, name="encoder") | TEXT,
-     dict(encoder_hidden_states=states(24)))
+case("kyutai_speech_to_text", "", EMBEDDED, codebook_vocab_size=20, audio_pad_token_id=0)
+case("moshi", model="MoshiForConditionalGeneration")
+case("cohere_asr", "encoder, text", dict(encoder_hidden_states=states(24)))
 # Models made of others: text and images.
 case("llava llava_next vipllava llava_next_video aria llava_onevision gemma3 shieldgemma2 deepseek_vl got_ocr2 "
      "lighton_ocr mistral3 hyperclovax_vision_v2 cohere2_vision aya_vision idefics3 smolvlm qwen2_vl "
      "qwen2_5_vl qwen3_vl qwen3_vl_moe glm4v glm4v_moe glm_ocr glm46v glmga kosmos-2 clip clipseg metaclip_2 owlvit "
-     "owlv2 git janus lfm2_vl ovis2 internvl idefics2 hunyuan_vl", EYE | TEXT)
-case("kosmos-2.5", EYE | TEXT, vision_config=dict(head_dim=8))
-case("pix2struct", EYE | TEXT, text_config=dict(d_kv=8), vision_config=dict(d_kv=8))
-case("video_llama_3", EYE | TEXT, vision_config=dict(hidden_size=32, patch_size=4))
-case("chinese_clip altclip siglip siglip2 vision-text-dual-encoder", EYE | TEXT_ENCODER)
-case("granite_docling", EYE | TEXT, vision_config=dict(out_hidden_size=32, scale_factor=2))
-case("paligemma", EYE | {"text": (None, [0, 1])})
-case("exaone4_5", EYE | TEXT, vision_config=dict(num_key_value_heads=2))
-case("idefics", EYE | TEXT, lambda model, n, t: model(
+     "owlv2 git janus lfm2_vl ovis2 internvl idefics2 hunyuan_vl chinese_clip altclip siglip siglip2 paligemma "
+     "vision-text-dual-encoder colpali colqwen2 colmodernvbert", "vision, text")
+case("kosmos-2.5", "vision, text", vision_config=dict(head_dim=8))
+case("pix2struct", "vision, text", text_config=dict(d_kv=8), vision_config=dict(d_kv=8))
+case("video_llama_3", "vision, text", vision_config=dict(hidden_size=32, patch_size=4))
+case("granite_docling", "vision, text", vision_config=dict(out_hidden_size=32, scale_factor=2))
+case("exaone4_5", "vision, text", vision_config=dict(num_key_value_heads=2))
+case("idefics", "vision, text", lambda model, n, t: model(
     input_ids=ids(n, t), pixel_values=noise(n, 1, 3, 16, 16), image_attention_mask=torch.ones(n, t, 1)),
     vision_config=dict(embed_dim=24), use_resampler=True, perceiver_config=dict(resampler_depth=1))
 # The windows are as large as the image, so that its patches stay in their order.
-case("florence2", EYE_STAGES | encoder(0, 1, name="text.encoder") | decoder(0, 1, 2, name="text.decoder"),
+case("florence2", "vision.stage 0, vision.stage 1, text.encoder, text.decoder",
      dict(hidden_states=noise(9, 3, 16, 16)), vision_config=dict(
          depths=[1, 2], embed_dim=[8, 16], num_heads=[2, 4], num_groups=[2, 4], window_size=8, patch_size=[3, 3],
          patch_stride=[2, 1], patch_padding=[1, 1]))
-case("ernie4_5_vl_moe", EYE | TEXT, text_config=dict(
+case("ernie4_5_vl_moe", "vision, text", text_config=dict(
     rope_parameters=dict(mrope_section=[3, 3, 2]), moe_k=2, moe_intermediate_size=[16, 16]))
-case("paddleocr_vl", EYE | TEXT, dict(pixel_values=noise(1, 64, 3, 4, 4)),
+case("paddleocr_vl", "vision, text", dict(pixel_values=noise(1, 64, 3, 4, 4)),
      text_config=dict(rope_parameters=MULTIMODAL_ROPE))
-case("qwen3_5 qwen3_5_moe", EYE | decoder(1, 3, name="text"), text_config=HYBRID)
-case("minicpmv4_6", EYE | decoder(1, 3, name="text"),
+case("qwen3_5 qwen3_5_moe", "vision, text", text_config=HYBRID)
+case("minicpmv4_6", "vision, text",
      dict(pixel_values=noise(1, 3, 8, 8 * 64), target_sizes=torch.tensor([[8, 8]])),
      text_config=HYBRID)
-case("fuyu vibevoice_asr", TEXT)
-case("embedding_gemma2", TEXT_ENCODER)
+case("fuyu vibevoice_asr embedding_gemma2", "text")
 GEMMA4_VIT = part("gemma4_vision", num_hidden_layers=3, num_key_value_heads=4, patch_size=4, pooling_kernel_size=1,
                   use_clipped_linears=True)
-case("gemma4", EYE | decoder(0, 1, 2, 3, name="text"), audio_config=None, text_config=dict(GEMMA, global_head_dim=24),
-     vision_config=GEMMA4_VIT)
-case("gemma4_unified", decoder(0, 1, 2, 3, name="text"), text_config=dict(
+case("gemma4", "vision, text", audio_config=None, text_config=dict(GEMMA, global_head_dim=24), vision_config=GEMMA4_VIT)
+case("gemma4_unified", "text", text_config=dict(
     GEMMA, global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True))
-case("diffusion_gemma", EYE | {"text": (None, [0, 1, 2, 3])}, vision_config=GEMMA4_VIT,
+case("diffusion_gemma", "vision, text", vision_config=GEMMA4_VIT,
      text_config=dict(GEMMA, global_head_dim=24, num_experts=2, top_k_experts=1))
-case("kimi_k25", EYE | TEXT, dict(pixel_values=noise(64, 3, 4, 4)),
+case("kimi_k25", "vision, text", dict(pixel_values=noise(64, 3, 4, 4)),
      vision_config=dict(hidden_size=32, patch_size=4))
-case("mllama", EYE | encoder(0, name="vision.global") | decoder(0, 2, name="text"), dict(
+case("mllama", "vision, vision.global, text", dict(
     pixel_values=noise(9, 1, 1, 3, 16, 16), aspect_ratio_ids=torch.ones(9, 1, dtype=torch.long),
     aspect_ratio_mask=torch.ones(9, 1, 1)),
     text_config=dict(num_hidden_layers=3, cross_attention_layers=[1]), vision_config=dict(
         num_global_layers=1, max_num_tiles=1, supported_aspect_ratios=[[1, 1]],
         intermediate_layers_indices=[0, 1, 2]))
-case("llama4", EYE | TEXT, vision_config=dict(
+case("llama4", "vision, text", vision_config=dict(
     hidden_size=32, intermediate_size=128, projector_input_dim=24, projector_output_dim=24))
-case("aimv2", EYE | TEXT, dict(attention_mask=torch.ones))
-case("groupvit", EYE_STAGES | TEXT, dict(pixel_values=noise(25, 3, 16, 16)), vision_config=dict(
+case("aimv2", "vision, text", dict(attention_mask=torch.ones))
+case("groupvit", "vision.stage 0, vision.stage 1, text", dict(pixel_values=noise(25, 3, 16, 16)), vision_config=dict(
     depths=[1, 2], num_group_tokens=[2, 0]))
-case("xclip", encoder(0, 1, 2, name="vision.space") | encoder(0, 1, 2, name="vision.time") | TEXT)
-case("blip", EYE | TEXT, dict(is_decoder=True))
-case("blip", EYE | TEXT_ENCODER, model="BlipModel")
-case("blip", EYE | encoder(0, 1, name="text.encoder") | decoder(0, 1, name="text.decoder"), lambda model, n, t: (
+case("xclip", "vision.space, vision.time, text")
+case("blip", "vision, text", dict(is_decoder=True))
+case("blip", "vision, text", model="BlipModel")
+case("blip", "vision, text.encoder, text.decoder", lambda model, n, t: (
     model.vision_model(noise(25, 3, 16, 16)), model.text_encoder(ids(n, t)), model.text_decoder(ids(n, t))),
     "BlipForQuestionAnswering")
-case("blip-2", EYE | TEXT | encoder(0, 1, name="qformer"))
-case("instructblip instructblipvideo", EYE | encoder(0, 1, name="qformer") | encoder(0, 1, name="text.encoder")
-     | decoder(0, 1, 2, name="text.decoder"), text_config=part("t5"))
-
-
-# What retrieves pages by the states of another model.
-case("colpali", EYE | {"text": (None, [0, 1])})
-case("colqwen2", EYE | TEXT)
-case("colmodernvbert", EYE | TEXT_ENCODER)
+case("blip-2", "vision, text, qformer")
+case("instructblip instructblipvideo", "vision, qformer, text.encoder, text.decoder", text_config=part("t5"))
 # Text, and sound or all three.
-case("phi4_multimodal", EYE | TEXT | encoder(0, 1, name="audio"), dict(hidden_states=noise(4, 80, 8), mask=None),
+case("phi4_multimodal", "vision, text, audio", dict(hidden_states=noise(4, 80, 8), mask=None),
      audio_config=dict(num_blocks=2, input_size=8, ext_pw_out_channel=32, depthwise_separable_out_channel=32))
-case("qwen2_audio audioflamingo3 musicflamingo", AUDIO | TEXT)
-case("glmasr", AUDIO | TEXT, audio_config=dict(num_key_value_heads=2))
-case("voxtral", AUDIO | TEXT, audio_config=dict(hidden_size=24, num_hidden_layers=3))
-case("voxtral_realtime", decoder(0, 1, name="audio") | TEXT, lambda model, n, t: (
+case("qwen2_audio audioflamingo3 musicflamingo", "audio, text")
+case("glmasr", "audio, text", audio_config=dict(num_key_value_heads=2))
+case("voxtral", "audio, text", audio_config=dict(hidden_size=24, num_hidden_layers=3))
+case("voxtral_realtime", "audio, text", lambda model, n, t: (
     model.model.language_model(ids(n, t), t_cond=noise(n, 1, 32)), model.model.audio_tower(noise(9, 8, 32))))
-case("qwen3_asr", AUDIO | TEXT, dict(input_features=noise(1, 8, 400), input_features_mask=torch.ones(1, 400)))
+case("qwen3_asr", "audio, text", dict(input_features=noise(1, 8, 400), input_features_mask=torch.ones(1, 400)))
 # Of any two.
 CROSS = dict(add_cross_attention=True, is_decoder=True)
-case("encoder-decoder", encoder(0, 1, name="encoder") | decoder(0, 1, name="decoder"), decoder=CROSS)
-case("vision-encoder-decoder", encoder(0, 1, 2, name="encoder") | decoder(0, 1, name="decoder"),
-     decoder=part("gpt2", **CROSS))
-case("vision-encoder-decoder", encoder(0, name="encoder.stage 0") | encoder(0, 1, name="encoder.stage 1")
-     | decoder(0, 1, 2, name="decoder"), encoder=part("donut-swin", **TWO_STAGES), decoder=part("mbart"))  # Donut
-case("speech-encoder-decoder", BOTH, decoder=part("mbart"))
-case("clap", encoder(0, name="audio.stage 0") | encoder(0, 1, name="audio.stage 1") | TEXT_ENCODER,
+case("encoder-decoder", "encoder, decoder", decoder=CROSS)
+case("vision-encoder-decoder", "encoder, decoder", decoder=part("gpt2", **CROSS))
+case("vision-encoder-decoder", "encoder.stage 0, encoder.stage 1, decoder",
+     encoder=part("donut-swin", **TWO_STAGES), decoder=part("mbart"))  # Donut
+case("speech-encoder-decoder", "encoder, decoder", decoder=part("mbart"))
+case("clap", "audio.stage 0, audio.stage 1, text",
      dict(input_features=noise(9, 1, 64, 16)), audio_config=dict(
          patch_embeds_hidden_size=8, depths=[1, 2], num_attention_heads=[2, 4], num_mel_bins=16, window_size=2))
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from data.pretrained.layouts import find_stacks
 from data.pretrained.sources import CheckpointError, open_checkpoint
 
 N_LAYER, N_EMBD = 4, 256
@@ -51,6 +52,10 @@ def read(source, groups=GROUPS, weights=WEIGHTS):
             for n, tensor in group.items():
                 assert tensor.dtype == weights[n].dtype and torch.equal(tensor, weights[n])
     return opened
+
+
+def stacks_of(opened):
+    return find_stacks(opened.config, {name: info.shape for name, info in opened.tensors.items()})
 
 
 def one_line(call) -> str:

@@ -1,6 +1,6 @@
 """
-Queries and keys by the user's own words, as --q, --k, --qkv and --heads of analyze.py have them, for a model that
-layouts.csv does not list. README.md has examples.
+Queries and keys of a model that layouts.csv does not list, by the user's own words: --q, --k, --qkv and --heads of
+analyze.py. README.md has examples.
 """
 
 import re
@@ -8,7 +8,6 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from data.pretrained.files import require
-from data.pretrained.layout_forms import Sizes, separate
 
 QUERY = re.compile(r"(?<![a-zA-Z])(query|[wW]?[qQ])(?![a-zA-Z])")  # in a name
 FIRST = re.compile(r"(^|\.)\d+(?=\.)")  # number in a name
@@ -19,12 +18,12 @@ class Hand(NamedTuple):
     """What the user says."""
 
     patterns: tuple[str, ...]  # of the names of q and k, or of a tensor that holds them and v
-    sizes: Sizes
+    heads: tuple[int, int]  # how many there are of queries and of keys
     order: str  # of the parts, if it is one tensor; else ""
     transposed: bool  # weights are (in, out)
 
     def __str__(self):  # as it stands in a CSV
-        words = *self.patterns, self.order, f"heads {self.sizes[:2]}", "transposed" * self.transposed
+        words = *self.patterns, self.order, f"heads {self.heads}", "transposed" * self.transposed
         return " ".join(filter(None, words))
 
 
@@ -40,17 +39,8 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=Fals
     numbers = re.fullmatch(r"\(?([1-9]\d*)(?:, ?([1-9]\d*))?\)?", str(heads))
     require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
     require(sorted(order) == sorted("qkv"), f"order = {order}, expected q, k and v")
-    sizes = Sizes(int(numbers[1]), int(numbers[2] or numbers[1]), None)
-    return Hand(patterns, sizes, order if qkv else "", transposed)
-
-
-def by_hand(weights, sizes, hand):
-    """The form of layout_forms.py for it: q (H, D, C), k (Hkv, D, C)."""
-    weights = [weight.mT if hand.transposed else weight for weight in weights]  # (out, in)
-    if len(weights) == 1:
-        parts = dict(zip(hand.order, weights[0].unflatten(0, (3, -1))))
-        weights = [parts["q"], parts["k"]]
-    return separate(weights, sizes._replace(head_dim=len(weights[0]) // sizes.n_head), {})
+    n_head, n_kv_head = numbers.groups(numbers[1])
+    return Hand(patterns, (int(n_head), int(n_kv_head)), order if qkv else "", transposed)
 
 
 def find_names(hand: Hand, names) -> dict[int, tuple[str, ...]]:
@@ -70,7 +60,10 @@ def find_names(hand: Hand, names) -> dict[int, tuple[str, ...]]:
 
 def advice(names, shapes, heads) -> str:
     """The candidates by name and shape, and the flags that would score them."""
-    shape_of = {FIRST.sub(r"\1{i}", name, count=1): shapes[name] for name in sorted(names) if len(shapes[name]) == 2}
+    shape_of = {}
+    for name in sorted(names):
+        if len(shapes[name]) == 2:
+            shape_of[FIRST.sub(r"\1{i}", name, count=1)] = shapes[name]
     flags = []
     for pattern, (m, n) in shape_of.items():
         key = QUERY.sub(lambda match: match[1].replace("query", "key").replace("q", "k").replace("Q", "K"), pattern)
@@ -78,5 +71,7 @@ def advice(names, shapes, heads) -> str:
             flags.append(f"{(m, n)} and {shape_of[key]}: --q '{pattern}' --k '{key}'")
         if "{i}" in pattern and FUSED.search(pattern) and 3 * min(m, n) == max(m, n):
             flags.append(f"{(m, n)}: --qkv '{pattern}'{' --transposed' * (n > m)}")
-    found = f"if its code says so, score {' or '.join(flags[:2])}" if flags else "name them with --q, --k and"
+    found = "name them with --q, --k and"
+    if flags:
+        found = f"if its code says so, score {' or '.join(flags[:2])}"
     return f"data/pretrained/layouts.csv does not list it; {found} --heads {heads or 'H,HKV'}"

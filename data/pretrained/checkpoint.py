@@ -4,29 +4,85 @@ Reads chosen tensors of a checkpoint. A file tells where each of its tensors lie
     with open_checkpoint("openai-community/gpt2") as checkpoint:  # of sources.py
         for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
-Weights in eight bits (F8_E4M3) lie beside their scales: weight = scale * stored number. The scale of NAME.weight is
-NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, and, one number a tensor, Devstral-Small-2; "inv", but it
-multiplies: DeepSeek-V3's README_WEIGHTS.md), or NAME.weight_scale (compressed-tensors, one number a tensor or a row).
+A file of safetensors (https://huggingface.co/docs/safetensors) is 8 bytes, the length of the header as a little-endian
+number; the header, JSON: name -> dtype, shape, data_offsets; and the data, to which the offsets refer.
+
+A file of torch.save, such as pytorch_model.bin, is a zip. Under FakeTensorMode torch.load reads its directory and its
+pickle, and gives tensors without values whose storage says where its bytes begin. Files of before torch 1.6 are loaded
+whole. In both cases torch's restricted unpickler refuses a pickle that would run code.
+
+Weights in eight bits (F8_E4M3) lie beside their scales: weight = scale * stored number. Of NAME.weight the scale is
+NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, Devstral-Small-2; "inv", but it multiplies, says DeepSeek),
+or NAME.weight_scale (compressed-tensors).
 """
 
+import argparse
+import bisect
+import json
 import math
+import re
+import zipfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import NamedTuple
 
 import torch
+from fsspec.spec import AbstractBufferedFile
 from tqdm import tqdm
 
-from data.pretrained.files import Folder, in_background, only_checkpoint_errors, read_config, require
-from data.pretrained.tensors import DTYPES, TensorInfo, read_weight_file
+from data.pretrained.files import (CheckpointError, Folder, in_background, only_checkpoint_errors, read_config,
+                                   require)
 
 AHEAD = 3  # groups that are read in advance
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+          "F8_E4M3": torch.float8_e4m3fn}
 PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")  # weights in these are read as they are; FP8 is scaled
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+HEAD = 1 << 15  # bytes of the first read of a safetensors file; most headers are shorter
+MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
+BLOCK = 1 << 14  # bytes in a block of a zip
+# Under which training scripts save the weights.
+STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")
 SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale")
-BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
+FP8_BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
+
+# The options of MAE, DeiT and DINO lie beside their weights.
+torch.serialization.add_safe_globals([argparse.Namespace])
+
+
+# ---- where a tensor lies -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies: in the bytes [start, end) of `file`, or of memory if the whole file has been read."""
+
+    file: str
+    dtype: str  # as safetensors writes it: F32, BF16, ...
+    shape: tuple[int, ...]
+    start: int
+    end: int
+    stride: tuple[int, ...] | None = None  # in elements; None: contiguous
+    loaded: torch.Tensor | None = None  # the tensor itself, if the whole file has been read
+    scale: "TensorInfo | None" = None  # by which an F8_E4M3 tensor has to be multiplied
+
+
+class WeightFile(NamedTuple):
+    """What one file of weights holds."""
+
+    size: int  # bytes of the file
+    tensors: dict[str, TensorInfo]
+    saved: dict  # all that torch.save has put into it; {} if it is of safetensors
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return NAMES.get(dtype, str(dtype))
+
+
+# ---- an open checkpoint ------------------------------------------------------------------------------------------
 
 
 class Checkpoint(AbstractContextManager):
@@ -45,13 +101,9 @@ class Checkpoint(AbstractContextManager):
         """files: those of the weights, several if they are shards of one checkpoint."""
         self.revision = folder.revision
         self._folder = folder
-        try:
-            opening = [in_background(lambda file: read_weight_file(folder, file), file) for file in files]
-            found = [future.result() for future in opening]
-            self.config = read_config(folder, files[0], found[0].saved)
-        except BaseException:  # Ctrl-C too
-            self.__exit__()
-            raise
+        opening = [in_background(lambda file: read_weight_file(folder, file), file) for file in files]
+        found = [future.result() for future in opening]
+        self.config = read_config(folder, files[0], found[0].saved)
         self.size = sum(file.size for file in found)
         tensors = {}
         for file in found:
@@ -81,15 +133,13 @@ class Checkpoint(AbstractContextManager):
 
         A tensor with NaN or infinity is refused.
         """
-        started = map(self._start, groups)  # starts a group when it is asked for the next one
+        # A group is started when it is asked for.
+        started = ({name: in_background(self._read, name) for name in group} for group in groups)
         ahead = deque(islice(started, AHEAD))
         while ahead:
             ahead.extend(islice(started, 1))  # is read while the oldest group is used
             futures = ahead.popleft()
             yield {name: future.result() for name, future in futures.items()}
-
-    def _start(self, group: Sequence[str]) -> dict[str, Future]:
-        return {name: in_background(self._read, name) for name in group}
 
     @only_checkpoint_errors("its file of weights")
     def _read(self, name: str) -> torch.Tensor:
@@ -99,8 +149,12 @@ class Checkpoint(AbstractContextManager):
         tensor = self._read_stored(info)
         if info.scale:
             require(info.scale.dtype in DTYPES, f"{name!r} has a scale of {info.scale.dtype}, expected floats")
-            tensor = dequantise(tensor, self._read_stored(info.scale), read_block(self.config), name)
-        refuse_infinite(tensor, name)
+            how = self.config.get("quantization_config") or {}
+            block = how.get("weight_block_size") or FP8_BLOCK
+            tensor = dequantise(tensor, self._read_stored(info.scale), block, name)
+        if tensor.numel():
+            ends = torch.stack(tensor.aminmax())  # NaN if there is any
+            require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
         return tensor
 
     def _read_stored(self, info: TensorInfo) -> torch.Tensor:
@@ -114,32 +168,158 @@ class Checkpoint(AbstractContextManager):
         return tensor.as_strided(info.shape, info.stride)  # transposed, or some columns of a wider tensor
 
 
-def refuse_infinite(tensor: torch.Tensor, name: str):
-    if tensor.numel():
-        ends = torch.stack(tensor.aminmax())  # NaN if there is any
-        require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
+class ModuleInMemory(Checkpoint):
+    """A model in memory, whose tensors are there already."""
 
-
-class ModuleInMemory(AbstractContextManager):
-    """A model in memory, with what score_model needs of a Checkpoint."""
+    notes = ["in memory"]
 
     def __init__(self, module: torch.nn.Module):
-        self.state = module.state_dict()
-        require(not any(weight.is_meta for weight in self.state.values()), "its weights are on the meta device")
+        state = module.state_dict()
+        require(not any(weight.is_meta for weight in state.values()), "its weights are on the meta device")
         config = getattr(module, "config", None)
         self.config = config.to_dict() if hasattr(config, "to_dict") else {}
-        self.tensors = self.state  # each has a shape
+        self.tensors = {}
+        for name, weight in state.items():
+            dtype, shape = name_of(weight.dtype), tuple(weight.shape)
+            self.tensors[name] = TensorInfo("", dtype, shape, 0, 0, loaded=weight)
         self.n_params = sum(weight.numel() for weight in module.parameters())
-        self.notes = ["in memory"]
 
     def __exit__(self, *_):
         pass
 
-    def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
-        for group in groups:
-            for name in group:
-                refuse_infinite(self.state[name], name)
-            yield {name: self.state[name] for name in group}
+
+# ---- a file of weights -------------------------------------------------------------------------------------------
+
+
+def read_weight_file(folder: Folder, file: str) -> WeightFile:
+    """CheckpointError if the file is damaged, or would run code."""
+    if file.endswith(".safetensors"):
+        return read_safetensors(folder, file)
+    return read_torch(folder, file)
+
+
+def read_safetensors(folder: Folder, file: str) -> WeightFile:
+    head, size = folder.read_head(file, HEAD)
+    start = 8 + int.from_bytes(head[:8], "little")  # of the data
+    require(9 < start <= min(size, MAX_HEADER), f"{file} is cut short or no safetensors: get it again")
+    if start > HEAD:
+        head, _ = folder.read_head(file, start)
+    with only_checkpoint_errors(f"the header of {file}"):
+        table = json.loads(head[8:start])
+        table.pop("__metadata__", None)
+        tensors = {name: read_entry(file, start, **entry) for name, entry in table.items()}
+    # A file that was cut short still begins with its whole header.
+    end = max((info.end for info in tensors.values()), default=start)
+    require(end == size, f"{file} has {size} bytes, its header says {end}: cut short or damaged, get it again")
+    return WeightFile(size, tensors, {})
+
+
+def read_entry(file: str, start: int, dtype: str, shape: list, data_offsets: list) -> TensorInfo:
+    """A tensor, from its words in the header. ValueError, TypeError: they make no sense."""
+    first, last = data_offsets
+    if not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
+        raise ValueError(f"shape {shape}, offsets {data_offsets}")
+    if dtype in DTYPES and last - first != math.prod(shape) * DTYPES[dtype].itemsize:
+        raise ValueError(f"{last - first} bytes for {shape} of {dtype}")
+    return TensorInfo(file, str(dtype), tuple(shape), start + first, start + last)
+
+
+# ---- torch.save --------------------------------------------------------------------------------------------------
+
+
+class Ranges(AbstractBufferedFile):
+    """A file of a Folder with seek and read, as zipfile and torch want it, in blocks that are kept."""
+
+    def __init__(self, folder: Folder, file: str, size: int):
+        self.folder = folder
+        kept = dict(cache_type="blockcache", cache_options={"maxblocks": None})
+        super().__init__(None, file, "rb", BLOCK, size=size, **kept)
+
+    def _fetch_range(self, start, end):
+        data = bytearray(min(end, self.size) - start)  # the last block may be shorter
+        self.folder.read_exactly(self.path, start, memoryview(data))
+        return bytes(data)
+
+    def keep(self, number):
+        """Read a block, if it has not been read."""
+        self.cache._fetch(number * BLOCK, number * BLOCK + 1)
+
+
+def read_torch(folder: Folder, file: str) -> WeightFile:
+    head, size = folder.read_head(file, 64)
+    is_zip = head.startswith(b"PK\3\4")
+    # A pickle begins with the number of its protocol.
+    require(is_zip or head.startswith(b"\x80"), f"{file} is damaged, or no PyTorch state dict: get it again. (The .bin "
+            "of llama2.c is its own: its export.py with --version -1 writes a folder of Hugging Face)")
+    try:
+        if is_zip:
+            # Here, because it takes a second to import.
+            from torch._subclasses.fake_tensor import FakeTensorMode
+
+            ranges = Ranges(folder, file, size)
+            begins = find_records(ranges)
+            ranges.seek(0)
+            with FakeTensorMode():  # tensors without values, whose storage has a place
+                saved = torch.load(ranges, map_location="cpu", weights_only=True)
+        else:
+            begins = None
+            saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
+            folder.lengths.append(size)
+        tensors = {}
+        for name, tensor in state_dict(saved, file).items():
+            tensors[name] = find_bytes(file, tensor, begins)
+        return WeightFile(size, tensors, saved)
+    except (CheckpointError, OSError):
+        raise
+    except Exception as e:  # zipfile and torch raise more than a dozen kinds, for damaged files and for forbidden ones
+        code = re.search(r"GLOBAL (\S+)", str(e))
+        why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
+        raise CheckpointError(f"{file} {why}; look for a safetensors version, or save the state_dict() alone") from e
+
+
+def find_records(ranges: Ranges) -> list[int]:
+    """Where each record of a zip begins, its header and then its bytes; and where the last one ends."""
+    with zipfile.ZipFile(ranges) as zipped:
+        infos = zipped.infolist()
+        end = zipped.start_dir
+    require(all(info.compress_type == zipfile.ZIP_STORED for info in infos),
+            f"{ranges.path} is compressed: load it with torch, and save it again")
+    begins = sorted(info.header_offset for info in infos)
+    if not any(info.filename.endswith("/.format_version") for info in infos):
+        # By an older torch. For these files torch reads the header of every record, one after the other.
+        headers = [in_background(ranges.keep, number) for number in {begin // BLOCK for begin in begins}]
+        for header in headers:
+            header.result()
+    return [*begins, end]
+
+
+def find_bytes(file: str, tensor: torch.Tensor, begins: list[int] | None) -> TensorInfo:
+    """Where a tensor lies in the file, whose records begin there; or in memory, if it has been read whole."""
+    storage = tensor.untyped_storage()
+    begin = storage.data_ptr() if begins is None else storage._checkpoint_offset
+    first = last = begin + tensor.itemsize * tensor.storage_offset()
+    if tensor.numel():
+        steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride())]  # to the last element
+        last += tensor.itemsize * (1 + sum(steps))
+    if begins is not None:
+        next_record = begins[bisect.bisect_right(begins, begin)]
+        require(begin + storage.nbytes() <= next_record,
+                f"{file} is damaged (a tensor is larger than its bytes): get it again")
+    dtype, shape = name_of(tensor.dtype), tuple(tensor.shape)
+    loaded = tensor.detach() if begins is None else None
+    return TensorInfo(file, dtype, shape, first, last, tensor.stride(), loaded)
+
+
+def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
+    """The tensors by name, which may be inside of another dict. Sparse ones are left out."""
+    for key in STATE_DICTS:
+        if isinstance(saved.get(key), dict):
+            saved = saved[key]
+    tensors = {name: tensor for name, tensor in saved.items()
+               if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided}
+    found = ", ".join(map(str, saved)) or "nothing"
+    require(tensors, f"{file} holds {found:.100}, and no weights by their names: save one state_dict() alone")
+    return tensors
 
 
 # ---- eight bits --------------------------------------------------------------------------------------------------
@@ -155,14 +335,6 @@ def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
                 if scale in attached:
                     attached[name] = replace(info, scale=attached.pop(scale))
     return attached
-
-
-def read_block(config: Mapping) -> list[int]:
-    """The rows and columns of a block that has one scale."""
-    block = (config.get("quantization_config") or {}).get("weight_block_size") or BLOCK
-    require(isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block),
-            f"config.json: weight_block_size is {block!r:.60}, expected two numbers")
-    return block
 
 
 def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name: str) -> torch.Tensor:
@@ -181,5 +353,5 @@ def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name
     require(scale.shape == (math.ceil(m / rows), math.ceil(n / columns)),
             f"{name!r} {tuple(weight.shape)} has a scale of shape {tuple(scale.shape)}, expected one number, "
             f"one a row, or one a block of {rows} x {columns}")
-    scale = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # a number for each element, and more
+    scale = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # (m, n), or larger
     return weight * scale[:m, :n]

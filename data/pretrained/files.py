@@ -74,7 +74,7 @@ class Folder:
     """
     A local folder. OSError, which names the file: the system does not let it be read.
 
-    path: where it is; may be changed to that of a folder inside of it
+    path: where it is, by its own name; may be changed to that of a folder inside of it
     revision: the commit of the repository that it is a snapshot of, or None
     notes: what the user should know
     lengths: of every range of weights that was read, in bytes
@@ -90,11 +90,6 @@ class Folder:
         self.slots = threading.Semaphore(N_READERS)
 
     @property
-    def title(self) -> str:
-        """Its own name."""
-        return self.path.resolve().name
-
-    @property
     def names(self) -> list[str]:
         """What is in it, files and folders."""
         return sorted(os.listdir(self.path))
@@ -105,9 +100,7 @@ class Folder:
 
     def fetch(self, name: str) -> Path:
         """The path of a whole file."""
-        path = self.path / name
-        require(path.is_file() or not path.exists(), f"{path} is no file")  # a pipe would be waited for
-        return path
+        return self.path / name
 
     def read(self, name: str, start: int, view: memoryview) -> int:
         """Fill `view` with the bytes of a file from `start` on, as far as the file goes -> the size of the file."""
@@ -136,13 +129,10 @@ class Folder:
 def read_json(folder: Folder, name: str) -> dict:
     text = folder.fetch(name).read_bytes()
     refuse_pointer(text, name)
-    try:
+    with only_checkpoint_errors(name):
         found = json.loads(text)
-        if not isinstance(found, dict):
-            raise ValueError(f"{found!r:.60}")
+        require(isinstance(found, dict), f"{name} holds {found!r:.60}, expected an object: get it again")
         return found
-    except (ValueError, RecursionError) as e:
-        raise CheckpointError(f"{name} is not a JSON object ({str(e):.100}): get it again") from e
 
 
 def pick(config: dict, keys: str, kind: type, default=None):
@@ -170,12 +160,6 @@ def refuse_pointer(head: bytes, name: str):
 #
 # It tells the layout of the weights. It is in config.json, or in what a training script writes in place of one.
 
-# The plain ViTs of timm, whose heads have 64 dimensions (its vision_transformer.py and deit.py). Others have other
-# sizes: vit_base_patch16_gap_224 has 16 heads.
-TIMM_VIT = re.compile(r"(vit|deit3?)_(?P<size>tiny|small|base|large)(_distilled)?_patch(?P<patch>\d\d?)(_reg4)?"
-                      r"(_clip|_clip_quickgelu|_siglip|_siglip_gap|_dinov2)?(_\d+)?")
-TIMM_SIZES = {"tiny": (12, 3), "small": (12, 6), "base": (12, 12), "large": (24, 16)}  # layers, heads
-
 
 def read_config(folder: Folder, file: str, saved: dict) -> dict:
     """
@@ -198,32 +182,15 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
 
     name = "config.json"
     if not folder.has(name):
-        require("open_clip_config.json" not in folder.names, "a model of OpenCLIP, whose names and sizes are its own: "
-                "give the repository of this model for transformers, which has a config.json")
         name = "../config.json"
         there = " (one is in the folder above: copy it, if these weights are of it)" if folder.has(name) else ""
         # accelerate writes step_N/model.safetensors and no other config.json. Any other folder may be another model.
-        require(folder.has(name) and is_step(folder.title), "no config.json, which tells the layout of the weights: "
-                f"put it beside them{there}")
+        require(folder.has(name) and is_step(folder.path.name),
+                f"no config.json, which tells the layout of the weights: put it beside them{there}")
         folder.notes.append("with the config.json of the folder above")
-    config = read_json(folder, name)
-    if "architecture" in config and "model_type" not in config:
-        return with_sizes_of_timm(config)
-    return config
+    return read_json(folder, name)
 
 
 def is_step(name: str) -> re.Match | None:
     """Whether a folder is called as transformers' Trainer and accelerate call checkpoints: a match with 2 groups."""
     return re.fullmatch(r"(checkpoint|step|epoch)[-_](\d+)", name)
-
-
-def with_sizes_of_timm(config: dict) -> dict:
-    """The config of a checkpoint of timm, which names an architecture, and what that name stands for."""
-    name = str(config["architecture"])
-    found = TIMM_VIT.fullmatch(name)
-    require(found and not config.get("model_args"),
-            f"a timm checkpoint ({name:.60}), whose config.json does not tell the number of "
-            "heads: give the version for transformers of this model, which has a model_type there")
-    n_layer, n_head = TIMM_SIZES[found["size"]]
-    return {**config, "model_type": "timm_vit", "num_hidden_layers": n_layer, "num_attention_heads": n_head,
-            "patch_size": int(found["patch"])}

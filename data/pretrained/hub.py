@@ -5,8 +5,8 @@ often a request is tried again is left to huggingface_hub; here are the words of
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
+import contextlib
 import fnmatch
-import math
 import posixpath
 import re
 from pathlib import Path, PurePosixPath
@@ -14,20 +14,21 @@ from urllib.parse import quote
 
 import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.utils import (build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff, logging,
-                                   parse_ratelimit_headers)
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff, logging
 
 from data.pretrained.files import CheckpointError, Folder, require
 
 TIMEOUT = 10.0  # seconds without a byte
-TRIES = dict(timeout=TIMEOUT, max_retries=4, base_wait_time=0.5)  # five, with pauses that huggingface_hub makes
+# Five, with pauses that huggingface_hub makes.
+TRIES = dict(timeout=TIMEOUT, max_retries=4, base_wait_time=0.5)
 logging.set_verbosity_error()  # or it would tell of every try
 
 
-def ask(call, repo: str, revision: str | None = None):
-    """call(). Whatever it raises becomes an error of one line about a repository, or a revision of it."""
+@contextlib.contextmanager
+def hub_errors(repo: str, revision: str | None = None):
+    """Whatever is raised in the block becomes an error of one line about the repository."""
     try:
-        return call()
+        yield
     # KeyError, TypeError: an answer that is not the Hub's. RuntimeError: of hf_xet.
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, KeyError, TypeError, RuntimeError) as e:
         raise CheckpointError(explain(e, repo, revision)) from e
@@ -37,25 +38,19 @@ def explain(e: Exception, repo: str, revision: str | None) -> str:
     """What went wrong, and what to do."""
     page = f"{HfApi().endpoint}/{repo}"
     answer = getattr(e, "response", None) or getattr(e.__cause__, "response", None)
-    status = None if answer is None else answer.status_code
     if isinstance(e, errors.GatedRepoError):  # before RepositoryNotFoundError, which it is too
         return f"gated: ask for access at {page}, then set HF_TOKEN to a token of that account"
     if isinstance(e, errors.RevisionNotFoundError):
         return f"there is no revision {revision}: {page}/tree/main lists its branches and tags"
-    if isinstance(e, errors.RepositoryNotFoundError) or status == 401:
+    if isinstance(e, errors.RepositoryNotFoundError) or (answer is not None and answer.status_code == 401):
         return f"there is no {page}, or it is private and needs a valid HF_TOKEN; nor is there a folder of this name"
-    if status == 403:
-        return f"HF_TOKEN may not read {page} (403): allow it to read gated repositories, in the settings of the token"
-    if status == 429:
-        limit = parse_ratelimit_headers(answer.headers)
-        minutes = math.ceil(limit.reset_in_seconds / 60) if limit else 5
-        return f"too many requests for the Hub (429): try again in {minutes} min; with HF_TOKEN it allows more"
     if isinstance(e, errors.OfflineModeIsEnabled):
         return "no folder of this name, and not in the local cache: unset HF_HUB_OFFLINE to read it from the Hub"
     spoken_to = answer or getattr(e, "request", None)  # the Hub, or the host that has its files
     where = spoken_to.url.host if spoken_to else page
+    # Of 403 and 429 the client says what to do.
     reason = " ".join(f"{type(e).__name__} {e}".split())
-    return f"no folder of this name, and {where} cannot be read ({reason:.150}): check the network or HF_ENDPOINT"
+    return f"no folder of this name, and {where} cannot be read ({reason:.200}): check the network or HF_ENDPOINT"
 
 
 class HubFolder(Folder):
@@ -68,12 +63,9 @@ class HubFolder(Folder):
         super().__init__(PurePosixPath(), info["sha"])
         self.repo = repo
         self.asked = asked
-        self._files = [PurePosixPath(file["rfilename"]) for file in info.get("siblings", ())]  # of all folders
+        # Of all its folders.
+        self._files = [PurePosixPath(file["rfilename"]) for file in info.get("siblings", ())]
         self._in_ranges = set()  # files of which the host serves ranges
-
-    @property
-    def title(self) -> str:
-        return self.path.name
 
     @property
     def names(self) -> list[str]:
@@ -91,17 +83,16 @@ class HubFolder(Folder):
         return path if isinstance(path, str) else None  # or it is known that there is no such file
 
     def fetch(self, name: str) -> Path:
-        path = self._cached(name)
-        if path is None:
+        with hub_errors(self.repo, self.asked):
             # The revision and not the commit, so that the cache knows offline which commit it stood for.
-            path = ask(lambda: hf_hub_download(self.repo, self._full_name(name), revision=self.asked),
-                       self.repo, self.asked)
+            path = self._cached(name) or hf_hub_download(self.repo, self._full_name(name), revision=self.asked)
         return Path(path)
 
     def read(self, name: str, start: int, view: memoryview) -> int:
         if self._cached(name):
             return super().read(name, start, view)
-        return ask(lambda: self._get(name, start, view), self.repo, self.asked)
+        with hub_errors(self.repo, self.asked):
+            return self._get(name, start, view)
 
     def _get(self, name: str, start: int, view: memoryview) -> int:
         url = hf_hub_url(self.repo, self._full_name(name), revision=self.revision)
@@ -129,8 +120,8 @@ def open_repository(repo: str, asked: str | None) -> Folder:
     """A repository at the commit that `asked` stands for now. If the Hub cannot be reached, the local cache."""
     address = f"/{repo}/revision/{quote(asked, safe='')}" if asked else f"/{repo}"
     try:
-        info = ask(lambda: get(address, dict(expand=["sha", "siblings"])).json(), repo, asked)
-        return HubFolder(repo, asked, info)
+        with hub_errors(repo, asked):
+            return HubFolder(repo, asked, get(address, dict(expand=["sha", "siblings"])).json())
     except CheckpointError as e:
         cached = try_to_load_from_cache(repo, "config.json", revision=asked)
         answer = getattr(e.__cause__, "response", None)
@@ -145,12 +136,9 @@ def open_repository(repo: str, asked: str | None) -> Folder:
 
 def list_revisions(repo: str) -> list[str]:
     """The names of the branches and tags of a repository, as the Hub orders them."""
-
-    def names():
+    with hub_errors(repo):
         refs = get(f"/{repo}/refs").json()
         return [ref["name"] for ref in refs["branches"] + refs["tags"]]
-
-    return ask(names, repo)
 
 
 def list_repos(pattern: str) -> list[str]:
@@ -159,22 +147,20 @@ def list_repos(pattern: str) -> list[str]:
             "repositories of the Hub is org/name-*")
     author, _, name = pattern.partition("/")
     literal = re.split(r"[*?[]", name)[0]  # the Hub looks for a part of the name, and knows no patterns
-
-    def ids():
+    with hub_errors(pattern):
         answer = get("", dict(author=author, search=literal))
         models = answer.json()
         while "next" in answer.links:  # it answers in pages
             answer = get(answer.links["next"]["url"])
             models += answer.json()
-        return [model["id"] for model in models]
-
-    matching = fnmatch.filter(ask(ids, pattern), pattern)
+        matching = fnmatch.filter([model["id"] for model in models], pattern)
     require(matching, f"no repository that can be seen from here matches {pattern}")
     return matching
 
 
 def get(address: str, params: dict | None = None):
-    """The Hub's answer about models. HfApi's own functions have no time-out or no retries: they would wait for ever."""
+    """The Hub's answer about models."""
+    # HfApi's own functions have no time-out or no retries: they would wait for ever.
     url = address if "://" in address else f"{HfApi().endpoint}/api/models{address}"
     answer = http_backoff("GET", url, params=params, headers=build_hf_headers(), **TRIES)
     hf_raise_for_status(answer)

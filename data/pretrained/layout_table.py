@@ -17,7 +17,8 @@ from data.pretrained.files import pick
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
-MASKS = {"causal": True, "both": False, "unknown": None, "": None}  # both: a token sees those on both of its sides
+# both: a token sees those on both of its sides
+MASKS = {"causal": True, "both": False, "unknown": None, "": None}
 
 
 class Row(NamedTuple):
@@ -32,7 +33,7 @@ class Row(NamedTuple):
     path: str
     weights: list[str]  # the tensors in that layer, with or without ".weight"
     causal: bool | None  # whether the mask is; None where it cannot be told
-    form: str  # how the tensors hold q and k, a function of layout_forms.py; or "parts": the model is made of others
+    form: str  # how the tensors hold q and k, a function of layouts.py; or "parts": the model is made of others
     # The sizes of the class, which a config inside of another may leave out. Several numbers: of each stage.
     n_layer: int | tuple[int, ...] | None
     n_head: int | tuple[int, ...] | None
@@ -112,7 +113,7 @@ def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Pa
         inside = {tensor for tensor in left if re.match(start, tensor)}
         left = left - inside
         for part in find_parts(part_type(model_type, name, part_config), part_config, inside):
-            parts.append(part._replace(name=".".join(filter(None, [name, part.name]))))
+            parts.append(part._replace(name=joined(name, part.name)))
     return parts
 
 
@@ -162,13 +163,7 @@ def find_stages(row: Row, config: dict, names: set[str]) -> list[Part]:
     return parts
 
 
-def stack_name(part: Part, row: Row, alone: bool) -> str:
-    """For example "vision"; "vision.global" if the part has several stacks; "encoder" if there are no parts."""
-    if part.name and alone:
-        return shown(part.name)
-    return shown(".".join(filter(None, [part.name, row.stack])))
-
-
-def shown(name: str) -> str:
-    """The name of a part, as it is shown: MusicGen's text_encoder is "encoder", SAM 3's vision.backbone "vision"."""
+def joined(outer: str, inner: str) -> str:
+    """vision, global -> vision.global. MusicGen's text_encoder is the encoder, SAM 3's vision.backbone its vision."""
+    name = ".".join(filter(None, [outer, inner]))
     return name.removeprefix("text_").removeprefix("vlm.").replace("vision.backbone", "vision")

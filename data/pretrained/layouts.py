@@ -5,9 +5,9 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
     w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
-layouts.csv says where each model has these weights, layout_table.py which of its lines a model needs, layout_forms.py
-how a tensor holds the heads: all proven against transformers in tests/test_layouts.py. These are the raw weights:
-biases, RoPE, scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
+layouts.csv says where each model has these weights, layout_table.py which of its lines a model needs, and FORMS how
+tensors hold the heads: all proven against transformers in tests/test_layouts.py. These are the raw weights: biases,
+RoPE, scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
 """
 
 import re
@@ -18,12 +18,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.pretrained.by_hand import Hand, advice, by_hand, find_names
+from data.pretrained.by_hand import Hand, advice, find_names
 from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, require
-from data.pretrained.layout_forms import FORMS, Sizes
-from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, shown, stack_name
+from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, joined
 
 # ---- what is found --------------------------------------------------------------------------------------------------
+
+
+class Sizes(NamedTuple):
+    n_head: int  # H
+    n_kv_head: int | None  # Hkv; None: take it from the shape of k, or H in a fused tensor
+    head_dim: int | None  # D; None: C / H
 
 
 class Layer(NamedTuple):
@@ -32,9 +37,9 @@ class Layer(NamedTuple):
     index: int
     names: tuple[str, ...]
     model_type: str
-    form: str  # key of FORMS, or "by_hand"
+    form: str  # key of FORMS
     sizes: Sizes
-    config: dict | Hand
+    config: dict
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
@@ -44,8 +49,7 @@ class Layer(NamedTuple):
         weights = [tensors[name] for name in self.names]
         n_head = self.sizes.n_head
         try:
-            form = by_hand if isinstance(self.config, Hand) else FORMS[self.form]
-            q, k = form(weights, self.sizes, self.config)
+            q, k = FORMS[self.form](weights, self.sizes, self.config)
             fits = (all(weight.is_floating_point() and weight.itemsize > 1 and weight.numel() > 0 for weight in weights)
                     and q.ndim == k.ndim == 3 and q.shape[1:] == k.shape[1:]
                     and len(q) == n_head and n_head % len(k) == 0)
@@ -82,7 +86,9 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
     """
     refuse_changed(config, shapes)
     if hand:
-        layers = [Layer(i, names, "by hand", "", hand.sizes, hand) for i, names in find_names(hand, shapes).items()]
+        sizes = Sizes(*hand.heads, None)
+        layers = [Layer(i, names, "by hand", "given", sizes, hand._asdict())
+                  for i, names in find_names(hand, shapes).items()]
         for layer in layers:
             layer.require_fit(shapes)
         return [Stack("", None, tuple(layers))]
@@ -92,7 +98,9 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
     stacks, accounted_for = [], set()
     for part in find_parts(model_type, config, candidates):
         if part.names and not part.rows:
-            told = f"model_type {part.model_type!r} is not known" if part.model_type else "no model_type in config.json"
+            told = "no model_type in config.json"
+            if part.model_type:
+                told = f"model_type {part.model_type!r} is not known"
             numbers = [pick(part.config, keys.format(""), int) for keys in (N_HEAD, N_KV_HEAD)]
             raise CheckpointError(f"{told}: {advice(part.names, shapes, ','.join(str(n) for n in numbers if n))}")
         found = []
@@ -106,7 +114,8 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
             for layer in layers:
                 layer.require_fit(shapes)
                 accounted_for.update(layer.names)
-            name = stack_name(part, row, alone=len(found) == 1)
+            # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
+            name = part.name if part.name and len(found) == 1 else joined(part.name, row.stack)
             stacks.append(Stack(name, mask_is_causal(row, part.config), layers))
 
     for name in sorted(candidates - accounted_for):
@@ -121,7 +130,7 @@ def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
     for part in find_parts(config.get("model_type"), config, set()):
         halves = [row.stack for row in part.rows if row.stack in ("encoder", "decoder")]
         if part.rows:  # a backbone may have none, and is not scored
-            expected += [shown(part.name)] if part.name else halves
+            expected += [part.name] if part.name else halves
     return [name for name in expected if not any(f"{stack.name}.".startswith(f"{name}.") for stack in stacks)]
 
 
@@ -191,11 +200,11 @@ OWN = {
 
 def scored_layers(model_type: str, config: dict, n_layer: int) -> list[int]:
     """The layers with a softmax and queries and keys of their own."""
-    own = OWN.get(model_type)
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     if layer_types:
         return [i for i, layer_type in enumerate(layer_types[:n_layer]) if layer_type in SOFTMAX]
-    return list(own(config, n_layer)) if own else list(range(n_layer))
+    own = OWN.get(model_type, lambda config, n: range(n))
+    return list(own(config, n_layer))
 
 
 # Keys of config.json, which are tried in this order. {0} is the name of the stack.
@@ -204,7 +213,7 @@ N_LAYER = """{0}_layers num_{0}_layers {0}_num_hidden_layers num_hidden_layers n
 
 
 def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[Layer, ...], set[str]]:
-    """-> the layers of a stack, which are exactly those of the config, and the names of tensors in its other layers."""
+    """-> the layers of a stack, exactly those of the config, and the names of tensors in its other layers."""
     config = part.config
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     counted = row.stack.partition(".")[0]  # LXMERT's l.text are its l_layers
@@ -240,10 +249,11 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
 
 
 def mask_is_causal(row: Row, config: dict) -> bool | None:
-    """Whether no token sees a later one. None: it is not known, as in a decoder that learnt to see both sides."""
+    """Whether no token sees a later one; None if it is not known."""
     if row.causal is False and not row.stack:  # BERT as a decoder, XLM
         return pick(config, "is_decoder", bool, False) or pick(config, "causal", bool, False)
-    both_sides = config.get("use_bidirectional_attention")  # Gemma 4: "all", or "vision", which is of images only
+    # In Gemma 4 "all", or "vision", which is of images only.
+    both_sides = config.get("use_bidirectional_attention")
     if row.causal and (both_sides in (True, "all") or not pick(config, "is_causal", bool, True)):
         return None  # it was first trained as a causal model, and then not
     return row.causal
@@ -281,3 +291,95 @@ def of_layer(config: dict, i: int) -> dict:
         if pick(config, "attention_k_eq_v", bool):
             own["num_key_value_heads"] = pick(config, "num_global_key_value_heads num_key_value_heads", int)
     return own
+
+
+# ---- how the tensors of a layer hold its heads ----------------------------------------------------------------------
+#
+# Each function takes these tensors and returns q (H, D, C) and k (Hkv, D, C), as views if possible. A RuntimeError says
+# that they do not have this form. nn.Linear stores (out, in), so a head is D rows of a weight.
+
+
+def separate(weights, sizes, config):
+    """q (H D, C) and k (Hkv D, C)."""
+    q, k = weights
+    head_dim = sizes.head_dim or q.shape[1] // sizes.n_head
+    n_kv_head = sizes.n_kv_head or -1  # -1: as many as there are
+    return q.unflatten(0, (sizes.n_head, head_dim)), k.unflatten(0, (n_kv_head, head_dim))
+
+
+def gated(weights, sizes, config):
+    """q and the gate of the output, head by head (2 H D, C), and k (Hkv D, C)."""
+    q_and_gate, k = weights
+    q = q_and_gate.unflatten(0, (sizes.n_head, 2, -1))[:, 0].flatten(0, 1)
+    return separate([q, k], sizes, config)
+
+
+def blocks(weights, sizes, config):
+    """[q; k; v] ((H + 2 Hkv) D, C): all queries, all keys, all values."""
+    [qkv] = weights
+    n_head = sizes.n_head
+    n_kv_head = sizes.n_kv_head or n_head
+    head_dim = sizes.head_dim or qkv.shape[1] // n_head
+    heads = qkv.unflatten(0, (n_head + 2 * n_kv_head, head_dim))
+    return heads[:n_head], heads[n_head : n_head + n_kv_head]
+
+
+def conv1d(weights, sizes, config):
+    """[q, k, v] (C, 3 H D): GPT-2's Conv1D stores (in, out)."""
+    return blocks([weights[0].mT], sizes, config)
+
+
+def grouped(weights, sizes, config):
+    """[q_1; ...; q_G; k; v] of each key head (Hkv (G + 2) D, C), G = H / Hkv: [q; k; v] head by head where G = 1."""
+    [qkv] = weights
+    n_kv_head = sizes.n_kv_head or sizes.n_head
+    group = sizes.n_head // n_kv_head
+    head_dim = sizes.head_dim or qkv.shape[1] // sizes.n_head
+    heads = qkv.unflatten(0, (n_kv_head, group + 2, head_dim))
+    return heads[:, :group].flatten(0, 1), heads[:, group]
+
+
+def multi_query(weights, sizes, config):
+    """Falcon, GPTBigCode and ChatGLM, whose configs say whether keys have one head, a few, or all."""
+    # Else num_kv_heads means nothing: falcon-7b has 71 there, and 1.
+    if pick(config, "new_decoder_architecture", bool):
+        return grouped(weights, sizes._replace(n_kv_head=pick(config, "num_kv_heads", int)), config)
+    if pick(config, "multi_query multi_query_attention", bool, True):
+        return blocks(weights, sizes._replace(n_kv_head=pick(config, "multi_query_group_num", int, 1)), config)
+    return grouped(weights, sizes._replace(n_kv_head=sizes.n_head), config)
+
+
+def latent(weights, sizes, config):
+    """
+    Multi-head latent attention, as in DeepSeek-V2, in float32. Head h has, with A, R, Q_a the same for all heads:
+
+    W_q,h = Q_b,h Q_a, or Q_h where the queries have no latent; its rows are [nope; rope]
+    W_k,h = [K_b,h A; R]
+    """
+    *q_weights, kv_a, kv_b = [weight.float() for weight in weights]
+    nope = pick(config, "qk_nope_head_dim", int, 0)
+    rope = pick(config, "qk_rope_head_dim", int, 0)
+    v = pick(config, "v_head_dim", int, 0)
+    r_kv = pick(config, "kv_lora_rank", int, 0)
+
+    q = q_weights[0]  # (H (nope + rope), C); or Q_a (r_q, C)
+    if len(q_weights) == 2:
+        q = q_weights[1] @ q_weights[0]  # Q_b (H (nope + rope), r_q)
+    q = q.unflatten(0, (sizes.n_head, nope + rope))
+
+    a, r = kv_a.split([r_kv, rope])  # (r_kv, C), (rope, C)
+    k_b = kv_b.unflatten(0, (sizes.n_head, nope + v))[:, :nope]  # (H, nope, r_kv)
+    k = torch.cat([k_b @ a, r.expand(sizes.n_head, -1, -1)], 1)  # (H, nope + rope, C)
+    return q, k
+
+
+def given(weights, sizes, config):
+    """As the user says: config is by_hand.Hand, as a dict."""
+    weights = [weight.mT if config["transposed"] else weight for weight in weights]  # (out, in)
+    if len(weights) == 1:
+        parts = dict(zip(config["order"], weights[0].unflatten(0, (3, -1))))
+        weights = [parts["q"], parts["k"]]
+    return separate(weights, sizes._replace(head_dim=len(weights[0]) // sizes.n_head), {})
+
+
+FORMS = {form.__name__: form for form in (separate, gated, blocks, conv1d, grouped, multi_query, latent, given)}

@@ -10,7 +10,7 @@ import glob
 import os
 import re
 import sys
-from collections import Counter
+from collections import defaultdict
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ from data.pretrained.sources import SUFFIXES, find_source, is_hub_id, without_ad
 
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
 UNITS = {None: 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-# The name of a checkpoint among others of its training, which a shell may have found. Not every name with a number is
-# one: llama-7b and llama-13b are two models.
+# The name of a checkpoint among others in a folder. Not every name with a number is one: llama-7b and llama-13b are two
+# models.
 CHECKPOINT = re.compile(r"(step|checkpoint|ckpt|iter|epoch)[-_=]?\d|model_\d+\.pt$")
 
 
@@ -68,25 +68,23 @@ def in_order(names: list[str]) -> list[tuple[str, float]]:
 
     If a later phase counts its steps from 0 again, the last step of the phase before is added to them.
     """
-    phases = {}  # phase -> (step, name)
-    for name in names:
+    ordered, phase_before, begin = [], None, 0.0
+    for name in sorted(names, key=order_of):
         phase, step = read_step(name)
-        phases.setdefault(phase, []).append((step, name))
-    ordered, end = [], 0.0
-    for phase in sorted(phases, key=phase_order):
-        checkpoints = sorted(phases[phase])
-        counts_anew = bool(ordered) and checkpoints[0][0] <= end
-        begin = end if counts_anew else 0.0
-        ordered += [(name, begin + step) for step, name in checkpoints]
-        end = ordered[-1][1]
+        if phase != phase_before:
+            end = ordered[-1][1] if ordered else -1.0
+            begin = end if step <= end else 0.0
+            phase_before = phase
+        ordered.append((name, begin + step))
     return ordered
 
 
-def phase_order(phase: str):
-    """A key that sorts 'stage2-step' before 'stage10-step'."""
+def order_of(name: str):
+    """A key that sorts 'stage2-step10' before 'stage10-step5'."""
+    phase, step = read_step(name)
     parts = re.split(r"(\d+)", phase)
     parts[1::2] = map(int, parts[1::2])  # text, number, text, ...
-    return parts
+    return parts, step
 
 
 def thin_out(training: list[Target], stride: int, limit: int | None) -> list[Target]:
@@ -117,7 +115,7 @@ def find_targets(name: str, revisions: str | None = None) -> list[list[Target]]:
         return order({os.path.basename(path): path for path in paths}, asked, name)
     if revisions:
         return order(find_revisions(name, revisions), asked, name)
-    if re.search(r"[*?[]", name) and not os.path.exists(path):  # a folder run[1] is that folder
+    if glob.has_magic(name) and not os.path.exists(path):  # a folder run[1] is that folder
         return order({match: match for match in find_files(path) or list_repos(name)}, asked)
     return [[Target(name, "", find_source(name))]]
 
@@ -128,23 +126,17 @@ def order(sources: dict[str, str], asked: str, model: str = "") -> list[list[Tar
     takes}. asked: the pattern of the user. model: the model of all; "": a training is of the names that differ in the
     step alone, and called by these with a * for the step.
     """
-    trainings = {}  # model -> the names of its checkpoints
-    without_step = []  # as the branch main
-    for name in sorted(sources):
-        found = read_step(name)
-        if found:
-            phase, _ = found
-            trainings.setdefault(model or f"{phase}*", []).append(name)
-        else:
-            without_step.append(name)
+    trainings = defaultdict(list)  # model -> the names of its checkpoints
+    without_step = [name for name in sources if not read_step(name)]  # as the branch main
+    for name in sorted(sources.keys() - without_step):
+        phase, _ = read_step(name)
+        trainings[model or f"{phase}*"].append(name)
     require(trainings, f"nothing that matches {asked} has a step in its name")
     if without_step:
         print(printable(f"{asked}: {len(without_step)} of the {len(sources)} that match have no step in their names, "
                         f"and are left out: {', '.join(without_step):.100}"), file=sys.stderr)
-    groups = []
-    for of_model, names in trainings.items():
-        groups.append([Target(of_model, name, sources[name], step) for name, step in in_order(names)])
-    return groups
+    return [[Target(of_model, name, sources[name], step) for name, step in in_order(names)]
+            for of_model, names in trainings.items()]
 
 
 def find_files(pattern: str) -> list[str]:
@@ -174,8 +166,8 @@ def find_all(names: list[str], revisions: str | None = None, stride: int = 1,
     training by itself.
     """
     groups, errors = [], {}
-    paths = paths_of_a_shell(names)
-    if paths and not revisions:
+    paths = [name.rstrip("/") for name in names]
+    if is_training(paths) and not revisions:
         groups = order({path: path for path in paths}, os.path.dirname(paths[0]))
         names = []
     for name in names:
@@ -183,19 +175,14 @@ def find_all(names: list[str], revisions: str | None = None, stride: int = 1,
             groups += find_targets(name, revisions)
         except CheckpointError as e:
             errors[name] = e
-    targets = []
-    for group in groups:
-        targets += thin_out(group, stride, limit)
+    targets = [target for group in groups for target in thin_out(group, stride, limit)]
     return list(dict.fromkeys(targets)), errors
 
 
-def paths_of_a_shell(names: list[str]) -> list[str]:
-    """What a shell has made of out/run/checkpoint-*: paths in folders with several checkpoints each. Else []."""
-    if len(names) < 2 or not all(map(os.path.exists, names)):
-        return []
-    paths = [name.rstrip("/") for name in names]
-    n_checkpoints = Counter(os.path.dirname(path) for path in paths if CHECKPOINT.search(os.path.basename(path)))
-    return paths if all(n_checkpoints[os.path.dirname(path)] > 1 for path in paths) else []
+def is_training(paths: list[str]) -> bool:
+    """Whether they are what a shell makes of out/run/checkpoint-*: the checkpoints in one folder."""
+    in_one_folder = len({os.path.dirname(path) for path in paths}) == 1 < len(paths)
+    return in_one_folder and all(os.path.exists(path) and CHECKPOINT.search(os.path.basename(path)) for path in paths)
 
 
 def require_one_kind(targets: list[Target]):

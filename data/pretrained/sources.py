@@ -21,6 +21,12 @@ from data.pretrained.hub import open_repository
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
 # Files that lie beside weights begin like this.
 NO_WEIGHTS = ("adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt")
+NANOCHAT = r"model_\d+\.pt"
+# The weights of a folder are what matches the first of these. Of names of one's own there may only be one.
+WEIGHTS = (r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_model\.bin",
+           r"pytorch_model\.bin\.index\.json", r".*\.safetensors",
+           r"pytorch_model_fsdp\.bin", r"ckpt\.pt",  # accelerate's; nanoGPT's and train.py's
+           NANOCHAT, r".*\.(pt|pth|ckpt)")
 
 
 def known_models() -> list[dict[str, str]]:
@@ -88,9 +94,9 @@ def open_checkpoint(source: str) -> Checkpoint:
     if os.path.isfile(path):
         path, file = os.path.split(path)
         require(file.endswith(SUFFIXES), f"no file of weights ({', '.join(SUFFIXES)}){what_to_do([file])}")
-        return Checkpoint(Folder(Path(path)), [file])
+        return Checkpoint(Folder(Path(path).resolve()), [file])
     if os.path.isdir(path):
-        folder = Folder(Path(path))
+        folder = Folder(Path(path).resolve())
     else:
         repo, _, revision = source.partition("@")
         require(not os.path.lexists(path), "it is a broken link, or neither a file nor a folder")
@@ -120,19 +126,12 @@ def enter_model(folder: Folder):
 
 def choose_weights(names: list[str]) -> str | None:
     """The name of the weight file, or of the index of several weight files; None if there is neither."""
-    wanted = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"]
     others = [name for name in names if not name.startswith(NO_WEIGHTS)]
-    wanted += lone([name for name in others if name.endswith(".safetensors")])
-    wanted += ["pytorch_model_fsdp.bin", "ckpt.pt"]  # accelerate's; nanoGPT's and train.py's
-    of_nanochat = sorted(name for name in names if re.fullmatch(r"model_\d+\.pt", name))
-    wanted += of_nanochat[-1:]  # the last step: all names have the same number of digits
-    wanted += lone([name for name in others if name.endswith((".pt", ".pth", ".ckpt"))])
-    return next((name for name in wanted if name in names), None)
-
-
-def lone(names: list[str]) -> list[str]:
-    """A file under a name of its own is chosen only if there is no other."""
-    return names if len(names) == 1 else []
+    for pattern in WEIGHTS:
+        found = [name for name in others if re.fullmatch(pattern, name)]
+        if len(found) == 1 or (found and pattern == NANOCHAT):
+            return found[-1]  # the last step: all names have the same number of digits
+    return None
 
 
 def weight_files(folder: Folder) -> list[str]:
