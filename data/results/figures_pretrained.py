@@ -5,7 +5,7 @@ decoder.
 
 import numpy as np
 
-from data.results.figures import (COLOURS, KINDS, draw_bar, figure, plot_columns, put_legend, put_null, put_titles,
+from data.results.figures import (COLOURS, KINDS, draw_bar, figure, plot_columns, put_chance, put_legend, put_titles,
                                   put_zero, short)
 from data.results.figures_runs import draw_layers, draw_quartiles_of
 from data.results.runs import SCORES
@@ -37,8 +37,7 @@ def draw_medians(axis, trainings, score):
 
 
 def draw_lines(axis, training, score):
-    config = training.config
-    put_null(axis, score, config["n"], config["r"], config["gamma"])
+    put_chance(axis, score, training.config["n"], training.config["limit"])
     draw_layers(axis, [training], score)
     put_log_steps(axis, [training])
 
