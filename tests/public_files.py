@@ -60,7 +60,7 @@ def read_marian(path):
     at += 8 + struct.unpack_from("<Q", data, at)[0]  # padding
     for name, (_, _, _, size) in zip(names, lengths):
         if re.search("(self|context)_W[qk]$", name):
-            C = math.isqrt(size - 4)  # (C, C), and padding to 256 bytes
+            C = math.isqrt(size - 256)  # (C, C), and 256 bytes that begin with the scale
             w = np.frombuffer(data, np.int8, C * C, at).reshape(C, C).T.astype(np.float32)
             weights[name] = torch.tensor(w / np.frombuffer(data, "<f4", 1, at + C * C))
         at += size
