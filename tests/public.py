@@ -148,9 +148,12 @@ def exact_p(encoders, decoders):
 
 
 def report(table):
-    print(align([["package", "path", "sees", "layers", "symmetry", "directionality", "outside"]] + [
-        [row.package, f"{'/'.join(Path(row.path).parts[-2:])} {row.stack}"[-40:], row.sees, str(row.layers), f"{row.symmetry:5.2f}",
-         f"{row.directionality:5.2f}", f"{row.outside}/{row.layers}"] for row in table.fillna({"stack": ""}).itertuples()]))
+    cells = [["model", "path", "sees", "layers", "symmetry", "directionality", "outside"]]
+    for row in table.fillna({"stack": ""}).itertuples():
+        path = f"{'/'.join(Path(row.path).parts[-2:])} {row.stack}".strip()
+        cells.append([row.model, path[-40:], row.sees, str(row.layers), f"{row.symmetry:5.2f}",
+                      f"{row.directionality:5.2f}", f"{row.outside}/{row.layers}"])
+    print(align(cells))
     for sees, stacks in table.groupby("sees"):
         print(f"{sees}: {len(stacks)} stacks, {stacks.layers.sum()} layers, symmetry above 0 in "
               f"{stacks.symmetry_above_0.sum()}, directionality below 0 in {stacks.directionality_below_0.sum()} and "

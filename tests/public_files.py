@@ -50,7 +50,7 @@ def read_marian(path):
     """Marian's binary file: lengths, names, shapes, data. An intgemm8 W is stored as W^T in int8, then its scale."""
     data = Path(path).read_bytes()
     n, at = struct.unpack_from("<Q", data, 8)[0], 16
-    lengths = np.frombuffer(data, "<u8", 4 * n, at).reshape(n, 4).tolist()  # of the name, type, of the shape, of the data
+    lengths = np.frombuffer(data, "<u8", 4 * n, at).reshape(n, 4).tolist()  # of name, shape and data
     at += 32 * n
     names, weights = [], {}
     for length, *_ in lengths:

@@ -1,4 +1,4 @@
-"""What chance gives (data/results/chance.py), against matrices that are turned at random. pytest tests/test_chance.py"""
+"""What chance gives (data/results/chance.py), against matrices that are turned. pytest tests/test_chance.py"""
 
 import math
 
@@ -45,7 +45,8 @@ def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_w
     for size in 1, 1e-30:
         found = chance.moments(w_q * size, w_k)
         ratios = [moment / found[0] ** power for power, moment in enumerate(found, 1)]
-        assert ratios == pytest.approx([((s ** (2 * p)).sum() / s.square().sum() ** p).item() for p in (1, 2, 3)], rel=1e-4)
+        expected = [((s ** (2 * p)).sum() / s.square().sum() ** p).item() for p in (1, 2, 3)]
+        assert ratios == pytest.approx(expected, rel=1e-4)
     if r == N:
         assert chance.of_layer(w_q, w_k, 2.0) == pytest.approx(chance.of_random(N, 2.0), abs=0.1)
 

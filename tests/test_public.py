@@ -1,4 +1,4 @@
-"""The script that scores the models in packages (tests/public.py), on small ones made here. pytest tests/test_public.py"""
+"""The script that scores models in packages (tests/public.py), on small ones. pytest tests/test_public.py"""
 
 import struct
 
@@ -41,7 +41,7 @@ def test_a_file_of_marian_is_read_as_its_header_says(tmp_path):
     found = public_files.read_marian(tmp_path / "m.bin")
     for stack, (q, k) in ("encoder", stored[:2]), ("cross-attention", stored[2:]):
         ((w_q, w_k),) = found[stack]
-        np.testing.assert_allclose(w_q @ w_k.T, q.T.astype(float) @ k / 2500, rtol=1e-5)
+        np.testing.assert_allclose(w_q @ w_k.T, q.T.astype(float) @ k / 2500, rtol=1e-5, atol=1e-3)
 
 
 def test_heads_that_are_symmetric_are_positive_or_negative_and_share_as_much_as_they_overlap():

@@ -4,21 +4,20 @@ random directions. Such nulls were used for heads by HengyuLi-Ozaki-lab/qk-spect
 
 Let M = U S V^T with S = diag(s_1 ... s_n), and U, V random rotations. W = V^T U is a random rotation as well.
 
-Symmetry. tr(MM) = tr(S W S W) = sum_ij s_i s_j W_ij W_ji. The signs of the rows of W are random, so that W_ij W_ji is 0
-on average unless i = j, and E W_ii^2 = 1/n:
+Symmetry. tr(MM) = tr(S W S W) = sum_ij s_i s_j W_ij W_ji. The signs of the rows of W are random, so W_ij W_ji is 0 on
+average unless i = j, and E W_ii^2 = 1/n:
 
     E tr(MM) = sum_i s_i^2 / n = |M|^2 / n,   so that   E symmetry = 1/n, whatever the s_i are.
 
-Of (tr(MM))^2 only the terms s_i^2 s_j^2 are left. With E W_ii^4 = 3 / (n (n + 2)), and (n + 1) / (n (n - 1) (n + 2)) for
-E W_ii^2 W_jj^2 and for E W_ij^2 W_ji^2, the latter twice, and p = sum_i s_i^4 / |M|^4, a number between 1/n and 1,
+Of (tr(MM))^2 only the terms s_i^2 s_j^2 are left: E W_ii^4 = 3 / (n (n + 2)) if i = j, and else E W_ii^2 W_jj^2 and
+twice E W_ij^2 W_ji^2, which are (n + 1) / (n (n - 1) (n + 2)). With p = sum_i s_i^4 / |M|^4, between 1/n and 1,
 
     E symmetry^2 = 3 (n + 1 - 2 p) / (n (n - 1) (n + 2)) = 3 / n^2 + O(1 / n^3).
 
 So the variance is 2 / n^2, and the standard deviation sqrt(2) / n: the s_i hardly matter.
 
-Directionality is (r - c) / (r + c), where r is of the row norms and c of the column norms. These are those of U S and of
-V S, so r and c are two independent draws of the same. Here the s_i matter: the longer a few of them, the more rows stand
-out by chance.
+Directionality is (r - c) / (r + c), where r is of the row norms and c of the column norms. These are those of U S and
+of V S, so r and c are two independent draws of the same. Here the s_i matter: the norms of a few long ones differ more.
 """
 
 import math

@@ -84,7 +84,8 @@ def model_table(stacks):
     Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv).
     stacks: as of by_stack
     """
-    lines = [["model", "stack", "layers", "symmetry", "from chance", "published", "directionality", "published", "outside"]]
+    lines = [["model", "stack", "layers", "symmetry", "from chance", "published", "directionality", "published",
+              "outside"]]
     known = published_rows()
     matrices = set()  # that were scored for the published numbers
     for (model, stack), layers in stacks.items():
