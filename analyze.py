@@ -50,8 +50,7 @@ def symmetry(m):
     """
     s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if M = M^T, -1 if M = -M^T, 1/n on average if M is random.
 
-    This is Eq. (15) without its leading 2, as in the tables of the paper and in Prop. S1.17: with the 2 a symmetric
-    matrix would have s = 2. nan for a zero matrix.
+    Eq. (15) without its leading 2, as in the paper's tables: with it a symmetric M had s = 2. nan for a zero matrix.
     """
     # Every matrix is the sum of a symmetric and a skew part, M = M_s + M_n:
     #     M_s = (M + M^T) / 2    i attends to j as j attends to i
@@ -280,7 +279,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
     published: the matrix that the authors' code scored. CheckpointError: it cannot be read, in one line.
     """
     from data.pretrained import by_hand, files, layouts, sources
-    from data.results.models import bar, published_heads, score_table
+    from data.results import chance, models
 
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     files.require(not (per_head and published), "per_head or published: the authors scored no heads")
@@ -293,23 +292,24 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
-        for (stack, layer), tensors in zip(layers, bar(stream, name, "layer", len(layers))):
+        for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
             w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
             n_kv, n, D = w_k.shape
             if published:
-                w_q, w_k = published_heads(layer, tensors, w_q, w_k)
+                w_q, w_k = models.published_heads(layer, tensors, w_q, w_k)
             found = score_layer(w_q, w_k, gamma, per_head, device)
+            limit = chance.of_layer(*layer_factors(w_q.to(device), w_k.to(device)), gamma)
             # W_q W_k^T can be zero even if W_q and W_k are not.
             files.require(found[0].symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
             for i, values in enumerate(found):
-                head, r = (None, n_kv * D) if i == 0 else (i - 1, D)
+                head, r, limit = (None, n_kv * D, limit) if i == 0 else (i - 1, D, math.nan)
                 rows.append([name, "", stack.name, stack.causal, opened.n_params, layer.index, head, n, r,
-                             "published" if published else "wqk", str(hand or ""), gamma, *map(float, values)])
+                             "published" if published else "wqk", str(hand or ""), gamma, limit, *map(float, values)])
         # The corner of W_qk is the product of the first rows of both factors.
         corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER])).cpu().numpy()
         missing = [] if hand else layouts.missing_stacks(opened.config, stacks)
         notes = opened.notes + [f"no weights of its {part}" for part in missing]
-        return ScoredModel(score_table(rows), corner, ", ".join(notes))
+        return ScoredModel(models.score_table(rows), corner, ", ".join(notes))
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------

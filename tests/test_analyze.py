@@ -486,7 +486,7 @@ def test_an_encoder_decoder_has_a_line_in_the_table_and_a_column_in_the_picture_
     assert [words[1:3] for words in lines[-3:-1]] == [["encoder", "2"], ["decoder", "3"]]
     symmetry = drawn[0].axes[:2]
     for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (figures.ENCODER, figures.DECODER)):
-        heads, layers, _zero = axis.lines  # the band of the null is no line
+        heads, layers, _zero = axis.lines  # the band of chance is no line
         rows = found.table[found.table["stack"] == stack]
         for line, wanted in (heads, rows[rows["head"] != ""]), (layers, rows[rows["head"] == ""]):
             assert list(line.get_ydata()) == pytest.approx(list(wanted.symmetry)) and line.get_color() == colour
@@ -534,15 +534,6 @@ def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_in_one_colo
 def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model(analysed):
     table = analysed("--hf", SHARED / "weights" / "bert-tiny-sst2-qk").table
     assert list(table.symmetry) == pytest.approx([0.620, 0.917], abs=0.01)
-
-
-def test_the_range_of_random_matrices_is_that_of_the_nearest_size(tmp_path, monkeypatch):
-    (tmp_path / "null.csv").write_text("n,r,symmetry_q025,symmetry_q975,directionality_q025,directionality_q975\n"
-                                       "32,32,0,1,-0.5,0.5\n32,4,0,1,-0.9,0.9\n4096,128,0,1,-0.1,0.1\n")
-    monkeypatch.setattr(tables, "NULL", tmp_path / "null.csv")
-    assert tables.band("directionality", 64, 100, 2.0) == (-0.5, 0.5)
-    assert tables.band("directionality", 3000, 99, 2.0) == (-0.1, 0.1)
-    assert tables.band("directionality", 64, 64, 3.0) is None and tables.band("symmetry", 64, 64, 3.0) == (0, 1)
 
 
 # ---- during a training -------------------------------------------------------------------------------------------

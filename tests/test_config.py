@@ -145,7 +145,7 @@ def test_arms_that_need_a_key_of_earlier_code_are_left_out_and_named(capsys):
 @pytest.mark.parametrize("words, said", [
     ([], "expected a comparison, such as starts"),  # xargs would train something else
     (["{}/two.py"], "unknown key caussal"),  # of its second arm
-    (["data/results/csv/null.csv"], "null.csv is no comparison"),
+    (["data/results/csv/claims.csv"], "claims.csv is no comparison"),
     (["config/arms/starts.py", "--seed=3"], "sets seed, which every run of a comparison sets by itself"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):

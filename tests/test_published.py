@@ -92,12 +92,12 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, analysed, drawn):
     for model, revision in ("gpt2", ""), ("gpt2", "step1"), ("mine", ""):  # the second is a step of its training
         symmetry = 0.9 if revision else 0.1
-        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", "", 2.0, symmetry * layer, -0.5, 0.0]
+        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", "", 2.0, 0.1, symmetry * layer, -0.5, 0.0]
                 for layer in range(3)]
         models.add_scores(tmp_path / "s.csv", models.score_table(rows))
     lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
     (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]
-    assert [line[i] for i in (3, 6, 7, 10)] == ["0.10", "0.15", "-0.50", "-0.58"]  # ours and the published ones
+    assert [line[i] for i in (2, 6, 7, 10)] == ["0.10", "0.15", "-0.50", "-0.58"]  # ours and the published ones
     assert ["mine", "3"] not in [words[:2] for words in lines]
     ends = [line.get_ydata() for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 2]
     assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours

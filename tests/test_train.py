@@ -368,6 +368,6 @@ for name, module in list(sys.modules.items()):
     assert found.keys() == set(files.split()) and sum(map(int, found.values())) <= most, found
 
 
-@pytest.mark.parametrize("name", ["bench", "null"])
+@pytest.mark.parametrize("name", ["bench"])
 def test_a_script_of_this_folder_that_takes_minutes_can_be_imported(name):
     assert importlib.import_module(f"tests.{name}").main

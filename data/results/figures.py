@@ -14,8 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from data.tokens import replacing
+from data.results import chance
 from data.results.runs import SCORES
-from data.results.tables import band, is_causal, quartiles, whole_layers
+from data.results.tables import is_causal, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -24,6 +25,7 @@ ENCODER, DECODER = COLOURS[False], COLOURS[True]
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
 MAX_COLUMNS = 7  # panels in a row
 HEIGHT = 3.4  # of a row [inches]
+CHANCE = "95 of 100\nrandom matrices"
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
 
@@ -74,11 +76,9 @@ def put_legend(axes, loc="outside right upper", **options):
     axes[0].figure.legend(handles=list(handles.values()), loc=loc, **options)
 
 
-def put_null(axis, score, n, r, gamma):
-    """Draw a grey band, if it is known: the range of 95 of 100 random matrices."""
-    limits = band(score, n, r, gamma)
-    if limits:
-        axis.axhspan(*limits, color="0.93", lw=0, zorder=-1, label="95 of 100\nrandom matrices")
+def put_chance(axis, score, n, limit):
+    """Draw a grey band: the scores of 95 of 100 random matrices. limit: of directionality, with the singular values"""
+    axis.axhspan(*chance.interval(score, n, limit), color="0.93", lw=0, zorder=-1, label=CHANCE)
 
 
 def plot_columns(path, columns, **legend):
@@ -136,10 +136,8 @@ def draw_models(axis, stacks, score):
     for number, ((model, stack), layers) in enumerate(stacks.items(), 1):
         first, causal = layers.iloc[0], is_causal(layers)
         x, found = first.params, quartiles(layers[score])
-        limits = band(score, first.n, first.r, first.gamma)
-        if limits:
-            axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt",
-                      label="95 of 100\nrandom matrices")
+        limits = chance.interval(score, first.n, layers["limit"].median())
+        axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt", label=CHANCE)
         draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
                  label=KINDS[causal])
         axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
@@ -160,8 +158,8 @@ def plot_model(table, path):
 
 def draw_stack(axis, table, score):
     first, causal = table.iloc[0], is_causal(table)
-    put_null(axis, score, first.n, first.r, first.gamma)
     layers = whole_layers(table).sort_values("layer")  # a spreadsheet may have sorted its rows
+    put_chance(axis, score, first.n, layers["limit"].median())
     heads = table[table["head"].notna()]
     if len(heads):
         axis.plot(heads["layer"], heads[score], ".", color=COLOURS[causal], alpha=0.3, ms=4, label="its heads")

@@ -5,8 +5,9 @@ decoder.
 
 import numpy as np
 
-from data.results.figures import (COLOURS, KINDS, draw_bar, figure, plot_columns, put_legend, put_null, put_titles,
-                                  put_zero, short)
+from data.results import chance
+from data.results.figures import (COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, plot_columns, put_chance,
+                                  put_legend, put_titles, put_zero, short)
 from data.results.figures_runs import draw_layers, draw_quartiles_of
 from data.results.runs import SCORES
 from data.results.tables import quartiles
@@ -37,8 +38,7 @@ def draw_medians(axis, trainings, score):
 
 
 def draw_lines(axis, training, score):
-    config = training.config
-    put_null(axis, score, config["n"], config["r"], config["gamma"])
+    put_chance(axis, score, training.config["n"], training.config["limit"])
     draw_layers(axis, [training], score)
     put_log_steps(axis, [training])
 
@@ -83,3 +83,41 @@ def draw_model(axis, model, layers, score):
     draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
     if model["matrix"] != "wqk":
         axis.plot(x, median, "x", color="black", ms=8, mew=0.9, ls="", zorder=4, label="not of $W_{qk}$")
+
+
+# ---- models that lie in packages ---------------------------------------------------------------------------------
+
+SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHERS[0]),
+        "before": ("sees what came before", DECODER)}
+
+
+def plot_public(table, path):
+    """
+    The stacks of csv/public.csv, a row for each model. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
+    matrices. Letters are large, because README shows it at half its width.
+    """
+    table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
+    rows = list(dict.fromkeys(zip(table["sees"], table["model"])))
+    with figure(path, [1, 1], height=8) as (axes,):
+        for axis, score in zip(axes, SCORES):
+            for y, (sees, model) in enumerate(rows):
+                stacks = table[(table["sees"] == sees) & (table["model"] == model)]
+                draw_stacks(axis, y, stacks, score, *SEES[sees])
+            axis.axvline(0, color="0.8", lw=0.8, zorder=0)
+            axis.set_title(score, fontsize=18, loc="left")
+            axis.set_yticks(range(len(rows)), [f"{model}, cross" if sees == "cross" else model for sees, model in rows])
+            axis.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
+            axis.tick_params(labelsize=16)
+        axes[1].tick_params(labelleft=False)
+        put_legend(axes[:1], loc="outside lower center", ncols=4, fontsize=15, columnspacing=1, handletextpad=0.3)
+
+
+def draw_stacks(axis, y, stacks, score, label, colour):
+    """The stacks of one model, spread over its row."""
+    heights = y + (np.arange(len(stacks)) + 0.5) / len(stacks) * 0.7 - 0.35
+    for height, stack in zip(heights, stacks.itertuples()):
+        low, high = chance.interval(score, stack.n, stack.directionality_limit)
+        axis.barh(height, high - low, 0.7 / len(stacks), low, color="0.85", zorder=-1, label="95 of 100 by chance")
+        found = [getattr(stack, f"{score}{end}") for end in ("_q1", "", "_q3")]
+        axis.plot(found[::2], [height] * 2, color=colour, lw=1.5)
+        axis.plot(found[1], height, "o", color=colour, ms=8 if len(stacks) < 4 else 4, label=label)

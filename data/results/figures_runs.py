@@ -12,8 +12,9 @@ import numpy as np
 import pandas
 from matplotlib import colormaps
 
-from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, put_legend, put_null,
-                                  put_titles, put_zero, short)
+from data.results import chance
+from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, put_chance,
+                                  put_legend, put_titles, put_zero, short)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
@@ -87,7 +88,7 @@ def plot_run(record, path, gamma):
             draw_layers(axis, [record], score)
             put_zero(axis)
             axis.set_ylabel(f"{score} of $W_{{qk}}$")
-            put_null(axis, score, record.config["n_embd"], record.config["n_embd"], gamma)
+            put_chance(axis, score, record.config["n_embd"], chance.of_random(record.config["n_embd"], gamma))
         put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
         loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
         put_legend(axes[0])
@@ -117,7 +118,7 @@ def plot_runs(arms, level, path, gamma):
         put_zero(directionality)
         widths = {records[0].config["n_embd"] for records in arms.values()}
         if len(widths) == 1:  # the range is of one size
-            put_null(directionality, "directionality", *widths, *widths, gamma)
+            put_chance(directionality, "directionality", *widths, chance.of_random(*widths, gamma))
         put_titles(axes[0], ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
         put_legend(axes[0], "outside lower center", ncols=5, title="lines and bars: mean of seeds; dots: seeds; bands: "
                    "lowest to highest seed; scores: median over layers")

@@ -35,6 +35,7 @@ COLUMNS = {
     "matrix": str,  # what was scored: wqk, or published, as with --published
     "layout": str,  # "", or what the user said of the tensors that are queries and keys
     "gamma": float,  # of both directionalities
+    "limit": float,  # by chance 95 of 100 directionalities of a layer are between minus this and this (chance.py)
     "symmetry": float,
     "directionality": float,
     "directionality_eq17": float,

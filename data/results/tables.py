@@ -1,8 +1,8 @@
 """
 Tables of the scores of pretrained models, as analyze.py prints them.
 
-null.csv in this folder has what chance alone gives; models.csv and printed_tables.csv in data/pretrained have what was
-published, and of which matrix. README.md there explains them.
+models.csv and printed_tables.csv in data/pretrained have what was published, and of which matrix. README.md there
+explains them.
 """
 
 import csv
@@ -14,12 +14,11 @@ import pandas as pd
 from tqdm import tqdm
 
 from data.pretrained.sources import known_models
+from data.results import chance
 from data.results.compare import by_layer
 from data.results.runs import SCORES, Record
 
-NULL = Path(__file__).parent / "csv" / "null.csv"
 PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
-NULL_GAMMA = 2.0  # of the directionalities in null.csv
 
 
 def align(lines):
@@ -53,25 +52,6 @@ def is_causal(stack):
     return None if causal is pd.NA else bool(causal)
 
 
-# ---- what chance gives -------------------------------------------------------------------------------------------
-
-
-def band(score, n, r, gamma):
-    """
-    (low, high): 95 of 100 matrices W_q W_k^T with random factors (n, r) have a score in this range, at the nearest size
-    in null.csv. None for directionality with another gamma.
-
-    The range narrows with n, and hardly depends on r. So we look for the nearest n first, then for the nearest r.
-    """
-    if score != "symmetry" and gamma != NULL_GAMMA:
-        return None
-    null = pd.read_csv(NULL)
-    distance_n = np.abs(np.log(null["n"] / n))
-    distance_r = np.abs(np.log(null["r"] / r))
-    nearest = null.iloc[np.lexsort([distance_r, distance_n])[0]]  # the last key counts first
-    return nearest[f"{score}_q025"], nearest[f"{score}_q975"]
-
-
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
@@ -89,13 +69,13 @@ def published_rows():
     return found
 
 
+def from_chance(layers):
+    return f"{chance.deviations(layers['symmetry'], layers['n']).median():+.1f}"
+
+
 def outside(layers):
-    """How many layers have a directionality that 95 of 100 random matrices do not have, as "2/12"."""
-    bands = [band("directionality", layer.n, layer.r, layer.gamma) for layer in layers.itertuples()]
-    if None in bands:
-        return "-"
-    low, high = np.transpose(bands)  # (L,) each
-    is_outside = ~layers["directionality"].between(low, high)
+    """How many layers have a directionality beyond that of 95 of 100 matrices of their singular values, as "2/12"."""
+    is_outside = layers["directionality"].abs() > layers["limit"]
     return f"{is_outside.sum()}/{len(layers)}"
 
 
@@ -104,7 +84,8 @@ def model_table(stacks):
     Median [q1, q3] over layers. * marks a published number that is not a score of W_qk (`matrix` in models.csv).
     stacks: as of by_stack
     """
-    lines = [["model", "stack", "layers", "params", "symmetry", "published", "directionality", "published", "outside"]]
+    lines = [["model", "stack", "layers", "symmetry", "from chance", "published", "directionality", "published",
+              "outside"]]
     known = published_rows()
     matrices = set()  # that were scored for the published numbers
     for (model, stack), layers in stacks.items():
@@ -112,23 +93,24 @@ def model_table(stacks):
         matrix = published["matrix"] if published else "wqk"
         star = "" if matrix == "wqk" else "*"
         matrices.add(matrix)
-        cells = [model, stack, str(len(layers)), tqdm.format_sizeof(layers["params"].iloc[0])]
-        for score in SCORES:
-            cells.append(with_quartiles(layers[score]))
-            cells.append(f"{float(published[score]):5.2f}{star}" if published else "-")
-        lines.append([*cells, outside(layers)])
+        theirs = [f"{float(published[score]):5.2f}{star}" if published else "-" for score in SCORES]
+        lines.append([model, stack, str(len(layers)),
+                      with_quartiles(layers["symmetry"]), from_chance(layers), theirs[0],
+                      with_quartiles(layers["directionality"]), theirs[1], outside(layers)])
     notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(matrices - {"wqk"})]
-    notes += ["median [quartiles] over layers; outside: layers with a directionality that 95 of 100 random matrices do "
-              "not have"]
+    notes += ["median [quartiles] over layers; from chance: symmetry, in standard deviations above that of chance; "
+              "outside: layers with a directionality that 95 of 100 matrices of their singular values do not have"]
     return "\n".join([align(lines), *notes])
 
 
 def layer_table(table):
     """A line for each layer and head."""
-    cells = [["model", "stack", "layer", "head", "symmetry", "directionality"]]
+    cells = [["model", "stack", "layer", "head", "symmetry", "from chance", "directionality"]]
     for row in table.itertuples():
         head = "" if row.head is pd.NA else str(row.head)
-        cells.append([row.model, row.stack, str(row.layer), head, f"{row.symmetry:6.3f}", f"{row.directionality:6.3f}"])
+        deviations = chance.deviations(row.symmetry, row.n)
+        cells.append([row.model, row.stack, str(row.layer), head, f"{row.symmetry:6.3f}", f"{deviations:+6.1f}",
+                      f"{row.directionality:6.3f}"])
     return align(cells)
 
 
@@ -143,7 +125,7 @@ def find_trainings(table):
         layers = layers.drop_duplicates(["step", "layer"], keep="last")
         revisions = layers.groupby("step")["revision"].last()
         first = layers.iloc[0]
-        config = dict(causal=is_causal(layers), n=first.n, r=first.r, gamma=first.gamma)
+        config = dict(causal=is_causal(layers), n=first.n, limit=layers["limit"].median())
         trainings.append(Record(f"{model} {stack}".strip(), 1, config, by_layer(layers).assign(revision=revisions)))
     return trainings
 

@@ -1,0 +1,84 @@
+"""
+What chance gives: the scores of a matrix M (n, n) that keeps its singular values, while both of its sides are turned to
+random directions. Such nulls were used for heads by HengyuLi-Ozaki-lab/qk-spectral-fingerprint.
+
+Let M = U S V^T with S = diag(s_1 ... s_n), and U, V random rotations. W = V^T U is a random rotation as well.
+
+Symmetry. tr(MM) = tr(S W S W) = sum_ij s_i s_j W_ij W_ji. The signs of the rows of W are random, so W_ij W_ji is 0 on
+average unless i = j, and E W_ii^2 = 1/n:
+
+    E tr(MM) = sum_i s_i^2 / n = |M|^2 / n,   so that   E symmetry = 1/n, whatever the s_i are.
+
+Of (tr(MM))^2 only the terms s_i^2 s_j^2 are left: E W_ii^4 = 3 / (n (n + 2)) if i = j, and else E W_ii^2 W_jj^2 and
+twice E W_ij^2 W_ji^2, which are (n + 1) / (n (n - 1) (n + 2)). With p = sum_i s_i^4 / |M|^4, between 1/n and 1,
+
+    E symmetry^2 = 3 (n + 1 - 2 p) / (n (n - 1) (n + 2)) = 3 / n^2 + O(1 / n^3).
+
+So the variance is 2 / n^2, and the standard deviation sqrt(2) / n: the s_i hardly matter.
+
+Directionality is (r - c) / (r + c), where r is of the row norms and c of the column norms. These are those of U S and
+of V S, so r and c are two independent draws of the same. Here the s_i matter: the norms of a few long ones differ more.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+DRAWS = 400  # of r, and so of c: each is compared with each
+RANDOM = 1.0, 3.0, 12.0  # moments / n of W_q W_k^T with random W_q, W_k (n, n): the Fuss-Catalan numbers
+
+
+def deviations(symmetry, n):
+    """How many standard deviations a symmetry is above that of chance."""
+    return (symmetry - 1 / n) * n / math.sqrt(2)
+
+
+def interval(score, n, limit):
+    """(low, high) of 95 of 100 such matrices. limit: of directionality, from the functions below"""
+    if score == "symmetry":
+        return (1 - 1.96 * math.sqrt(2)) / n, (1 + 1.96 * math.sqrt(2)) / n
+    return -limit, limit
+
+
+def of_layer(w_q, w_k, gamma):
+    """The limit of directionality for W_q W_k^T, (C, r) each."""
+    return directionality_limit(len(w_q), moments(w_q, w_k), gamma)
+
+
+def of_random(n, gamma):
+    """The same for random W_q and W_k, (n, n)."""
+    return directionality_limit(n, [n * moment for moment in RANDOM], gamma)
+
+
+@torch.no_grad()
+def moments(w_q, w_k):
+    """The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T: (C, r), (C, r) -> three numbers."""
+    w_q, w_k = (w.float() / w.abs().max().float() for w in (w_q, w_k))  # their size does not matter
+    # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r):
+    p = (w_k.mT @ w_k) @ (w_q.mT @ w_q)
+    return p.trace().item(), (p * p.mT).sum().item(), (p @ p * p.mT).sum().item()
+
+
+def directionality_limit(n, moments, gamma):
+    """95 of 100 matrices (n, n) with these moments have a directionality between minus this and this."""
+    # The squared length of row i is sum_j s_j^2 U_ij^2, and a row of U is a random direction: g / |g| with normal g_j.
+    # sum_j U_ij^2 = 1, so n times this length is s2 + sum_j (s_j^2 - s2 / n) g_j^2, as |g|^2 is n but for O(sqrt(n)).
+    # Such a sum of squares is distributed nearly as b (chi^2 - nu), chi^2 with nu degrees of freedom, if b and nu give
+    # it the same second and third moments, c2 = b^2 nu and c3 = b^3 nu (Pearson).
+    s2, s4, s6 = moments
+    c2 = s4 - s2**2 / n
+    c3 = s6 - 3 * s2 * s4 / n + 2 * s2**3 / n**2
+    if not c2 > 1e-6 * s4:  # all s_j are the same, and M is a rotation
+        return 0.0
+    skew = c3 / c2**1.5
+    nu = 1 / max(skew**2, 1e-6)  # with more than 10^6 degrees of freedom it is normal
+    b = math.copysign(math.sqrt(c2 / nu), skew)
+    chi2 = np.random.default_rng(0).chisquare(nu, (DRAWS, n))
+    norms = np.sqrt(np.maximum(s2 + b * (chi2 - nu), 0))
+    threshold = norms.mean(1, keepdims=True) + gamma * norms.std(1, ddof=1, keepdims=True)
+    excess = np.maximum(norms - threshold, 0).sum(1)  # (DRAWS,)
+    rows, columns = (excess[side] for side in np.triu_indices(DRAWS, 1))
+    total = rows + columns
+    balance = np.divide(rows - columns, total, out=np.zeros_like(total), where=total > 0)
+    return float(np.quantile(np.abs(balance), 0.95))

@@ -1,0 +1,60 @@
+"""What chance gives (data/results/chance.py), against matrices that are turned. pytest tests/test_chance.py"""
+
+import math
+
+import pytest
+import torch
+
+import analyze
+from data.results import chance
+
+N, DRAWS = 96, 400
+i = torch.arange(1, N + 1, dtype=torch.float64)
+SPECTRA = dict(one=1 * (i == 1), three=1 * (i < 4), falls=1 / i, half=1 * (i <= N / 2), grows=i, head=1 + 10 * (i == 1),
+               rotation=i**0, random=torch.linalg.svdvals(torch.randn(N, N).double() @ torch.randn(N, N).double()))
+
+
+@pytest.fixture(scope="module")
+def rotations():
+    """U and V (DRAWS, N, N), of the uniform measure on rotations: QR with a positive diagonal."""
+    torch.manual_seed(0)
+    q, r = torch.linalg.qr(torch.randn(2, DRAWS, N, N, dtype=torch.float64))
+    return q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_by_chance_symmetry_is_1_over_n_give_or_take_root_2_over_n_and_directionality_within_the_limit(rotations, name):
+    """Of U diag(s) V^T. The limit depends on s, and the symmetry does not."""
+    u, v = rotations
+    s = SPECTRA[name].double()
+    m = (u * s) @ v.mT
+    deviations = chance.deviations(analyze.symmetry(m), N)
+    assert abs(deviations.mean()) < 5 / DRAWS**0.5 and deviations.std().item() == pytest.approx(1, abs=0.15)
+    low, high = chance.interval("symmetry", N, None)
+    assert 0.92 < ((low < analyze.symmetry(m)) & (analyze.symmetry(m) < high)).double().mean() < 0.98
+    limit = chance.of_layer(torch.diag(s), torch.eye(N, dtype=torch.float64), 2.0)
+    inside = (analyze.directionality(m).abs() <= limit + 1e-9).double().mean()
+    assert 0.91 < inside < 0.99 or limit in (0, 1)
+    assert (limit == 0) == (name == "rotation") and (limit == 1) <= (name in ("half", "grows", "random"))
+
+
+@pytest.mark.parametrize("r", [8, N])
+def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_weights(r):
+    w_q, w_k = torch.randn(2, N, r).double()
+    s = torch.linalg.svdvals(w_q @ w_k.T)
+    for size in 1, 1e-30:
+        found = chance.moments(w_q * size, w_k)
+        ratios = [moment / found[0] ** power for power, moment in enumerate(found, 1)]
+        expected = [((s ** (2 * p)).sum() / s.square().sum() ** p).item() for p in (1, 2, 3)]
+        assert ratios == pytest.approx(expected, rel=1e-4)
+    if r == N:
+        assert chance.of_layer(w_q, w_k, 2.0) == pytest.approx(chance.of_random(N, 2.0), abs=0.1)
+
+
+def test_what_is_printed_says_how_far_a_symmetry_is_from_chance(tmp_path, analysed):
+    from tests.test_analyze import bert
+
+    folder = bert(tmp_path / "m", 0.5, n_layer=1)
+    model = analyze.score_model(folder)
+    deviations = f"{(model.table.symmetry[0] - 1 / 16) / (math.sqrt(2) / 16):+.1f}"
+    assert deviations in analysed("--hf", folder).out.splitlines()[1].split() and deviations in repr(model).split()
