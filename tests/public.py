@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 
 import analyze
 from data.pretrained import by_hand, layouts, sources
+from data.results import parts
 from data.results.figures_pretrained import plot_public
 from data.results.runs import SCORES
 from data.results.tables import align, quartiles, whole_layers
@@ -86,13 +87,8 @@ def open_models(source, folder, temporary):
 def of_heads(w_q, w_k):
     """Of the heads of a layer, (H, C, D): the median symmetry of a head, shared and positive."""
     m = analyze.wqk(w_q.double(), w_k.double())  # M_a of head a, (H, C, C)
-    traces = (m.flatten(1) @ m.mT.flatten(1).T)  # (H, H), tr(M_a M_b)
-    products = (m.flatten(1) @ m.flatten(1).T)  # (H, H), <M_a, M_b>
-    others = 1 - torch.eye(len(m))
-    shared = (others * traces).sum() / (others * products).sum()  # nan of one head
-    eigenvalues = torch.linalg.eigvalsh((m + m.mT) / 2)  # (H, C)
-    positive = eigenvalues.clamp_min(0).square().sum(-1) / eigenvalues.square().sum(-1)  # (H,)
-    return (traces / products).diagonal().median().item(), shared.item(), positive.median().item()
+    positive = torch.stack([parts.positive_share(m_a) for m_a in m])  # (H,)
+    return analyze.symmetry(m).median().item(), parts.shared_by_heads(m).item(), positive.median().item()
 
 
 def heads_of(source, **layout):

@@ -235,7 +235,7 @@ def main(argv=None):
     except (DataError, ConfigError, runs.RunError, OSError) as e:
         sys.exit(f"python -m data.results.parts: {e}")
     of_layers = table[table["head"].isna()].groupby(["arm", "layer"], sort=False)
-    print(of_layers.mean(numeric_only=True).filter(COLUMNS).to_string(float_format="%.2f", na_rep=""))
+    print(of_layers.median(numeric_only=True).filter(COLUMNS).to_string(float_format="%.2f", na_rep=""))
 
 
 if __name__ == "__main__":
