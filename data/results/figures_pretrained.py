@@ -64,9 +64,15 @@ def plot_pretrained(models, ours, path):
                     if model["figure"] == name and not model["repeats"]:
                         draw_model(axis, model, ours.get((model["name"], model["stack"])), score)
                 put_zero(axis)
-                axis.set(xscale="log", xlabel="parameters", ylabel=score)
-        put_titles(axes.flat, [f"Figure {name}, {kind}: {score}" for name, kind in FIGURES.items() for score in SCORES])
-        put_legend(axes.flat)
+                axis.set(xscale="log", ylabel=score)
+        for axis in axes.flat[len(SCORES) :]:  # one range for a score, and one of parameters
+            axis.sharex(axes[0, 0])
+        for first, *others in axes.T:
+            for axis in others:
+                axis.sharey(first)
+            others[-1].set_xlabel("parameters")
+        put_titles(axes.flat, [f"Figure {name}, {kind}" for name, kind in FIGURES.items() for score in SCORES])
+        put_legend(axes.flat, title="dots: median over layers; bars: quartiles")
 
 
 def draw_model(axis, model, layers, score):
