@@ -1,5 +1,7 @@
 """The exercises of tests/exercises: our own functions pass them, and what is missing or wrong is told in a sentence."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 import analyze
 import init
+from data.results.record import FOLDER
 from tests.exercises import (conftest, step_1_symmetry, step_2_directionality, step_3_attention, step_4_predict,
                              step_5_start, test_steps)
 
@@ -109,3 +112,18 @@ def test_what_comes_after_the_function_is_told_as_well(solved, monkeypatch, tmp_
 def test_plain_pytest_leaves_the_exercises_out(monkeypatch, pytestconfig, args, is_ignored):
     monkeypatch.chdir(pytestconfig.rootpath)
     assert conftest.pytest_ignore_collect(SimpleNamespace(args=args)) == is_ignored
+
+
+def test_every_answer_of_the_questions_names_a_test_or_a_file_that_is_there():
+    folder = Path(conftest.__file__).parent
+    text = " ".join((folder / "README.md").read_text().split())
+    tests = "".join(path.read_text() for path in folder.parent.glob("test_paper*.py"))
+    sources = re.findall(r"\[([^]]*)\] </details>", text)
+    assert len(sources) == text.count("<summary>") == 15
+    for source in sources:
+        name = source.removeprefix("-k ")
+        if name != source:
+            assert re.search(rf"def test_\w*{name}_", tests), name
+            continue
+        for file in re.split("[,;] ", source):
+            assert (folder.parents[1] / file).exists() or (FOLDER.parent / file).exists(), file
