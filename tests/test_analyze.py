@@ -515,6 +515,12 @@ def test_matrices_are_of_the_last_layer_of_each_model_and_a_dot_is_an_entry_and_
         assert f"symmetry {defined(m)[0]:.2f}" in pairs.get_title("left")
 
 
+def test_the_matrix_of_an_encoder_decoder_is_of_the_last_layer_of_its_decoder(drawn, analysed):
+    assert analysed("--hf", model(T5, "m"), "--matrices=f.png").status == 0
+    assert drawn[0].axes[0].get_title("left").startswith("decoder: ")
+    assert drawn[0].axes[0].get_title("left").endswith(", decoder layer 2")
+
+
 def test_of_a_wide_matrix_the_128_longest_dimensions_are_kept_for_pictures():
     module = AutoModel.from_config(BertConfig(vocab_size=9, hidden_size=160, num_hidden_layers=1, num_attention_heads=2,
                                               intermediate_size=8))

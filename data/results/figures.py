@@ -198,10 +198,12 @@ def draw_pair(axes, result, name):
     M, the W_qk of the last layer, and a dot for each pair of its dimensions at (M_ij, M_ji): these are a line if M is
     symmetric, and a round cloud if it is random. result: a ScoredModel
     """
-    m, layer, causal = result.shown, last_layer(result), is_causal(result.table)
+    m, last = result.shown, whole_layers(result.table).iloc[[-1]]
+    layer, causal = last.iloc[0], is_causal(last)
     draw_matrix(axes[0], m[:LARGEST, :LARGEST])
     n = min(LARGEST, len(m))
-    put_titles(axes, [f"{KINDS[causal]}: {name}, layer {layer.layer}",
+    where = f"{layer['stack']} layer {layer.layer}".strip()
+    put_titles(axes, [f"{KINDS[causal]}: {name}, {where}",
                       f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
     axes[0].set(xlabel=f"key side: the {n} largest of {layer.n}\nred: above 0, blue: below", ylabel="query side")
     i, j = np.triu_indices(len(m), 1)
@@ -218,11 +220,6 @@ def draw_matrix(axis, m):
     axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     axis.spines[["top", "right"]].set_visible(True)
     axis.set(xticks=[], yticks=[])
-
-
-def last_layer(result):
-    *_, last = whole_layers(result.table).itertuples()
-    return last
 
 
 def plot_movie(results, path):
