@@ -66,7 +66,8 @@ def check(step):
     (step_1_symmetry, "1/n on average"), (step_2_directionality, "as printed +0.58"), (step_3_attention, "of rank D"),
     (step_4_predict, "masked decoder: predicted (0.5, -0.5), came ("), (step_5_start, "no new record")])
 def test_our_own_functions_pass_every_step_and_it_is_said_what_was_learned(solved, step, told):
-    assert told in check(step)
+    learned = check(step)
+    assert told in learned and "float64" not in learned
 
 
 @pytest.mark.parametrize("step, name", OURS)

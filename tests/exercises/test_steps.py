@@ -78,7 +78,7 @@ def test_step_4(learned):
     for name, folder in step_4_predict.RUNS.items():
         run = Path(folder, "run.json").exists() and compare.read_run(folder)
         need(run and run.is_finished(), f"Now train the {name} to its end: its command is in step_4_predict.py.")
-        came = tuple(round(run.last(score), 2) for score in runs.SCORES)
+        came = tuple(round(float(run.last(score)), 2) for score in runs.SCORES)
         learned(f"{name}: predicted {predicted[name]}, came {came}")
     learned("The causal mask keeps W_qk from becoming symmetric, not the objective; less symmetry emerges where W_qk "
             "knows no positions. One run says nothing of directionality: with 64 columns random matrices have any.")
