@@ -10,8 +10,7 @@ Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in run
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
 In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two Linear layers in memory.
-First come the two scores, as formulas of W_qk; then the same from W_q and W_k alone, which is faster; heads and layers,
-pretrained models, runs of train.py, and the command line. What reads and draws is imported where it is used.
+First come the two scores as formulas of W_qk, then the same from W_q and W_k alone, which is faster.
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
@@ -33,7 +32,7 @@ from torch import Tensor
 
 WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
-CORNER = 128  # pictures show this many rows and columns of a W_qk
+N_SHOWN = 128  # pictures show this many rows and columns of a W_qk
 
 
 # ---- the two scores ----------------------------------------------------------------------------------------------
@@ -242,8 +241,7 @@ def sum_exactly(heads):
 
 def side_by_side(heads):
     """The heads (H, C, D) as one matrix (C, H D)."""
-    # The heads are views of a Linear weight (H D, C). So this is that weight, transposed, and no number is copied.
-    return heads.mT.flatten(0, 1).mT
+    return heads.mT.flatten(0, 1).mT  # if they are views of a Linear weight (H D, C), no number is copied
 
 
 def split_heads(w, n_head):
@@ -258,7 +256,7 @@ class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
     table: Any  # a DataFrame: a row for each layer, and with per_head for each head; columns as in models.COLUMNS
-    corner: Any  # an array (CORNER, CORNER), of the W_qk of the last layer, for pictures
+    shown: Any  # for pictures: an array (N_SHOWN, N_SHOWN), the largest dimensions of the W_qk of the last layer
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
@@ -305,11 +303,13 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
                 head, r, limit = (None, n_kv * D, limit) if i == 0 else (i - 1, D, math.nan)
                 rows.append([name, "", stack.name, stack.causal, opened.n_params, layer.index, head, n, r,
                              "published" if published else "wqk", str(hand or ""), gamma, limit, *map(float, values)])
-        # The corner of W_qk is the product of the first rows of both factors.
-        corner = wqk(*layer_factors(w_q[:, :CORNER], w_k[:, :CORNER])).cpu().numpy()
+        w_q, w_k = layer_factors(w_q, w_k)  # of the last layer, (C, Hkv D) each
+        lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,): of row i and of column i, added
+        longest = lengths.argsort(descending=True)[:N_SHOWN]  # one order of both, so that a mirror image stays one
+        shown = wqk(w_q[longest], w_k[longest]).cpu().numpy()
         missing = [] if hand else layouts.missing_stacks(opened.config, stacks)
         notes = opened.notes + [f"no weights of its {part}" for part in missing]
-        return ScoredModel(models.score_table(rows), corner, ", ".join(notes))
+        return ScoredModel(models.score_table(rows), shown, ", ".join(notes))
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------

@@ -494,27 +494,47 @@ def test_an_encoder_decoder_has_a_line_in_the_table_and_a_column_in_the_picture_
     assert len({axis.get_ylim() for axis in symmetry}) == 1
 
 
-def test_matrices_are_of_the_last_layer_of_each_model_with_its_parts_in_one_colour_scale(drawn, analysed):
+def by_length(m):
+    """M with its dimensions in another order: those with the longest row and column together come first."""
+    order = np.argsort(-(np.linalg.norm(m, axis=1) ** 2 + np.linalg.norm(m, axis=0) ** 2))
+    return m[order][:, order]
+
+
+def test_matrices_are_of_the_last_layer_of_each_model_and_a_dot_is_an_entry_and_its_mirror_image(drawn, analysed):
     names = bert("a", mix=0), bert("b", mix=1)
     assert analysed("--hf", *names, "--matrices=f.png").status == 0
-    axes = [axis for axis in drawn[0].axes if axis.images]
-    ((low, high),) = {axis.images[0].get_clim() for axis in axes}  # one colour scale
-    sizes = np.abs([wqk_of(name)[-1] for name in names])
-    assert np.median(sizes) < -low == high < sizes.max()
-    for i, name in enumerate(names):
-        m = wqk_of(name)[-1]
-        for axis, part in zip(axes[3 * i :], (m, (m + m.T) / 2, (m - m.T) / 2)):
-            np.testing.assert_allclose(axis.images[0].get_array(), part, atol=1e-6)
-        share = np.linalg.norm((m + m.T) / 2) ** 2 / np.linalg.norm(m) ** 2
-        assert axes[3 * i + 1].get_xlabel().startswith(f"{share:.0%} of")
+    for (matrix, pairs), name in zip(np.reshape(drawn[0].axes, (2, 2)), names):
+        m = by_length(wqk_of(name)[-1])
+        np.testing.assert_allclose(matrix.images[0].get_array(), m, rtol=1e-4, atol=1e-6)
+        low, high = matrix.images[0].get_clim()
+        assert np.median(np.abs(m)) < -low == high < np.abs(m).max()
+        dots = pairs.lines[1].get_xydata()
+        expected = [(m[i, j], m[j, i]) for i in range(len(m)) for j in range(i + 1, len(m))]
+        np.testing.assert_allclose(dots, expected, rtol=1e-4, atol=1e-6)
+        assert pairs.get_xlim() == pairs.get_ylim() and pairs.get_aspect() == 1
+        assert f"symmetry {defined(m)[0]:.2f}" in pairs.get_title("left")
 
 
-def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_in_one_colour_scale(monkeypatch, analysed):
-    shown = []  # (W_qk, colour scale) of every panel of every frame
+def test_the_matrix_of_an_encoder_decoder_is_of_the_last_layer_of_its_decoder(drawn, analysed):
+    assert analysed("--hf", model(T5, "m"), "--matrices=f.png").status == 0
+    assert drawn[0].axes[0].get_title("left").startswith("decoder: ")
+    assert drawn[0].axes[0].get_title("left").endswith(", decoder layer 2")
 
-    def watched(axis, m, limit):
-        shown.append((m, limit))
-        return draw(axis, m, limit)
+
+def test_of_a_wide_matrix_the_128_longest_dimensions_are_kept_for_pictures():
+    module = AutoModel.from_config(BertConfig(vocab_size=9, hidden_size=160, num_hidden_layers=1, num_attention_heads=2,
+                                              intermediate_size=8))
+    attention = module.encoder.layer[0].attention.self
+    m = by_length((attention.query.weight.T @ attention.key.weight).detach().numpy())
+    np.testing.assert_allclose(analyze.score_model(module).shown, m[:128, :128], rtol=1e-3, atol=1e-6)
+
+
+def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_and_begins_with_the_last(monkeypatch, analysed):
+    shown = []  # W_qk of every row of every frame
+
+    def watched(axis, m):
+        shown.append(m)
+        return draw(axis, m)
 
     draw = figures.draw_matrix
     monkeypatch.setattr(figures, "draw_matrix", watched)
@@ -522,12 +542,20 @@ def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_in_one_colo
         for step in steps:
             bert(f"{name}/step{step}", mix=step / 300)
     assert analysed("--hf", "./a", "./b", "--revisions=step*", "--matrices=w.gif").status == 0
+    latest = [("a", 1), ("b", 1), ("a", 20), ("b", 1), ("a", 300), ("b", 300)]  # of each, at steps 1, 20 and 300
+    for m, (name, step) in zip(shown, latest, strict=True):
+        np.testing.assert_allclose(m, by_length(wqk_of(f"{name}/step{step}")[-1]), rtol=1e-3, atol=1e-5)
     with Image.open("w.gif") as movie:
         assert movie.n_frames == 3
-    assert len({limit for _, limit in shown}) == 1
-    latest = [("a", 1), ("b", 1), ("a", 20), ("b", 1), ("a", 300), ("b", 300)]  # of each, at steps 1, 20 and 300
-    for (m, _), (name, step) in zip(shown, latest, strict=True):
-        np.testing.assert_allclose(m, wqk_of(f"{name}/step{step}")[-1], rtol=1e-4, atol=1e-6)
+        frames, times = [], []
+        for k in range(3):
+            movie.seek(k)
+            frames.append(np.asarray(movie.convert("RGB")).astype(int))
+            times.append(movie.info["duration"])
+    assert times[0] > times[1] == times[2]  # the end of the training stays longest
+    assert analysed("--hf", "./a", "./b", "--revisions=step300", "--matrices=last.gif").status == 0
+    with Image.open("last.gif") as last:  # a training of one step: its end
+        assert np.abs(np.asarray(last.convert("RGB")).astype(int) - frames[0]).mean() < 1
 
 
 @pytest.mark.skipif(not (SHARED / "weights").exists(), reason="needs ../shared/weights")

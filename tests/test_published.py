@@ -148,5 +148,5 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
         assert speed_up == pytest.approx(1 - (below.argmax() + 1) / 1000 if below.any() else -np.inf, abs=0.00051), name
         assert ends == pytest.approx(list(scores.loc[name, 200_000]), abs=0.00051)
     expected = scores.loc["bert--encoder--jigsaw", "symmetry"]
-    (line,) = [line for line in drawn[0].axes[6].lines if same_color(line.get_color(), figures.ENCODER)]
+    (line,) = [line for line in drawn[0].axes[1].lines if same_color(line.get_color(), figures.ENCODER)]
     assert list(line.get_xdata()) == list(expected.index) and line.get_ydata() == pytest.approx(expected.to_numpy())

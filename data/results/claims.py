@@ -112,7 +112,7 @@ def readme(claims):
 def draw(claims, path):
     """A panel for each question about losses: a dot with its interval for each claim, full if it is significant."""
     panels = claims[claims["measure"] == "val_loss"].groupby("question", sort=False)
-    with figure(path, [1, 1], rows=math.ceil(len(panels) / 2), inches=3.4) as axes:
+    with figure(path, [1, 1], rows=math.ceil(len(panels) / 2)) as axes:
         for axis, (question, rows) in zip(axes.flat, panels):
             for y, claim in enumerate(rows.itertuples()):
                 colour = COLOURS[claim.causal]

@@ -23,9 +23,12 @@ KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
 COLOURS = {False: "#2166ac", True: "#8e3b9e", None: "0.5"}
 ENCODER, DECODER = COLOURS[False], COLOURS[True]
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
-MAX_COLUMNS = 7  # panels in a row
-HEIGHT = 3.4  # of a row [inches]
-CHANCE = "95 of 100\nrandom matrices"
+WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9 points is then 9 pixels high
+HEIGHT = 2.6  # of a row [inches]
+MAX_COLUMNS = 3  # panels in a row
+MATRIX = 3.3  # height of a row of matrices [inches]
+LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single entries cannot be seen
+CHANCE = "95 of 100 random matrices"
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
 
@@ -33,18 +36,18 @@ FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of
 
 
 @contextlib.contextmanager
-def figure(path, widths, rows=1, inches=2.4, height=HEIGHT):
+def figure(path, widths, rows=1, height=HEIGHT):
     """
-    Axes (rows, len(widths)) to draw on, inches wide and height high. At the end they are saved, in the format that the
-    name of the file says.
+    Axes (rows, len(widths)) to draw on, in rows that are height [inches] high. At the end they are saved, in the format
+    that the name of the file says.
     """
-    fig = Figure((max(11, inches * len(widths)), height * rows), layout="constrained")
+    fig = Figure((WIDTH, height * rows), layout="constrained")
     axes = fig.subplots(rows, len(widths), width_ratios=widths, squeeze=False)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
     with replacing(path) as temporary:
-        fig.savefig(temporary, dpi=120, format=Path(path).suffix[1:])
+        fig.savefig(temporary, dpi=150, format=Path(path).suffix[1:])
 
 
 def short(name):
@@ -66,14 +69,18 @@ def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
 
 
-def put_legend(axes, loc="outside right upper", **options):
-    """A legend for some panels, outside of them, where there are no data. It has every label once."""
+def put_legend(axes, ncols=3, named=(), **options):
+    """
+    A legend for some panels, below them, where there are no data. It has every label once, but those that are named in
+    a panel.
+    """
     handles = {}  # label -> what it is drawn with
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
-            handles.setdefault(label, handle)
-    options = dict(frameon=False, fontsize=8, title_fontsize=8) | options
-    axes[0].figure.legend(handles=list(handles.values()), loc=loc, **options)
+            if label not in named:
+                handles.setdefault(label, handle)
+    options = dict(frameon=False, fontsize=9, title_fontsize=9) | options
+    axes[0].figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=ncols, **options)
 
 
 def put_chance(axis, score, n, limit):
@@ -81,15 +88,15 @@ def put_chance(axis, score, n, limit):
     axis.axhspan(*chance.interval(score, n, limit), color="0.93", lw=0, zorder=-1, label=CHANCE)
 
 
-def plot_columns(path, columns, **legend):
+def plot_columns(path, columns, height=HEIGHT, **legend):
     """
     A column for each of columns, (title, what draws it, what it takes), and a row for each score, with one range. What
     draws it takes an axis, what it takes, and the score. Many columns stand in several pairs of rows. legend: options
     of put_legend.
     """
-    width = min(len(columns), MAX_COLUMNS)
-    n_parts = math.ceil(len(columns) / width)
-    with figure(path, [1] * width, rows=n_parts * len(SCORES)) as axes:
+    n_parts = math.ceil(len(columns) / MAX_COLUMNS)
+    width = math.ceil(len(columns) / n_parts)  # 4 columns are 2 and 2, and no panel is empty
+    with figure(path, [1] * width, n_parts * len(SCORES), height) as axes:
         for i, score in enumerate(SCORES):
             rows = axes[i :: len(SCORES)]
             for axis in rows.flat[1:]:  # all panels of a score have one range
@@ -129,7 +136,7 @@ def plot_models(stacks, path):
     matrices. The numbers at the dots refer to the legend. stacks: as of tables.by_stack
     """
     columns = [("median and quartiles over layers", draw_models, stacks)]
-    plot_columns(path, columns, ncols=1 + len(stacks) // 28)  # so many are as high as the figure
+    plot_columns(path, columns, HEIGHT + 0.05 * len(stacks), ncols=2)  # every model has its line in the legend
 
 
 def draw_models(axis, stacks, score):
@@ -173,74 +180,65 @@ def draw_stack(axis, table, score):
 
 def plot_matrices(results, path):
     """
-    For each model a row: W_qk of its last layer, and its parts, in one colour scale. Trainings, in a GIF: a movie.
+    A row for each model: W_qk of its last layer, and its entries M_ij against M_ji. Trainings, in a GIF: a movie.
     results: {target: its ScoredModel}
     """
     if str(path).endswith(".gif") and all(target.step is not None for target in results):
         plot_movie(results, path)
         return
-    limit = find_limit(results.values())
-    with figure(path, [1, 1, 1], rows=len(results), inches=3.4, height=4) as axes:
-        for row_of_axes, (target, result) in zip(axes, results.items()):
-            draw_parts(row_of_axes, result, limit, short(target.source))
+    with figure(path, [1, 1], rows=len(results), height=MATRIX) as axes:
+        for panels, (target, result) in zip(axes, results.items()):
+            draw_pair(panels, result, short(target.source))
 
 
-def draw_parts(axes, result, limit, name):
-    """Draw M, the W_qk of the last layer, and its parts (M + M^T) / 2 and (M - M^T) / 2. result: a ScoredModel"""
-    m, layer = result.corner, last_layer(result)
-    for axis, part in zip(axes, [m, (m + m.T) / 2, (m - m.T) / 2]):
-        image = draw_matrix(axis, part, limit)
-        axis.set(xticks=[0, len(m) - 1], yticks=[0, len(m) - 1])
-    where = f"{layer.stack} layer {layer.layer}".strip()
-    put_titles(axes, [f"{name}: $W_{{qk}}$ of {where}, symmetry {layer.symmetry:.2f}", "its symmetric part",
-                      "its skew part"])
-    axes[0].set(xlabel=f"key side, {len(m)} of {layer.n} columns", ylabel="query side")
-    share = (1 + layer.symmetry) / 2  # |M_s|^2 / |M|^2, as s = (|M_s|^2 - |M_n|^2) / |M|^2
-    axes[1].set_xlabel(f"{share:.0%} of $|W_{{qk}}|^2$")
-    axes[2].set_xlabel(f"{1 - share:.0%} of $|W_{{qk}}|^2$")
-    axes[-1].figure.colorbar(image, ax=axes, shrink=0.6, pad=0.01)
+def draw_pair(axes, result, name):
+    """
+    M, the W_qk of the last layer, and a dot for each pair of its dimensions at (M_ij, M_ji): these are a line if M is
+    symmetric, and a round cloud if it is random. result: a ScoredModel
+    """
+    m, last = result.shown, whole_layers(result.table).iloc[[-1]]
+    layer, causal = last.iloc[0], is_causal(last)
+    draw_matrix(axes[0], m[:LARGEST, :LARGEST])
+    n = min(LARGEST, len(m))
+    where = f"{layer['stack']} layer {layer.layer}".strip()
+    put_titles(axes, [f"{KINDS[causal]}: {name}, {where}",
+                      f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
+    axes[0].set(xlabel=f"key side: the {n} largest of {layer.n}\nred: above 0, blue: below", ylabel="query side")
+    i, j = np.triu_indices(len(m), 1)
+    limit = 1.05 * np.quantile(np.abs(m), 0.999)
+    axes[1].axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)  # where M_ij = M_ji
+    axes[1].plot(m[i, j], m[j, i], ".", ms=4, mew=0, color=COLOURS[causal], alpha=0.5)
+    axes[1].set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xticks=[0], yticks=[0],
+                xlabel="$M_{ij}$", ylabel="$M_{ji}$")
 
 
-def draw_matrix(axis, m, limit):
+def draw_matrix(axis, m):
+    """Red is above 0, and blue below. The scores do not depend on the size of M, and the colours do not either."""
+    limit = np.quantile(np.abs(m), 0.97)
+    axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
     axis.spines[["top", "right"]].set_visible(True)
-    return axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")  # red: above 0
-
-
-def last_layer(result):
-    *_, last = whole_layers(result.table).itertuples()
-    return last
-
-
-def find_limit(results):
-    """Where the colours end: beyond are few entries of the matrices."""
-    return max(np.quantile(np.abs(result.corner), 0.995) for result in results)
+    axis.set(xticks=[], yticks=[])
 
 
 def plot_movie(results, path):
-    """
-    W_qk of the last layer of each training, side by side, as a moving picture (GIF) over its checkpoints, in one colour
-    scale.
-    """
+    """The pictures of draw_pair over the checkpoints of each training, a training a row, as a moving picture (GIF)."""
     trainings = {}  # model -> step -> its ScoredModel
     for target, result in results.items():
         trainings.setdefault(target.model, {})[target.step] = result
-    limit = find_limit(results.values())
-    fig = Figure((2.7 * len(trainings), 3.2), layout="constrained")
-    (axes,) = fig.subplots(1, len(trainings), squeeze=False)
+    fig = Figure((WIDTH, MATRIX * len(trainings)), layout="constrained")
+    axes = fig.subplots(len(trainings), 2, squeeze=False)
     canvas = FigureCanvasAgg(fig)
     frames = []
     for step in sorted({target.step for target in results}):
-        for axis, (name, checkpoints) in zip(axes, trainings.items()):
+        for panels, (name, checkpoints) in zip(axes, trainings.items()):
             latest = max((at for at in checkpoints if at <= step), default=min(checkpoints))
-            layer = last_layer(checkpoints[latest])
-            axis.clear()  # or every frame would keep the images of those before
-            draw_matrix(axis, checkpoints[latest].corner, limit)
-            axis.set(xticks=[], yticks=[], xlabel="key side", ylabel="query side")
-            of_layer = f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"
-            axis.set_title(f"{short(name)}, layer {layer.layer}\n{of_layer}", fontsize=9)
+            for axis in panels:
+                axis.clear()  # or every frame would keep what was drawn before
+            draw_pair(panels, checkpoints[latest], short(name))
         fig.suptitle(f"step {step:,.0f}", fontsize=10)
         canvas.draw()
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    times = [200] * (len(frames) - 1) + [2000]  # [ms]
+    *others, last = frames  # a preview and a printer show the first frame: it is the end of the training
+    times = [2000] + [200] * len(others)  # [ms]
     with replacing(path) as temporary:
-        frames[0].save(temporary, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0)
+        last.save(temporary, "GIF", save_all=True, append_images=others, duration=times, loop=0)

@@ -64,9 +64,15 @@ def plot_pretrained(models, ours, path):
                     if model["figure"] == name and not model["repeats"]:
                         draw_model(axis, model, ours.get((model["name"], model["stack"])), score)
                 put_zero(axis)
-                axis.set(xscale="log", xlabel="parameters", ylabel=score)
-        put_titles(axes.flat, [f"Figure {name}, {kind}: {score}" for name, kind in FIGURES.items() for score in SCORES])
-        put_legend(axes.flat)
+                axis.set(xscale="log", ylabel=score)
+        for axis in axes.flat[len(SCORES) :]:  # one range for a score, and one of parameters
+            axis.sharex(axes[0, 0])
+        for first, *others in axes.T:
+            for axis in others:
+                axis.sharey(first)
+            others[-1].set_xlabel("parameters")
+        put_titles(axes.flat, [f"Figure {name}, {kind}" for name, kind in FIGURES.items() for score in SCORES])
+        put_legend(axes.flat, title="dots: median over layers; bars: quartiles")
 
 
 def draw_model(axis, model, layers, score):
@@ -94,22 +100,21 @@ SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHER
 def plot_public(table, path):
     """
     The stacks of csv/public.csv, a row for each model. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
-    matrices. Letters are large, because README shows it at half its width.
+    matrices.
     """
     table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
     rows = list(dict.fromkeys(zip(table["sees"], table["model"])))
-    with figure(path, [1, 1], height=8) as (axes,):
+    with figure(path, [1, 1], height=0.29 * len(rows) + 1) as (axes,):
         for axis, score in zip(axes, SCORES):
             for y, (sees, model) in enumerate(rows):
                 stacks = table[(table["sees"] == sees) & (table["model"] == model)]
                 draw_stacks(axis, y, stacks, score, *SEES[sees])
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-            axis.set_title(score, fontsize=18, loc="left")
+            axis.set_title(score, fontsize=9, loc="left")
             axis.set_yticks(range(len(rows)), [f"{model}, cross" if sees == "cross" else model for sees, model in rows])
             axis.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
-            axis.tick_params(labelsize=16)
         axes[1].tick_params(labelleft=False)
-        put_legend(axes[:1], loc="outside lower center", ncols=4, fontsize=15, columnspacing=1, handletextpad=0.3)
+        put_legend(axes[:1], ncols=4)
 
 
 def draw_stacks(axis, y, stacks, score, label, colour):
@@ -119,5 +124,5 @@ def draw_stacks(axis, y, stacks, score, label, colour):
         low, high = chance.interval(score, stack.n, stack.directionality_limit)
         axis.barh(height, high - low, 0.7 / len(stacks), low, color="0.85", zorder=-1, label="95 of 100 by chance")
         found = [getattr(stack, f"{score}{end}") for end in ("_q1", "", "_q3")]
-        axis.plot(found[::2], [height] * 2, color=colour, lw=1.5)
-        axis.plot(found[1], height, "o", color=colour, ms=8 if len(stacks) < 4 else 4, label=label)
+        axis.plot(found[::2], [height] * 2, color=colour, lw=1.2)
+        axis.plot(found[1], height, "o", color=colour, ms=5 if len(stacks) < 4 else 3, label=label)

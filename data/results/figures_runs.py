@@ -82,14 +82,12 @@ def plot_run(record, path, gamma):
         loss, *panels = axes[0]
         loss.plot(record.curve("train_loss"), color="0.7", label="training loss")
         loss.plot(record.curve("val_loss"), color="black", label="validation loss")
-        loss.set_ylabel("loss [nats/token]")
         put_steps(loss)
         for axis, score in zip(panels, SCORES):
             draw_layers(axis, [record], score)
             put_zero(axis)
-            axis.set_ylabel(f"{score} of $W_{{qk}}$")
             put_chance(axis, score, record.config["n_embd"], chance.of_random(record.config["n_embd"], gamma))
-        put_titles(axes[0], ["loss", "symmetry, by layer", "directionality, by layer"])
+        put_titles(axes[0], ["loss [nats/token]", "symmetry of $W_{qk}$, by layer", "directionality, by layer"])
         loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
         put_legend(axes[0])
 
@@ -100,15 +98,15 @@ def plot_run(record, path, gamma):
 def plot_runs(arms, level, path, gamma):
     """Figures 3 and S5: losses and scores over the steps. level: the loss at which a line is drawn [nats/token]"""
     style = styles(arms)
-    height = max(HEIGHT, 0.3 * len(arms))  # [inches]: every arm is named beside its losses, and in the legend
-    with figure(path, [1.2, 1, 1.2, 1.2], height=height) as axes:
-        loss, ends, symmetry, directionality = axes[0]
+    height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
+    with figure(path, [1, 1], rows=2, height=height) as axes:
+        loss, ends, symmetry, directionality = axes.flat
         for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
             for name, records in arms.items():
                 curves = [record.curve(column) for record in records]  # of scores: medians over layers
                 draw_seeds(axis, curves, label=plain(name), **style[name])
             put_steps(axis)
-        loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0)
+        loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0, label=f"{level:g} nats/token")
         losses = [record.curve("val_loss") for records in arms.values() for record in records]
         top = pandas.concat(losses).quantile(0.9)  # those of the first steps are far above, and are cut off
         loss.set_ylabel("nats/token")
@@ -119,9 +117,9 @@ def plot_runs(arms, level, path, gamma):
         widths = {records[0].config["n_embd"] for records in arms.values()}
         if len(widths) == 1:  # the range is of one size
             put_chance(directionality, "directionality", *widths, chance.of_random(*widths, gamma))
-        put_titles(axes[0], ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
-        put_legend(axes[0], "outside lower center", ncols=5, title="lines and bars: mean of seeds; dots: seeds; bands: "
-                   "lowest to highest seed; scores: median over layers")
+        put_titles(axes.flat, ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
+        put_legend(axes.flat, named=[plain(name) for name in arms], title="lines and bars: mean of seeds; dots: seeds; "
+                   "bands: lowest to highest seed\nscores: median over layers")
 
 
 def draw_ends(axis, arms, style):
@@ -130,8 +128,10 @@ def draw_ends(axis, arms, style):
         losses = [record.last("val_loss") for record in records]
         colour = style[name]["color"]
         axis.plot(losses, [i] * len(losses), ".", color=colour, alpha=0.6)
-        axis.plot([np.mean(losses)] * 2, [i - 0.3, i + 0.3], color=colour, lw=2)
+        axis.plot([np.mean(losses)] * 2, [i - 0.3, i + 0.3], lw=2, **style[name])
     axis.locator_params(axis="x", nbins=4)
     # The first at the top.
     axis.set(yticks=range(len(arms)), yticklabels=[short(name) for name in arms], ylim=(len(arms) - 0.5, -0.5))
     axis.set(xlabel="nats/token")
+    for name, text in zip(arms, axis.get_yticklabels()):
+        text.set_color(style[name]["color"])  # these names explain the lines of all panels

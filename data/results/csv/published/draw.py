@@ -1,4 +1,4 @@
-"""Table 1 and png/published.png from the authors' own training runs: python -m data.results.csv.published.draw"""
+"""Table 1 and png/published_runs.png from the authors' own training runs: python -m data.results.csv.published.draw"""
 
 import math
 from pathlib import Path
@@ -11,6 +11,8 @@ from data.results.figures_runs import put_steps
 from data.results.runs import SCORES
 
 HERE = Path(__file__).parent
+DEPTHS = dict(bert=12, bert_small=4)  # layers
+CORPORA = dict(jigsaw="Jigsaw", red_pajama="RedPajama", wikipedia="Wikipedia")
 
 
 def read_loss_curves():
@@ -34,25 +36,28 @@ def describe(plain, symmetric, scores):
     return row | {"by ours": compare.speed_up(symmetric, plain), **medians}
 
 
-def main(path=HERE.parents[1] / "png" / "published.png"):
-    curves, trajectories, rows, columns = read_loss_curves(), read_trajectories(), {}, {}
-    with figure(path, [1] * 6, rows=3, inches=2.2, height=2.6) as axes:
+def main(path=HERE.parents[1] / "png" / "published_runs.png"):
+    curves, trajectories, rows, pairs = read_loss_curves(), read_trajectories(), {}, {}
+    with figure(path, [1, 1, 1], rows=6, height=1.7) as axes:
         for name, scores in trajectories.items():
-            model, kind, corpus = name.split("--")  # an encoder and a decoder share a column
-            loss, *panels = axes[:, columns.setdefault(f"{model}, {corpus}", len(columns))]
+            model, kind, corpus = name.split("--")  # an encoder and a decoder share a row
+            title = f"{DEPTHS[model]} layers, {CORPORA[corpus]}"
+            loss, *panels = axes[pairs.setdefault(title, len(pairs))]
             plain, symmetric, colour = curves[name], curves[f"{name}--symmetric-init"], COLOURS[kind == "decoder"]
             rows[name] = describe(plain, symmetric, scores)
             loss.plot(plain, color=colour, lw=1, label=kind)
             loss.plot(symmetric, color=colour, lw=1, ls=":", label=f"{kind}, symmetric initialisation")
             for axis, score in zip(panels, SCORES):
                 draw_quartiles(axis, scores.index, scores[score], color=colour)
-        for row, label, limits in zip(axes, ["training loss", *SCORES], [(0, 5), (-0.8, 0.8), (-1, 0.6)]):
-            row[0].set_ylabel(label)
-            for axis in row:
+        for row, title in zip(axes, pairs):
+            put_titles(row, [f"{title}: training loss", *SCORES])
+        for column, limits in zip(axes.T, [(0, 5), (-0.8, 0.8), (-1, 0.6)]):
+            for axis in column:
                 axis.set_ylim(limits)
                 put_steps(axis)
-        put_titles(axes[0], columns)
-        put_legend(axes[0], "outside lower center", ncols=4, title="scores: median and quartiles over layers")
+        for axis in axes[:-1].flat:
+            axis.set_xlabel("")
+        put_legend(axes[0], ncols=2, title="scores: median and quartiles over layers")
     print(pandas.DataFrame.from_dict(rows, orient="index").to_string(float_format="{:.3f}".format))
 
 

@@ -1,0 +1,98 @@
+"""What the five steps are checked by: python -m pytest tests/exercises"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import analyze
+import init
+from data.results import compare, record, runs
+from tests.exercises import step_1_symmetry, step_2_directionality, step_3_attention, step_4_predict, step_5_start
+
+
+@pytest.fixture
+def learned(record_property):
+    return lambda text: record_property("learned", text)  # which conftest.py prints
+
+
+def need(condition, missing):
+    if not condition:
+        pytest.fail(missing, pytrace=False)
+
+
+def answer(step, name, *given):
+    """What the function of this name returns."""
+    found = getattr(step, name)(*given)
+    need(found is not None, f"{step.__name__.split('.')[-1]}.py: {name}(...) returns nothing yet.")
+    return found
+
+
+def test_step_1(learned):
+    a = torch.randn(50, 50, generator=torch.Generator().manual_seed(0))
+    for m, expected, what in [(a + a.T, 1, "A + A^T"), (a - a.T, -1, "A - A^T"), (5 * torch.eye(3), 1, "5 I"),
+                              (torch.tensor([[3.0, 1], [0, 0]]), 0.9, "[[3, 1], [0, 0]]")]:
+        found = answer(step_1_symmetry, "symmetry", m)
+        need(abs(found - expected) < 1e-4, f"The symmetry of {what} is {expected}, and yours is {found:.3f}.")
+    learned("The score is tr(MM) / |M|^2 as well. The size of M does not change it. A random M has 1/n on average.")
+
+
+def test_step_2(learned):
+    m = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
+    m[:, 7] *= 4
+    found = answer(step_2_directionality, "directionality", m)
+    need(found < 0, f"A heavy column scores below 0, yours {found:.2f}: norm(dim=1) is of rows, dim=0 of columns.")
+    expected = analyze.directionality(m)
+    need(abs(found - expected) < 1e-3, f"The score is {expected:.3f}, and yours is {found:.3f}: of a norm only what is "
+                                       "above the threshold counts.")
+    flat = answer(step_2_directionality, "directionality", torch.eye(8))
+    need(flat == 0, f"Of the identity nothing stands out, so the score is 0, and yours is {flat}.")
+    printed = answer(step_2_directionality, "directionality_as_printed", m)
+    expected = analyze.directionality_eq17(m)
+    need(abs(printed - expected) < 1e-2, f"As printed it is {expected:.3f}, and yours is {printed:.3f}.")
+    learned(f"A heavy column scores {found:.2f}, and as printed {printed:+.2f}, the wrong sign: it lifts the threshold "
+            "of columns and counts once, and every row that chance lifts over theirs counts as a whole.")
+
+
+def test_step_3(learned):
+    x, w_q, w_k, w_v = (torch.randn(*size) for size in [(7, 12), (12, 4), (12, 4), (12, 4)])
+    y = answer(step_3_attention, "head", x, w_q, w_k, w_v)
+    expected = torch.nn.functional.scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v)
+    need(y.shape == expected.shape and torch.allclose(y, expected, atol=1e-4),
+         "head(...) is not softmax(x W_q (x W_k)^T / sqrt(D)) x W_v: is the softmax over keys, dim=-1, and D its size?")
+    m = answer(step_3_attention, "wqk", w_q, w_k)
+    need(m.shape == (12, 12) and torch.allclose(x @ m @ x.T, (x @ w_q) @ (x @ w_k).T, atol=1e-3),
+         "x M x^T is not (x W_q)(x W_k)^T: M is (C, C), its rows are the query side, its columns the key side.")
+    pair = answer(step_3_attention, "rotated", w_q, w_k, torch.linalg.qr(torch.randn(4, 4))[0])
+    need(not torch.allclose(pair[0], w_q), "rotated(...) returns the W_q that it was given.")
+    need(torch.allclose(pair[0] @ pair[1].T, m, atol=1e-3), "rotated(...) changes W_qk. (W_q R)(W_k R)^T does not.")
+    learned("Single entries of W_q and W_k mean nothing: rotating both changes nothing. A head compares by W_q W_k^T, "
+            "of rank D, so the scores are of W_qk.")
+
+
+def test_step_4(learned):
+    predicted = answer(step_4_predict, "predictions")
+    for name in step_4_predict.RUNS:
+        good = name in predicted and all(-1 <= score <= 1 for score in predicted[name])
+        need(good, f"The {name} has no prediction yet: (symmetry, directionality), both from -1 to 1.")
+    for name, folder in step_4_predict.RUNS.items():
+        run = Path(folder, "run.json").exists() and compare.read_run(folder)
+        need(run and run.is_finished(), f"Now train the {name} to its end: its command is in step_4_predict.py.")
+        came = tuple(round(float(run.last(score)), 2) for score in runs.SCORES)
+        learned(f"{name}: predicted {predicted[name]}, came {came}")
+    learned("The causal mask keeps W_qk from becoming symmetric, not the objective; less symmetry emerges where W_qk "
+            "knows no positions. One run says nothing of directionality: with 64 columns random matrices have any.")
+
+
+def test_step_5(learned):
+    w_q, w_k = 0.02 * torch.randn(2, 2, 64, 32)  # W_q and W_k (H, C, D)
+    seeds = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    first, again = [answer(step_5_start, "start", w_q.clone(), w_k.clone(), seed) for seed in seeds]
+    need([w.shape for w in first] == [w_q.shape] * 2, f"start(...) does not return two tensors of {tuple(w_q.shape)}.")
+    need(all(map(torch.equal, first, again)), "Two calls differ: draw with the generator that start(...) is given.")
+    need(not all(map(torch.equal, first, (w_q, w_k))), "This is the random start, which the table has.")
+    name = step_5_start.NAME
+    need(name in init.STARTS, f"It is a start. Now copy it to init.py, and name it in STARTS: {name}.")
+    path = record.FOLDER / "start" / f"{name}.csv"
+    need(path.exists(), f"Now train {name} with eight seeds and write {path}: README.md of record/ has the commands.")
+    learned(answer(record, "verdict", path))
