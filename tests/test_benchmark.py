@@ -14,7 +14,8 @@ from config import load
 from data import tokens
 from data.pytorch import prepare as pytorch
 from data.results import record
-from data.results.runs import MEDIANS, SCORES
+from data.results.compare import MEDIANS
+from data.results.runs import SCORES
 
 FILES = {  # of a small torch
     "version.py": "__version__ = '0'\n",  # another one in every wheel

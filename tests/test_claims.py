@@ -50,7 +50,7 @@ def test_false_discoveries_are_those_of_the_example_of_benjamini_and_hochberg():
     ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324,
           0.4262, 0.5719, 0.6528, 0.759, 1]
     assert claims.false_discoveries(ps).tolist() == [True] * 4 + [False] * 11
-    assert (claims.compare.holm(ps) < 0.05).tolist() == [True] * 3 + [False] * 12
+    assert (claims.holm(ps) < 0.05).tolist() == [True] * 3 + [False] * 12
     assert not claims.false_discoveries([0.2, 0.9, 0.06]).any()
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import pandas
 
 from data.results import compare
+from data.results.chance import false_discoveries, holm
 from data.results.figures import COLOURS, figure
 
 HERE = Path(__file__).parent
@@ -50,19 +51,8 @@ def find_claims():
     claims = claims.join(pandas.DataFrame(found))
     claims["p_alone"] = claims["p"]
     # Those that are not shown were tried as well, and count.
-    claims["p"] = claims.groupby("family")["p_alone"].transform(compare.holm)
+    claims["p"] = claims.groupby("family")["p_alone"].transform(holm)
     return claims[claims["question"] != ""]
-
-
-def false_discoveries(ps, rate=0.05):
-    """
-    Which of m comparisons are significant if `rate` of those that are called so may be of nothing? (m,) bool.
-
-    Benjamini and Hochberg: the largest k such that the k smallest p are at most rate * k / m; then these k.
-    """
-    order = np.sort(ps)
-    passed = order[order <= rate * np.arange(1, len(ps) + 1) / len(ps)]
-    return np.asarray(ps) <= max(passed, default=-1)
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------
@@ -92,7 +82,7 @@ def summary(claims):
     losses = claims[claims["measure"] == "val_loss"]
     is_significant = losses["p"] < SIGNIFICANT
     n_in_all = (is_significant & false_discoveries(losses["p_alone"])).sum()
-    n_strictly = (compare.holm(losses["p_alone"]) < SIGNIFICANT).sum()
+    n_strictly = (holm(losses["p_alone"]) < SIGNIFICANT).sum()
     n = len(losses)
     return (f"Of {n} differences of losses {is_significant.sum()} are significant. Over all {n} at once, {n_in_all} of "
             f"these hold at a false-discovery rate of 5 %, and {n_strictly} after Holm's correction.\n")

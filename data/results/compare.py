@@ -3,11 +3,7 @@ Comparisons of training runs, and what `analyze.py --runs` prints of them. An ar
 runs, which differ only in their seed.
 
 Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs: a difference
-for each seed. Three questions follow, and each has its function:
-
-    sign_flip    could seeds alone have made these differences?
-    interval     which differences do these seeds not exclude?
-    holm         many arms were tried: which differences are still significant?
+for each seed, which chance.py tests.
 
 The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again.
 """
@@ -19,25 +15,56 @@ import re
 from dataclasses import asdict
 from math import inf, nan
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas
 
 from config import TrainConfig
-from data.results.runs import FREE, HOW, MEDIANS, ORIGIN, SCORES, Record, RunError, read, read_config, require
+from data.results.chance import holm, interval, sign_flip, sign_flip_of_ranks
+from data.results.runs import FREE, HEADERS, HOW, ORIGIN, ROWS, SCORES, RunError, read_config, require
 from data.tokens import replacing
 
+MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
 # task, the same data, and the same number of steps.
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
         "mlm_probability", "sha256", "tokenizer"]
-# Keys that only files of earlier code have, with the value that does nothing.
-RETIRED = dict(diagonal=0.0)  # added to the attention logit of a token with itself (csv/diagonal.patch)
-# BERT's start is the default of these keys.
-PLAIN = RETIRED | {key: getattr(TrainConfig(), key) for key in
-                   ("init_from", "init", "qk_std", "v_std", "qk_norm", "constraint")}
+# What a file says of its runs beside their configuration. (Those of earlier code have a checksum for a SHA-256.)
+TOLD = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}
 DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
 MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
+MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
+
+
+# ---- a run -------------------------------------------------------------------------------------------------------
+
+
+class Record(NamedTuple):
+    """
+    A run of train.py, finished or not; or the training of a pretrained model, of which we have scores of layers only.
+    """
+
+    arm: str
+    seed: int
+    config: dict
+    # A row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores at
+    # one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
+    table: pandas.DataFrame
+
+    def curve(self, column):
+        """A column at those steps that have it: a Series by step."""
+        return self.table[column].dropna()
+
+    def last(self, column):
+        return self.curve(column).iloc[-1]
+
+    def is_finished(self):
+        return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
+
+    def layers(self, score):
+        """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
+        return self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
 
 
 # ---- arms --------------------------------------------------------------------------------------------------------
@@ -56,11 +83,17 @@ def pool(paths):
 
 def require_same_arm(record, other):
     """The configurations of two runs of one arm differ in their seeds, and else in keys of FREE at most."""
-    config, their_config = RETIRED | record.config, RETIRED | other.config
-    for key in config.keys() - FREE:
-        mine, theirs = config[key], their_config.get(key)
+    for key in (record.config.keys() | other.config.keys()) - FREE:
+        mine, theirs = record.config.get(key), other.config.get(key)
         require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
+
+
+def is_plain(config):
+    """Whether a run begins as BERT does: the default values of these keys, and none that the code does not have."""
+    keys = ["init_from", "init", "qk_std", "v_std", "positions", "qk_norm", "constraint"]
+    usual = asdict(TrainConfig())
+    return config.keys() <= usual.keys() | TOLD and all(config[key] == usual[key] for key in keys)
 
 
 def conditions(config):
@@ -81,7 +114,7 @@ def find_baselines(arms, chosen=None):
         names_of.setdefault(tuple(conditions(records[0].config).values()), []).append(name)
     baseline_of = {}
     for names in names_of.values():
-        plain = [name for name in names if PLAIN.items() <= (PLAIN | arms[name][0].config).items()]
+        plain = [name for name in names if is_plain(arms[name][0].config)]
         baseline = chosen if chosen in names else (plain or names)[0]
         baseline_of |= dict.fromkeys([baseline, *names], baseline)  # it stays in front
     return baseline_of
@@ -113,73 +146,6 @@ def speed_up(loss, baseline_loss):
     """
     T = loss.index[-1]
     return (T - first_step(loss, smooth(baseline_loss).iloc[-1])) / T
-
-
-# ---- chance ------------------------------------------------------------------------------------------------------
-
-
-def subset_sums(values):
-    """The sums of all 2^n subsets of n values. The first subset is empty."""
-    sums = np.zeros(1)
-    for value in values:
-        sums = np.concatenate([sums, sums + value])  # without the value, and with it
-    return sums
-
-
-def sign_flip(differences):
-    """
-    Could seeds alone have made these n differences? -> exact two-sided p.
-
-    If the arm and its baseline were the same, each pair could as well have come out the other way round: its difference
-    would have the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum
-    is at least as far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
-    """
-    observed = np.sum(differences)
-    sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
-    rounding = 1e-9 * np.abs(differences).sum()
-    return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
-
-
-def sign_flip_of_ranks(ours, theirs):
-    """
-    sign_flip for pairs of steps. A step may be inf, "not passed", so each step is replaced by its rank among those of
-    both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
-    """
-    ranks = pandas.Series([*ours, *theirs]).rank().to_numpy()
-    return sign_flip(ranks[: len(ours)] - ranks[len(ours) :])
-
-
-def interval(differences):
-    """
-    The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
-    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
-
-    Is d excluded? Take d from every difference. If the signs of a subset of m of them are turned, the sum changes by
-    -2 (sum of the subset - m d): it does not fall if the mean of the subset is at most d. So the share of subsets with
-    such a mean is the one-sided p of d, and d stays if this is at least 0.025 on each side. Therefore sort the means of
-    all subsets, and leave out 2.5 of 100 at each end (Hartigan 1969). The empty subset is left out at both ends.
-    """
-    sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
-    means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
-    n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
-    if n_outside == 0:
-        return nan, nan
-    return means[n_outside - 1], means[-n_outside]  # so n_outside - 1 means are outside of each
-
-
-def holm(ps):
-    """
-    p of m tests -> p after Holm's correction, a Series. An arm without pairs has no test, and its nan stays.
-
-    Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m:
-    then the chance that it is below 0.05 is 0.05 at most. If it is significant, m - 1 tests are left that may be of
-    nothing, so the next p is multiplied by m - 1, and so on.
-    """
-    ps = pandas.Series(ps, dtype=float)
-    ordered = ps.dropna().sort_values()
-    n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
-    corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
-    return corrected.clip(upper=1).reindex(ps.index)
 
 
 # ---- an arm and its baseline -------------------------------------------------------------------------------------
@@ -266,6 +232,23 @@ def parse_comparison(path):
     return {arm: shared | own for arm, own in configs.items()}, table
 
 
+def read(path):
+    """The rows of log.csv or scores.csv: a DataFrame of texts, but for step, without a last row that is incomplete."""
+    path = Path(path)
+    header = HEADERS[path.name]
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as e:
+        raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
+    require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
+    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
+    types = dict.fromkeys(ROWS[path.name]._fields, str) | dict(step=int)
+    try:
+        return pandas.read_csv(whole_rows, dtype=types, index_col=False, na_values=[""], keep_default_na=False)
+    except ValueError as e:
+        raise RunError(f"{path} is damaged ({e})") from e
+
+
 def read_run(folder):
     """The Record of a run in a folder. RunError if there is no run."""
     folder = Path(folder)
@@ -331,7 +314,7 @@ def record_of_table(arm, config, table):
 def report_runs(args):
     """
     Compare runs, from their folders or from the CSV file of an earlier comparison. args: the command line of
-    analyze.py, of which runs, level, baseline, arms, csv, plot and gamma are used.
+    analyze.py, of which runs, level, baseline, arms, all, csv, plot and gamma are used.
     """
     arms = pool(args.runs)
     asked = [*(args.arms or arms), *filter(None, [args.baseline])]
@@ -345,26 +328,31 @@ def report_runs(args):
         from data.results.figures_runs import plot_runs  # and matplotlib with it
 
         plot_runs({name: counted(records) for name, records in arms.items()}, args.level, args.plot, args.gamma)
-    print(comparison_table(arms, baseline_of, args.level), LEGEND, *comparison_notes(arms, baseline_of), sep="\n",
-          flush=True)
+    table = comparison_table(arms, baseline_of, args.level)
+    legend = LEGEND
+    if args.all:
+        legend += LEGEND_OF_ALL
+    else:
+        table = table[SHORT]
+    print(table.to_string(), legend, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
 
 
-# What the columns of the table hold.
+SHORT = ["loss", "difference [95 %]", "p"]  # the columns that are shown without --all
 LEGEND = """\
+loss: at the end [nats/token], mean over seeds
+difference: loss less the baseline's, mean over pairs of one seed, and all that these pairs do not reject at p = 0.05
+p: exact sign flips of the pairs, after Holm for the number of arms"""
+LEGEND_OF_ALL = """
 passed: seeds whose loss (mean of three evaluations) came to --level [nats/token]; step: the median of their first steps
-there, where a seed that did not pass is later than any
-difference: loss at the end less the baseline's [nats/token], mean over pairs of one seed, and the interval of all that
-the pairs of this arm alone do not reject at p = 0.05
-p: exact sign flips of pairs (of steps: of their ranks), each column after Holm
+there, where a seed that did not pass is later than any; p (step): as p, of the ranks of these steps
 speed-up: share of the steps not needed to come to the baseline's last loss, median over pairs
-symmetry, directionality: at the end, median over layers
-change: symmetry of what was added to W_qk between two rows of scores, median over layers and over the run"""
+symmetry, directionality: at the end, median over layers"""
 
 
 def comparison_table(arms, baseline_of, level):
     """
-    A line for each arm, in the order of baseline_of, which is of find_baselines. level: a loss [nats/token]. Both
-    columns of p are corrected for the number of arms.
+    A DataFrame of texts, a row for each arm in the order of baseline_of, which is of find_baselines. level: a loss
+    [nats/token]. Both columns of p are corrected for the number of arms.
     """
     pairs = {name: pairs_of(arms[name], arms[other]) for name, other in baseline_of.items() if name != other}
     gains = {name: compare_pairs(pairs[name]) for name in pairs}
@@ -376,26 +364,30 @@ def comparison_table(arms, baseline_of, level):
         steps = [first_step(record.curve("val_loss"), level) for record in records]  # inf: never
         step = np.median(steps)  # inf if half of the seeds did not pass
         rows[name] = row = {
+            "loss": mean_of_last(records, "val_loss", ".3f"),
+            "difference [95 %]": "baseline",
+            "p": "",
+            "pairs": "",
             f"passed {level:g}": f"{np.isfinite(steps).sum()} of {len(steps)}",
             "step": f"{step:.0f}" if np.isfinite(step) else "not passed",
             "p (step)": "",
-            "loss": f"{np.mean([record.last('val_loss') for record in records]):.3f}",
-            "pairs": "",
-            "difference [95 %]": "baseline",
-            "p (loss)": "",
             "speed-up": "",
-            # Medians over layers, at the end or over the run; then means over seeds.
-            "symmetry": f"{np.mean([record.last('symmetry') for record in records]):.2f}",
-            "directionality": f"{np.mean([record.last('directionality') for record in records]):.2f}",
-            "change": f"{np.mean([record.table['update_symmetry'].median() for record in records]):.2f}",
+            "symmetry": mean_of_last(records, "symmetry", ".2f"),
+            "directionality": mean_of_last(records, "directionality", ".2f"),
         }
         if name in pairs:
             gain = gains[name]
-            low, high = gain["interval"]
-            row |= {"p (step)": text(p_step[name], ".2g"), "pairs": str(gain["n_pairs"]),
-                    "difference [95 %]": f"{text(gain['difference'])} [{text(low)}, {text(high)}]",
-                    "p (loss)": text(p_loss[name], ".2g"), "speed-up": share(gain["speed_up"])}
-    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm").to_string()
+            row |= {"difference [95 %]": text(gain["difference"]), "pairs": str(gain["n_pairs"]),
+                    "speed-up": share(gain["speed_up"])}
+            if gain["n_pairs"] >= MIN_PAIRS:
+                low, high = gain["interval"]
+                row["difference [95 %]"] += f" [{low:+.3f}, {high:+.3f}]"
+                row |= {"p": f"{p_loss[name]:.2g}", "p (step)": f"{p_step[name]:.2g}"}
+    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
+
+
+def mean_of_last(records, column, form):
+    return format(np.mean([record.last(column) for record in records]), form)
 
 
 def text(x, form="+.3f"):
@@ -410,6 +402,10 @@ def comparison_notes(arms, baseline_of):
     """What a reader must know about these runs, in lines."""
     notes = []
     first = next(iter(baseline_of))
+    few = [name for name, other in baseline_of.items()
+           if name != other and len(pairs_of(arms[name], arms[other])) < MIN_PAIRS]
+    if few:
+        notes.append(f"no p of {', '.join(few)}: with fewer than {MIN_PAIRS} pairs of seeds none can reach 5 %")
     for name, baseline in baseline_of.items():
         records = arms[name]
         if name == baseline != first:

@@ -22,7 +22,8 @@ import numpy as np
 
 from config import KEYS, ConfigError, load
 from data.pytorch.prepare import DIGESTS
-from data.results.compare import read_comparison, sign_flip
+from data.results.chance import sign_flip
+from data.results.compare import read_comparison
 from data.results.runs import HOW, RunError, require
 
 FOLDER = Path(__file__).parent / "csv" / "record"

@@ -14,8 +14,8 @@ import pandas as pd
 from tqdm import tqdm
 
 from data.pretrained.sources import known_models
-from data.results.compare import by_layer
-from data.results.runs import SCORES, Record
+from data.results.compare import Record, by_layer
+from data.results.runs import SCORES
 
 NULL = Path(__file__).parent / "csv" / "null.csv"
 PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
