@@ -135,11 +135,18 @@ def test_a_pipe_that_is_closed_ends_the_command_without_a_word(monkeypatch, caps
     assert capsys.readouterr().err == ""
 
 
-def test_arms_that_need_a_key_of_earlier_code_are_left_out_and_named(capsys):
-    main(["data/results/csv/starts.csv"])
+@pytest.mark.parametrize("arm, needs", [("random", "diagonal = 0.4096"), ("random_qkv", "positions = bias")])
+def test_arms_that_need_a_key_of_other_code_or_a_value_are_left_out_and_named(tmp_path, capsys, arm, needs):
+    """starts.csv has arms with the first one."""
+    key, _, value = needs.partition(" = ")
+    text = Path("data/results/csv/starts.csv").read_text()
+    assert "diagonal" in text
+    text = text.replace(f"# config of {arm} {{", f'# config of {arm} {{"{key}": "{value}", ')
+    (tmp_path / "c.csv").write_text(text)
+    main([str(tmp_path / "c.csv")])
     out, err = capsys.readouterr()
-    assert "random_up" in out and "_self" not in out
-    assert "without random_self, which needs diagonal" in err and "without symmetric_no_self" in err
+    assert "c/random_up-1" in out and f"c/{arm}-1" not in out
+    assert f"c.csv: without {arm}, which needs {needs}: a patch" in err and "random_self" in err
 
 
 @pytest.mark.parametrize("words, said", [
@@ -177,7 +184,7 @@ def test_the_file_of_a_comparison_gives_the_runs_that_made_it(path):
     for cfg in found:
         printed[cfg.out_dir] = {key: getattr(cfg, key) for key in keys}
     for record in read_comparison(path):
-        if record.config.get("diagonal"):  # of earlier code
+        if "diagonal" in record.config:  # of earlier code
             continue
         kept[f"out/arms/{path.stem}/{record.arm}-{record.seed}"] = {key: record.config[key] for key in keys}
     assert printed == kept and len(printed) > 0
