@@ -76,8 +76,6 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["a.py", "b.py"], "one config file at most"),
     (["--seed=1", "--seed=2"], "--seed is given twice"),
     (["--qk_std=1e999"], "qk_std = inf, expected more than 0, and finite"),
-    (["--n_layer=" + 50_000 * "-" + "1"], "n_layer = '-----"),
-    (["--max_iters=" + 5000 * "("], "max_iters = '((((("),
 ])
 def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
     with pytest.raises(ConfigError) as e:
@@ -170,13 +168,13 @@ def test_the_runs_of_a_shipped_comparison_are_all_different(path):
     assert len(set(changes)) == len(found)
 
 
-COMPARISONS = [path for path in sorted((ROOT / "data/results/csv").glob("*.csv"))
-               if path.read_text().startswith("# config ")]
+CSV = ROOT / "data" / "results" / "csv"
 
 
-@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
-def test_the_file_of_a_comparison_gives_the_runs_that_made_it(path):
-    """The same settings as data/results reads in this file, which does so in its own way."""
+@pytest.mark.parametrize("name", ["starts", "position", "emergence", "deep_parts", "tuning/768", "record/start/tilted"])
+def test_the_file_of_a_comparison_gives_the_runs_that_made_it(name):
+    """The settings that data/results reads in this file."""
+    path = CSV / f"{name}.csv"
     keys = vars(TrainConfig()).keys() - FREE | {"data_dir"}
     found = [load(words) for words in arms(path)]
     assert found == sorted(found, key=lambda cfg: cfg.seed)  # stopped in its middle, it is one with fewer seeds
