@@ -187,6 +187,13 @@ def test_it_ends_without_a_word_if_nobody_reads_its_output(monkeypatch):
         assert not run(CSV / "heads.csv")
 
 
+def test_rotary_runs_are_tested_against_learned_ones_of_a_file_without_that_key(capsys):
+    assert not run(CSV / "position.csv", CSV / "record" / "start" / "random.csv")
+    random, rotary = [line.split() for line in capsys.readouterr().out.splitlines()[1:3]]
+    assert random[0] == "random" and random[2] == "baseline"
+    assert rotary[0] == "rotary" and rotary[-1] == "0.0078"  # lower in all of eight pairs
+
+
 def test_keys_that_only_older_files_have_are_read(capsys):
     """deep_parts.csv begins with random_self_bert_deep, which has BERT's start but for its diagonal."""
     files = CSV / "deep_parts.csv", CSV / "deep.csv", CSV / "english.csv"

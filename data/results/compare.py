@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import re
+from collections import defaultdict
 from dataclasses import asdict
 from math import inf, nan
 from pathlib import Path
@@ -32,7 +33,7 @@ SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_in
         "mlm_probability", "sha256", "tokenizer"]
 # What a file says of its runs beside their configuration. (Those of earlier code have a checksum for a SHA-256.)
 TOLD = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}
-DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
+DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
@@ -215,19 +216,6 @@ def config_lines(arms):
     return lines
 
 
-def parse_comparison(path):
-    """The file of a comparison -> {arm: its configuration}, the lines of its table."""
-    configs, table = {}, []
-    for line in Path(path).read_text().splitlines():
-        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-        if comment:
-            configs[comment[1]] = json.loads(comment[2])
-        else:
-            table.append(line)
-    shared = configs.pop(None, {})  # the line without the name of an arm
-    return {arm: shared | own for arm, own in configs.items()}, table
-
-
 def read_rows(path):
     """The rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
     text, header = path.read_text(errors="replace"), HEADERS[path.name]
@@ -257,7 +245,7 @@ def read_run(folder):
         raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
                        "ckpt.pt") from e
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return record_of_table(arm, config, table)
+    return record_of_table(arm, config, table.round(DIGITS))
 
 
 def by_layer(rows):
@@ -269,29 +257,34 @@ def by_layer(rows):
 
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
+    configs, rows = {}, []
     try:
-        configs, lines = parse_comparison(path)
-        types = dict(arm=str, seed=int, step=int)
+        for line in Path(path).read_text().splitlines():
+            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+            if comment:
+                configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+            else:
+                rows.append(line)
+        types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
-        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
+        table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
         records = []
-        for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
+        for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             # A key that is newer than the file has its default.
-            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
-            records.append(record_of_table(arm, config, rows.set_index("step")))
+            config = asdict(TrainConfig()) | configs[None] | configs[arm] | dict(seed=seed)
+            records.append(record_of_table(arm, config, of_run.set_index("step")))
         return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
 
 
 def record_of_table(arm, config, table):
-    """A Record from a table with at least these columns. ValueError, KeyError: it is damaged."""
+    """A Record from a table with at least these columns. KeyError: it is damaged."""
     losses = ["train_loss", "val_loss"]  # [nats/token]
     spread = "symmetry_std"  # over the heads of a layer, mean over layers
     layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
-    table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
     # Losses and scores may have been written at different steps.
-    return Record(arm, config["seed"], config, table.sort_index())
+    return Record(arm, config["seed"], config, table[[*losses, *MEDIANS, spread, *layers]].sort_index())
 
 
 # ---- what is printed: analyze.py --runs --------------------------------------------------------------------------
@@ -315,12 +308,11 @@ def report_runs(args):
 
         plot_runs({name: counted(records) for name, records in arms.items()}, args.level, args.plot, args.gamma)
     table = comparison_table(arms, baseline_of, args.level)
-    legend = LEGEND
     if args.all:
-        legend += LEGEND_OF_ALL
+        parts = [table.to_string(), LEGEND, LEGEND_OF_ALL, *notes_of_seeds(arms, baseline_of)]
     else:
-        table = table[SHORT]
-    print(table.to_string(), legend, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
+        parts = [table[SHORT].to_string(), LEGEND]
+    print(*parts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
 
 
 SHORT = ["loss", "difference [95 %]", "p"]  # the columns that are shown without --all
@@ -328,7 +320,7 @@ LEGEND = """\
 loss: at the end [nats/token], mean over seeds
 difference: loss less the baseline's, mean over pairs of one seed, and all that these pairs do not reject at p = 0.05
 p: exact sign flips of the pairs, after Holm for the number of arms"""
-LEGEND_OF_ALL = """
+LEGEND_OF_ALL = """\
 passed: seeds whose loss (mean of three evaluations) came to --level [nats/token]; step: the median of their first steps
 there, where a seed that did not pass is later than any; p (step): as p, of the ranks of these steps
 speed-up: share of the steps not needed to come to the baseline's last loss, median over pairs
@@ -398,8 +390,6 @@ def comparison_notes(arms, baseline_of):
             here, there = conditions(records[0].config), conditions(arms[first][0].config)
             keys = [key for key in SAME if here[key] != there[key]]
             notes.append(f"{name} is not tested against {first}: they differ in {', '.join(keys)}")
-        if name == baseline and len(counted(records)) > 1:
-            notes.append(f"{name}: one seed has a speed-up of up to {share(largest_gain(records))} over another")
         n_finished = sum(record.is_finished() for record in records)
         if n_finished < len(records):
             notes.append(f"{name}: {n_finished} of its {len(records)} runs have finished; the others count if none has")
@@ -413,10 +403,13 @@ def comparison_notes(arms, baseline_of):
     return notes
 
 
-def largest_gain(records):
-    """How much faster one run of an arm can be than another one: a smaller speed-up of another arm says nothing."""
-    losses = [record.curve("val_loss") for record in counted(records)]
-    return max(speed_up(mine, other) for mine, other in itertools.permutations(losses, 2))
+def notes_of_seeds(arms, baseline_of):
+    """How much faster one run of a baseline can be than another one: a smaller speed-up of an arm says nothing."""
+    for name in dict.fromkeys(baseline_of.values()):
+        losses = [record.curve("val_loss") for record in counted(arms[name])]
+        gains = [speed_up(mine, other) for mine, other in itertools.permutations(losses, 2)]
+        if gains:
+            yield f"{name}: one seed has a speed-up of up to {share(max(gains))} over another"
 
 
 def table_of_ends(run):
