@@ -151,10 +151,13 @@ def test_arms_that_need_a_key_of_other_code_or_a_value_are_left_out_and_named(tm
     ([], "expected a comparison, such as starts"),  # xargs would train something else
     (["{}/two.py"], "unknown key caussal"),  # of its second arm
     (["data/results/csv/null.csv"], "null.csv is no comparison"),
+    (["{}/weights.csv"], "sets init_from, which every run"),
     (["config/arms/starts.py", "--seed=3"], "sets seed, which every run of a comparison sets by itself"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "two.py").write_text(PLAN.replace("causal", "caussal"))
+    text = Path("data/results/csv/position.csv").read_text().replace('"init_from": "scratch"', '"init_from": "out/bert"')
+    (tmp_path / "weights.csv").write_text(text)
     with pytest.raises(SystemExit, match=said):
         main([word.format(tmp_path) for word in words])
     assert capsys.readouterr().out == ""
