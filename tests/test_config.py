@@ -156,8 +156,8 @@ def test_arms_that_need_a_key_of_other_code_or_a_value_are_left_out_and_named(tm
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "two.py").write_text(PLAN.replace("causal", "caussal"))
-    text = Path("data/results/csv/position.csv").read_text().replace('"init_from": "scratch"', '"init_from": "out/bert"')
-    (tmp_path / "weights.csv").write_text(text)
+    begun = Path("data/results/csv/position.csv").read_text().replace('"init_from": "scratch"', '"init_from": "a/bert"')
+    (tmp_path / "weights.csv").write_text(begun)
     with pytest.raises(SystemExit, match=said):
         main([word.format(tmp_path) for word in words])
     assert capsys.readouterr().out == ""
