@@ -1,4 +1,4 @@
-"""data/results/compare.py, chance.py and claims.py, and analyze.py --runs. pytest tests/test_runs.py"""
+"""data/results/compare.py, exact.py and claims.py, and analyze.py --runs. pytest tests/test_runs.py"""
 
 import csv
 import functools
@@ -16,7 +16,7 @@ import pytest
 
 import analyze
 from data import tokens
-from data.results import chance, claims, compare, runs
+from data.results import exact, claims, compare, runs
 
 CSV = Path(runs.__file__).parent / "csv"
 STEPS = np.arange(0, 1100, 100.0)

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from data.results import compare
-from data.results.chance import false_discoveries, holm
+from data.results.exact import false_discoveries, holm
 from data.results.figures import COLOURS, KINDS
 from data.tokens import replacing
 

@@ -3,7 +3,7 @@ Comparisons of training runs, and what `analyze.py --runs` prints of them. An ar
 runs, which differ only in their seed.
 
 Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs: a difference
-for each seed, which chance.py tests.
+for each seed, which exact.py tests.
 
 The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again.
 """
@@ -22,7 +22,7 @@ import numpy as np
 import pandas
 
 from config import TrainConfig
-from data.results.chance import holm, interval, sign_flip, sign_flip_of_ranks
+from data.results.exact import holm, interval, sign_flip, sign_flip_of_ranks
 from data.results.runs import FREE, HEADERS, HOW, ORIGIN, SCORES, RunError, read_config, require
 from data.tokens import replacing
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from config import KEYS, ConfigError, load
 from data.pytorch.prepare import DIGESTS
-from data.results.chance import sign_flip
+from data.results.exact import sign_flip
 from data.results.compare import SAME, read_comparison
 from data.results.runs import HOW, RunError, require
 
