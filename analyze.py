@@ -372,8 +372,7 @@ def parse(argv):
     what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
     what_of_it.add_argument("--published", action="store_true", help="score what the authors' code scored")
     models.add_argument("--matrices", metavar="FILE", type=picture, help="draw W_qk of last layers; a .gif: over steps")
-    models.add_argument("--gamma", type=at_least(0, float), default=GAMMA,
-                        help="threshold of directionality, in standard deviations (%(default)s)")
+    models.add_argument("--gamma", type=at_least(0, float), default=GAMMA, help="threshold in deviations (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
                         help="where to compute (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
@@ -394,6 +393,7 @@ def parse(argv):
     of_runs.add_argument("--level", type=float, default=2.5, help="loss below the plateau [nats/token] (%(default)s)")
     of_runs.add_argument("--baseline", metavar="ARM", help="what others are measured against (the plain start)")
     of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
+    of_runs.add_argument("--all", action="store_true", help="all columns: steps to --level, pairs, speed-up, scores")
     args = parser.parse_args(argv)
     if args.offline and not args.paper:
         parser.error("--offline goes with --paper; for models in the local cache set HF_HUB_OFFLINE=1")

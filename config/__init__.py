@@ -165,7 +165,7 @@ def parse(name, text):
         return text
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: thousands of brackets, or of signs
+    except (ValueError, SyntaxError):
         return text  # no literal: `checked` refuses it, and names the key
 
 

@@ -23,7 +23,6 @@ from data.encode import make_encode
 from data.tokens import SPLITS, TOKENIZERS, DataError
 
 OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_tokens", "chunk_size"  # of the corpus
-LOWEST = dict(num_proc=1, seed=0, val_fraction=0, max_tokens=0, chunk_size=1)
 
 
 def command_line(dataset, doc, **defaults):
@@ -66,10 +65,6 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False, in
     whole_files: put all documents of a file into the same split.
     in_order: write the documents as they come, not shuffled.
     """
-    for name, low in LOWEST.items():
-        value, high = getattr(args, name), 1 if name == "val_fraction" else inf
-        if not low <= value <= high:
-            raise DataError(f"--{name}={value}, expected a number from {low} to {high}")
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
     digests = [tokens.digest(path) for path in tqdm(files, "looking at files", leave=False, disable=None)]

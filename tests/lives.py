@@ -111,13 +111,13 @@ def at_call(name, n, act):
 # ---- lives -------------------------------------------------------------------------------------------------------
 
 
-def begin(argv, output, prepare=None, **env):
+def begin(argv, output, prepare=None, main=train.main, **env):
     """
-    train.main(argv) in a process of its own, its output in a file -> the process.
+    main(argv) in a process of its own, its output in a file -> the process.
 
     prepare: a function that this process calls before; env: variables of its environment
     """
-    life = FORKS.Process(target=live, args=(argv, output, prepare, env))
+    life = FORKS.Process(target=live, args=(argv, output, prepare, main, env))
     life.output = Path(output)
     life.start()
     return life
@@ -141,7 +141,7 @@ def end(life):
     return life.exitcode, life.output.read_text(errors="replace")  # killed in the middle of a character
 
 
-def live(argv, output, prepare, env):
+def live(argv, output, prepare, main, env):
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for fd in 1, 2:  # one file for both, or one would write over the other
         os.dup2(file, fd)
@@ -149,7 +149,7 @@ def live(argv, output, prepare, env):
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system, which a killed process leaves behind
     if prepare:
         prepare()
-    train.main(argv)
+    main(argv)
 
 
 def signal_at(name, n, signum=signal.SIGKILL, rank="0", slow_steps=False):

@@ -6,15 +6,15 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
 from config import load
-from data import tokens
 from data.pytorch import prepare as pytorch
 from data.results import record
-from data.results.runs import MEDIANS, SCORES
+from data.results.compare import MEDIANS
+from data.results.runs import SCORES
+from tests.test_data import documents
 
 FILES = {  # of a small torch
     "version.py": "__version__ = '0'\n",  # another one in every wheel
@@ -35,20 +35,11 @@ def write_tree(root, ends="\n"):
         path.write_bytes(text.replace("\n", ends).encode())
 
 
-def read_splits(folder):
-    """The documents (bytes) of each split: 256 stands behind every one."""
-    corpus = tokens.load(folder)
-    ids = [np.asarray(split) for split in (corpus.train, corpus.val)]
-    documents = [np.split(split, np.flatnonzero(split == 256) + 1) for split in ids]
-    assert all(len(rest) == 0 for *_, rest in documents)
-    return [[document[:-1].astype(np.uint8).tobytes() for document in split[:-1]] for split in documents]
-
-
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_another_torch_makes_another_corpus_and_says_so_whatever_the_ends_of_lines(tmp_path, monkeypatch, capsys, ends):
     write_tree(tmp_path / "torch", ends)
     monkeypatch.setattr(pytorch, "find_torch", lambda: tmp_path / "torch")
-    train, val = read_splits(pytorch.main([f"--out_dir={tmp_path / 'out'}"]))
+    train, val = documents(pytorch.main([f"--out_dir={tmp_path / 'out'}"])).values()
     assert sorted(train + val) == sorted(FILES[name].encode() for name in ("nn/a.py", "nn/b.py", "z.py"))
     assert "not the benchmark's corpus" in capsys.readouterr().out
 
@@ -60,7 +51,7 @@ def test_the_corpus_of_this_torch_is_known_and_every_file_stands_in_one_split_in
         assert digests == pytorch.DIGESTS["bytes"]
         assert "not the benchmark's corpus" not in capsys.readouterr().out
     texts = [text.encode() for text in pytorch.read_files(pytorch.find_torch()).values()]
-    train, val = read_splits(folder)
+    train, val = documents(folder).values()
     in_train = set(train)
     assert train == [text for text in texts if text in in_train]
     assert val == [text for text in texts if text not in in_train]

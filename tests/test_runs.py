@@ -1,6 +1,7 @@
-"""data/results/compare.py and analyze.py --runs, on curves and numbers made by hand. pytest tests/test_runs.py"""
+"""data/results/compare.py, exact.py and claims.py, and analyze.py --runs. pytest tests/test_runs.py"""
 
 import csv
+import functools
 import itertools
 import math
 import os
@@ -15,7 +16,7 @@ import pytest
 
 import analyze
 from data import tokens
-from data.results import compare, runs
+from data.results import exact, claims, compare, runs
 
 CSV = Path(runs.__file__).parent / "csv"
 STEPS = np.arange(0, 1100, 100.0)
@@ -47,8 +48,8 @@ def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
     ([0.1, 0.2, -0.3], 1.0),  # nothing is nearer to 0
     ([0.0, 0.0, 0.0], 1.0)])
 def test_sign_flips_are_counted_as_by_hand(differences, p):
-    assert compare.sign_flip(np.array(differences)) == p
-    assert compare.sign_flip(-1e-7 * np.array(differences)) == p  # neither sign nor unit matters
+    assert exact.sign_flip(np.array(differences)) == p
+    assert exact.sign_flip(-1e-7 * np.array(differences)) == p  # neither sign nor unit matters
 
 
 @pytest.mark.parametrize("ours, theirs, p", [
@@ -59,15 +60,15 @@ def test_sign_flips_are_counted_as_by_hand(differences, p):
     ([1, 2, 3, 4, 5, 6, math.inf], [11, 12, 13, 14, 15, 16, 10], 2 * 8 / 128),
     ([100, math.inf], [math.inf, 100], 1.0)])
 def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by_how_much(ours, theirs, p):
-    assert compare.sign_flip_of_ranks(ours, theirs) == p
+    assert exact.sign_flip_of_ranks(ours, theirs) == p
 
 
 @pytest.mark.parametrize("n", [5, 6, 7, 9])  # five pairs exclude nothing
 def test_the_interval_has_the_differences_that_sign_flips_do_not_reject(n):
     differences = np.random.default_rng(n).normal(0.3, 1, n)
-    low, high = compare.interval(differences)
+    low, high = exact.interval(differences)
     tried = np.linspace(-4, 4, 801)
-    kept = [d for d in tried if compare.sign_flip(differences - d) > 0.05]
+    kept = [d for d in tried if exact.sign_flip(differences - d) > 0.05]
     assert np.isnan([low, high]).all() if len(kept) == 801 else n > 5
     assert kept == [d for d in tried if not (d < low or d > high)]
 
@@ -111,19 +112,22 @@ def run_arms(tmp_path, seeds=range(1, 7)):
 
 
 def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_and_kept(tmp_path, capsys):
-    assert not run(*run_arms(tmp_path), "--level", "2.35", "--csv", tmp_path / "c.csv")
-    random, fast, slow = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
-    assert random == ["random", "6", "of", "6", "800", "2.035", "baseline", "0.53", "-0.50", "0.05"]
+    assert not run(*run_arms(tmp_path), "--level", "2.35", "--all", "--csv", tmp_path / "c.csv")
+    whole = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
-    assert fast == ["fast", "6", "of", "6", "700", "0.062", "1.835", "6", "-0.200", "[-0.200,", "-0.200]", "0.062",
-                    "20%", "0.53", "-0.50", "0.05"]
-    assert slow == ["slow", "0", "of", "6", "not", "passed", "0.062", "2.800", "6", "+0.765", "[+0.740,",
-                    "+0.790]", "0.062", "not", "reached", "0.53", "-0.50", "0.05"]
+    expected = [("random 2.035 baseline", "6 of 6 800 0.53 -0.50"),
+                ("fast 1.835 -0.200 [-0.200, -0.200] 0.062", "6 6 of 6 700 0.062 20% 0.53 -0.50"),
+                ("slow 2.800 +0.765 [+0.740, +0.790] 0.062", "6 0 of 6 not passed 0.062 not reached 0.53 -0.50")]
+    assert whole == [f"{short} {more}".split() for short, more in expected]
+    assert not run(tmp_path / "c.csv", "--level", "2.35")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == "arm loss difference [95 %] p".split()
+    assert [line.split() for line in lines[1:4]] == [short.split() for short, _ in expected]
     # Arms and their baseline can be chosen, and then Holm counts these.
     assert not run(tmp_path / "c.csv", "--arms", "slow", "fast", "--baseline", "fast")
     out = capsys.readouterr().out.splitlines()
     assert out[1].startswith("fast") and "baseline" in out[1] and "random" not in "".join(out)
-    assert out[2].startswith("slow") and out[2].count("0.031") == 2  # 2 / 2^6, once
+    assert out[2].startswith("slow") and out[2].endswith("0.031")  # 2 / 2^6, once
     # The file: what all arms share, what each has changed, and their curves.
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
@@ -139,10 +143,11 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
 def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_path, capsys):
     folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed, commit=f"c{seed}") for seed in (1, 2)]
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew", commit="c1") for seed in (2, 3)]
-    assert not run(*folders)
+    assert not run(*folders, "--all")
     out = capsys.readouterr().out
-    assert out.splitlines()[1].split()[4] == "750"  # the median of 700 and 800
-    assert out.splitlines()[2].split()[8:10] == ["1", "+1.800"]  # of seed 2 alone
+    assert out.splitlines()[1].split()[3:7] == "2 of 2 750".split()  # the median of 700 and 800
+    assert out.splitlines()[2].split()[2:4] == ["+1.800", "1"]  # of seed 2 alone
+    assert "no p of other: with fewer than 6 pairs of seeds none can reach 5 %" in out and "nan" not in out
     # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
     assert "random: one seed has a speed-up of up to 10% over another" in out
     assert "these runs differ in commit: c1 (random, other); c2 (random)" in out and "in torch" not in out
@@ -154,7 +159,7 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
         write_run(tmp_path / f"part-{seed}", FALL[:n], seed, STEPS[:n], init="symmetric")
     assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
-    assert out.splitlines()[1].split()[:5] == ["random", "1", "of", "1", "600"]
+    assert out.splitlines()[1].split() == ["random", "2.000", "baseline"]
     assert "random: 1 of its 2 runs have finished" in out and "part: 0 of its 2 runs have finished" in out
     lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
     assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
@@ -182,6 +187,13 @@ def test_it_ends_without_a_word_if_nobody_reads_its_output(monkeypatch):
         assert not run(CSV / "heads.csv")
 
 
+def test_rotary_runs_are_tested_against_learned_ones_of_a_file_without_that_key(capsys):
+    assert not run(CSV / "position.csv", CSV / "record" / "start" / "random.csv")
+    random, rotary = [line.split() for line in capsys.readouterr().out.splitlines()[1:3]]
+    assert random[0] == "random" and random[2] == "baseline"
+    assert rotary[0] == "rotary" and rotary[-1] == "0.0078"  # lower in all of eight pairs
+
+
 def test_keys_that_only_older_files_have_are_read(capsys):
     """deep_parts.csv begins with random_self_bert_deep, which has BERT's start but for its diagonal."""
     files = CSV / "deep_parts.csv", CSV / "deep.csv", CSV / "english.csv"
@@ -189,9 +201,8 @@ def test_keys_that_only_older_files_have_are_read(capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[1].startswith("bert_deep ")
     assert "random_english is not tested against bert_deep: they differ in eval_interval, sha256\n" in out
-    configs = dict(init="skew"), dict(init="skew", diagonal=0.0), dict(init="skew", diagonal=0.4)
-    new, plain, other = [runs.Record("a", seed, config, None) for seed, config in enumerate(configs)]
-    compare.require_same_arm(new, plain), compare.require_same_arm(plain, new)
+    configs = dict(init="skew"), dict(init="skew", diagonal=0.4)
+    new, other = [compare.Record("a", seed, config, None) for seed, config in enumerate(configs)]
     for pair in (new, other), (other, new):
         with pytest.raises(runs.RunError, match="two runs called a differ in diagonal"):
             compare.require_same_arm(*pair)
@@ -270,3 +281,62 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path
     assert [text.get_text() for text in ends.get_yticklabels()] == ["random", "skew"]
     np.testing.assert_allclose(lines[2]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
     np.testing.assert_allclose(lines[3]["skew"], -np.arange(11) / 20)
+
+
+# ---- claims.csv: its numbers once more from the CSV files, by hand ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found():
+    return claims.find_claims()
+
+
+def differences(claim):
+    """Of the last values of a claim's measure, seed by seed, read without the code that is tested."""
+    last = last_rows(claim.files)[claim.measure]
+    return (last[claim.arm] - last[claim.baseline]).dropna().to_numpy()
+
+
+@functools.cache
+def last_rows(files):
+    """The last value of every column that is not empty, by arm and seed."""
+    table = pandas.concat(pandas.read_csv(CSV / f"{name}.csv", comment="#") for name in files.split())
+    return table.groupby(["arm", "seed"]).last()
+
+
+def share_as_far(values):
+    """Of all ways to choose the signs of values, the share with a sum as far from 0."""
+    signs = np.array(list(itertools.product([1, -1], repeat=len(values))))  # (2^n, n)
+    return np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-9)
+
+
+def test_every_claim_has_the_mean_of_its_pairs_and_their_p_corrected_for_all_of_its_family(found):
+    """Also for the rows that are not shown. Holm: a test counts as many tests as have a p of at least its own."""
+    planned = pandas.read_csv(CSV / "claims.csv", keep_default_na=False)
+    pairs = [differences(claim) for claim in planned.itertuples()]
+    planned["p"] = [share_as_far(values) for values in pairs]
+    for claim in found.itertuples():
+        values = pairs[claim.Index]
+        assert claim.n_pairs == len(values) and claim.difference == pytest.approx(values.mean())
+        ps = planned["p"][planned["family"] == claim.family]
+        own = planned["p"][claim.Index]
+        assert claim.p_alone == pytest.approx(own)
+        assert claim.p == pytest.approx(min(1, max((ps >= p).sum() * p for p in ps[ps <= own])))
+    assert len(found) < len(planned)
+
+
+def test_false_discoveries_are_those_of_the_example_of_benjamini_and_hochberg():
+    """1995, section 3.2: of these 15 tests the first four are significant, and three after Holm's correction."""
+    ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324,
+          0.4262, 0.5719, 0.6528, 0.759, 1]
+    assert exact.false_discoveries(ps).tolist() == [True] * 4 + [False] * 11
+    assert (exact.holm(ps) < 0.05).tolist() == [True] * 3 + [False] * 12
+    assert not exact.false_discoveries([0.2, 0.9, 0.06]).any()
+
+
+def test_the_readme_has_the_table_and_a_dot_of_the_figure_is_full_where_it_is_significant(found, tmp_path, drawn):
+    assert claims.readme(found) == claims.README.read_text()
+    claims.draw(found, tmp_path / "f.png")
+    dots = [line for axis in drawn[0].axes for line in axis.lines if line.get_marker() == "o"]
+    significant = list(found.p[found.measure == "val_loss"] < 0.05)
+    assert [dot.get_markerfacecolor() != "white" for dot in dots] == significant and len(set(significant)) == 2

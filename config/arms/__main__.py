@@ -11,14 +11,15 @@ micro_batch_size): these keys are those of config/tiny.py, if the command gives 
 that began with the weights of a folder (init_from) cannot be repeated from it.
 """
 
-import csv
 import os
 import shlex
 import sys
 from pathlib import Path
 
-from config import KEYS, ConfigError, load, read_flags, run_file
+from config import ConfigError, checked, load, read_flags, run_file
+from data.results.runs import HOW, RunError
 
+BASE = "config/tiny.py"  # of the runs of a CSV file
 OWN = "seed", "out_dir", "init_from"  # keys that every run of a comparison sets by itself
 
 
@@ -58,28 +59,27 @@ def runs_of_file(path):
 
 
 def runs_of_csv(path):
-    """The same of a CSV file that analyze.py --runs --csv has written."""
-    from data.results.compare import RETIRED, parse_comparison
+    """
+    The same of a CSV file that analyze.py --runs --csv has written, by seed. An arm that this code cannot run is left
+    out and named: a patch had added a key, or a value of one.
+    """
+    from data.results.compare import TOLD, read_comparison  # and pandas with it
 
-    base = "config/tiny.py"
-    defaults = vars(load([base]))
-    try:
-        configs, table = parse_comparison(path)
-        runs = {}  # a run has many rows, and is named once
-        for row in csv.DictReader(table):
-            arm, seed = row["arm"], int(row["seed"])
-            changes = {key: value for key, value in configs[arm].items() if key in KEYS and value != defaults[key]}
-            runs[arm, seed] = arm, seed, base, changes
-    except (KeyError, ValueError) as e:
-        raise ConfigError(f"{path} is no comparison, or damaged ({type(e).__name__} {e}): expected a file that "
-                          "analyze.py --runs --csv wrote")
-    for arm, config in configs.items():
-        retired = [key for key, nothing in RETIRED.items() if config.get(key, nothing) != nothing]
-        if retired:
-            print(f"{path}: without {arm}, which needs {', '.join(retired)}: a patch beside this file brings it back",
-                  file=sys.stderr)
-            runs = {of: run for of, run in runs.items() if of[0] != arm}
-    return sorted(runs.values(), key=lambda run: run[1])  # by seed
+    usual = vars(load([BASE]))
+    runs, left_out = [], {}
+    for record in read_comparison(path):
+        config = {key: value for key, value in record.config.items() if key not in TOLD | HOW - {"init_from"}}
+        for key, value in config.items():
+            try:
+                checked(key, value)
+            except ConfigError:
+                left_out[record.arm] = f"{key} = {value}"
+        if record.arm not in left_out:
+            changes = {key: value for key, value in config.items() if key != "seed" and value != usual[key]}
+            runs.append((record.arm, record.seed, BASE, changes))
+    for arm, needs in left_out.items():
+        print(f"{path}: without {arm}, which needs {needs}: a patch beside this file brings it back", file=sys.stderr)
+    return sorted(runs, key=lambda run: run[1])
 
 
 def find_file(name):
@@ -97,7 +97,7 @@ def main(argv):
         print("\n".join(lines), flush=True)  # none before all are known to be right
     except BrokenPipeError:  # nobody reads any more, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ConfigError, OSError) as e:
+    except (ConfigError, RunError, OSError) as e:
         sys.exit(f"python -m config.arms: {e}")
 
 

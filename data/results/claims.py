@@ -18,16 +18,20 @@ import math
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pandas
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from data.results import compare
-from data.results.figures import COLOURS, figure
+from data.results.exact import false_discoveries, holm
+from data.results.figures import COLOURS, KINDS
+from data.tokens import replacing
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
 BEGIN, END = "<!-- the table of python -m data.results.claims -->\n", "<!-- its end -->\n"
 SIGNIFICANT = 0.05
+WIDTH, ROW = 5.4, 0.16  # of the figure and of a row in it [inches]
 
 
 # ---- what came of them -------------------------------------------------------------------------------------------
@@ -50,19 +54,8 @@ def find_claims():
     claims = claims.join(pandas.DataFrame(found))
     claims["p_alone"] = claims["p"]
     # Those that are not shown were tried as well, and count.
-    claims["p"] = claims.groupby("family")["p_alone"].transform(compare.holm)
+    claims["p"] = claims.groupby("family")["p_alone"].transform(holm)
     return claims[claims["question"] != ""]
-
-
-def false_discoveries(ps, rate=0.05):
-    """
-    Which of m comparisons are significant if `rate` of those that are called so may be of nothing? (m,) bool.
-
-    Benjamini and Hochberg: the largest k such that the k smallest p are at most rate * k / m; then these k.
-    """
-    order = np.sort(ps)
-    passed = order[order <= rate * np.arange(1, len(ps) + 1) / len(ps)]
-    return np.asarray(ps) <= max(passed, default=-1)
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------
@@ -92,7 +85,7 @@ def summary(claims):
     losses = claims[claims["measure"] == "val_loss"]
     is_significant = losses["p"] < SIGNIFICANT
     n_in_all = (is_significant & false_discoveries(losses["p_alone"])).sum()
-    n_strictly = (compare.holm(losses["p_alone"]) < SIGNIFICANT).sum()
+    n_strictly = (holm(losses["p_alone"]) < SIGNIFICANT).sum()
     n = len(losses)
     return (f"Of {n} differences of losses {is_significant.sum()} are significant. Over all {n} at once, {n_in_all} of "
             f"these hold at a false-discovery rate of 5 %, and {n_strictly} after Holm's correction.\n")
@@ -110,22 +103,36 @@ def readme(claims):
 
 
 def draw(claims, path):
-    """A panel for each question about losses: a dot with its interval for each claim, full if it is significant."""
-    panels = claims[claims["measure"] == "val_loss"].groupby("question", sort=False)
-    with figure(path, [1, 1], rows=math.ceil(len(panels) / 2)) as axes:
-        for axis, (question, rows) in zip(axes.flat, panels):
-            for y, claim in enumerate(rows.itertuples()):
-                colour = COLOURS[claim.causal]
-                axis.plot(claim.interval, [y, y], color=colour, lw=1.5)
-                axis.plot(claim.difference, y, "o", color=colour, mfc=colour if claim.p < SIGNIFICANT else "white")
-            axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-            # The first at the top, as in the table.
-            axis.set(yticks=range(len(rows)), yticklabels=rows["setting"], ylim=(len(rows) - 0.5, -0.5))
-            axis.set_title(textwrap.fill(question, 42), fontsize=9)
-            axis.set_xlabel("difference of losses [nats/token]")
-        for empty in axes.flat[len(panels) :]:
-            empty.axis("off")
-        axes.flat[0].set_xlabel("difference of losses [nats/token]; full: p < 0.05; encoders blue, decoders purple")
+    """A row for each claim about losses, under its question: a dot with its interval, full if it is significant."""
+    rows = []  # from the top: claims, and the lines of questions
+    for question, group in claims[claims["measure"] == "val_loss"].groupby("question", sort=False):
+        rows += ["", *textwrap.wrap(question, 70), *group.itertuples()]
+    height = ROW * (len(rows) + 6)  # [inches], with room for the legend and the axis
+    fig = Figure((WIDTH, height))
+    axis = fig.add_axes((0.42, 3 * ROW / height, 0.46, ROW * len(rows) / height))  # left, bottom, width, height
+    beside = axis.get_yaxis_transform()  # x: a share of the axis, y: a row
+    for y, row in enumerate(rows):
+        if isinstance(row, str):
+            axis.text(-0.9, y, row, transform=beside, va="center", fontsize=8, weight="bold")
+            continue
+        colour = COLOURS[row.causal]
+        full = colour if row.p < SIGNIFICANT else "white"
+        axis.plot(row.interval, [y, y], color=colour, lw=1.5)
+        axis.plot(row.difference, y, "o", color=colour, mfc=full, ms=4.5)
+        axis.text(-0.03, y, row.setting, transform=beside, va="center", ha="right", fontsize=7.5)
+        axis.text(1.24, y, f"{row.difference:+.3f}", transform=beside, va="center", ha="right", fontsize=7.5)
+    axis.grid(axis="x", color="0.92")
+    axis.axvline(0, color="0.6", lw=0.8, zorder=0)
+    axis.set(yticks=[], ylim=(len(rows) - 0.5, -0.5))
+    axis.set_xlabel("difference of losses [nats/token]: left of 0 is better", fontsize=8)
+    axis.tick_params(labelsize=8, labeltop=True)
+    axis.spines[["left", "right", "top"]].set_visible(False)
+    kinds = [(KINDS[causal], COLOURS[causal], COLOURS[causal]) for causal in (False, True)]
+    kinds += [("p < 0.05", "0.3", "0.3"), ("not significant", "0.3", "white")]
+    fig.legend([Line2D([], [], marker="o", ls="", color=edge, mfc=face) for _, edge, face in kinds],
+               [name for name, *_ in kinds], loc="upper center", ncols=4, frameon=False, fontsize=8)
+    with replacing(path) as temporary:
+        fig.savefig(temporary, dpi=200, format="png")
 
 
 def main():

@@ -3,11 +3,7 @@ Comparisons of training runs, and what `analyze.py --runs` prints of them. An ar
 runs, which differ only in their seed.
 
 Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs: a difference
-for each seed. Three questions follow, and each has its function:
-
-    sign_flip    could seeds alone have made these differences?
-    interval     which differences do these seeds not exclude?
-    holm         many arms were tried: which differences are still significant?
+for each seed, which exact.py tests.
 
 The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again.
 """
@@ -16,28 +12,59 @@ import io
 import itertools
 import json
 import re
+from collections import defaultdict
 from dataclasses import asdict
 from math import inf, nan
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas
 
 from config import TrainConfig
-from data.results.runs import FREE, HOW, MEDIANS, ORIGIN, SCORES, Record, RunError, read, read_config, require
+from data.results.exact import holm, interval, sign_flip, sign_flip_of_ranks
+from data.results.runs import FREE, HEADERS, HOW, ORIGIN, SCORES, RunError, read_config, require
 from data.tokens import replacing
 
+MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
 # task, the same data, and the same number of steps.
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
         "mlm_probability", "sha256", "tokenizer"]
-# Keys that only files of earlier code have, with the value that does nothing.
-RETIRED = dict(diagonal=0.0)  # added to the attention logit of a token with itself (csv/diagonal.patch)
-# BERT's start is the default of these keys.
-PLAIN = RETIRED | {key: getattr(TrainConfig(), key) for key in
-                   ("init_from", "init", "qk_std", "v_std", "qk_norm", "constraint")}
-DIGITS = 4  # values are rounded when they are read, so that a run and its rows in a CSV file give the same results
-MAX_PAIRS = 20  # the exact test makes an array of 2^20 numbers
+# What a file says of its runs beside their configuration. (Those of earlier code have a checksum for a SHA-256.)
+TOLD = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}
+DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
+MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
+
+
+# ---- a run -------------------------------------------------------------------------------------------------------
+
+
+class Record(NamedTuple):
+    """
+    A run of train.py, finished or not; or the training of a pretrained model, of which we have scores of layers only.
+    """
+
+    arm: str
+    seed: int
+    config: dict
+    # A row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores at
+    # one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
+    table: pandas.DataFrame
+
+    def curve(self, column):
+        """A column at those steps that have it: a Series by step."""
+        return self.table[column].dropna()
+
+    def last(self, column):
+        return self.curve(column).iloc[-1]
+
+    def is_finished(self):
+        return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
+
+    def layers(self, score):
+        """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
+        return self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
 
 
 # ---- arms --------------------------------------------------------------------------------------------------------
@@ -56,11 +83,17 @@ def pool(paths):
 
 def require_same_arm(record, other):
     """The configurations of two runs of one arm differ in their seeds, and else in keys of FREE at most."""
-    config, their_config = RETIRED | record.config, RETIRED | other.config
-    for key in config.keys() - FREE:
-        mine, theirs = config[key], their_config.get(key)
+    for key in (record.config.keys() | other.config.keys()) - FREE:
+        mine, theirs = record.config.get(key), other.config.get(key)
         require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
+
+
+def is_plain(config):
+    """Whether a run begins as BERT does: the default values of these keys, and none that the code does not have."""
+    keys = ["init_from", "init", "qk_std", "v_std", "positions", "qk_norm", "constraint"]
+    usual = asdict(TrainConfig())
+    return config.keys() <= usual.keys() | TOLD and all(config[key] == usual[key] for key in keys)
 
 
 def conditions(config):
@@ -81,7 +114,7 @@ def find_baselines(arms, chosen=None):
         names_of.setdefault(tuple(conditions(records[0].config).values()), []).append(name)
     baseline_of = {}
     for names in names_of.values():
-        plain = [name for name in names if PLAIN.items() <= (PLAIN | arms[name][0].config).items()]
+        plain = [name for name in names if is_plain(arms[name][0].config)]
         baseline = chosen if chosen in names else (plain or names)[0]
         baseline_of |= dict.fromkeys([baseline, *names], baseline)  # it stays in front
     return baseline_of
@@ -115,83 +148,13 @@ def speed_up(loss, baseline_loss):
     return (T - first_step(loss, smooth(baseline_loss).iloc[-1])) / T
 
 
-# ---- chance ------------------------------------------------------------------------------------------------------
-
-
-def subset_sums(values):
-    """The sums of all 2^n subsets of n values. The first subset is empty."""
-    sums = np.zeros(1)
-    for value in values:
-        sums = np.concatenate([sums, sums + value])  # without the value, and with it
-    return sums
-
-
-def sign_flip(differences):
-    """
-    Could seeds alone have made these n differences? -> exact two-sided p.
-
-    If the arm and its baseline were the same, each pair could as well have come out the other way round: its difference
-    would have the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum
-    is at least as far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
-    """
-    observed = np.sum(differences)
-    sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
-    rounding = 1e-9 * np.abs(differences).sum()
-    return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
-
-
-def sign_flip_of_ranks(ours, theirs):
-    """
-    sign_flip for pairs of steps. A step may be inf, "not passed", so each step is replaced by its rank among those of
-    both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
-    """
-    ranks = pandas.Series([*ours, *theirs]).rank().to_numpy()
-    return sign_flip(ranks[: len(ours)] - ranks[len(ours) :])
-
-
-def interval(differences):
-    """
-    The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
-    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
-
-    Is d excluded? Take d from every difference. If the signs of a subset of m of them are turned, the sum changes by
-    -2 (sum of the subset - m d): it does not fall if the mean of the subset is at most d. So the share of subsets with
-    such a mean is the one-sided p of d, and d stays if this is at least 0.025 on each side. Therefore sort the means of
-    all subsets, and leave out 2.5 of 100 at each end (Hartigan 1969). The empty subset is left out at both ends.
-    """
-    sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
-    means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
-    n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
-    if n_outside == 0:
-        return nan, nan
-    return means[n_outside - 1], means[-n_outside]  # so n_outside - 1 means are outside of each
-
-
-def holm(ps):
-    """
-    p of m tests -> p after Holm's correction, a Series. An arm without pairs has no test, and its nan stays.
-
-    Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m:
-    then the chance that it is below 0.05 is 0.05 at most. If it is significant, m - 1 tests are left that may be of
-    nothing, so the next p is multiplied by m - 1, and so on.
-    """
-    ps = pandas.Series(ps, dtype=float)
-    ordered = ps.dropna().sort_values()
-    n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
-    corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
-    return corrected.clip(upper=1).reindex(ps.index)
-
-
 # ---- an arm and its baseline -------------------------------------------------------------------------------------
 
 
 def pairs_of(records, others):
     """[(run of an arm, run of its baseline)] with the same seed, of those that count: they saw the same data."""
     of_seed = {other.seed: other for other in counted(others)}
-    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
-    require(len(pairs) <= MAX_PAIRS, f"{records[0].arm} and {others[0].arm} share {len(pairs)} seeds; the exact test "
-                                     f"takes {MAX_PAIRS} at the most")
-    return pairs
+    return [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
 
 
 def compare_pairs(pairs, measure="val_loss"):
@@ -253,27 +216,21 @@ def config_lines(arms):
     return lines
 
 
-def parse_comparison(path):
-    """The file of a comparison -> {arm: its configuration}, the lines of its table."""
-    configs, table = {}, []
-    for line in Path(path).read_text().splitlines():
-        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-        if comment:
-            configs[comment[1]] = json.loads(comment[2])
-        else:
-            table.append(line)
-    shared = configs.pop(None, {})  # the line without the name of an arm
-    return {arm: shared | own for arm, own in configs.items()}, table
+def read_rows(path):
+    """The rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
+    text, header = path.read_text(errors="replace"), HEADERS[path.name]
+    require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
+    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
+    return pandas.read_csv(whole_rows, dtype=float, index_col=False).astype(dict(step=int))
 
 
 def read_run(folder):
     """The Record of a run in a folder. RunError if there is no run."""
     folder = Path(folder)
-    log, scores = read(folder / "log.csv"), read(folder / "scores.csv")
     config = read_config(folder)
     try:
-        log = log.set_index("step").astype(float)
-        scores = scores.astype(float).astype(dict(step=int, layer=int))
+        log = read_rows(folder / "log.csv").set_index("step")
+        scores = read_rows(folder / "scores.csv").astype(dict(layer=int))
         n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
         # The last step may lack some, as the run may be writing them.
         scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
@@ -288,7 +245,7 @@ def read_run(folder):
         raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
                        "ckpt.pt") from e
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return record_of_table(arm, config, table)
+    return record_of_table(arm, config, table.round(DIGITS))
 
 
 def by_layer(rows):
@@ -300,29 +257,34 @@ def by_layer(rows):
 
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
+    configs, rows = {}, []
     try:
-        configs, lines = parse_comparison(path)
-        types = dict(arm=str, seed=int, step=int)
+        for line in Path(path).read_text().splitlines():
+            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+            if comment:
+                configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+            else:
+                rows.append(line)
+        types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
-        table = pandas.read_csv(io.StringIO("\n".join(lines)), dtype=types, na_values=[""], keep_default_na=False)
+        table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
         records = []
-        for (arm, seed), rows in table.groupby(["arm", "seed"], sort=False):
+        for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             # A key that is newer than the file has its default.
-            config = asdict(TrainConfig()) | configs[arm] | dict(seed=seed)
-            records.append(record_of_table(arm, config, rows.set_index("step")))
+            config = asdict(TrainConfig()) | configs[None] | configs[arm] | dict(seed=seed)
+            records.append(record_of_table(arm, config, of_run.set_index("step")))
         return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
 
 
 def record_of_table(arm, config, table):
-    """A Record from a table with at least these columns. ValueError, KeyError: it is damaged."""
+    """A Record from a table with at least these columns. KeyError: it is damaged."""
     losses = ["train_loss", "val_loss"]  # [nats/token]
     spread = "symmetry_std"  # over the heads of a layer, mean over layers
     layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
-    table = table[[*losses, *MEDIANS, spread, *layers]].astype(float).round(DIGITS)
     # Losses and scores may have been written at different steps.
-    return Record(arm, config["seed"], config, table.sort_index())
+    return Record(arm, config["seed"], config, table[[*losses, *MEDIANS, spread, *layers]].sort_index())
 
 
 # ---- what is printed: analyze.py --runs --------------------------------------------------------------------------
@@ -331,7 +293,7 @@ def record_of_table(arm, config, table):
 def report_runs(args):
     """
     Compare runs, from their folders or from the CSV file of an earlier comparison. args: the command line of
-    analyze.py, of which runs, level, baseline, arms, csv, plot and gamma are used.
+    analyze.py, of which runs, level, baseline, arms, all, csv, plot and gamma are used.
     """
     arms = pool(args.runs)
     asked = [*(args.arms or arms), *filter(None, [args.baseline])]
@@ -345,26 +307,30 @@ def report_runs(args):
         from data.results.figures_runs import plot_runs  # and matplotlib with it
 
         plot_runs({name: counted(records) for name, records in arms.items()}, args.level, args.plot, args.gamma)
-    print(comparison_table(arms, baseline_of, args.level), LEGEND, *comparison_notes(arms, baseline_of), sep="\n",
-          flush=True)
+    table = comparison_table(arms, baseline_of, args.level)
+    if args.all:
+        parts = [table.to_string(), LEGEND, LEGEND_OF_ALL, *notes_of_seeds(arms, baseline_of)]
+    else:
+        parts = [table[SHORT].to_string(), LEGEND]
+    print(*parts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
 
 
-# What the columns of the table hold.
+SHORT = ["loss", "difference [95 %]", "p"]  # the columns that are shown without --all
 LEGEND = """\
+loss: at the end [nats/token], mean over seeds
+difference: loss less the baseline's, mean over pairs of one seed, and all that these pairs do not reject at p = 0.05
+p: exact sign flips of the pairs, after Holm for the number of arms"""
+LEGEND_OF_ALL = """\
 passed: seeds whose loss (mean of three evaluations) came to --level [nats/token]; step: the median of their first steps
-there, where a seed that did not pass is later than any
-difference: loss at the end less the baseline's [nats/token], mean over pairs of one seed, and the interval of all that
-the pairs of this arm alone do not reject at p = 0.05
-p: exact sign flips of pairs (of steps: of their ranks), each column after Holm
+there, where a seed that did not pass is later than any; p (step): as p, of the ranks of these steps
 speed-up: share of the steps not needed to come to the baseline's last loss, median over pairs
-symmetry, directionality: at the end, median over layers
-change: symmetry of what was added to W_qk between two rows of scores, median over layers and over the run"""
+symmetry, directionality: at the end, median over layers"""
 
 
 def comparison_table(arms, baseline_of, level):
     """
-    A line for each arm, in the order of baseline_of, which is of find_baselines. level: a loss [nats/token]. Both
-    columns of p are corrected for the number of arms.
+    A DataFrame of texts, a row for each arm in the order of baseline_of, which is of find_baselines. level: a loss
+    [nats/token]. Both columns of p are corrected for the number of arms.
     """
     pairs = {name: pairs_of(arms[name], arms[other]) for name, other in baseline_of.items() if name != other}
     gains = {name: compare_pairs(pairs[name]) for name in pairs}
@@ -376,26 +342,30 @@ def comparison_table(arms, baseline_of, level):
         steps = [first_step(record.curve("val_loss"), level) for record in records]  # inf: never
         step = np.median(steps)  # inf if half of the seeds did not pass
         rows[name] = row = {
+            "loss": mean_of_last(records, "val_loss", ".3f"),
+            "difference [95 %]": "baseline",
+            "p": "",
+            "pairs": "",
             f"passed {level:g}": f"{np.isfinite(steps).sum()} of {len(steps)}",
             "step": f"{step:.0f}" if np.isfinite(step) else "not passed",
             "p (step)": "",
-            "loss": f"{np.mean([record.last('val_loss') for record in records]):.3f}",
-            "pairs": "",
-            "difference [95 %]": "baseline",
-            "p (loss)": "",
             "speed-up": "",
-            # Medians over layers, at the end or over the run; then means over seeds.
-            "symmetry": f"{np.mean([record.last('symmetry') for record in records]):.2f}",
-            "directionality": f"{np.mean([record.last('directionality') for record in records]):.2f}",
-            "change": f"{np.mean([record.table['update_symmetry'].median() for record in records]):.2f}",
+            "symmetry": mean_of_last(records, "symmetry", ".2f"),
+            "directionality": mean_of_last(records, "directionality", ".2f"),
         }
         if name in pairs:
             gain = gains[name]
-            low, high = gain["interval"]
-            row |= {"p (step)": text(p_step[name], ".2g"), "pairs": str(gain["n_pairs"]),
-                    "difference [95 %]": f"{text(gain['difference'])} [{text(low)}, {text(high)}]",
-                    "p (loss)": text(p_loss[name], ".2g"), "speed-up": share(gain["speed_up"])}
-    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm").to_string()
+            row |= {"difference [95 %]": text(gain["difference"]), "pairs": str(gain["n_pairs"]),
+                    "speed-up": share(gain["speed_up"])}
+            if gain["n_pairs"] >= MIN_PAIRS:
+                low, high = gain["interval"]
+                row["difference [95 %]"] += f" [{low:+.3f}, {high:+.3f}]"
+                row |= {"p": f"{p_loss[name]:.2g}", "p (step)": f"{p_step[name]:.2g}"}
+    return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
+
+
+def mean_of_last(records, column, form):
+    return format(np.mean([record.last(column) for record in records]), form)
 
 
 def text(x, form="+.3f"):
@@ -410,14 +380,16 @@ def comparison_notes(arms, baseline_of):
     """What a reader must know about these runs, in lines."""
     notes = []
     first = next(iter(baseline_of))
+    tested = {name: other for name, other in baseline_of.items() if name != other}
+    few = [name for name, other in tested.items() if len(pairs_of(arms[name], arms[other])) < MIN_PAIRS]
+    if few:
+        notes.append(f"no p of {', '.join(few)}: with fewer than {MIN_PAIRS} pairs of seeds none can reach 5 %")
     for name, baseline in baseline_of.items():
         records = arms[name]
         if name == baseline != first:
             here, there = conditions(records[0].config), conditions(arms[first][0].config)
             keys = [key for key in SAME if here[key] != there[key]]
             notes.append(f"{name} is not tested against {first}: they differ in {', '.join(keys)}")
-        if name == baseline and len(counted(records)) > 1:
-            notes.append(f"{name}: one seed has a speed-up of up to {share(largest_gain(records))} over another")
         n_finished = sum(record.is_finished() for record in records)
         if n_finished < len(records):
             notes.append(f"{name}: {n_finished} of its {len(records)} runs have finished; the others count if none has")
@@ -431,10 +403,13 @@ def comparison_notes(arms, baseline_of):
     return notes
 
 
-def largest_gain(records):
-    """How much faster one run of an arm can be than another one: a smaller speed-up of another arm says nothing."""
-    losses = [record.curve("val_loss") for record in counted(records)]
-    return max(speed_up(mine, other) for mine, other in itertools.permutations(losses, 2))
+def notes_of_seeds(arms, baseline_of):
+    """How much faster one run of a baseline can be than another one: a smaller speed-up of an arm says nothing."""
+    for name in dict.fromkeys(baseline_of.values()):
+        losses = [record.curve("val_loss") for record in counted(arms[name])]
+        gains = [speed_up(mine, other) for mine, other in itertools.permutations(losses, 2)]
+        if gains:
+            yield f"{name}: one seed has a speed-up of up to {share(max(gains))} over another"
 
 
 def table_of_ends(run):

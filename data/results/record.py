@@ -2,7 +2,7 @@
 The record: an encoder of at most N_PARAMS parameters to a loss on the benchmark's corpus, in the fewest updates.
 
     python -m data.results.record                                         # the tables of both tracks
-    python -m data.results.record data/results/csv/record/start/NAME.csv  # is this a valid entry, and what does it beat?
+    python -m data.results.record data/results/csv/record/start/NAME.csv  # is this an entry, and what does it beat?
 
 Two tracks. In `start` only init.py and its scales may change, so that a line shows what an initialisation is worth. In
 `open` everything may but the corpus, the masks, the tokens in an update, the validation batches, the number of
@@ -22,7 +22,8 @@ import numpy as np
 
 from config import KEYS, ConfigError, load
 from data.pytorch.prepare import DIGESTS
-from data.results.compare import read_comparison, sign_flip
+from data.results.exact import sign_flip
+from data.results.compare import SAME, read_comparison
 from data.results.runs import HOW, RunError, require
 
 FOLDER = Path(__file__).parent / "csv" / "record"
@@ -43,7 +44,7 @@ class Track(NamedTuple):
 
 # What may differ in any entry: where and how a run runs, its seed, and how often it is scored.
 ANY = HOW - {"init_from"} | {"seed", "data_dir", "score_interval"}
-TASK = {"causal", "objective", "mlm_probability", "batch_size", "block_size", "eval_interval", "eval_iters", "init_from"}
+TASK = {"init_from", *SAME} - {"max_iters"}  # which has a limit of its own
 TRACKS = {
     "start": Track(2.25, 600, {"init", "qk_std", "v_std"}, r"init\.py", "random", "ltg_bert"),
     "open": Track(1.75, 600, KEYS.keys() - TASK, r".*", "rotary", "muon_ltg_bert"),
@@ -74,8 +75,8 @@ def read_entry(path):
 def require_rules(path, track, config):
     """RunError if a run is of another task than the track's, or has other sizes."""
     digests = " ".join(DIGESTS["bytes"].values())  # as runs.py writes them
-    require(config.get("sha256") == digests, f"{path} is of another corpus than the benchmark's: its SHA-256 is not that "
-                                             "of data/pytorch/prepare.py")
+    require(config.get("sha256") == digests, f"{path} is of another corpus than the benchmark's: its SHA-256 is not "
+                                             "that of data/pytorch/prepare.py")
     rules = vars(load([str(CONFIG)]))
     for key, value in rules.items():
         fixed = key not in ANY | track.free
@@ -133,7 +134,8 @@ def find_entries(name):
 def table(name):
     """Lines of Markdown: an entry a line."""
     track, entries = TRACKS[name], find_entries(name)
-    lines = [f"| {name}: {track.loss} nats | updates | arrived | against {track.baseline} | p |", "|---|---|---|---|---|"]
+    head = f"| {name}: {track.loss} nats | updates | arrived | against {track.baseline} | p |"
+    lines = [head, "|---|---|---|---|---|"]
     for entry, steps in entries.items():
         differences = steps - entries[track.baseline]
         against = f"{differences.mean():+.0f} | {sign_flip(differences):.3f}" if entry != track.baseline else "| "

@@ -1,6 +1,6 @@
 """
-The files of a run of train.py; compare.py makes a Record of them. log.csv and scores.csv grow by rows, and `read`
-leaves out a last row that is incomplete. Any other file is complete, or not there.
+The files of a run of train.py; compare.py makes a Record of them. log.csv and scores.csv grow by rows. Any other file
+is complete, or not there.
 
     run.json     the configuration, the token files, and where the run comes from; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
@@ -28,7 +28,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas
 import torch
 
 from config import TrainConfig
@@ -67,7 +66,6 @@ class RunScore(NamedTuple):
 
 
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
-MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
 ROWS = {"log.csv": LogRow, "scores.csv": RunScore}  # the files that grow by rows
 HEADERS = {name: ",".join(row._fields) + "\n" for name, row in ROWS.items()}  # what they begin with
 
@@ -141,10 +139,10 @@ def require_nothing_to_lose(folder, cfg):
     start = read_config(folder)["init_from"] if (folder / "run.json").exists() else "scratch"
     require(cfg.init_from != "resume" or start == "scratch",
             f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
-    for name in ROWS:
-        has_rows = (folder / name).exists() and read(folder / name)["step"].max() > 0
-        require(not has_rows, f"{folder} holds the {name} of a run, and no ckpt.pt to go on from: set --out_dir, or "
-                              "move the folder away")
+    log = folder / "log.csv"
+    n_lines = log.read_bytes().count(b"\n") if log.exists() else 0
+    require(n_lines <= 2, f"{folder} holds the log.csv of a run, and no ckpt.pt to go on from: set --out_dir, or move "
+                          "the folder away")  # a header and the start: it was killed before its first checkpoint
 
 
 def require_same_run(path, theirs, ours):
@@ -195,36 +193,6 @@ def save_checkpoint(folder, cfg, meta, state):
                 (folder / f"ckpt-{step:08d}.pt").unlink(missing_ok=True)
 
 
-# ---- a run read again --------------------------------------------------------------------------------------------
-
-
-class Record(NamedTuple):
-    """
-    A run of train.py, finished or not; or the training of a pretrained model, of which we have scores of layers only.
-    """
-
-    arm: str
-    seed: int
-    config: dict
-    # A row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores at
-    # one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
-    table: pandas.DataFrame
-
-    def curve(self, column):
-        """A column at those steps that have it: a Series by step."""
-        return self.table[column].dropna()
-
-    def last(self, column):
-        return self.curve(column).iloc[-1]
-
-    def is_finished(self):
-        return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
-
-    def layers(self, score):
-        """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
-        return self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
-
-
 def read_config(folder):
     """What run.json says of a run, in one dict: its configuration, its corpus, and where it comes from."""
     path = Path(folder) / "run.json"
@@ -236,20 +204,3 @@ def read_config(folder):
         return asdict(TrainConfig()) | run["config"] | data | dict(n_params=run.get("n_params")) | run.get("origin", {})
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
-
-
-def read(path):
-    """The rows of log.csv or scores.csv: a DataFrame of texts, but for step, without a last row that is incomplete."""
-    path = Path(path)
-    header = HEADERS[path.name]
-    try:
-        text = path.read_text(errors="replace")
-    except OSError as e:
-        raise RunError(f"{path}: {e.strerror}; the folder of a run of train.py has it") from e
-    require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
-    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
-    types = dict.fromkeys(ROWS[path.name]._fields, str) | dict(step=int)
-    try:
-        return pandas.read_csv(whole_rows, dtype=types, index_col=False, na_values=[""], keep_default_na=False)
-    except ValueError as e:
-        raise RunError(f"{path} is damaged ({e})") from e

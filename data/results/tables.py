@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from data.pretrained.sources import known_models
 from data.results import chance
-from data.results.compare import by_layer
-from data.results.runs import SCORES, Record
+from data.results.compare import Record, by_layer
+from data.results.runs import SCORES
 
 PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
 

@@ -1,0 +1,87 @@
+"""
+Exact tests of n differences, one for each pair of runs with the same seed. Three questions, and each has its function:
+
+    sign_flip    could seeds alone have made these differences?
+    interval     which differences do these seeds not exclude?
+    holm         many arms were tried: which differences are still significant?
+"""
+
+from math import nan
+
+import numpy as np
+import pandas
+
+
+def subset_sums(values):
+    """The sums of all 2^n subsets of n values. The first subset is empty."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums, sums + value])  # without the value, and with it
+    return sums
+
+
+def sign_flip(differences):
+    """
+    Could seeds alone have made these n differences? -> exact two-sided p.
+
+    If the arm and its baseline were the same, each pair could as well have come out the other way round: its difference
+    would have the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum
+    is at least as far from 0 as the one we saw. All of one sign is the farthest: p cannot be below 2 / 2^n.
+    """
+    observed = np.sum(differences)
+    sums = observed - 2 * subset_sums(differences)  # a subset has its signs turned
+    rounding = 1e-9 * np.abs(differences).sum()
+    return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
+
+
+def sign_flip_of_ranks(ours, theirs):
+    """
+    sign_flip for pairs of steps. A step may be inf, "not passed", so each step is replaced by its rank among those of
+    both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
+    """
+    ranks = pandas.Series([*ours, *theirs]).rank().to_numpy()
+    return sign_flip(ranks[: len(ours)] - ranks[len(ours) :])
+
+
+def interval(differences):
+    """
+    The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
+    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
+
+    Is d excluded? Take d from every difference. If the signs of a subset of m of them are turned, the sum changes by
+    -2 (sum of the subset - m d): it does not fall if the mean of the subset is at most d. So the share of subsets with
+    such a mean is the one-sided p of d, and d stays if this is at least 0.025 on each side. Therefore sort the means of
+    all subsets, and leave out 2.5 of 100 at each end (Hartigan 1969). The empty subset is left out at both ends.
+    """
+    sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
+    means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
+    n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
+    if n_outside == 0:
+        return nan, nan
+    return means[n_outside - 1], means[-n_outside]  # so n_outside - 1 means are outside of each
+
+
+def holm(ps):
+    """
+    p of m tests -> p after Holm's correction, a Series. An arm without pairs has no test, and its nan stays.
+
+    Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m:
+    then the chance that it is below 0.05 is 0.05 at most. If it is significant, m - 1 tests are left that may be of
+    nothing, so the next p is multiplied by m - 1, and so on.
+    """
+    ps = pandas.Series(ps, dtype=float)
+    ordered = ps.dropna().sort_values()
+    n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
+    corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
+    return corrected.clip(upper=1).reindex(ps.index)
+
+
+def false_discoveries(ps, rate=0.05):
+    """
+    Which of m comparisons are significant if `rate` of those that are called so may be of nothing? (m,) bool.
+
+    Benjamini and Hochberg: the largest k such that the k smallest p are at most rate * k / m; then these k.
+    """
+    order = np.sort(ps)
+    passed = order[order <= rate * np.arange(1, len(ps) + 1) / len(ps)]
+    return np.asarray(ps) <= max(passed, default=-1)
