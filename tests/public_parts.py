@@ -88,7 +88,7 @@ def main():
             print(f"{name}: skipped, no {'--text' if folder.exists() else folder}")
         else:
             rows += split_model(name, str(folder), idx)
-    pandas.DataFrame(rows).to_csv(args.csv, index=False, float_format="%.4f")
+    pandas.DataFrame(rows).astype(dict(head="Int64")).to_csv(args.csv, index=False, float_format="%.4f")
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def plot_parts(table, path):
 
     of_layers = table[table["head"].isna()].groupby(["arm", "seed"], sort=False).median(numeric_only=True)
     arms = list(dict.fromkeys(table["arm"]))
-    with figure(path, [1], height=0.9 + 0.35 * len(arms), inches=6) as axes:
+    with figure(path, [1], height=1 + 0.35 * len(arms)) as axes:
         axis = axes[0, 0]
         drawn = dict(symmetry=("$W_{qk}$", "black"), on_positions=("between its position directions", OTHERS[0]),
                      on_rest=("on the rest", ENCODER))
@@ -213,7 +213,7 @@ def plot_parts(table, path):
         axis.axvline(0, color="0.8", lw=0.8, zorder=0)
         axis.set(yticks=range(len(arms)), yticklabels=[plain(arm).replace("_", " ") for arm in arms])
         axis.set(ylim=(len(arms) - 0.5, -0.5), xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
-        put_legend(axes[0], "outside upper center", ncols=3, title="dots: mean of seeds; bars: lowest to highest seed")
+        put_legend(axes[0], title="dots: mean of seeds; bars: lowest to highest seed")
 
 
 def main(argv=None):
@@ -227,6 +227,7 @@ def main(argv=None):
             table = pandas.read_csv(args.runs[0])
         else:
             table = pandas.DataFrame([row for run in tqdm(args.runs) for row in split_run(run)])
+            table["head"] = table["head"].astype("Int64")  # whole numbers, where there is one
         if args.csv:
             with replacing(args.csv) as temporary:
                 table.to_csv(temporary, index=False, float_format="%.4f")
