@@ -20,7 +20,9 @@ U, V = torch.linalg.qr(torch.randn(C, C, dtype=torch.float64)).Q.split([B, C - B
 @pytest.fixture
 def x():
     """Inputs (N, T, C): a vector of each position in the span of U, and contents in that of V."""
-    of_position = 3 * torch.randn(T, B, dtype=torch.float64) @ U.T
+    centred = torch.randn(T, B, dtype=torch.float64)
+    centred -= centred.mean(0)
+    of_position = 9 * torch.linalg.qr(centred).Q @ U.T  # as large in each of the B directions
     of_content = torch.randn(N // 2, T, C - B, dtype=torch.float64) @ V.T
     return of_position + torch.cat([of_content, -of_content])  # contents have the mean 0 at every position
 
