@@ -1,6 +1,5 @@
 """analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
 
-import csv
 import json
 import math
 import re
@@ -20,7 +19,7 @@ from transformers import (AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Conf
 from transformers.trainer_callback import CallbackHandler
 
 import analyze
-from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
+from analyze import directionality, directionality_eq17, scores, symmetry, wqk
 from data.pretrained import sources
 from data.pretrained.files import CheckpointError
 from data.results import figures, models, tables
@@ -87,20 +86,6 @@ def test_nan_is_not_read_as_nothing_stands_out():
     assert symmetry(torch.zeros(3, 3)).isnan()
 
 
-@pytest.mark.parametrize("n_head, n_kv_head", [(4, 4), (8, 2), (6, 1)])
-def test_grouped_keys_are_the_expanded_product_for_the_layer_and_for_every_head(n_head, n_kv_head):
-    C, D = 48, 5
-    w_q, w_k = torch.randn(n_head, C, D).double(), torch.randn(n_kv_head, C, D).double()
-    pairs = [(w_q[h], w_k[h // (n_head // n_kv_head)]) for h in range(n_head)]
-    whole = sum(q @ k.T for q, k in pairs)
-    torch.testing.assert_close(wqk(*layer_factors(w_q, w_k)), whole, rtol=1e-5, atol=1e-5, check_dtype=False)
-    assert [x.item() for x in scores(*layer_factors(w_q, w_k))] == pytest.approx(defined(whole), abs=1e-5)
-    for (q, k), values in zip(pairs, analyze.head_scores(w_q, w_k), strict=True):
-        assert [x.item() for x in values] == pytest.approx(defined(q @ k.T), abs=1e-5)
-    with pytest.raises(ValueError, match="4 query heads cannot share 3 key heads"):
-        analyze.head_scores(w_q[[0, 1, 2, 3]], w_k[[0, 0, 0]])
-
-
 # ---- where numbers run out ---------------------------------------------------------------------------------------
 
 
@@ -135,6 +120,8 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     whole = sum(q.double() @ w_k[0].double().T for q in w_q)
     found = analyze.score_layer(w_q, w_k)[0]
     assert [x.item() for x in found] == pytest.approx(defined(whole), abs=1e-4)
+    with pytest.raises(ValueError, match="8 query heads cannot share 3 key heads"):
+        analyze.head_scores(w_q, w_k[[0, 0, 0]])
 
 
 @pytest.mark.parametrize("r", [8, 50])
@@ -146,19 +133,6 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
 
 
 # ---- in a notebook -----------------------------------------------------------------------------------------------
-
-
-def test_a_model_of_transformers_in_memory_has_the_scores_of_its_own_projections():
-    torch.manual_seed(0)
-    bert = AutoModel.from_config(BERT)
-    table = analyze.score_model(bert).table
-    assert set(table.causal) == {0} and set(table.params) == {bert.num_parameters()}
-    x = torch.eye(32)  # basis vectors
-    for block, row in zip(bert.encoder.layer, table.itertuples(), strict=True):
-        q, k = block.attention.self.query, block.attention.self.key
-        wanted = defined(((q(x) - q.bias) @ (k(x) - k.bias).T).detach())
-        assert row[-4:-1] == pytest.approx(wanted, abs=1e-5)
-        assert [score.item() for score in scores(q.weight.T, k.weight.T)] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_scores_take_arrays_of_numpy_and_parameters_and_leave_no_gradient_behind():
@@ -280,20 +254,6 @@ def test_tiled_keys_meet_the_wrong_queries():
                     for heads in ((queries, keys), models.published_heads(layer, {}, queries, keys)))
     assert right == pytest.approx(1.0, abs=1e-5)
     assert tiled == pytest.approx((1 + 9 - 2) / (1 + 1 + 1 + 9), abs=1e-5)  # k0 k0' + k0 k1' - k1 k0' + 3 k1 k1'
-
-
-@pytest.mark.skipif(not (SHARED / "published" / "scores.csv").exists(), reason="needs ../shared/published/scores.csv")
-def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
-    by_model = {}
-    with open(SHARED / "published" / "scores.csv", newline="") as f:
-        for row in csv.DictReader(f):
-            by_model.setdefault((row["family"], row["model"], row["matrix"]), []).append(
-                (float(row["symmetry"]), float(row["directionality"])))
-    found = {(kind[2], *np.round(np.percentile(values, [50, 25, 75], axis=0), 4).T.flatten()) for kind, values in
-             by_model.items()}
-    for row in sources.known_models():
-        numbers = [float(row[f"{score}{q}"]) for score in ("symmetry", "directionality") for q in ("", "_q1", "_q3")]
-        assert (row["matrix"], *numbers) in found, row["name"]
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -513,12 +473,6 @@ def test_matrices_are_of_the_last_layer_of_each_model_and_a_dot_is_an_entry_and_
         np.testing.assert_allclose(dots, expected, rtol=1e-4, atol=1e-6)
         assert pairs.get_xlim() == pairs.get_ylim() and pairs.get_aspect() == 1
         assert f"symmetry {defined(m)[0]:.2f}" in pairs.get_title("left")
-
-
-def test_the_matrix_of_an_encoder_decoder_is_of_the_last_layer_of_its_decoder(drawn, analysed):
-    assert analysed("--hf", model(T5, "m"), "--matrices=f.png").status == 0
-    assert drawn[0].axes[0].get_title("left").startswith("decoder: ")
-    assert drawn[0].axes[0].get_title("left").endswith(", decoder layer 2")
 
 
 def test_of_a_wide_matrix_the_128_longest_dimensions_are_kept_for_pictures():

@@ -63,12 +63,20 @@ def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row
 # ---- the points of the figures, and what was scored --------------------------------------------------------------
 
 
+@needs_shared
+def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
+    layers = pd.read_csv(SHARED / "published" / "scores.csv").groupby(["family", "model", "matrix"])[runs.SCORES]
+    found = {(kind[2], *np.round(np.percentile(rows, [50, 25, 75], axis=0), 4).T.flatten()) for kind, rows in layers}
+    for model in MODELS:
+        assert (model.matrix, *model[11:17]) in found, model.name  # both scores and their quartiles
+
+
 def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
     repeats = [model for model in MODELS if model.repeats]
     assert sum(model.family == "MusicGenEncoder" for model in repeats) == 6 and len(repeats) == 7
     for model in repeats:
         first = [other for other in MODELS if other.name == model.repeats and other.causal == model.causal]
-        assert [other[10:16] for other in first] == [model[10:16]]  # both scores and their quartiles
+        assert [other[11:17] for other in first] == [model[11:17]]
 
 
 def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(analysed, drawn, monkeypatch):
