@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from transformers import (AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config, TrainerControl, TrainerState,
                           logging)
 from transformers.trainer_callback import CallbackHandler
@@ -24,6 +24,7 @@ from data.pretrained import sources
 from data.pretrained.files import CheckpointError
 from data.results import figures, models, tables
 from tests.hub import hub  # noqa: F401, a fixture
+from tests.toy import files_of, folder
 
 SHARED = Path(__file__).parents[2] / "shared"
 logging.disable_progress_bar()
@@ -172,11 +173,10 @@ def test_the_two_cases_in_which_a_transpose_is_wrong_or_hidden():
 
 @pytest.mark.parametrize("options, words", [
     (dict(per_head=True, published=True), "per_head or published"), (dict(gamma=math.nan), "gamma = nan"),
-    (dict(gamma=-1.0), "gamma = -1"), (dict(gamma=math.inf), "gamma = inf"), (dict(q="a.{i}"), "name q and k"),
+    (dict(gamma=-1.0), "gamma = -1"), (dict(q="a.{i}"), "name q and k"), (dict(qkv=QUERY, heads=2), "do not fit"),
     (dict(heads=4), "heads and transposed go with"), (dict(q="q.{i}", k="k.{i}"), "heads = None"),
     (dict(qkv="qkv", heads=4), "{i} has to stand once"), (dict(qkv="a.{i}", heads=4, order="qqk"), "order = qqk"),
-    (dict(q="a.{i}.q", k=KEY, heads=2), "nothing matches a.{i}.q: there are"),
-    (dict(q=QUERY, k=KEY, heads=3), "do not fit"), (dict(qkv=QUERY, heads=2), "do not fit")])
+    (dict(q="a.{i}.q", k=KEY, heads=2), "nothing matches a.{i}.q: there are")])
 def test_score_model_refuses_what_makes_no_sense(tmp_path, options, words):
     with pytest.raises(CheckpointError, match=words):
         analyze.score_model(bert(tmp_path / "m", 0.5), **options)
@@ -184,48 +184,41 @@ def test_score_model_refuses_what_makes_no_sense(tmp_path, options, words):
 
 def test_analyze_itself_needs_torch_alone():
     code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
-            "('data', 'config', 'train', 'model', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
+            "('data', 'config', 'train', 'model', 'init', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"
 
 
 # ---- a layout by hand --------------------------------------------------------------------------------------------
 
 
-def by_hand(folder, names, weights, config='{"model_type": "strange", "num_attention_heads": 4}'):
+def by_hand(path, names, weights):
     """A folder with one tensor of each name in two layers; weights: of layer 0 and of layer 1."""
-    folder.mkdir()
-    (folder / "config.json").write_text(config)
     tensors = {name.format(i=i): w.contiguous() for i in range(2) for name, w in zip(names, weights[i])}
-    save_file(tensors | {"head": torch.ones(7, 16)}, folder / "model.safetensors", {"format": "pt"})
-    return folder
+    files = {"model.safetensors": save(tensors | {"head": torch.ones(7, 16)}, {"format": "pt"})}
+    return folder(path, files, b'{"model_type": "strange", "num_attention_heads": 4}')
 
 
-@pytest.mark.parametrize("kind", ["q and k", "qkv", "kvq transposed"])
-def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path, analysed, kind):
-    """Four query heads share two key heads; fused, each has its own."""
-    q, k = torch.randn(2, 2, 16, 16)
-    if kind == "q and k":
-        k = k[:, :8]
-        names, weights, order = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight"], list(zip(q, k)), "qkv"
-        flags = ["--q", names[0], "--k", names[1], "--heads=4,2"]
-        whole = [sum(q[i][4 * h :][:4].T @ k[i][4 * (h // 2) :][:4] for h in range(4)) for i in range(2)]
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path, analysed, fused):
+    q, k, v = torch.randn(3, 2, 16, 16)
+    if fused:
+        names = ["h.{i}.c_attn.weight"]
+        weights = [[w] for w in torch.cat([k, v, q], dim=1).mT]
+        flags = ["--qkv", names[0], "--order=kvq", "--transposed", "--heads=4"]
+        said = dict(qkv=names[0], order="kvq", transposed=True, heads=4)
+        whole = q.mT @ k
     else:
-        order = kind[:3]
-        parts = [[dict(q=q[i], k=k[i], v=torch.randn(16, 16))[letter] for letter in order] for i in range(2)]
-        names, weights = ["h.{i}.c_attn.weight"], [[torch.cat(p)] for p in parts]
-        flags = ["--qkv", names[0], f"--order={order}", "--heads=4"]
-        whole = [q[i].T @ k[i] for i in range(2)]
-    if "transposed" in kind:
-        weights = [[w.T for w in of_layer] for of_layer in weights]
-        flags.append("--transposed")
-    folder = by_hand(tmp_path / "strange", names, weights)
+        names = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight"]
+        weights = list(zip(q, k[:, :8]))  # four query heads share two key heads
+        flags = ["--q", names[0], "--k", names[1], "--heads=4,2"]
+        said = dict(q=names[0], k=names[1], heads=(4, 2))
+        whole = sum(q[:, 4 * h :][:, :4].mT @ k[:, 4 * (h // 2) :][:, :4] for h in range(4))
+    strange = by_hand(tmp_path / "strange", names, weights)
     found = analysed("--hf", "strange", *flags)
     assert found.status == 0 and set(found.table.causal) == {""}
     for row, m in zip(found.table.itertuples(), whole, strict=True):
         assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
-    heads = (4, 2) if kind == "q and k" else 4
-    said = dict(zip(("q", "k"), names)) if len(names) == 2 else dict(qkv=names[0], order=order)
-    scored = analyze.score_model(folder, heads=heads, transposed="transposed" in kind, **said)
+    scored = analyze.score_model(strange, **said)
     assert list(scored.table.symmetry) == list(found.table.symmetry)
     assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
 
@@ -258,13 +251,14 @@ def test_tiled_keys_meet_the_wrong_queries():
 
 # ---- the command -------------------------------------------------------------------------------------------------
 
-def model(config, folder):
+
+def model(config, path):
     torch.manual_seed(0)
-    AutoModel.from_config(config).save_pretrained(folder)
-    return str(folder)
+    AutoModel.from_config(config).save_pretrained(path)
+    return str(path)
 
 
-def bert(folder, mix, n_layer=3, causal=False, n_other=10):
+def bert(path, mix, n_layer=3, causal=False, n_other=10):
     """A BERT whose keys are partly its queries, so that its symmetry grows with `mix`; and weights that are neither."""
     torch.manual_seed(0)
     weights = {"embeddings.word_embeddings.weight": torch.randn(n_other, 16)}
@@ -274,25 +268,19 @@ def bert(folder, mix, n_layer=3, causal=False, n_other=10):
         weights[f"encoder.layer.{i}.attention.self.key.weight"] = torch.lerp(k, q, mix)
     config = dict(model_type="bert", is_decoder=causal, num_hidden_layers=n_layer, num_attention_heads=2,
                   hidden_size=16)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    Path(folder, "config.json").write_text(json.dumps(config))
-    save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
-    return str(folder)
+    files = {"model.safetensors": save(weights, {"format": "pt"})}
+    return str(folder(Path(path), files, json.dumps(config).encode()))
 
 
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-
-
-def wqk_of(folder):
+def wqk_of(path):
     """The W_qk of every layer of a BERT, in float64."""
-    weights = load_file(Path(folder) / "model.safetensors")
+    weights = load_file(Path(path) / "model.safetensors")
     names = sorted(name for name in weights if name.endswith("query.weight"))
     return [(weights[name].double().T @ weights[name.replace("query", "key")].double()).numpy() for name in names]
 
 
-def symmetry_of(folder):
-    return [defined(m)[0] for m in wqk_of(folder)]
+def symmetry_of(path):
+    return [defined(m)[0] for m in wqk_of(path)]
 
 
 def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_path, analysed):
@@ -315,7 +303,7 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     weights = load_file(path)
     q, k = weights[QUERY.format(i=1)], weights[KEY.format(i=1)]
     q[8:], k[8:] = -q[:8], k[:8]  # the two heads cancel
-    save_file(weights, path, {"format": "pt"})
+    path.write_bytes(save(weights, {"format": "pt"}))
     found = analysed("--hf", "lama3-8b", "./empty", "./zero", model(BERT, "m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "lama3-8b: no model or folder of this name" in found.err
