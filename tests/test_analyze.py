@@ -1,6 +1,5 @@
 """analyze.py: the scores against their definitions in float64, and what a person sees. pytest tests/test_analyze.py"""
 
-import csv
 import json
 import math
 import re
@@ -14,17 +13,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from transformers import (AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config, TrainerControl, TrainerState,
                           logging)
 from transformers.trainer_callback import CallbackHandler
 
 import analyze
-from analyze import directionality, directionality_eq17, layer_factors, scores, symmetry, wqk
+from analyze import directionality, directionality_eq17, scores, symmetry, wqk
 from data.pretrained import sources
 from data.pretrained.files import CheckpointError
 from data.results import figures, models, tables
 from tests.hub import hub  # noqa: F401, a fixture
+from tests.toy import files_of, folder
 
 SHARED = Path(__file__).parents[2] / "shared"
 logging.disable_progress_bar()
@@ -87,20 +87,6 @@ def test_nan_is_not_read_as_nothing_stands_out():
     assert symmetry(torch.zeros(3, 3)).isnan()
 
 
-@pytest.mark.parametrize("n_head, n_kv_head", [(4, 4), (8, 2), (6, 1)])
-def test_grouped_keys_are_the_expanded_product_for_the_layer_and_for_every_head(n_head, n_kv_head):
-    C, D = 48, 5
-    w_q, w_k = torch.randn(n_head, C, D).double(), torch.randn(n_kv_head, C, D).double()
-    pairs = [(w_q[h], w_k[h // (n_head // n_kv_head)]) for h in range(n_head)]
-    whole = sum(q @ k.T for q, k in pairs)
-    torch.testing.assert_close(wqk(*layer_factors(w_q, w_k)), whole, rtol=1e-5, atol=1e-5, check_dtype=False)
-    assert [x.item() for x in scores(*layer_factors(w_q, w_k))] == pytest.approx(defined(whole), abs=1e-5)
-    for (q, k), values in zip(pairs, analyze.head_scores(w_q, w_k), strict=True):
-        assert [x.item() for x in values] == pytest.approx(defined(q @ k.T), abs=1e-5)
-    with pytest.raises(ValueError, match="4 query heads cannot share 3 key heads"):
-        analyze.head_scores(w_q[[0, 1, 2, 3]], w_k[[0, 0, 0]])
-
-
 # ---- where numbers run out ---------------------------------------------------------------------------------------
 
 
@@ -135,6 +121,8 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     whole = sum(q.double() @ w_k[0].double().T for q in w_q)
     found = analyze.score_layer(w_q, w_k)[0]
     assert [x.item() for x in found] == pytest.approx(defined(whole), abs=1e-4)
+    with pytest.raises(ValueError, match="8 query heads cannot share 3 key heads"):
+        analyze.head_scores(w_q, w_k[[0, 0, 0]])
 
 
 @pytest.mark.parametrize("r", [8, 50])
@@ -146,19 +134,6 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
 
 
 # ---- in a notebook -----------------------------------------------------------------------------------------------
-
-
-def test_a_model_of_transformers_in_memory_has_the_scores_of_its_own_projections():
-    torch.manual_seed(0)
-    bert = AutoModel.from_config(BERT)
-    table = analyze.score_model(bert).table
-    assert set(table.causal) == {0} and set(table.params) == {bert.num_parameters()}
-    x = torch.eye(32)  # basis vectors
-    for block, row in zip(bert.encoder.layer, table.itertuples(), strict=True):
-        q, k = block.attention.self.query, block.attention.self.key
-        wanted = defined(((q(x) - q.bias) @ (k(x) - k.bias).T).detach())
-        assert row[-4:-1] == pytest.approx(wanted, abs=1e-5)
-        assert [score.item() for score in scores(q.weight.T, k.weight.T)] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_scores_take_arrays_of_numpy_and_parameters_and_leave_no_gradient_behind():
@@ -198,11 +173,10 @@ def test_the_two_cases_in_which_a_transpose_is_wrong_or_hidden():
 
 @pytest.mark.parametrize("options, words", [
     (dict(per_head=True, published=True), "per_head or published"), (dict(gamma=math.nan), "gamma = nan"),
-    (dict(gamma=-1.0), "gamma = -1"), (dict(gamma=math.inf), "gamma = inf"), (dict(q="a.{i}"), "name q and k"),
+    (dict(gamma=-1.0), "gamma = -1"), (dict(q="a.{i}"), "name q and k"), (dict(qkv=QUERY, heads=2), "do not fit"),
     (dict(heads=4), "heads and transposed go with"), (dict(q="q.{i}", k="k.{i}"), "heads = None"),
     (dict(qkv="qkv", heads=4), "{i} has to stand once"), (dict(qkv="a.{i}", heads=4, order="qqk"), "order = qqk"),
-    (dict(q="a.{i}.q", k=KEY, heads=2), "nothing matches a.{i}.q: there are"),
-    (dict(q=QUERY, k=KEY, heads=3), "do not fit"), (dict(qkv=QUERY, heads=2), "do not fit")])
+    (dict(q="a.{i}.q", k=KEY, heads=2), "nothing matches a.{i}.q: there are")])
 def test_score_model_refuses_what_makes_no_sense(tmp_path, options, words):
     with pytest.raises(CheckpointError, match=words):
         analyze.score_model(bert(tmp_path / "m", 0.5), **options)
@@ -210,48 +184,41 @@ def test_score_model_refuses_what_makes_no_sense(tmp_path, options, words):
 
 def test_analyze_itself_needs_torch_alone():
     code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
-            "('data', 'config', 'train', 'model', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
+            "('data', 'config', 'train', 'model', 'init', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"
 
 
 # ---- a layout by hand --------------------------------------------------------------------------------------------
 
 
-def by_hand(folder, names, weights, config='{"model_type": "strange", "num_attention_heads": 4}'):
+def by_hand(path, names, weights):
     """A folder with one tensor of each name in two layers; weights: of layer 0 and of layer 1."""
-    folder.mkdir()
-    (folder / "config.json").write_text(config)
     tensors = {name.format(i=i): w.contiguous() for i in range(2) for name, w in zip(names, weights[i])}
-    save_file(tensors | {"head": torch.ones(7, 16)}, folder / "model.safetensors", {"format": "pt"})
-    return folder
+    files = {"model.safetensors": save(tensors | {"head": torch.ones(7, 16)}, {"format": "pt"})}
+    return folder(path, files, b'{"model_type": "strange", "num_attention_heads": 4}')
 
 
-@pytest.mark.parametrize("kind", ["q and k", "qkv", "kvq transposed"])
-def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path, analysed, kind):
-    """Four query heads share two key heads; fused, each has its own."""
-    q, k = torch.randn(2, 2, 16, 16)
-    if kind == "q and k":
-        k = k[:, :8]
-        names, weights, order = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight"], list(zip(q, k)), "qkv"
-        flags = ["--q", names[0], "--k", names[1], "--heads=4,2"]
-        whole = [sum(q[i][4 * h :][:4].T @ k[i][4 * (h // 2) :][:4] for h in range(4)) for i in range(2)]
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path, analysed, fused):
+    q, k, v = torch.randn(3, 2, 16, 16)
+    if fused:
+        names = ["h.{i}.c_attn.weight"]
+        weights = [[w] for w in torch.cat([k, v, q], dim=1).mT]
+        flags = ["--qkv", names[0], "--order=kvq", "--transposed", "--heads=4"]
+        said = dict(qkv=names[0], order="kvq", transposed=True, heads=4)
+        whole = q.mT @ k
     else:
-        order = kind[:3]
-        parts = [[dict(q=q[i], k=k[i], v=torch.randn(16, 16))[letter] for letter in order] for i in range(2)]
-        names, weights = ["h.{i}.c_attn.weight"], [[torch.cat(p)] for p in parts]
-        flags = ["--qkv", names[0], f"--order={order}", "--heads=4"]
-        whole = [q[i].T @ k[i] for i in range(2)]
-    if "transposed" in kind:
-        weights = [[w.T for w in of_layer] for of_layer in weights]
-        flags.append("--transposed")
-    folder = by_hand(tmp_path / "strange", names, weights)
+        names = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight"]
+        weights = list(zip(q, k[:, :8]))  # four query heads share two key heads
+        flags = ["--q", names[0], "--k", names[1], "--heads=4,2"]
+        said = dict(q=names[0], k=names[1], heads=(4, 2))
+        whole = sum(q[:, 4 * h :][:, :4].mT @ k[:, 4 * (h // 2) :][:, :4] for h in range(4))
+    strange = by_hand(tmp_path / "strange", names, weights)
     found = analysed("--hf", "strange", *flags)
     assert found.status == 0 and set(found.table.causal) == {""}
     for row, m in zip(found.table.itertuples(), whole, strict=True):
         assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
-    heads = (4, 2) if kind == "q and k" else 4
-    said = dict(zip(("q", "k"), names)) if len(names) == 2 else dict(qkv=names[0], order=order)
-    scored = analyze.score_model(folder, heads=heads, transposed="transposed" in kind, **said)
+    scored = analyze.score_model(strange, **said)
     assert list(scored.table.symmetry) == list(found.table.symmetry)
     assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
 
@@ -282,29 +249,16 @@ def test_tiled_keys_meet_the_wrong_queries():
     assert tiled == pytest.approx((1 + 9 - 2) / (1 + 1 + 1 + 9), abs=1e-5)  # k0 k0' + k0 k1' - k1 k0' + 3 k1 k1'
 
 
-@pytest.mark.skipif(not (SHARED / "published" / "scores.csv").exists(), reason="needs ../shared/published/scores.csv")
-def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
-    by_model = {}
-    with open(SHARED / "published" / "scores.csv", newline="") as f:
-        for row in csv.DictReader(f):
-            by_model.setdefault((row["family"], row["model"], row["matrix"]), []).append(
-                (float(row["symmetry"]), float(row["directionality"])))
-    found = {(kind[2], *np.round(np.percentile(values, [50, 25, 75], axis=0), 4).T.flatten()) for kind, values in
-             by_model.items()}
-    for row in sources.known_models():
-        numbers = [float(row[f"{score}{q}"]) for score in ("symmetry", "directionality") for q in ("", "_q1", "_q3")]
-        assert (row["matrix"], *numbers) in found, row["name"]
-
-
 # ---- the command -------------------------------------------------------------------------------------------------
 
-def model(config, folder):
+
+def model(config, path):
     torch.manual_seed(0)
-    AutoModel.from_config(config).save_pretrained(folder)
-    return str(folder)
+    AutoModel.from_config(config).save_pretrained(path)
+    return str(path)
 
 
-def bert(folder, mix, n_layer=3, causal=False, n_other=10):
+def bert(path, mix, n_layer=3, causal=False, n_other=10):
     """A BERT whose keys are partly its queries, so that its symmetry grows with `mix`; and weights that are neither."""
     torch.manual_seed(0)
     weights = {"embeddings.word_embeddings.weight": torch.randn(n_other, 16)}
@@ -314,25 +268,19 @@ def bert(folder, mix, n_layer=3, causal=False, n_other=10):
         weights[f"encoder.layer.{i}.attention.self.key.weight"] = torch.lerp(k, q, mix)
     config = dict(model_type="bert", is_decoder=causal, num_hidden_layers=n_layer, num_attention_heads=2,
                   hidden_size=16)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    Path(folder, "config.json").write_text(json.dumps(config))
-    save_file(weights, Path(folder, "model.safetensors"), {"format": "pt"})
-    return str(folder)
+    files = {"model.safetensors": save(weights, {"format": "pt"})}
+    return str(folder(Path(path), files, json.dumps(config).encode()))
 
 
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-
-
-def wqk_of(folder):
+def wqk_of(path):
     """The W_qk of every layer of a BERT, in float64."""
-    weights = load_file(Path(folder) / "model.safetensors")
+    weights = load_file(Path(path) / "model.safetensors")
     names = sorted(name for name in weights if name.endswith("query.weight"))
     return [(weights[name].double().T @ weights[name.replace("query", "key")].double()).numpy() for name in names]
 
 
-def symmetry_of(folder):
-    return [defined(m)[0] for m in wqk_of(folder)]
+def symmetry_of(path):
+    return [defined(m)[0] for m in wqk_of(path)]
 
 
 def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_path, analysed):
@@ -355,7 +303,7 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     weights = load_file(path)
     q, k = weights[QUERY.format(i=1)], weights[KEY.format(i=1)]
     q[8:], k[8:] = -q[:8], k[:8]  # the two heads cancel
-    save_file(weights, path, {"format": "pt"})
+    path.write_bytes(save(weights, {"format": "pt"}))
     found = analysed("--hf", "lama3-8b", "./empty", "./zero", model(BERT, "m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "lama3-8b: no model or folder of this name" in found.err
@@ -513,12 +461,6 @@ def test_matrices_are_of_the_last_layer_of_each_model_and_a_dot_is_an_entry_and_
         np.testing.assert_allclose(dots, expected, rtol=1e-4, atol=1e-6)
         assert pairs.get_xlim() == pairs.get_ylim() and pairs.get_aspect() == 1
         assert f"symmetry {defined(m)[0]:.2f}" in pairs.get_title("left")
-
-
-def test_the_matrix_of_an_encoder_decoder_is_of_the_last_layer_of_its_decoder(drawn, analysed):
-    assert analysed("--hf", model(T5, "m"), "--matrices=f.png").status == 0
-    assert drawn[0].axes[0].get_title("left").startswith("decoder: ")
-    assert drawn[0].axes[0].get_title("left").endswith(", decoder layer 2")
 
 
 def test_of_a_wide_matrix_the_128_longest_dimensions_are_kept_for_pictures():

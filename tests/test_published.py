@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.colors import same_color
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 import analyze
 from data.results import figures, models, runs
 from data.results.csv.published import draw
+from tests.toy import folder
 
 ROOT = Path(analyze.__file__).parent
 HERE = ROOT / "data" / "results" / "csv" / "published"
@@ -63,12 +64,23 @@ def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row
 # ---- the points of the figures, and what was scored --------------------------------------------------------------
 
 
+@needs_shared
+def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
+    layers = pd.read_csv(SHARED / "published" / "scores.csv").groupby(["family", "model", "matrix"])[runs.SCORES]
+    found = set()
+    for (_, _, matrix), rows in layers:
+        quartiles = np.percentile(rows, [50, 25, 75], axis=0)  # (3, 2)
+        found.add((matrix, *np.round(quartiles, 4).T.flatten()))
+    for model in MODELS:
+        assert (model.matrix, *model[11:17]) in found, model.name  # both scores and their quartiles
+
+
 def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
     repeats = [model for model in MODELS if model.repeats]
     assert sum(model.family == "MusicGenEncoder" for model in repeats) == 6 and len(repeats) == 7
     for model in repeats:
         first = [other for other in MODELS if other.name == model.repeats and other.causal == model.causal]
-        assert [other[10:16] for other in first] == [model[10:16]]  # both scores and their quartiles
+        assert [other[11:17] for other in first] == [model[11:17]]
 
 
 def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(analysed, drawn, monkeypatch):
@@ -113,9 +125,8 @@ def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k(tmp_pa
     w_k = torch.tensor([[2.0, 0, 1, 0], [1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1]])
     rows = [w.T.unflatten(0, (2, 2)) for w in (w_q, w_k, torch.zeros(4, 4))]  # (H, D, C) each
     fused = torch.cat(rows, 1 if in_turns else 0).flatten(0, 1)
-    save_file({name: fused}, tmp_path / "model.safetensors")
     config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=2, hidden_size=4)
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder(tmp_path, {"model.safetensors": save({name: fused})}, json.dumps(config).encode())
     ours, theirs = [analyze.score_model(tmp_path, published=of).table.symmetry[0] for of in (False, True)]
     trace = torch.trace(w_q @ w_k.T @ w_q @ w_k.T)
     assert ours == pytest.approx((trace / (w_q @ w_k.T).square().sum()).item()) and ours != pytest.approx(theirs)

@@ -17,6 +17,7 @@ from config.processes import find_ranks
 from data import tokens
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
                          result, resume, run, signal_at, small_run)
+from tests.toy import files_of
 
 APPEND = "data.results.runs.append"
 # Where a process dies: before the n-th call of a function.
@@ -29,11 +30,6 @@ def copied(finished, cfg):
     """A finished run that a test may change."""
     shutil.copytree(finished.out_dir, cfg.out_dir)
     return cfg
-
-
-def files(folder):
-    """{name: content} of all files in a folder."""
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 # ---- stopped, gone on with ---------------------------------------------------------------------------------------
@@ -154,15 +150,15 @@ def test_where_a_run_comes_from_stays_known_over_its_lives(copied):
 def test_a_run_that_is_refused_touches_nothing_and_one_that_is_not_leaves_files_of_others(copied, tmp_path):
     for name in "thesis.2024-draft.tmp", "ckpt.pt.12.tmp", ".lock":
         Path(copied.out_dir, name).write_text("precious")
-    before = files(copied.out_dir)
+    before = files_of(copied.out_dir)
     for changes in dict(), dict(data_dir="/nowhere"), dict(init_from="resume", seed=2):
         refusal(copied, **changes)
-        assert files(copied.out_dir) == before
+        assert files_of(copied.out_dir) == before
     refusal(copied, out_dir=tmp_path / "new", data_dir="/nowhere")
     assert not (tmp_path / "new").exists()
     resume(copied, max_iters=14)
-    assert before.keys() == files(copied.out_dir).keys()
-    assert {name for name, text in files(copied.out_dir).items() if text == b"precious"} == {
+    assert before.keys() == files_of(copied.out_dir).keys()
+    assert {name for name, text in files_of(copied.out_dir).items() if text == b"precious"} == {
         "thesis.2024-draft.tmp", "ckpt.pt.12.tmp", ".lock"}
 
 
@@ -177,10 +173,10 @@ def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(finished, c
         shutil.copy(Path(finished.out_dir, name), out)
     if not left:
         (out / "model.safetensors").write_text("of somebody")
-    before = files(out)
+    before = files_of(out)
     for init_from in "scratch", "resume":
         assert words in refusal(cfg, init_from=init_from)
-    assert files(out) == before
+    assert files_of(out) == before
 
 
 def test_a_checkpoint_of_another_run_is_refused_with_what_differs(copied):
@@ -203,7 +199,7 @@ class RunsCode:
 def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(copied, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path(copied.out_dir, "ckpt.pt")
-    whole, before = path.read_bytes(), files(copied.out_dir)
+    whole, before = path.read_bytes(), files_of(copied.out_dir)
     torch.save(dict(config=RunsCode()), "pickle.pt")
     middle = len(whole) // 2  # which is in a tensor
     four_bytes = whole[:middle] + b"\0\0\x80F" + whole[middle + 4 :]
@@ -211,7 +207,7 @@ def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(copie
     for data in b"", half, zip_of_zeros, pickle, four_bytes:
         path.write_bytes(data)
         assert "ckpt.pt is not a checkpoint that can be resumed" in refusal(copied, init_from="resume")
-        assert files(copied.out_dir) == before | {"ckpt.pt": data}
+        assert files_of(copied.out_dir) == before | {"ckpt.pt": data}
     assert not Path("ran").exists()
 
 
@@ -223,7 +219,6 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cf
 
 
 @pytest.mark.parametrize("changes, words", [
-    (dict(n_layers=3), "unknown key n_layers"),
     (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
     (dict(threads=100_000), "threads = 100000, on a machine of"),
     (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends

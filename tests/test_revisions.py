@@ -12,8 +12,9 @@ import analyze
 from data.pretrained import revisions
 from data.pretrained.files import CheckpointError
 from data.results import figures
-from tests.test_analyze import bert, files_of, symmetry_of
 from tests.hub import hub  # noqa: F401, a fixture
+from tests.test_analyze import bert, symmetry_of
+from tests.toy import files_of
 
 STEPS = [2, 10, 300]
 

@@ -77,8 +77,13 @@ def refusal(source, groups=GROUPS) -> str:
 
 def folder(path: Path, files: dict[str, bytes], config: bytes | None = CONFIG) -> Path:
     """A folder with these files, which may be in folders inside of it, and a config.json."""
-    path.mkdir(exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     for file, data in (files | ({"config.json": config} if config else {})).items():
         (path / file).parent.mkdir(parents=True, exist_ok=True)
         (path / file).write_bytes(data)
     return path
+
+
+def files_of(folder) -> dict[str, bytes]:
+    """The same the other way round."""
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
