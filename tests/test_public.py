@@ -61,4 +61,4 @@ def test_three_of_thirteen_that_are_lowest_have_p_of_2_in_286_and_the_picture_ha
     for axis, score in zip(drawn[0].axes, ("symmetry", "directionality")):
         dots = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
         assert sorted(dots) == sorted(table[score])
-    assert not public.is_there(public.SOURCES[0], tmp_path) and "is skipped" in capsys.readouterr().out
+    assert not public.find_models(public.SOURCES[0], tmp_path) and "is skipped" in capsys.readouterr().out

@@ -157,10 +157,8 @@ def draw_models(axis, stacks, score):
 
 def plot_model(table, path):
     """The scores of the layers and heads of one model, a column for each stack."""
-    columns = []
-    for (model, stack), rows in table.groupby(["model", "stack"], sort=False):
-        columns.append((short(f"{model} {stack}".strip()), draw_stack, rows))
-    plot_columns(path, columns)
+    stacks = table.groupby(["model", "stack"], sort=False)
+    plot_columns(path, [(short(" ".join(name).strip()), draw_stack, rows) for name, rows in stacks])
 
 
 def draw_stack(axis, table, score):

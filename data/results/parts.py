@@ -2,7 +2,7 @@
 What is the symmetry of W_qk a symmetry of? Of position or of content, and of the layer or of its heads.
 
     python -m data.results.parts out/tiny out/tiny_decoder --csv parts.csv    # folders of train.py: ARM-SEED, or ARM
-    python -m data.results.parts parts.csv --plot parts.png                   # the same again, drawn
+    python -m data.results.parts parts.csv --plot parts.png                   # from that file alone: printed, drawn
 
 For each layer and head this splits W_qk = M by the inputs x (N, T, C) that the layer has for validation batches:
 
@@ -33,6 +33,7 @@ from data.tokens import DataError, replacing
 from model import rotate
 
 SHARE = 0.95  # of the variance of the mean inputs
+LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
 N_SEQUENCES = 1024  # validation sequences
 COLUMNS = dict(
     symmetry="of M",
@@ -56,10 +57,8 @@ COLUMNS = dict(
 
 def on_basis(m, basis):
     """
-    M (..., C, C) as the tokens of a subspace see it: B^T M B (..., b, b), B (C, b).
-
-    If a token is x = B z, the logit x_i^T M x_j is z_i^T (B^T M B) z_j. With orthonormal columns the squared norm is
-    that part of |M|^2 which lies between directions of the subspace.
+    M (C, C) as the tokens of a subspace see it: if a token is x = B z, with B (C, b), the logit x_i^T M x_j is
+    z_i^T (B^T M B) z_j. With orthonormal columns |B^T M B|^2 is the part of |M|^2 between directions of the subspace.
     """
     return basis.mT @ m @ basis
 
@@ -80,29 +79,32 @@ def shared_by_heads(heads):
     return trace / (m.square().sum() - heads.square().sum())
 
 
-# ---- the inputs of a layer ---------------------------------------------------------------------------------------
+def turned_symmetry(w_q, w_k, n_distances):
+    """The highest symmetry of sum_h W_q,h R_d W_k,h^T over distances d, R_d being the rotary turn."""
+    turned = [rotate(w_k[None], torch.full((1, w_k.shape[1]), d))[0] for d in range(n_distances)]  # (H, C, D) each
+    return max(symmetry(wqk(w_q, w).sum(0)) for w in turned)
+
+
+# ---- the inputs of a layer, x (N, T, C) --------------------------------------------------------------------------
 
 
 def position_directions(x):
-    """x (N, T, C) -> an orthonormal basis (C, C), position directions first; their number b; their share of variance."""
-    by_position = x.mean(0)  # (T, C)
-    by_position = by_position - by_position.mean(0)
-    _, s, vt = torch.linalg.svd(by_position, full_matrices=True)  # (min(T, C),), (C, C)
+    """An orthonormal basis (C, C), position directions first; their number b; their share of the variance."""
+    means = x.mean(0) - x.mean((0, 1))  # (T, C)
+    _, s, vt = torch.linalg.svd(means, full_matrices=True)  # (min(T, C),), (C, C)
     held = s.square().cumsum(0) / s.square().sum()
-    n_directions = int((held < SHARE).sum()) + 1
-    of_inputs = by_position.square().sum(-1).mean() / (x - x.mean((0, 1))).square().sum(-1).mean()
-    return vt.mT, n_directions, of_inputs
+    of_inputs = means.square().sum(-1).mean() / (x - x.mean((0, 1))).square().sum(-1).mean()
+    return vt.mT, int((held < SHARE).sum()) + 1, of_inputs
 
 
 def root_of_covariance(x):
-    """x (N, T, C) -> S (C, C) with S S^T the covariance of all tokens."""
-    x = x.flatten(0, 1)
-    values, vectors = torch.linalg.eigh(torch.cov(x.T, correction=0))
+    """S (C, C) with S S^T the covariance of all tokens."""
+    values, vectors = torch.linalg.eigh(torch.cov(x.flatten(0, 1).T, correction=0))
     return vectors * values.clamp_min(0).sqrt()
 
 
 def logits(x, w_q, w_k, rotary):
-    """x (N, T, C), w_q and w_k (H, C, D) -> logits (N, H, T, T) without the biases, and without 1 / sqrt(D)."""
+    """w_q and w_k (H, C, D) -> logits (N, H, T, T) without the biases, and without 1 / sqrt(D)."""
     q, k = x[:, None] @ w_q, x[:, None] @ w_k  # (N, H, T, D)
     if rotary:
         at = torch.arange(x.shape[1])[None]  # (1, T)
@@ -112,20 +114,10 @@ def logits(x, w_q, w_k, rotary):
 
 def variance_seen(found, causal):
     """logits (N, H, T, T) -> the variance that a softmax sees: a number added to a whole row changes nothing."""
-    T = found.shape[-1]
-    sees = torch.ones(T, T).tril() if causal else torch.ones(T, T)  # (T, T), 1: row i sees column j
+    sees = torch.ones(found.shape[-2:])  # (T, T), 1: row i sees column j
+    sees = sees.tril() if causal else sees
     mean = (found * sees).sum(-1, keepdim=True) / sees.sum(-1, keepdim=True)
     return ((found - mean) * sees).square().sum()
-
-
-def turned_symmetry(w_q, w_k, n_distances):
-    """The highest symmetry of sum_h W_q,h R_d W_k,h^T over distances d, R_d being the rotary turn."""
-    C = w_q.shape[1]
-    found = []
-    for d in range(n_distances):
-        turned = rotate(w_k[None], torch.full((1, C), d))[0]  # (H, C, D)
-        found.append(symmetry(wqk(w_q, turned).sum(0)))
-    return max(found)
 
 
 # ---- a layer, a run ----------------------------------------------------------------------------------------------
@@ -163,32 +155,34 @@ def split_layer(x, w_q, w_k, causal, rotary=False):
     return [dict(head=head) | {name: float(value) for name, value in found.items()} for head, found in rows]
 
 
+def split_layers(layers, **labels):
+    """layers: what split_layer takes of each -> a list of rows, dicts of the labels, layer, head and COLUMNS."""
+    return [labels | dict(layer=i) | row for i, layer in enumerate(layers) for row in split_layer(*layer)]
+
+
 @torch.no_grad()
-def inputs_of_layers(model, idx):
-    """idx (N, T) -> what each attention of the model takes, a list of (N, T, C)."""
-    found = []
-    hooks = [block.attn.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])) for block in model.blocks]
-    model(idx)
-    for hook in hooks:
-        hook.remove()
-    return found
-
-
 def split_run(folder):
-    """A run of train.py -> a list of rows, dicts of arm, seed, layer, head and COLUMNS."""
+    """The rows of a run of train.py, with its arm and seed."""
     model, cfg = samples.open_run(folder)[:2]
     corpus = open_corpus(cfg)
     batches = range(math.ceil(N_SEQUENCES / cfg.batch_size))
     whole = np.arange(cfg.batch_size)  # all rows of a batch
     idx = torch.cat([get_batch(cfg, corpus.meta, corpus.val, 0, i, whole)[0] for i in batches])  # (N, T)
-    arm = Path(folder).resolve().name.removesuffix(f"-{cfg.seed}")
-    rows = []
-    for layer, (block, x) in enumerate(zip(model.blocks, inputs_of_layers(model, idx))):
-        w_q = split_heads(block.attn.q.weight.T, cfg.n_head)  # (H, C, D)
-        w_k = split_heads(block.attn.k.weight.T, cfg.n_head)
-        for row in split_layer(x, w_q, w_k, cfg.causal, cfg.positions == "rotary"):
-            rows.append(dict(arm=arm, seed=cfg.seed, layer=layer) | row)
-    return rows
+    layers = []
+
+    def keep(attn, inputs):  # (N, T, C), before the attention of a layer
+        w_q, w_k = (split_heads(linear.weight.T, cfg.n_head) for linear in (attn.q, attn.k))  # (H, C, D) each
+        layers.append((inputs[0], w_q, w_k, cfg.causal, cfg.positions == "rotary"))
+
+    for block in model.blocks:
+        block.attn.register_forward_pre_hook(keep)
+    model(idx)
+    return split_layers(layers, arm=Path(folder).resolve().name.removesuffix(f"-{cfg.seed}"), seed=cfg.seed)
+
+
+def write(rows, path):
+    with replacing(path) as temporary:
+        pandas.DataFrame(rows).astype(dict(head="Int64")).to_csv(temporary, index=False, float_format="%.4f")
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -196,24 +190,25 @@ def split_run(folder):
 
 def plot_parts(table, path):
     """For each arm the symmetry of W_qk, on its position directions, and on the rest: median over layers."""
-    from data.results.figures import ENCODER, OTHERS, figure, plain, put_legend  # here, because matplotlib takes a second
+    # Here, because matplotlib takes a second.
+    from data.results.figures import ENCODER, OTHERS, figure, plain, put_legend
 
     of_layers = table[table["head"].isna()].groupby(["arm", "seed"], sort=False).median(numeric_only=True)
+    tells_positions = of_layers.groupby("arm")["of_inputs"].transform("median") >= LEAST_OF_INPUTS
+    of_layers["on_positions"] = of_layers["on_positions"].where(tells_positions)
     arms = list(dict.fromkeys(table["arm"]))
-    with figure(path, [1], height=1 + 0.35 * len(arms)) as axes:
-        axis = axes[0, 0]
+    with figure(path, [1], height=1 + 0.35 * len(arms)) as ((axis,),):
         drawn = dict(symmetry=("$W_{qk}$", "black"), on_positions=("between its position directions", OTHERS[0]),
                      on_rest=("on the rest", ENCODER))
         for shift, (column, (label, colour)) in zip((-0.2, 0, 0.2), drawn.items()):
-            seeds = of_layers[column].groupby("arm")
-            mean, low, high = seeds.mean()[arms], seeds.min()[arms], seeds.max()[arms]
-            y = [i + shift for i in range(len(arms))]
-            axis.hlines(y, low, high, color=colour, lw=2, alpha=0.4)
-            axis.plot(mean, y, "o", color=colour, label=label)
+            seeds = of_layers.groupby("arm")[column].agg(["mean", "min", "max"]).loc[arms]
+            y = np.arange(len(arms)) + shift
+            axis.hlines(y, seeds["min"], seeds["max"], color=colour, lw=2, alpha=0.4)
+            axis.plot(seeds["mean"], y, "o", color=colour, label=label)
         axis.axvline(0, color="0.8", lw=0.8, zorder=0)
         axis.set(yticks=range(len(arms)), yticklabels=[plain(arm).replace("_", " ") for arm in arms])
         axis.set(ylim=(len(arms) - 0.5, -0.5), xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
-        put_legend(axes[0], title="dots: mean of seeds; bars: lowest to highest seed")
+        put_legend([axis], title="dots: mean of seeds; bars: lowest to highest seed")
 
 
 def main(argv=None):
@@ -223,14 +218,12 @@ def main(argv=None):
     cli.add_argument("--plot", metavar="FILE", help="draw symmetry and its parts")
     args = cli.parse_args(argv)
     try:
-        if args.runs[0].endswith(".csv"):
-            table = pandas.read_csv(args.runs[0])
-        else:
+        if not args.runs[0].endswith(".csv"):
             table = pandas.DataFrame([row for run in tqdm(args.runs) for row in split_run(run)])
-            table["head"] = table["head"].astype("Int64")  # whole numbers, where there is one
+        else:
+            table = pandas.read_csv(args.runs[0])
         if args.csv:
-            with replacing(args.csv) as temporary:
-                table.to_csv(temporary, index=False, float_format="%.4f")
+            write(table, args.csv)
         if args.plot:
             plot_parts(table, args.plot)
     except (DataError, ConfigError, runs.RunError, OSError) as e:

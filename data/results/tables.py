@@ -5,13 +5,11 @@ models.csv and printed_tables.csv in data/pretrained have what was published, an
 explains them.
 """
 
-import csv
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from data.pretrained.sources import known_models
 from data.results import chance
@@ -38,7 +36,7 @@ def with_quartiles(values):
     return f"{median:5.2f} [{q1:.2f}, {q3:.2f}]"
 
 
-# ---- layers -------------------------------------------------------------------------------------------------------
+# ---- models and their layers -------------------------------------------------------------------------------------
 
 
 def whole_layers(table):
@@ -52,31 +50,9 @@ def is_causal(stack):
     return None if causal is pd.NA else bool(causal)
 
 
-# ---- models ------------------------------------------------------------------------------------------------------
-
-
 def by_stack(table):
     """A table with one checkpoint of each model -> {(model, stack): the rows of its whole layers}."""
     return dict(list(whole_layers(table).groupby(["model", "stack"], sort=False)))
-
-
-def published_rows():
-    """{(model, stack): its row of models.csv}; a model is found by its name or its Hub id."""
-    found = {}
-    for row in known_models():
-        for name in row["name"], row["hub_id"]:
-            found[name, row["stack"]] = row
-    return found
-
-
-def from_chance(layers):
-    return f"{chance.deviations(layers['symmetry'], layers['n']).median():+.1f}"
-
-
-def outside(layers):
-    """How many layers have a directionality beyond that of 95 of 100 matrices of their singular values, as "2/12"."""
-    is_outside = layers["directionality"].abs() > layers["limit"]
-    return f"{is_outside.sum()}/{len(layers)}"
 
 
 def model_table(stacks):
@@ -86,17 +62,19 @@ def model_table(stacks):
     """
     lines = [["model", "stack", "layers", "symmetry", "from chance", "published", "directionality", "published",
               "outside"]]
-    known = published_rows()
+    known = {(row[name], row["stack"]): row for row in known_models() for name in ("name", "hub_id")}
     matrices = set()  # that were scored for the published numbers
     for (model, stack), layers in stacks.items():
         published = known.get((model, stack))
         matrix = published["matrix"] if published else "wqk"
         star = "" if matrix == "wqk" else "*"
         matrices.add(matrix)
+        from_chance = chance.deviations(layers["symmetry"], layers["n"]).median()
+        n_outside = (layers["directionality"].abs() > layers["limit"]).sum()
         theirs = [f"{float(published[score]):5.2f}{star}" if published else "-" for score in SCORES]
         lines.append([model, stack, str(len(layers)),
-                      with_quartiles(layers["symmetry"]), from_chance(layers), theirs[0],
-                      with_quartiles(layers["directionality"]), theirs[1], outside(layers)])
+                      with_quartiles(layers["symmetry"]), f"{from_chance:+.1f}", theirs[0],
+                      with_quartiles(layers["directionality"]), theirs[1], f"{n_outside}/{len(layers)}"])
     notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(matrices - {"wqk"})]
     notes += ["median [quartiles] over layers; from chance: symmetry, in standard deviations above that of chance; "
               "outside: layers with a directionality that 95 of 100 matrices of their singular values do not have"]
@@ -154,8 +132,7 @@ def training_table(trainings):
 
 def printed_tables():
     """Tables S2 and S3, the left half and then the right, with what each row really is; and how many are of W_qk."""
-    with open(PRINTED_TABLES, newline="") as f:
-        rows = list(csv.DictReader(f))
+    rows = pd.read_csv(PRINTED_TABLES, dtype=str, keep_default_na=False).to_dict("records")
     lines = [["row", "printed as", "symmetry", "directionality", "what it is"]]
     for row in rows:
         scores = [f"{row[score] or '-':>5}" for score in SCORES]  # Table S3 lacks two rows
