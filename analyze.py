@@ -17,7 +17,7 @@ Rows are the query side, columns the key side. Causal training -> columns domina
 Biases, rotary positions, scaling, and norms of queries and keys are not part of W_qk: only the raw weights are.
 
 Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r):
-r is D for one head, and Hkv D for a layer, because queries that share a key head can be added.
+r is D for one head. For a layer it is Hkv D: queries that share a key head are added first (layer_factors).
 """
 
 import argparse
@@ -142,8 +142,8 @@ def scores(w_q, w_k, gamma=GAMMA, device=None):
     C, r = q.shape[-2:]
     # If 3 r > C the plain way is faster, as measured at C = 768 and 4096.
     s, row_norms, column_norms = from_product(q, k) if 3 * r > C else from_gram(q, k)  # (...), (..., C), (..., C)
-    # W_qk is a sum of r matrices, each a column of W_q times a column of W_k. If these are not related, their squared
-    # norms add up. Of heads that cancel less is left, and a Gram matrix, which holds squares, has lost their digits.
+    # W_qk is a sum of r matrices, each a column of W_q times a column of W_k. If they are unrelated, squared norms add
+    # up. But heads can cancel: then little is left, and Gram matrices, which hold squares, have lost its digits.
     unrelated = (q.norm(dim=-2) * k.norm(dim=-2)).square().sum(-1)  # (...)
     left = row_norms.square().sum(-1) / unrelated
     if (left < 1e-10).any():
@@ -170,7 +170,7 @@ def from_gram(w_q, w_k):
 
 def gram_trace(w_q, w_k):
     """tr(MM) (...) of M = W_q W_k^T."""
-    # A trace does not change when its factors move round in a circle. With the small matrix KQ = W_k^T W_q:
+    # tr(AB) = tr(BA), so factors may move round in a circle. With KQ = W_k^T W_q, which is (r, r):
     #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
     kq = w_k.mT @ w_q  # (..., r, r)
     return (kq * kq.mT).sum((-2, -1))
@@ -183,8 +183,8 @@ def squared_norms(x, y):
     if x.shape[-1] <= WHOLE_GRAM:
         gram = y.mT @ y  # (..., r, r)
         return ((gram @ x.mT) * x.mT).sum(-2)
-    # gram is symmetric, so half of it is enough. With half of the columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and
-    # |a + b|^2 = |a|^2 + |b|^2 + 2 a b.
+    # y^T y is symmetric: of its quarters the two off the diagonal are equal, so one of them is enough. With half of the
+    # columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and |a + b|^2 = |a|^2 + |b|^2 + 2 a b.
     x_1, x_2 = x.tensor_split(2, -1)  # (..., C, r / 2)
     y_1, y_2 = y.tensor_split(2, -1)
     gram = y_2.mT @ y_1  # (..., r / 2, r / 2)

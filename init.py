@@ -11,9 +11,9 @@ How W_q and W_k of every attention layer start: the paper's starts (S2.1), and c
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Heads are blocks of D rows of q.weight and k.weight.
 
-The symmetric start changes two things at once. Any W_qk is S + N, with S symmetric and N skew, and x^T N x = 0. So S
-alone decides how much a token attends to what is equal to it. On average over random x this is the trace of S, the part
-of W_qk along the identity I. A matrix can be symmetric with or without such a part. Each start below fixes both:
+The symmetric start changes two things at once. Any W_qk is S + N, with S symmetric and N skew. If both tokens are the
+same x, only S counts, as x^T N x = 0. On average over random x, x^T S x is in proportion to the trace of S: to how much
+of W_qk lies along the identity I. A symmetric matrix may have such a part or not. Each start below fixes both:
 
     init         W_k of a head                 symmetry of a head   along I   a token attends to
     random       independent of W_q            about 0              0         all tokens alike
@@ -64,8 +64,8 @@ def tilted(w_q, w_k, generator):
     W_qk = W_q (I + N) W_q^T = W_q W_q^T + W_q N W_q^T: the symmetric start plus a skew part of the same norm.
 
     The two parts are orthogonal and have the same norm, so the symmetry of a head is exactly 0. Yet x^T W_qk x is the
-    same as in `symmetric` for every x. |W_k| is about sqrt(2 + D / C) |W_q|. A layer is the sum of H heads, and its
-    symmetry is about (H - 1) / (3 H + 1): the symmetric parts of two heads overlap, and their skew parts do not.
+    same as in `symmetric` for every x. |W_k| is about sqrt(2 + D / C) |W_q|. A layer sums H heads, and its symmetry is
+    about (H - 1) / (3 H + 1), not 0: the symmetric parts of two heads are alike and add up, their skew parts do not.
     """
     a = normal_matrices(w_q, generator)  # (H, D, D)
     n = a - a.mT  # (H, D, D), skew

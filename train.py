@@ -250,7 +250,7 @@ class Trainer:
             with self.autocast():
                 self.net(*micro_batch).backward()  # torch compiles a model when it is first used
         except (RuntimeError, OSError) as e:  # there is no compiler, or it fails
-            self.place.say(f"torch.compile does not work here, going on without it: {first_line(e)}")
+            self.place.say(f"torch.compile does not work here, so this run is not compiled: {first_line(e)}")
             torch.compiler.set_stance("force_eager")  # from now on a compiled model runs as if it were not
         self.optimizer.zero_grad()
 

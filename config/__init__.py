@@ -68,7 +68,7 @@ class TrainConfig:
     micro_batch_size: int = key(32, "sequences at a time on one process, at most")
     max_iters: int = key(200_000, "updates")
     warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0", FROM_ZERO)
-    learning_rate: float = key(5e-5, "the highest")
+    learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
     weight_decay: float = key(0.01, "AdamW's, on matrices only", FROM_ZERO)
     beta2: float = key(0.999, "AdamW's", SHARE)

@@ -86,7 +86,7 @@ class FileError(OSError):
 
 
 @contextlib.contextmanager
-def writing(path, advice="mend that and go on; nothing is lost"):
+def writing(path, advice="put that right and run it again; nothing is lost"):
     """Let an error of the system, such as a full disk, name the file. By itself it names none."""
     try:
         yield

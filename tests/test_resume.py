@@ -330,7 +330,7 @@ def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(finished
             said = refusal(cfg)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    assert said.startswith(f"train.py: {path} cannot be written (File too large): mend that")
+    assert said.startswith(f"train.py: {path} cannot be written (File too large): put that right")
     assert not list(path.parent.glob("*.tmp"))
     resume(cfg)
     assert result(cfg) == result(finished)
