@@ -124,9 +124,9 @@ def test_the_command_splits_a_run_into_its_table_and_its_picture(cfg, tmp_path, 
 
 MARKS = {"learned": r"mbedding\(\s*config\.max_pos", "rotary": "apply_rotary", "bias": "relative_attention_bias",
          "relative": "rel_embeddings"}  # in the code of a model that knows positions by this kind
-TYPES = {"BERT": "bert", "ALBERT": "albert", "ROBERTA": "roberta", "GPT": "gpt2", "GPT-neo": "gpt_neo", "LLAMA": "llama",
-         "MISTRAL": "mistral", "Pythia": "gpt_neox", "phi-1": "phi", "phi-3": "phi3", "ModernBERT": "modernbert",
-         "T5Encoder": "t5", "T5Decoder": "t5", "DEBERTA": "deberta-v2"}
+TYPES = {"BERT": "bert", "ALBERT": "albert", "ROBERTA": "roberta", "GPT": "gpt2", "GPT-neo": "gpt_neo",
+         "LLAMA": "llama", "MISTRAL": "mistral", "Pythia": "gpt_neox", "phi-1": "phi", "phi-3": "phi3",
+         "ModernBERT": "modernbert", "T5Encoder": "t5", "T5Decoder": "t5", "DEBERTA": "deberta-v2"}
 
 
 @pytest.mark.parametrize("family", TYPES)
