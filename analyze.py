@@ -256,7 +256,7 @@ class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
     table: Any  # a DataFrame: a row for each layer, and with per_head for each head; columns as in models.COLUMNS
-    shown: Any  # for pictures: an array (N_SHOWN, N_SHOWN), the largest dimensions of the W_qk of the last layer
+    shown: Any  # for pictures: an array, the N_SHOWN largest dimensions of the W_qk of the last layer
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
@@ -284,20 +284,19 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
     hand = by_hand.read_hand(**layout)
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
     rows = []
-    with sources.open_source(source) as opened:
+    with sources.open_source(source, layout_is_known=hand is not None) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand)  # which are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
         for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
-            w_q, w_k = layer.heads(tensors)  # (H, C, D), (Hkv, C, D), in the dtype of the checkpoint
+            w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D), in any dtype
             n_kv, n, D = w_k.shape
             if published:
                 w_q, w_k = models.published_heads(layer, tensors, w_q, w_k)
             found = score_layer(w_q, w_k, gamma, per_head, device)
-            limit = chance.of_layer(*layer_factors(w_q.to(device), w_k.to(device)), gamma)
-            # W_q W_k^T can be zero even if W_q and W_k are not.
+            limit = chance.of_layer(*layer_factors(w_q, w_k), gamma)
             files.require(found[0].symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
             for i, values in enumerate(found):
                 head, r, limit = (None, n_kv * D, limit) if i == 0 else (i - 1, D, math.nan)
@@ -375,8 +374,7 @@ def parse(argv):
     models.add_argument("--gamma", type=at_least(0, float), default=GAMMA, help="threshold in deviations (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
                         help="where to compute (%(default)s)")
-    models.add_argument("--revisions", metavar="GLOB", help="with --hf: the branches and tags of each NAME, or the "
-                        "folders and files in it, that match, in the order of their steps")
+    models.add_argument("--revisions", metavar="GLOB", help="with --hf: branches, tags or files of each NAME, by step")
     models.add_argument("--stride", type=at_least(1, int), metavar="N", help="of a training, score every N-th")
     models.add_argument("--limit", type=at_least(1, int), metavar="N", help="of a training, score N, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv")
@@ -400,6 +398,8 @@ def parse(argv):
     of_hf = [args.revisions, args.stride, args.limit, args.q, args.k, args.qkv, args.heads]
     if args.revisions == "" or (any(of_hf) and not args.hf):
         parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads go with --hf")
+    if args.runs and (args.matrices or args.per_head or args.published):
+        parser.error("--matrices, --per_head and --published are of models, not of runs")
     return args
 
 

@@ -100,7 +100,7 @@ def constraint(cfg, model):
     Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148). M_s and M_n are the symmetric and the skew part of M.
     """
     w_q, w_k = stacked_qk(model)
-    m = w_q @ w_k.mT  # (L, C, C), in float32
+    m = w_q @ w_k.mT  # (L, C, C)
     part = (m + m.mT) / 2 if cfg.constraint == "symmetric" else (m - m.mT) / 2  # (L, C, C)
     return (m.square().sum((1, 2)) / part.square().sum((1, 2))).mean()
 
@@ -179,8 +179,9 @@ class Trainer:
     def read_losses(self):
         """Copy the losses of the last updates to the host. The run ends here if training has diverged."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits until the device has done all steps
-        if not all(map(math.isfinite, losses)):
-            self.fail(f"the loss is {losses[-1]}")
+        for loss in losses:
+            if not math.isfinite(loss):
+                self.fail(f"the loss is {loss}")
         if self.scaler.get_scale() < 1:  # gradients too large for float16 even so, or nan: no scale would help
             self.fail("float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses

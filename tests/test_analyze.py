@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,16 @@ def test_the_two_cases_in_which_a_transpose_is_wrong_or_hidden():
     assert scores(q.T, k.T).symmetry.item() == pytest.approx(defined((q.T @ k).detach())[0], abs=1e-5)
 
 
+def test_weights_are_moved_to_the_device_before_heads_are_added(monkeypatch):
+    """In float64, if they are float32 and share keys; the GPU of a Mac does not have it."""
+    def stop(w_q, w_k, *_):
+        raise NotImplementedError(f"{w_q.device} {w_k.device}")
+
+    monkeypatch.setattr(analyze, "score_layer", stop)
+    with pytest.raises(NotImplementedError, match="meta meta"):
+        analyze.score_model(AutoModel.from_config(LLAMA), device="meta")
+
+
 @pytest.mark.parametrize("options, words", [
     (dict(per_head=True, published=True), "per_head or published"), (dict(gamma=math.nan), "gamma = nan"),
     (dict(gamma=-1.0), "gamma = -1"), (dict(q="a.{i}"), "name q and k"), (dict(qkv=QUERY, heads=2), "do not fit"),
@@ -191,11 +202,11 @@ def test_analyze_itself_needs_torch_alone():
 # ---- a layout by hand --------------------------------------------------------------------------------------------
 
 
-def by_hand(path, names, weights):
+def by_hand(path, names, weights, config=b'{"model_type": "strange", "num_attention_heads": 4}'):
     """A folder with one tensor of each name in two layers; weights: of layer 0 and of layer 1."""
     tensors = {name.format(i=i): w.contiguous() for i in range(2) for name, w in zip(names, weights[i])}
     files = {"model.safetensors": save(tensors | {"head": torch.ones(7, 16)}, {"format": "pt"})}
-    return folder(path, files, b'{"model_type": "strange", "num_attention_heads": 4}')
+    return folder(path, files, config)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -213,11 +224,11 @@ def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path
         flags = ["--q", names[0], "--k", names[1], "--heads=4,2"]
         said = dict(q=names[0], k=names[1], heads=(4, 2))
         whole = sum(q[:, 4 * h :][:, :4].mT @ k[:, 4 * (h // 2) :][:, :4] for h in range(4))
-    strange = by_hand(tmp_path / "strange", names, weights)
+    strange = by_hand(tmp_path / "strange", names, weights, config=None)  # it does not need one
     found = analysed("--hf", "strange", *flags)
     assert found.status == 0 and set(found.table.causal) == {""}
     for row, m in zip(found.table.itertuples(), whole, strict=True):
-        assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
+        assert row[-5:-2] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
     scored = analyze.score_model(strange, **said)
     assert list(scored.table.symmetry) == list(found.table.symmetry)
     assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
@@ -292,7 +303,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
         q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
         for row, m in zip(rows.itertuples(), [sum(heads), *heads], strict=True):
-            assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5)
+            assert row[-5:-2] == pytest.approx(defined(m), abs=1e-5)
     scored = analyze.score_model("m", per_head=True).table
     assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
 
@@ -352,9 +363,13 @@ def test_models_in_the_csv_are_not_read_again_and_those_that_are_not_asked_for_s
     assert [line.split()[0] for line in second.out.splitlines()[1:3]] == ["b", "c"]
     assert second.table[:5].equals(first.table) and list(second.table.model[5:]) == ["c"] * 2
     bert("b", mix=1)  # its keys are its queries, so W_qk is symmetric
+    assert analysed("--hf", model(T5, "d")).status == 0  # so the file is newer than the change
     third = analysed("--hf", "b")
     assert "b: read" in third.err and list(third.table.model[:3]) == ["a"] * 3
     assert list(third.table.symmetry[third.table.model == "b"]) == pytest.approx([1.0] * 3, abs=1e-5)
+    shutil.rmtree("b")
+    fourth = analysed("--hf", "a", "b", "--matrices=w.png")  # which reads them again, and one of them is gone
+    assert fourth.status == 1 and len(fourth.table) == len(third.table)
 
 
 @pytest.mark.parametrize("damage", [lambda lines: lines[:-1], lambda lines: lines[:2] + lines[3:],
@@ -391,18 +406,19 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("argv", [
     "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --stride=0", "--revisions=step* --limit=-3",
-    "--revisions=step* --limit=0", "--revisions=", "--per_head --published"])
+    "--revisions=step* --limit=0", "--revisions=", "--per_head --published", "--runs out --per_head",
+    "--runs out --matrices=w.png"])
 def test_options_that_make_no_sense_end_at_once(argv, capsys):
     with pytest.raises(SystemExit) as e:
-        analyze.main(["--hf", "gpt2", *argv.split()])
+        analyze.main([*([] if "--runs" in argv else ["--hf", "gpt2"]), *argv.split()])
     assert e.value.code == 2 and "error: " in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("text, told", [
     ("mine", "holds something else"), (",".join(models.COLUMNS) + "\nm,,,1", "holds something else"),
-    (",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,wqk,,2.0,0.1,x,0.3,1", "holds something else"),
-    (",".join(name for name in models.COLUMNS if name not in ("layout", "rows")),
-     "is by an earlier version, without layout, rows: give another --csv")])
+    (",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,wqk,,2.0,0.1,x,0.3,1,0", "holds something else"),
+    (",".join(name for name in models.COLUMNS if name not in ("layout", "changed")),
+     "is by an earlier version, without layout, changed: give another --csv")])
 def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(tmp_path, text, told):
     path = tmp_path / "s.csv"
     path.write_text(text)

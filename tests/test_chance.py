@@ -38,7 +38,7 @@ def test_by_chance_symmetry_is_1_over_n_give_or_take_root_2_over_n_and_direction
     assert (limit == 0) == (name == "rotation") and (limit == 1) <= (name in ("half", "grows", "random"))
 
 
-@pytest.mark.parametrize("r", [8, N])
+@pytest.mark.parametrize("r", [8, N, 2 * N])
 def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_weights(r):
     w_q, w_k = torch.randn(2, N, r).double()
     s = torch.linalg.svdvals(w_q @ w_k.T)

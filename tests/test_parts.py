@@ -1,7 +1,9 @@
 """data/results/parts.py: W_qk on the directions of position and on the rest, by matrices whose answer is known."""
 
 import inspect
+import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from transformers import AutoConfig, AutoModel
 
 from analyze import symmetry
 from data.results import parts
+from data.results.runs import RunError
 from model import rotate
 from tests.lives import run
 
@@ -118,8 +121,30 @@ def test_the_command_splits_a_run_into_its_table_and_its_picture(cfg, tmp_path, 
     assert table["symmetry"].to_list() == pytest.approx(scores["symmetry"].to_list(), abs=1e-4)
     parts.main([str(tmp_path / "parts.csv"), "--plot", str(tmp_path / "parts.png")])
     assert (tmp_path / "parts.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(SystemExit, match="nowhere"):
-        parts.main([str(tmp_path / "nowhere")])
+    for path, words in ("nowhere", "nowhere"), (f"{cfg.out_dir}/log.csv", "is no file that --csv has written"):
+        with pytest.raises(SystemExit, match=words):
+            parts.main([str(tmp_path / path)])
+
+
+def test_files_are_put_together_and_an_arm_may_be_called_by_a_number(tmp_path, capsys, drawn):
+    columns = dict(seed=1, layer=0, head=None, symmetry=[0.5], on_positions=0.5, on_rest=0.5, of_inputs=0.5)
+    files = [str(tmp_path / f"{arm}.csv") for arm in ("64", "null")]
+    for file in files:
+        parts.write(pandas.DataFrame(dict(arm=Path(file).stem, **columns)), file)
+    parts.main([*files, "--plot", str(tmp_path / "p.png")])
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:]] == [["64", "0"], ["null", "0"]]
+
+
+def test_a_run_whose_logits_or_corpus_are_others_is_refused(cfg, tmp_path):
+    for name, changes, words in ("norm", dict(qk_norm=True), "qk_norm"), ("moved", {}, "is not the corpus of"):
+        corpus = shutil.copytree(cfg.data_dir, tmp_path / f"of_{name}")
+        run(cfg, max_iters=2, out_dir=tmp_path / name, data_dir=corpus, **changes)
+        if not changes:  # other text in a folder of the same name
+            meta = json.loads((corpus / "meta.json").read_text())
+            meta["sha256"]["val"] = "0"
+            (corpus / "meta.json").write_text(json.dumps(meta))
+        with pytest.raises(RunError, match=words):
+            parts.split_run(tmp_path / name)
 
 
 MARKS = {"learned": r"mbedding\(\s*config\.max_pos", "rotary": "apply_rotary", "bias": "relative_attention_bias",

@@ -305,6 +305,26 @@ def test_what_a_device_has_decides_how_products_are_computed(cfg, monkeypatch, n
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize("name, has_nccl, backend", [
+    ("cpu", True, "gloo"), ("cuda", True, "nccl"), ("cuda", False, "gloo"), ("mps", False, None)])
+def test_processes_talk_by_what_their_devices_have(cfg, monkeypatch, name, has_nccl, backend):
+    """Windows has no NCCL, and the GPU of a Mac nothing at all."""
+    asked = []
+    for of, attribute, value in (
+            (processes, "find_device", lambda *_: torch.device(name)), (processes, "find_ranks", lambda: (0, 2, 0)),
+            (torch.cuda, "set_device", lambda *_: None), (torch.cuda, "is_bf16_supported", lambda **_: True),
+            (processes.dist, "is_nccl_available", lambda: has_nccl),
+            (processes.dist, "init_process_group", lambda backend, **_: asked.append(backend)),
+            (torch, "set_float32_matmul_precision", lambda _: None)):
+        monkeypatch.setattr(of, attribute, value)
+    if backend is None:
+        with pytest.raises(ConfigError, match="is mps, on which processes cannot talk: give --device=cpu"):
+            processes.find_place(cfg)
+    else:
+        processes.find_place(cfg)
+        assert asked == [backend]
+
+
 # ---- where a run comes from, what is said and where --------------------------------------------------------------
 
 
@@ -312,7 +332,10 @@ def test_the_file_of_an_arm_names_every_version_that_made_its_runs(finished, tmp
     one = compare.read_run(finished.out_dir)
     arm = [one._replace(seed=seed, config=one.config | dict(torch=torch)) for seed, torch in enumerate("12")]
     compare.write_comparison(tmp_path / "c.csv", dict(a=arm))
-    assert [record.config["torch"] for record in compare.read_comparison(tmp_path / "c.csv")] == ["1 and 2"] * 2
+    for _ in "12":  # the second time the file itself is one of what is put together
+        known = compare.read_comparison(tmp_path / "c.csv")
+        assert [record.config["torch"] for record in known] == ["1 and 2"] * len(known)
+        compare.write_comparison(tmp_path / "c.csv", dict(a=[*known, arm[0]._replace(seed=2)]))
 
 
 def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):

@@ -97,13 +97,13 @@ class Checkpoint(AbstractContextManager):
     notes: how much was read so far, and what else the user should know
     """
 
-    def __init__(self, folder: Folder, files: list[str]):
-        """files: those of the weights, several if they are shards of one checkpoint."""
+    def __init__(self, folder: Folder, files: list[str], layout_is_known=False):
+        """files: those of the weights, several if they are shards. layout_is_known: it may have no config."""
         self.revision = folder.revision
         self._folder = folder
         opening = [in_background(lambda file: read_weight_file(folder, file), file) for file in files]
         found = [future.result() for future in opening]
-        self.config = read_config(folder, files[0], found[0].saved)
+        self.config = read_config(folder, files[0], found[0].saved, layout_is_known)
         self.size = sum(file.size for file in found)
         tensors = {}
         for file in found:

@@ -161,7 +161,7 @@ def refuse_pointer(head: bytes, name: str):
 # It tells the layout of the weights. It is in config.json, or in what a training script writes in place of one.
 
 
-def read_config(folder: Folder, file: str, saved: dict) -> dict:
+def read_config(folder: Folder, file: str, saved: dict, layout_is_known: bool) -> dict:
     """
     The config for a file of weights. saved: what torch.save has put into that file, {} if it is of safetensors.
 
@@ -181,6 +181,8 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
         return {**config, "num_key_value_heads": n_kv_head, "model_type": "nanochat-checkpoint"}
 
     name = "config.json"
+    if not folder.has(name) and layout_is_known:
+        return {}
     if not folder.has(name):
         name = "../config.json"
         there = " (one is in the folder above: copy it, if these weights are of it)" if folder.has(name) else ""

@@ -52,11 +52,11 @@ def find_source(name: str) -> str:
     return ids[model] + at + revision
 
 
-def open_source(source) -> Checkpoint | ModuleInMemory:
+def open_source(source, layout_is_known=False) -> Checkpoint | ModuleInMemory:
     """Whatever score_model takes: what find_source takes, or a module in memory."""
     if isinstance(source, torch.nn.Module):
         return ModuleInMemory(source)
-    return open_checkpoint(find_source(str(source)))
+    return open_checkpoint(find_source(str(source)), layout_is_known)
 
 
 def without_address(source: str) -> str:
@@ -82,9 +82,10 @@ def is_hub_id(repo: str) -> bool:
 
 
 @only_checkpoint_errors("the checkpoint")
-def open_checkpoint(source: str) -> Checkpoint:
+def open_checkpoint(source: str, layout_is_known=False) -> Checkpoint:
     """
     Open a folder, a file of weights (safetensors, or by torch.save), or org/name[@revision] of the Hub.
+    layout_is_known: by the user's own words, so that it may have no config.json.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
     Trainer, or the 0_Transformer of sentence-transformers.
@@ -94,7 +95,7 @@ def open_checkpoint(source: str) -> Checkpoint:
     if os.path.isfile(path):
         path, file = os.path.split(path)
         require(file.endswith(SUFFIXES), f"no file of weights ({', '.join(SUFFIXES)}){what_to_do([file])}")
-        return Checkpoint(Folder(Path(path).resolve()), [file])
+        return Checkpoint(Folder(Path(path).resolve()), [file], layout_is_known)
     if os.path.isdir(path):
         folder = Folder(Path(path).resolve())
     else:
@@ -103,7 +104,7 @@ def open_checkpoint(source: str) -> Checkpoint:
         require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name[@revision]")
         folder = open_repository(repo, revision or None)
     enter_model(folder)
-    return Checkpoint(folder, weight_files(folder))
+    return Checkpoint(folder, weight_files(folder), layout_is_known)
 
 
 # ---- what is in a folder -----------------------------------------------------------------------------------------

@@ -55,8 +55,9 @@ def of_random(n, gamma):
 def moments(w_q, w_k):
     """The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T: (C, r), (C, r) -> three numbers."""
     w_q, w_k = (w.float() / w.abs().max().float() for w in (w_q, w_k))  # their size does not matter
-    # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r):
-    p = (w_k.mT @ w_k) @ (w_q.mT @ w_q)
+    # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r).
+    C, r = w_q.shape
+    p = (w_k.mT @ w_k) @ (w_q.mT @ w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
     return p.trace().item(), (p * p.mT).sum().item(), (p @ p * p.mT).sum().item()
 
 

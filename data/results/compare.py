@@ -196,7 +196,7 @@ def write_comparison(path, arms):
                     f"{record.seed}, which would be lost: give another --csv")
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
     with replacing(path) as temporary:
-        temporary.write_text("\n".join([*config_lines(arms), whole.to_csv(float_format=f"%.{DIGITS}f")]))
+        temporary.write_text("\n".join([*config_lines(arms), whole.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")]))
 
 
 def config_lines(arms):
@@ -205,8 +205,9 @@ def config_lines(arms):
     for name, records in arms.items():
         config = records[0].config
         configs[name] = {key: config[key] for key in config if key not in HOW - {"init_from"} | {"seed"}}
-        for key in config.keys() & ORIGIN:  # the only ones of these in which the runs of an arm may differ
-            configs[name][key] = " and ".join(sorted({record.config.get(key, "unknown") for record in records}))
+        for key in config.keys() & ORIGIN:  # in which the runs of an arm may differ
+            origins = {origin for record in records for origin in record.config.get(key, "unknown").split(" and ")}
+            configs[name][key] = " and ".join(sorted(origins))
     first, *others = configs.values()
     shared = {key: first[key] for key in first if all(other.get(key) == first[key] for other in others)}
     lines = [f"# config {json.dumps(shared)}"]
@@ -230,6 +231,8 @@ def read_run(folder):
     config = read_config(folder)
     try:
         log = read_rows(folder / "log.csv").set_index("step")
+        if not log.index.is_unique:
+            raise ValueError("a step stands twice")
         scores = read_rows(folder / "scores.csv").astype(dict(layer=int))
         n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
         # The last step may lack some, as the run may be writing them.

@@ -40,6 +40,7 @@ COLUMNS = {
     "directionality": float,
     "directionality_eq17": float,
     "rows": int,  # that this checkpoint has here: if there are fewer, some were lost
+    "changed": float,  # when a local checkpoint last changed, as of changed_at: if it has since, it is scored again
 }
 
 
@@ -57,8 +58,8 @@ def bar(items, name, unit, n):
 
 
 def score_table(rows):
-    """rows of one checkpoint: lists of the values of COLUMNS but for the last -> a DataFrame."""
-    return pd.DataFrame([[*row, len(rows)] for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
+    """rows of one checkpoint: lists of the values of COLUMNS but for the last two -> a DataFrame."""
+    return pd.DataFrame([[*row, len(rows), 0.0] for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def read_scores(path):
@@ -82,15 +83,12 @@ def read_scores(path):
                        "or give another --csv") from e
 
 
-def add_scores(path, table, outdated=()):
-    """
-    Put the rows of one checkpoint into the CSV, in the place of those that it had of it. outdated: (model, revision) of
-    others whose rows go, because they are to be scored again: the file is new from now on, and would seem right.
-    """
+def add_scores(path, table):
+    """Put the rows of one checkpoint into the CSV, in the place of those that it had of it."""
     with locked(Path(path).absolute().parent, wait=True):  # another process may add to it too
         others = read_scores(path)
-        ours = {(table["model"].iloc[0], table["revision"].iloc[0]), *outdated}
-        stays = [key not in ours for key in zip(others["model"], others["revision"])]
+        ours = table["model"].iloc[0], table["revision"].iloc[0]
+        stays = [key != ours for key in zip(others["model"], others["revision"])]
         with replacing(path) as temporary:
             together([others[stays], table]).to_csv(temporary, index=False)
 
@@ -116,7 +114,7 @@ def scores_so_far(path, targets, args):
         if is_whole:
             so_far[key] = rows
     for target in targets:
-        if target.key() in so_far and is_newer(target.source, path):
+        if target.key() in so_far and so_far[target.key()]["changed"].iloc[0] != changed_at(target.source):
             del so_far[target.key()]
     return so_far
 
@@ -131,16 +129,14 @@ def how_scored(published, gamma, per_head, layout):
     return f"{flags} and the layout {layout}" if layout else flags
 
 
-def is_newer(source, path):
-    """
-    Whether a local checkpoint has a file that changed after the file at path, or a link on the way to it has. Of the
-    Hub it cannot be told.
-    """
+def changed_at(source):
+    """When a local checkpoint, or a link on the way to it, last changed [s]. 0.0 of the Hub, where it cannot be told."""
     checkpoint = Path(os.path.expanduser(source))
-    # Not st_mtime: a copy may keep the time of its original (cp -p, rsync -a). When it came here, st_ctime tells.
-    times = [file.stat().st_ctime for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file()]
-    times += [place.lstat().st_ctime for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
-    return max(times, default=0.0) > os.path.getmtime(path)
+    files = [file for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file() and file.suffix != ".csv"]
+    links = [place for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
+    found = [file.stat() for file in files] + [link.lstat() for link in links]
+    # A copy may keep the st_mtime of its original (cp -p, rsync -a); st_ctime tells when it came here, but on Windows.
+    return max((max(stat.st_ctime, stat.st_mtime) for stat in found), default=0.0)
 
 
 def of_targets(targets, so_far):
@@ -191,8 +187,8 @@ def score_all(targets, path, args, score_model):
     the CSV to which they come. -> {target: its ScoredModel}
     """
     results = {}
-    left = {target.key() for target in targets}
     for target in bar(targets, "checkpoints", "model", len(targets)):
+        changed = changed_at(target.source)
         try:
             result = score_model(target.source, args.gamma, args.per_head, args.device, args.published,
                                  **layout_of(args))
@@ -200,11 +196,10 @@ def score_all(targets, path, args, score_model):
             tell(f"analyze.py: {target.label()}: {e}")
             continue
         tell(f"{target.label()}: {result.note}")
-        named = result.table.assign(model=target.model, revision=target.revision)
+        named = result.table.assign(model=target.model, revision=target.revision, changed=changed)
         results[target] = result._replace(table=named)
-        left.remove(target.key())
         if path:  # after every checkpoint, so that nothing is lost if this is stopped
-            add_scores(path, named, left)
+            add_scores(path, named)
     return results
 
 

@@ -17,6 +17,7 @@ and scores U^T M U, V^T M V and S^T M S like M itself. COLUMNS says what is in t
 import argparse
 import math
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,9 @@ from data.tokens import DataError, replacing
 from model import rotate
 
 SHARE = 0.95  # of the variance of the mean inputs
+N_TOKENS = 2**16  # of validation, in at most N_SEQUENCES
 LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
-N_SEQUENCES = 1024  # validation sequences
+N_SEQUENCES = 1024
 COLUMNS = dict(
     symmetry="of M",
     directions="b, the number of position directions",
@@ -163,9 +165,11 @@ def split_layers(layers, **labels):
 @torch.no_grad()
 def split_run(folder):
     """The rows of a run of train.py, with its arm and seed."""
-    model, cfg = samples.open_run(folder)[:2]
+    model, cfg, meta = samples.open_run(folder)
     corpus = open_corpus(cfg)
-    batches = range(math.ceil(N_SEQUENCES / cfg.batch_size))
+    runs.require(corpus.meta["sha256"] == meta["sha256"], f"{cfg.data_dir} is not the corpus of {folder}: prepare that")
+    runs.require(not cfg.qk_norm, f"{folder} has qk_norm, so its logits are not products with W_qk")
+    batches = range(math.ceil(min(N_SEQUENCES, N_TOKENS / cfg.block_size) / cfg.batch_size))
     whole = np.arange(cfg.batch_size)  # all rows of a batch
     idx = torch.cat([get_batch(cfg, corpus.meta, corpus.val, 0, i, whole)[0] for i in batches])  # (N, T)
     layers = []
@@ -176,13 +180,25 @@ def split_run(folder):
 
     for block in model.blocks:
         block.attn.register_forward_pre_hook(keep)
-    model(idx)
+    model.hidden(idx)
     return split_layers(layers, arm=Path(folder).resolve().name.removesuffix(f"-{cfg.seed}"), seed=cfg.seed)
 
 
 def write(rows, path):
     with replacing(path) as temporary:
         pandas.DataFrame(rows).astype(dict(head="Int64")).to_csv(temporary, index=False, float_format="%.4f")
+
+
+def read(path):
+    """The rows of a run, or of a file that `write` has written. RunError: it is another file."""
+    if not path.endswith(".csv"):
+        return pandas.DataFrame(split_run(path))
+    try:
+        types = defaultdict(lambda: float, arm=str, seed=int, layer=int)
+        table = pandas.read_csv(path, dtype=types, na_values=[""], keep_default_na=False)
+        return table.astype({name: types[name] for name in ("arm", "seed", "layer", "head", "symmetry")})
+    except (ValueError, KeyError) as e:
+        raise runs.RunError(f"{path} is no file that --csv has written: {str(e).strip():.100}") from e
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -213,15 +229,12 @@ def plot_parts(table, path):
 
 def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.results.parts", description=__doc__.splitlines()[1])
-    cli.add_argument("runs", nargs="+", help="folders of train.py, or one file that --csv has written")
+    cli.add_argument("runs", nargs="+", help="folders of train.py, and files that --csv has written")
     cli.add_argument("--csv", metavar="FILE", help="keep the table")
     cli.add_argument("--plot", metavar="FILE", help="draw symmetry and its parts")
     args = cli.parse_args(argv)
     try:
-        if not args.runs[0].endswith(".csv"):
-            table = pandas.DataFrame([row for run in tqdm(args.runs) for row in split_run(run)])
-        else:
-            table = pandas.read_csv(args.runs[0])
+        table = pandas.concat([read(path) for path in tqdm(args.runs)], ignore_index=True)
         if args.csv:
             write(table, args.csv)
         if args.plot:
