@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 CSV = ROOT / "data/results/csv"
 UNDER_MASK = dict(causal=True, objective="masked")
 # What a run has without the patch, and what it has more with it.
-KEYS = {"diagonal": (dict(), dict(diagonal=0.8)), "positions": (UNDER_MASK, dict(positions="bias"))}
+KEYS = {"diagonal": (dict(), dict(diagonal=0.8)), "positions": (UNDER_MASK, dict(positions="bias")),
+        "doses": (UNDER_MASK, dict(prefix=0.5))}
 
 
 def test_every_patch_is_tried():

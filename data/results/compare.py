@@ -195,8 +195,9 @@ def write_comparison(path, arms):
             require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
                     f"{record.seed}, which would be lost: give another --csv")
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
+    rows = whole.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
-        temporary.write_text("\n".join([*config_lines(arms), whole.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")]))
+        temporary.write_text("\n".join([*config_lines(arms), rows]))
 
 
 def config_lines(arms):

@@ -130,7 +130,7 @@ def how_scored(published, gamma, per_head, layout):
 
 
 def changed_at(source):
-    """When a local checkpoint, or a link on the way to it, last changed [s]. 0.0 of the Hub, where it cannot be told."""
+    """When a local checkpoint, or a link on the way to it, last changed [s]. 0.0 of the Hub: it cannot be told."""
     checkpoint = Path(os.path.expanduser(source))
     files = [file for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file() and file.suffix != ".csv"]
     links = [place for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
