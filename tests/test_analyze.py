@@ -24,7 +24,6 @@ from analyze import directionality, directionality_eq17, scores, symmetry, wqk
 from data.pretrained import sources
 from data.pretrained.files import CheckpointError
 from data.results import figures, models, tables
-from tests.hub import hub  # noqa: F401, a fixture
 from tests.toy import files_of, folder
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -322,7 +321,7 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     assert f"{QUERY.format(i=1)}: W_qk of this layer is zero" in found.err
 
 
-def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):  # noqa: F811
+def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
     """
     Two models, one of which cannot be had the first time; the second time, only that one is read. What was published of
     them stands beside their scores.

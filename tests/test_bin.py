@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from data.pretrained.checkpoint import BLOCK
-from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import CONFIG, WANTED, WEIGHTS, as_bin, folder, read, refusal
 
 BIN = "pytorch_model.bin"

@@ -19,7 +19,6 @@ from data.pretrained.checkpoint import HEAD
 from data.pretrained.files import CheckpointError, only_checkpoint_errors
 from data.pretrained.sources import open_checkpoint
 from data.pretrained.revisions import find_targets
-from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, make, name,
                        one_line, read, refusal)
 

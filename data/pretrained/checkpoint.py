@@ -101,7 +101,8 @@ class Checkpoint(AbstractContextManager):
         """files: those of the weights, several if they are shards. layout_is_known: it may have no config."""
         self.revision = folder.revision
         self._folder = folder
-        opening = [in_background(lambda file: read_weight_file(folder, file), file) for file in files]
+        read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
+        opening = [in_background(read_file, folder, file) for file in files]
         found = [future.result() for future in opening]
         self.config = read_config(folder, files[0], found[0].saved, layout_is_known)
         self.size = sum(file.size for file in found)
@@ -191,14 +192,8 @@ class ModuleInMemory(Checkpoint):
 # ---- a file of weights -------------------------------------------------------------------------------------------
 
 
-def read_weight_file(folder: Folder, file: str) -> WeightFile:
-    """CheckpointError if the file is damaged, or would run code."""
-    if file.endswith(".safetensors"):
-        return read_safetensors(folder, file)
-    return read_torch(folder, file)
-
-
 def read_safetensors(folder: Folder, file: str) -> WeightFile:
+    """CheckpointError if the file is damaged."""
     head, size = folder.read_head(file, HEAD)
     start = 8 + int.from_bytes(head[:8], "little")  # of the data
     require(9 < start <= min(size, MAX_HEADER), f"{file} is cut short or no safetensors: get it again")
@@ -246,6 +241,7 @@ class Ranges(AbstractBufferedFile):
 
 
 def read_torch(folder: Folder, file: str) -> WeightFile:
+    """CheckpointError if the file is damaged, or would run code."""
     head, size = folder.read_head(file, 64)
     is_zip = head.startswith(b"PK\3\4")
     # A pickle begins with the number of its protocol.
