@@ -306,9 +306,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
         lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,): of row i and of column i, added
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # one order of both, so that a mirror image stays one
         shown = wqk(w_q[longest], w_k[longest]).cpu().numpy()
-        missing = [] if hand else layouts.missing_stacks(opened.config, stacks)
-        notes = opened.notes + [f"no weights of its {part}" for part in missing]
-        return ScoredModel(models.score_table(rows), shown, ", ".join(notes))
+        return ScoredModel(models.score_table(rows), shown, ", ".join(opened.notes))
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------

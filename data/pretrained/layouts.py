@@ -12,7 +12,7 @@ RoPE, scaling and norms are left out. Query head h meets key head h // (n_head /
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -122,16 +122,6 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
         require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
     require(stacks, f"{model_type}: no q and k weights")
     return stacks
-
-
-def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
-    """The stacks that are in config.json and not in the file, such as the decoder of an encoder-decoder."""
-    expected = []
-    for part in find_parts(config.get("model_type"), config, set()):
-        halves = [row.stack for row in part.rows if row.stack in ("encoder", "decoder")]
-        if part.rows:  # a backbone may have none, and is not scored
-            expected += [part.name] if part.name else halves
-    return [name for name in expected if not any(f"{stack.name}.".startswith(f"{name}.") for stack in stacks)]
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
