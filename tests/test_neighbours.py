@@ -10,7 +10,6 @@ from safetensors.torch import save
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import find_source, open_checkpoint
 from model import ModelConfig, Transformer
-from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal, stacks_of
 
 
@@ -126,7 +125,6 @@ def bare(names: str) -> dict[str, bytes]:
     ({"adapter_config.json": b'{"base_model_name_or_path": "org/base"}', "adapter_model.safetensors": FILE},
      "merge it into org/base with PEFT's merge_and_unload()"),
     ({"model.onnx": b""}, "of ONNX take the two initialisers"),
-    ({"inner/config.json": CONFIG, "inner/model.safetensors": FILE, "latest": b""}, "give inner in it"),
     ({"notes.txt": b"", "vocab.json": b""}, "but notes.txt, vocab.json: convert it"),
     ({"pytorch_model.bin": bytes(28) + b"weights"}, "llama2.c"),
 ])

@@ -54,14 +54,14 @@ def only_checkpoint_errors(what: str):
         raise CheckpointError(f"{what} makes no sense ({why:.150}): get it again") from e
 
 
-def in_background(call, argument) -> Future:
+def in_background(call, *args) -> Future:
     """
-    call(argument), in a thread that ends with the program. Those of concurrent.futures would be waited for then, and
+    call(*args), in a thread that ends with the program. Those of concurrent.futures would be waited for then, and
     Ctrl-C on a slow connection would take its time-out.
     """
     def run():
         try:
-            future.set_result(call(argument))
+            future.set_result(call(*args))
         except BaseException as e:  # it is raised where the result is asked for
             future.set_exception(e)
 

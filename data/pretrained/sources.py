@@ -90,7 +90,6 @@ def open_checkpoint(source: str, layout_is_known=False) -> Checkpoint:
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
     Trainer, or the 0_Transformer of sentence-transformers.
     """
-    source = without_address(source)
     path = os.path.expanduser(source)
     if os.path.isfile(path):
         path, file = os.path.split(path)
@@ -144,10 +143,8 @@ def weight_files(folder: Folder) -> list[str]:
     name = choose_weights(folder.names)
     if not name:
         where = "".join(f" ({note})" for note in folder.notes)
-        inside = [other for other in folder.names if folder.has(f"{other}/config.json")]
-        advice = f": give {inside[0]} in it, which has a config.json" if inside else what_to_do(folder.names)
         raise CheckpointError(f"no model.safetensors or pytorch_model.bin here{where}, but "
-                              f"{', '.join(folder.names) or 'nothing':.150}{advice}")
+                              f"{', '.join(folder.names) or 'nothing':.150}{what_to_do(folder.names)}")
     if not name.endswith(".json"):
         return [name]
     index = read_json(folder, name).get("weight_map")  # tensor -> file
