@@ -160,13 +160,6 @@ def test_a_hub_that_does_not_answer_is_not_waited_for_for_ever(hub, monkeypatch,
     assert "Timeout" in line and "network" in line
 
 
-def test_five_tries_are_enough(hub):
-    hub.add("org/toy", SINGLE)
-    hub.fail("model.safetensors", 503, times=99)
-    line = refusal("org/toy")
-    assert "503" in line and "network" in line and len(hub.waits) == 4
-
-
 def test_a_file_that_is_sent_whole_instead_of_a_range_is_not_waited_for(hub):
     hub.add("org/toy", SINGLE | {"model.safetensors": bytes(1 << 26)})
     hub.ranges = False

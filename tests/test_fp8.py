@@ -77,10 +77,3 @@ def test_a_scale_is_one_number_or_one_for_each_row(tmp_path, quantization, suffi
 def test_scales_that_do_not_fit_and_other_ways_to_store_fewer_bits_are_refused(tmp_path, parts, words):
     with pytest.raises(CheckpointError, match=words):
         read_llama(tmp_path / "toy", FP8, **parts)
-
-
-@pytest.mark.parametrize("block", ["128", [0, 128], [128], [1.5, 2], {"rows": 3}])
-def test_a_block_size_that_makes_no_sense_is_refused(tmp_path, block):
-    parts = dict(weight=eight_bits(12, 10), weight_scale_inv=scales(2, 2))
-    with pytest.raises(CheckpointError):
-        read_llama(tmp_path / "toy", FP8 | {"weight_block_size": block}, **parts)

@@ -140,10 +140,3 @@ def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(CheckpointError, match=message) as error:
         find_stacks(config, names)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-def test_numbers_of_eight_bits_are_refused(dtype):
-    [stack] = find_stacks(LLAMA, llama())
-    with pytest.raises(CheckpointError, match="do not fit"):
-        stack.layers[0].heads({name: torch.zeros(shape, dtype=dtype) for name, shape in llama().items()})

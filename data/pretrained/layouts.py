@@ -44,15 +44,14 @@ class Layer(NamedTuple):
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
         -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible (products are
-        float32). CheckpointError if the shapes do not fit, or the dtype is not a float of at least 16 bits.
+        float32). CheckpointError if the shapes do not fit.
         """
         weights = [tensors[name] for name in self.names]
         n_head = self.sizes.n_head
         try:
             q, k = FORMS[self.form](weights, self.sizes, self.config)
-            fits = (all(weight.is_floating_point() and weight.itemsize > 1 and weight.numel() > 0 for weight in weights)
-                    and q.ndim == k.ndim == 3 and q.shape[1:] == k.shape[1:]
-                    and len(q) == n_head and n_head % len(k) == 0)
+            fits = (all(weight.numel() > 0 for weight in weights) and q.ndim == k.ndim == 3
+                    and q.shape[1:] == k.shape[1:] and len(q) == n_head and n_head % len(k) == 0)
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             fits = False
         if not fits:
