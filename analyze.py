@@ -284,7 +284,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
     hand = by_hand.read_hand(**layout)
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
     rows = []
-    with sources.open_source(source, layout_is_known=hand is not None) as opened:
+    with sources.open_checkpoint(source, layout_is_known=hand is not None) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand)  # which are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]

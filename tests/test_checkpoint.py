@@ -71,9 +71,9 @@ def test_local_folders_files_and_shards_give_the_same_tensors(tmp_path, monkeypa
 
 
 def test_the_commit_is_pinned_once_and_revisions_are_honoured(hub):
-    hub.add("gpt2", SINGLE | {"model.safetensors": b"of another branch"})
-    change = hub.add("gpt2", SINGLE, branch="refs/pr/1")
-    for source in "gpt2@refs/pr/1", f"gpt2@{change}":
+    hub.add("org/toy", SINGLE | {"model.safetensors": b"of another branch"})
+    change = hub.add("org/toy", SINGLE, branch="refs/pr/1")
+    for source in "org/toy@refs/pr/1", f"org/toy@{change}":
         hub.log.clear()
         assert read(source).revision == change
         assert all(f"/resolve/{change}/" in r.path for r in hub.log if r.file == "model.safetensors")
@@ -222,7 +222,7 @@ def test_the_boundary_lets_bugs_of_ours_pass():
 
 def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path):
     toy = folder(tmp_path / "toy", {"model.safetensors": FILE})
-    with open_checkpoint(str(toy)) as opened:
+    with open_checkpoint(toy) as opened:
         os.truncate(toy / "model.safetensors", len(FILE) // 2)
         assert "cut short" in one_line(lambda: list(opened.stream(GROUPS)))
 
@@ -251,7 +251,7 @@ def test_weights_without_a_score_are_named(tmp_path, value):
 
 def test_little_is_read_ahead_and_a_stream_may_be_left(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "AHEAD", 2)
-    with open_checkpoint(str(folder(tmp_path / "toy", {"model.safetensors": FILE}))) as opened:
+    with open_checkpoint(folder(tmp_path / "toy", {"model.safetensors": FILE})) as opened:
         stream = opened.stream(GROUPS)
         next(stream)
         time.sleep(0.2)  # time enough to read everything

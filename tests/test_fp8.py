@@ -37,7 +37,7 @@ def read_llama(path, quantization: dict, **parts: torch.Tensor) -> torch.Tensor:
                   quantization_config=quantization)
     state = {f"layers.0.self_attn.{x}_proj.{part}": tensor.clone() for x in "qk" for part, tensor in parts.items()}
     path = folder(path, {"model.safetensors": save(state)}, json.dumps(config).encode())
-    with open_checkpoint(str(path)) as opened:
+    with open_checkpoint(path) as opened:
         [stack] = stacks_of(opened)
         assert not [name for name in opened.tensors if "scale" in name]
         w_q, w_k = stack.layers[0].heads(next(opened.stream([stack.layers[0].names])))  # (H, C, D) each

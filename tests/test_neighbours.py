@@ -64,7 +64,7 @@ def test_training_scripts_have_their_own_config(tmp_path, hub, files, lone, n_kv
     out = folder(tmp_path / "out", files, None)
     hub.add("org/out", files)
     for source in out, out / lone, "org/out":
-        with open_checkpoint(str(source)) as opened:
+        with open_checkpoint(source) as opened:
             [stack] = stacks_of(opened)
             assert stack.causal and len(stack.layers) == N
             groups = opened.stream([layer.names for layer in stack.layers])
