@@ -23,7 +23,7 @@ import analyze
 from analyze import directionality, directionality_eq17, scores, symmetry, wqk
 from data.pretrained import sources
 from data.pretrained.files import CheckpointError
-from data.results import figures, models, tables
+from data.results import figures, models
 from tests.toy import files_of, folder
 
 SHARED = Path(__file__).parents[2] / "shared"
