@@ -284,7 +284,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
     hand = by_hand.read_hand(**layout)
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
     rows = []
-    with sources.open_source(source, layout_is_known=hand is not None) as opened:
+    with sources.open_checkpoint(source, layout_is_known=hand is not None) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand)  # which are q and k, from names and shapes alone
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
@@ -306,9 +306,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
         lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,): of row i and of column i, added
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # one order of both, so that a mirror image stays one
         shown = wqk(w_q[longest], w_k[longest]).cpu().numpy()
-        missing = [] if hand else layouts.missing_stacks(opened.config, stacks)
-        notes = opened.notes + [f"no weights of its {part}" for part in missing]
-        return ScoredModel(models.score_table(rows), shown, ", ".join(notes))
+        return ScoredModel(models.score_table(rows), shown, ", ".join(opened.notes))
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from unittest import mock
 
 import pytest
 
+from tests.hub import hub  # noqa: F401, a fixture
+
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 # A process that ignores a signal, as under nohup, has children that ignore it too; tests send these to children.

@@ -107,7 +107,7 @@ def of_heads(w_q, w_k):
 
 def open_layers(source, **layout):
     """Yields (w_q (H, C, D), w_k (H, C, D), whether it is causal) of every layer."""
-    with sources.open_source(source) as opened:
+    with sources.open_checkpoint(source) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         for stack in layouts.find_stacks(opened.config, shapes, by_hand.read_hand(**layout)):
             for layer, tensors in zip(stack.layers, opened.stream([layer.names for layer in stack.layers])):

@@ -10,7 +10,6 @@ from safetensors.torch import save
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import find_source, open_checkpoint
 from model import ModelConfig, Transformer
-from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal, stacks_of
 
 
@@ -65,7 +64,7 @@ def test_training_scripts_have_their_own_config(tmp_path, hub, files, lone, n_kv
     out = folder(tmp_path / "out", files, None)
     hub.add("org/out", files)
     for source in out, out / lone, "org/out":
-        with open_checkpoint(str(source)) as opened:
+        with open_checkpoint(source) as opened:
             [stack] = stacks_of(opened)
             assert stack.causal and len(stack.layers) == N
             groups = opened.stream([layer.names for layer in stack.layers])
@@ -126,7 +125,6 @@ def bare(names: str) -> dict[str, bytes]:
     ({"adapter_config.json": b'{"base_model_name_or_path": "org/base"}', "adapter_model.safetensors": FILE},
      "merge it into org/base with PEFT's merge_and_unload()"),
     ({"model.onnx": b""}, "of ONNX take the two initialisers"),
-    ({"inner/config.json": CONFIG, "inner/model.safetensors": FILE, "latest": b""}, "give inner in it"),
     ({"notes.txt": b"", "vocab.json": b""}, "but notes.txt, vocab.json: convert it"),
     ({"pytorch_model.bin": bytes(28) + b"weights"}, "llama2.c"),
 ])

@@ -45,7 +45,7 @@ def as_bin(saved, **options) -> bytes:
 
 def read(source, groups=GROUPS, weights=WEIGHTS):
     """Streams the groups and compares them with the weights; -> the closed checkpoint."""
-    with open_checkpoint(str(source)) as opened:
+    with open_checkpoint(source) as opened:
         got = list(opened.stream(groups))
         assert [list(group) for group in got] == [list(group) for group in groups]
         for group in got:
@@ -69,7 +69,7 @@ def one_line(call) -> str:
 
 def refusal(source, groups=GROUPS) -> str:
     def read_all():
-        with open_checkpoint(str(source)) as opened:
+        with open_checkpoint(source) as opened:
             list(opened.stream(groups))
 
     return one_line(read_all)

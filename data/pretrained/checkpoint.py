@@ -27,15 +27,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
+from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
 
 import torch
 from fsspec.spec import AbstractBufferedFile
 from tqdm import tqdm
 
-from data.pretrained.files import (CheckpointError, Folder, in_background, only_checkpoint_errors, read_config,
-                                   require)
+from data.pretrained.files import CheckpointError, Folder, only_checkpoint_errors, read_config, require
 
+# What is read at the same time, in threads of multiprocessing, because those of concurrent.futures are waited for at
+# the end of the program: on a slow connection Ctrl-C would take its time-out.
+N_READERS = 8
 AHEAD = 3  # groups that are read in advance
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "F8_E4M3": torch.float8_e4m3fn}
@@ -101,8 +104,9 @@ class Checkpoint(AbstractContextManager):
         """files: those of the weights, several if they are shards. layout_is_known: it may have no config."""
         self.revision = folder.revision
         self._folder = folder
-        opening = [in_background(lambda file: read_weight_file(folder, file), file) for file in files]
-        found = [future.result() for future in opening]
+        read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
+        with ThreadPool(N_READERS) as pool:
+            found = pool.starmap(read_file, [(folder, file) for file in files])
         self.config = read_config(folder, files[0], found[0].saved, layout_is_known)
         self.size = sum(file.size for file in found)
         tensors = {}
@@ -133,13 +137,13 @@ class Checkpoint(AbstractContextManager):
 
         A tensor with NaN or infinity is refused.
         """
-        # A group is started when it is asked for.
-        started = ({name: in_background(self._read, name) for name in group} for group in groups)
-        ahead = deque(islice(started, AHEAD))
-        while ahead:
-            ahead.extend(islice(started, 1))  # is read while the oldest group is used
-            futures = ahead.popleft()
-            yield {name: future.result() for name, future in futures.items()}
+        with ThreadPool(N_READERS) as pool:
+            # A group is started when it is asked for.
+            started = ({name: pool.apply_async(self._read, [name]) for name in group} for group in groups)
+            ahead = deque(islice(started, AHEAD))
+            while ahead:
+                ahead.extend(islice(started, 1))  # is read while the oldest group is used
+                yield {name: result.get() for name, result in ahead.popleft().items()}
 
     @only_checkpoint_errors("its file of weights")
     def _read(self, name: str) -> torch.Tensor:
@@ -191,14 +195,8 @@ class ModuleInMemory(Checkpoint):
 # ---- a file of weights -------------------------------------------------------------------------------------------
 
 
-def read_weight_file(folder: Folder, file: str) -> WeightFile:
-    """CheckpointError if the file is damaged, or would run code."""
-    if file.endswith(".safetensors"):
-        return read_safetensors(folder, file)
-    return read_torch(folder, file)
-
-
 def read_safetensors(folder: Folder, file: str) -> WeightFile:
+    """CheckpointError if the file is damaged."""
     head, size = folder.read_head(file, HEAD)
     start = 8 + int.from_bytes(head[:8], "little")  # of the data
     require(9 < start <= min(size, MAX_HEADER), f"{file} is cut short or no safetensors: get it again")
@@ -246,6 +244,7 @@ class Ranges(AbstractBufferedFile):
 
 
 def read_torch(folder: Folder, file: str) -> WeightFile:
+    """CheckpointError if the file is damaged, or would run code."""
     head, size = folder.read_head(file, 64)
     is_zip = head.startswith(b"PK\3\4")
     # A pickle begins with the number of its protocol.
@@ -287,9 +286,8 @@ def find_records(ranges: Ranges) -> list[int]:
     begins = sorted(info.header_offset for info in infos)
     if not any(info.filename.endswith("/.format_version") for info in infos):
         # By an older torch. For these files torch reads the header of every record, one after the other.
-        headers = [in_background(ranges.keep, number) for number in {begin // BLOCK for begin in begins}]
-        for header in headers:
-            header.result()
+        with ThreadPool(N_READERS) as pool:
+            pool.map(ranges.keep, {begin // BLOCK for begin in begins})
     return [*begins, end]
 
 

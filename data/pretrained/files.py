@@ -8,11 +8,9 @@ import json
 import os
 import re
 import threading
-from concurrent.futures import Future
 from pathlib import Path
 
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
-N_READERS = 8  # ranges that are read at the same time
 MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
 
 
@@ -54,22 +52,6 @@ def only_checkpoint_errors(what: str):
         raise CheckpointError(f"{what} makes no sense ({why:.150}): get it again") from e
 
 
-def in_background(call, argument) -> Future:
-    """
-    call(argument), in a thread that ends with the program. Those of concurrent.futures would be waited for then, and
-    Ctrl-C on a slow connection would take its time-out.
-    """
-    def run():
-        try:
-            future.set_result(call(argument))
-        except BaseException as e:  # it is raised where the result is asked for
-            future.set_exception(e)
-
-    future = Future()
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
 class Folder:
     """
     A local folder. OSError, which names the file: the system does not let it be read.
@@ -87,7 +69,6 @@ class Folder:
         self.notes = []
         self.lengths = []  # and no sum: several threads can append, but not add
         self.closed = threading.Event()
-        self.slots = threading.Semaphore(N_READERS)
 
     @property
     def names(self) -> list[str]:
@@ -121,8 +102,7 @@ class Folder:
         for first in range(0, len(view), PIECE):
             require(not self.closed.is_set(), "it has been closed")
             piece = view[first : first + PIECE]
-            with self.slots:
-                size = self.read(name, start + first, piece)
+            size = self.read(name, start + first, piece)
             require(size >= start + first + len(piece), f"{name} is cut short: get it again")
 
 

@@ -12,7 +12,7 @@ RoPE, scaling and norms are left out. Query head h meets key head h // (n_head /
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -44,15 +44,14 @@ class Layer(NamedTuple):
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """
         -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible (products are
-        float32). CheckpointError if the shapes do not fit, or the dtype is not a float of at least 16 bits.
+        float32). CheckpointError if the shapes do not fit.
         """
         weights = [tensors[name] for name in self.names]
         n_head = self.sizes.n_head
         try:
             q, k = FORMS[self.form](weights, self.sizes, self.config)
-            fits = (all(weight.is_floating_point() and weight.itemsize > 1 and weight.numel() > 0 for weight in weights)
-                    and q.ndim == k.ndim == 3 and q.shape[1:] == k.shape[1:]
-                    and len(q) == n_head and n_head % len(k) == 0)
+            fits = (all(weight.numel() > 0 for weight in weights) and q.ndim == k.ndim == 3
+                    and q.shape[1:] == k.shape[1:] and len(q) == n_head and n_head % len(k) == 0)
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             fits = False
         if not fits:
@@ -122,16 +121,6 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
         require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
     require(stacks, f"{model_type}: no q and k weights")
     return stacks
-
-
-def missing_stacks(config: dict, stacks: Sequence[Stack]) -> list[str]:
-    """The stacks that are in config.json and not in the file, such as the decoder of an encoder-decoder."""
-    expected = []
-    for part in find_parts(config.get("model_type"), config, set()):
-        halves = [row.stack for row in part.rows if row.stack in ("encoder", "decoder")]
-        if part.rows:  # a backbone may have none, and is not scored
-            expected += [part.name] if part.name else halves
-    return [name for name in expected if not any(f"{stack.name}.".startswith(f"{name}.") for stack in stacks)]
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------

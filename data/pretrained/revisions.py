@@ -69,7 +69,7 @@ def in_order(names: list[str]) -> list[tuple[str, float]]:
     If a later phase counts its steps from 0 again, the last step of the phase before is added to them.
     """
     ordered, phase_before, begin = [], None, 0.0
-    for name in sorted(names, key=order_of):
+    for name in sorted(names, key=read_step):
         phase, step = read_step(name)
         if phase != phase_before:
             end = ordered[-1][1] if ordered else -1.0
@@ -77,14 +77,6 @@ def in_order(names: list[str]) -> list[tuple[str, float]]:
             phase_before = phase
         ordered.append((name, begin + step))
     return ordered
-
-
-def order_of(name: str):
-    """A key that sorts 'stage2-step10' before 'stage10-step5'."""
-    phase, step = read_step(name)
-    parts = re.split(r"(\d+)", phase)
-    parts[1::2] = map(int, parts[1::2])  # text, number, text, ...
-    return parts, step
 
 
 def thin_out(training: list[Target], stride: int, limit: int | None) -> list[Target]:

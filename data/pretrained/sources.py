@@ -1,7 +1,7 @@
 """
 A checkpoint from what a user writes: a name of models.csv, a local path, or an id of the Hugging Face Hub.
 
-    with open_checkpoint(find_source("gpt2")) as checkpoint: ...
+    with open_checkpoint("gpt2") as checkpoint: ...
 """
 
 import csv
@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 import torch
-from huggingface_hub.errors import HfUriError
-from huggingface_hub.utils import parse_hf_uri
+from huggingface_hub.errors import HfUriError, HFValidationError
+from huggingface_hub.utils import parse_hf_uri, validate_repo_id
 
 from data.pretrained.checkpoint import Checkpoint, ModuleInMemory
 from data.pretrained.files import CheckpointError, Folder, is_step, only_checkpoint_errors, pick, read_json, require
@@ -39,7 +39,7 @@ def known_models() -> list[dict[str, str]]:
 
 
 def find_source(name: str) -> str:
-    """A name of models.csv, a local path, a Hub id or the address of its page -> what open_checkpoint takes."""
+    """A name of models.csv, a local path, a Hub id or the address of its page -> a path or a Hub id."""
     name = without_address(name)
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
@@ -50,13 +50,6 @@ def find_source(name: str) -> str:
         hint = f"; the nearest names are {near}" if near else ""
         raise CheckpointError(f"no model or folder of this name{hint}; a Hub id is org/name")
     return ids[model] + at + revision
-
-
-def open_source(source, layout_is_known=False) -> Checkpoint | ModuleInMemory:
-    """Whatever score_model takes: what find_source takes, or a module in memory."""
-    if isinstance(source, torch.nn.Module):
-        return ModuleInMemory(source)
-    return open_checkpoint(find_source(str(source)), layout_is_known)
 
 
 def without_address(source: str) -> str:
@@ -75,22 +68,26 @@ def without_address(source: str) -> str:
 
 
 def is_hub_id(repo: str) -> bool:
-    """Whether it is name or org/name without -- and .., and does not end like a weight file, which is a path."""
-    if not re.fullmatch(r"\w([\w.-]*\w)?(/\w([\w.-]*\w)?)?", repo, re.ASCII):
+    """Whether it can be one, and does not end like a weight file, which is a path."""
+    try:
+        validate_repo_id(repo)
+    except HFValidationError:
         return False
-    return not re.search(r"--|\.\.", repo) and not repo.endswith(SUFFIXES)
+    return not repo.endswith(SUFFIXES)
 
 
 @only_checkpoint_errors("the checkpoint")
-def open_checkpoint(source: str, layout_is_known=False) -> Checkpoint:
+def open_checkpoint(source, layout_is_known=False) -> Checkpoint:
     """
-    Open a folder, a file of weights (safetensors, or by torch.save), or org/name[@revision] of the Hub.
-    layout_is_known: by the user's own words, so that it may have no config.json.
+    Open what find_source takes: a folder, a file of weights (safetensors, or by torch.save), or a repository of the Hub;
+    or a module in memory. layout_is_known: by the user's own words, so that it may have no config.json.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
     Trainer, or the 0_Transformer of sentence-transformers.
     """
-    source = without_address(source)
+    if isinstance(source, torch.nn.Module):
+        return ModuleInMemory(source)
+    source = find_source(str(source))
     path = os.path.expanduser(source)
     if os.path.isfile(path):
         path, file = os.path.split(path)
@@ -144,10 +141,8 @@ def weight_files(folder: Folder) -> list[str]:
     name = choose_weights(folder.names)
     if not name:
         where = "".join(f" ({note})" for note in folder.notes)
-        inside = [other for other in folder.names if folder.has(f"{other}/config.json")]
-        advice = f": give {inside[0]} in it, which has a config.json" if inside else what_to_do(folder.names)
         raise CheckpointError(f"no model.safetensors or pytorch_model.bin here{where}, but "
-                              f"{', '.join(folder.names) or 'nothing':.150}{advice}")
+                              f"{', '.join(folder.names) or 'nothing':.150}{what_to_do(folder.names)}")
     if not name.endswith(".json"):
         return [name]
     index = read_json(folder, name).get("weight_map")  # tensor -> file
