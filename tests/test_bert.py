@@ -14,32 +14,16 @@ from model import Block, ModelConfig, Transformer, rows_at, to_hf
 from tests.test_model import CFG, POSITIONS, either, noisy, pre_norm
 
 pytestmark = pytest.mark.bert_block
-
-
 THEIRS = {False: BertForMaskedLM, True: BertLMHeadModel}  # by causal
 
 
-def theirs(causal):
+@either
+def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal):
     config = BertConfig(vocab_size=61, max_position_embeddings=16, num_hidden_layers=2, num_attention_heads=4,
                         hidden_size=32, intermediate_size=128, is_decoder=causal, pad_token_id=None)
-    return noisy(THEIRS[causal](config))
-
-
-def loaded(hf, old=False):
-    """Our model with the weights of theirs; old: in the names that LayerNorm's had once."""
-    ours = Transformer(ModelConfig(**CFG, causal=hf.config.is_decoder)).eval()
-    state = hf.state_dict()
-    if old:
-        state = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
-                 for name, x in state.items()}
-    load_hf(ours, hf.config.to_dict(), state)
-    return ours
-
-
-@pytest.mark.parametrize("causal, old", [(False, False), (True, False), (False, True)])
-def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal, old):
-    hf = theirs(causal)
-    ours = loaded(hf, old)
+    hf = noisy(THEIRS[causal](config))
+    ours = Transformer(ModelConfig(**CFG, causal=causal)).eval()
+    load_hf(ours, hf.config.to_dict(), hf.state_dict())
     idx = torch.randint(61, (3, 12))  # fewer tokens than there are positions
     out = hf(idx, output_hidden_states=True)
     torch.testing.assert_close(ours.hidden(idx), out.hidden_states[-1], atol=1e-5, rtol=1e-5)

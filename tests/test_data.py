@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -196,16 +195,6 @@ def test_an_edited_input_is_refused_and_a_touched_one_is_not(folder_of_text, tmp
     os.utime(edited, (1, 1))  # its size and time are as they were
     with refused("was made with other text: delete it, or"):
         text.main(argv)
-
-
-def test_a_full_disk_ends_in_one_line_and_leaves_room_for_a_later_run(folder_of_text, tmp_path):
-    (folder_of_text / "large.txt").write_text("one line of very many characters " * 7000)
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # train.bin has more
-    argv = [sys.executable, SCRIPT, folder_of_text, "--chunk_size=50000", f"--out_dir={tmp_path / 'full'}"]
-    run = subprocess.run(argv, preexec_fn=limit, stderr=subprocess.PIPE, text=True)
-    last = run.stderr.splitlines()[-1]
-    assert run.returncode == 1 and re.search(f"error: {tmp_path}/full/.*.bin cannot be written .File too large", last)
-    assert os.listdir(tmp_path / "full") == [".lock"]
 
 
 def test_a_process_waits_for_another_one_that_makes_the_same_folder(tmp_path):
