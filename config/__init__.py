@@ -117,16 +117,21 @@ def load(argv):
     given = read_flags(flags)  # first, because in `--max_iters 100` the 100 looks like a file
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
-    values = {}
-    for path in files:
-        values = dict(out_dir=f"out/{Path(path).stem}") | read_file(path)
-    cfg = TrainConfig(**(values | given))
-    for name in "qk_std", "v_std":  # which a file may have computed from its own n_embd
-        if name in values and name not in given and values.get("n_embd", cfg.n_embd) != cfg.n_embd:
-            rule = (3 * cfg.n_embd) ** -0.5
-            raise ConfigError(f"n_embd = {cfg.n_embd}: the file sets {name} = {values[name]:.4g} for its own n_embd; "
-                              f"give --{name} too (1/sqrt(3 n_embd) is {rule:.4g})")
-    return cfg
+    in_file = {}
+    if files:
+        in_file = dict(out_dir=f"out/{Path(files[0]).stem}") | read_file(files[0])
+    require_scale_of_width(in_file, given)
+    return TrainConfig(**(in_file | given))
+
+
+def require_scale_of_width(in_file, given):
+    """ConfigError if --n_embd changes the width under a qk_std or v_std that a file has computed from its own one."""
+    if "n_embd" not in given or in_file.get("n_embd", given["n_embd"]) == given["n_embd"]:
+        return
+    for name in "qk_std", "v_std":
+        if name in in_file and name not in given:
+            raise ConfigError(f"n_embd = {given['n_embd']}: the file sets {name} = {in_file[name]:.4g} for its own "
+                              f"n_embd; give --{name} too (1/sqrt(3 n_embd) is {(3 * given['n_embd']) ** -0.5:.4g})")
 
 
 def read_flags(flags):
@@ -136,8 +141,6 @@ def read_flags(flags):
         if not flag.startswith("--") or "=" not in flag:
             raise ConfigError(f"{flag}: write --key=value, without a space")
         name, text = flag.removeprefix("--").split("=", 1)
-        if name in values:
-            raise ConfigError(f"--{name} is given twice: which of the two is meant?")
         values[name] = checked(name, parse(name, text))
     return values
 
@@ -155,10 +158,8 @@ def run_file(path):
     """Run a config file -> its variables."""
     try:
         return runpy.run_path(path)
-    except OSError:  # which names the file
-        raise
     except Exception as e:  # it is the user's code, which may raise whatever it likes
-        raise ConfigError(f"{path} is not plain key = value Python: {type(e).__name__} {e}")
+        raise ConfigError(f"{path} cannot be read as plain key = value Python: {type(e).__name__} {e}")
 
 
 def parse(name, text):

@@ -1,7 +1,4 @@
-"""
-config/bert.py with the published symmetric start: W_k = W_q, and q, k and v at the scale of the authors' code,
-which is PyTorch's default for nn.Linear. To tell start and scale apart, set only --init, or only --qk_std and --v_std.
-"""
+"""config/bert.py with the published symmetric start, which config/tiny_symm.py explains."""
 from config.bert import *
 
 init = "symmetric"

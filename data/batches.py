@@ -47,16 +47,15 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     """
     T = cfg.block_size
     n_blocks = (len(stream) - 1) // T  # - 1, because the last block needs one more token as the last target
-    epoch, turn = np.divmod(step * cfg.batch_size + rows, n_blocks)  # (B,) each; turn: from 0 in every epoch
-    block = np.empty_like(turn)  # (B,), the block of the stream whose turn it is
-    for e in np.unique(epoch):  # usually one epoch; two in the batch where an epoch ends
-        here = epoch == e
-        block[here] = block_order(n_blocks, seed, int(e))[turn[here]]
-    places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1)
-    tokens = torch.from_numpy(stream[places].astype(np.int64))  # (B, T + 1)
-    idx = tokens[:, :-1].contiguous()  # (B, T)
+    block = np.empty_like(rows)  # (B,), the block of the stream whose turn it is
+    for i, row in enumerate(rows.tolist()):
+        epoch, turn = divmod(step * cfg.batch_size + row, n_blocks)
+        block[i] = block_order(n_blocks, seed, epoch)[turn]
+    places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1), in the stream
+    ids = torch.from_numpy(stream[places].astype(np.int64))  # (B, T + 1)
+    idx = ids[:, :-1].contiguous()  # (B, T)
     if cfg.predicts_next:
-        return idx, tokens[:, 1:].contiguous()
+        return idx, ids[:, 1:].contiguous()  # the target of a token is the next one
     K = count_targets(cfg)
     # Draw for all rows of the batch, whichever are asked for. So row r depends on (seed, step, r) alone.
     draws = np.random.default_rng([seed, step]).random((cfg.batch_size, T + 2 * K), dtype=np.float32)

@@ -115,7 +115,6 @@ def load_hf(model, config, state):
             raise ValueError(f"{key} is {there} there and {here} here")
     theirs = {}
     for name, tensor in state.items():
-        name = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # old checkpoints name LayerNorm's so
         if not name.startswith(HF_UNUSED):
             theirs[name] = tensor[:1] if name == HF_TOKEN_TYPES else tensor
     for name in sorted(ours.keys() | theirs.keys()):

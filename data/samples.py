@@ -38,7 +38,7 @@ def sample(model, corpus, predicts_next):
         if predicts_next:
             seen = seen[:, : max(1, T // 2)]  # (1, T / 2)
         else:
-            seen[:, min(MASK_EVERY // 2, T - 1) :: MASK_EVERY] = meta["mask_token"]
+            seen[:, MASK_EVERY // 2 :: MASK_EVERY] = meta["mask_token"]
         completed = complete(model, seen.to(model.tok_emb.weight.device), meta, predicts_next, T - T // 2)  # (1, T)
         before, after = (" ".join(decode(ids[0].tolist()).split()) for ids in (seen, completed))
         shown.append(f"  seen:  {before}\n  model: {after}")

@@ -86,7 +86,7 @@ class FileError(OSError):
 
 
 @contextlib.contextmanager
-def writing(path, advice="put that right and run it again; nothing is lost"):
+def writing(path):
     """Let an error of the system, such as a full disk, name the file. By itself it names none."""
     try:
         yield
@@ -96,7 +96,7 @@ def writing(path, advice="put that right and run it again; nothing is lost"):
         cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
         if not isinstance(cause, OSError):
             raise
-        raise FileError(f"{path} cannot be written ({cause.strerror}): {advice}") from e
+        raise FileError(f"{path} cannot be written ({cause.strerror}): put that right and run it again") from e
 
 
 @contextlib.contextmanager
@@ -139,7 +139,6 @@ def locked(folder, wait=False):
             fcntl.flock(lock, fcntl.LOCK_EX)
         except (OSError, ImportError):
             pass  # there are no locks here
-        for left in Path(folder).glob("*.unfinished-*.tmp"):
-            if left.stem.rpartition(".unfinished-")[2].isdigit():  # of a process that was killed in `replacing`
-                left.unlink(missing_ok=True)
+        for left in Path(folder).glob("*.unfinished-*.tmp"):  # of a process that was killed in `replacing`
+            left.unlink(missing_ok=True)
         yield

@@ -70,9 +70,7 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False, in
     digests = [tokens.digest(path) for path in tqdm(files, "looking at files", leave=False, disable=None)]
     asked = {option: getattr(args, option) for option in OPTIONS} | TOKENIZERS[args.tokenizer]
     asked |= dict(source=source, parts=len(parts), contents=hashlib.sha256("".join(digests).encode()).hexdigest())
-    order = range(len(parts)) if in_order else np.random.default_rng(args.seed).permutation(len(parts))
-    texts = read_all(parts, read, order, digests if whole_files else [""] * len(parts))
-    is_ours = any((folder / name).exists() for name in (".lock", "meta.json"))  # the first is there before we write
+    is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the first is there before we write
     if any(folder.glob("*.bin")) and not is_ours:
         raise DataError(f"{folder} holds .bin files that data/{args.dataset}/prepare.py has not written: "
                         "move them away, or choose another --out_dir")
@@ -80,6 +78,8 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False, in
         if (folder / "meta.json").exists():
             require_same(folder, asked)
         else:
+            order = range(len(parts)) if in_order else np.random.default_rng(args.seed).permutation(len(parts))
+            texts = read_all(parts, read, order, digests if whole_files else [""] * len(parts))
             with ThreadPoolExecutor(args.num_proc) as pool, tqdm(texts, total=total, unit=" documents") as bar:
                 make(folder, asked, encode_all(iter(bar), asked, pool), in_order)
     meta = tokens.read_meta(folder)
@@ -92,7 +92,9 @@ def read_all(parts, read, order, digests):
     """Each text with the SHA-256 by which its split is chosen; "" is its own. digests: one for each part."""
     for i in order:
         try:
-            yield from ((text, digests[i]) for text in read(parts[i]) if text)
+            for text in read(parts[i]):
+                if text:
+                    yield text, digests[i]
         except OSError as error:  # or it would be taken for one of writing
             raise DataError(f"{parts[i]}: {error}") from error
 
@@ -118,7 +120,7 @@ def make(folder, meta, documents, in_order):
             to_val = draws <= limit  # (N,) bool
             order = range(len(chunk)) if in_order else np.random.default_rng([meta["seed"], i]).permutation(len(chunk))
             for split, path, chosen in ("train", train, ~to_val), ("val", val, to_val):
-                with tokens.writing(folder / f"{split}.bin", "mend that and run it again"), open(path, "ab") as file:
+                with open(path, "ab") as file:
                     file.writelines(ids[j] for j in order if chosen[j])
                 docs[split] += int(chosen.sum())
         if not all(docs.values()):

@@ -83,11 +83,9 @@ def test_a_function_that_is_not_filled_in_is_named(solved, monkeypatch, step, na
     (step_2_directionality, "directionality", lambda m: analyze.directionality(m) + 0 / m[0, 1], "yours is nan"),
     (step_2_directionality, "directionality_as_printed", analyze.directionality, "As printed it is 0.585"),
     (step_3_attention, "head", lambda x, w_q, w_k, w_v: head(x, 2 * w_q, w_k, w_v), "softmax over keys"),
-    (step_3_attention, "wqk", lambda w_q, w_k: w_k @ w_q.T, "rows are the query side"),
     (step_3_attention, "wqk", lambda w_q, w_k: w_q.T @ w_k, "M is (C, C)"),
     (step_3_attention, "rotated", lambda w_q, w_k, r: (w_q, w_k), "returns the W_q that it was given"),
     (step_3_attention, "rotated", lambda w_q, w_k, r: (w_q @ r, w_k @ r.T), "changes W_qk"),
-    (step_4_predict, "predictions", lambda: {"encoder": (0.5, 0)}, "The decoder has no prediction yet"),
     (step_4_predict, "predictions", lambda: dict(predictions(), encoder=(50, 0)), "both from -1 to 1"),
     (step_5_start, "start", init.random, "the random start"),
     (step_5_start, "start", lambda w_q, w_k, generator: (w_q, torch.randn_like(w_k)), "draw with the generator"),
@@ -107,8 +105,7 @@ def test_what_comes_after_the_function_is_told_as_well(solved, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize("args, is_ignored", [
-    (["."], True), (["tests"], True), (["tests/test_init.py", "/home/exercises"], True), (["tests/exercises"], False),
-    (["tests/exercises/test_steps.py::test_step_1"], False)])
+    (["tests"], True), (["tests/exercises/test_steps.py::test_step_1"], False)])
 def test_plain_pytest_leaves_the_exercises_out(monkeypatch, pytestconfig, args, is_ignored):
     monkeypatch.chdir(pytestconfig.rootpath)
     assert conftest.pytest_ignore_collect(SimpleNamespace(args=args)) == is_ignored

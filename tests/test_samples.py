@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import BertForMaskedLM, BertLMHeadModel
 
-from data import samples, tokens
-from model import ModelConfig, Transformer
+from data import samples
 from tests.lives import run
 
 
@@ -34,9 +33,3 @@ def test_a_prompt_that_cannot_be_completed_ends_in_one_line(prompt, message, fin
         samples.main([finished.out_dir, f"--prompt={prompt}"])
     with pytest.raises(SystemExit, match="^error: nowhere/ckpt.pt is not a checkpoint .*: missing, .*$"):
         samples.main(["nowhere", f"--prompt={prompt}"])
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_model_that_sees_one_token_at_a_time_has_a_sample_too(causal, data_dir):
-    model = Transformer(ModelConfig(vocab_size=258, block_size=1, n_layer=1, n_head=1, n_embd=8, causal=causal))
-    assert samples.sample(model, tokens.load(data_dir), causal).count("model:") == 3

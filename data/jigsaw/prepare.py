@@ -7,6 +7,7 @@ Jigsaw's toxic comments, from Wikipedia's talk pages: 159,571 of them.
 HF_ENDPOINT names another host for the copy.
 """
 
+import functools
 import pathlib
 import sys
 
@@ -23,9 +24,7 @@ def main(argv=None):
     cli.add_argument("--csv", help="train.csv of the Kaggle competition, instead of the copy")
     args = cli.parse_args(argv)
     path = args.csv or COPY
-
-    def read(part):
-        return read_column(part, "comment_text", kind=".csv" if args.csv else ".parquet")
+    read = functools.partial(read_column, column="comment_text", kind=".csv" if args.csv else ".parquet")
     return writer.write(args, path, [path], read, total=159_571, files=[args.csv] if args.csv else [])
 
 

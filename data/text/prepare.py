@@ -75,16 +75,18 @@ def why_not(path, column):
 
 def choose(files, column):
     """The files to read. What is left out is said; if nothing is left, in a DataError."""
-    reasons = {file: why_not(file, column) for file in files}
+    by_reason = {}  # {why not: the files}
+    for file in files:
+        by_reason.setdefault(why_not(file, column), []).append(file)
+    chosen = by_reason.pop("", [])
     said = []
-    for why in sorted({*reasons.values()} - {""}):
-        first, *more = [file for file in files if reasons[file] == why]
+    for why, (first, *more) in by_reason.items():
         said.append(f"{first} {why}" + (f" (and {len(more):,} more)" if more else ""))
-    if all(reasons.values()):
+    if not chosen:
         raise DataError(f"nothing to read: {'; '.join(said)}")
     for line in said:
         print(f"left out: {line}")
-    return [file for file in files if not reasons[file]]
+    return chosen
 
 
 def main(argv=None):
