@@ -162,8 +162,8 @@ class Block(nn.Module):
 
     def forward(self, x, positions=None):
         """x (B, T, C) -> (B, Q, C): all rows, or only those at positions (B, Q)."""
-        attended = self.drop(self.attn(x, positions))  # (B, Q, C)
-        x = self.ln_1(rows_at(x, positions) + attended)
+        rows = rows_at(x, positions)  # (B, Q, C)
+        x = self.ln_1(rows + self.drop(self.attn(x, positions)))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 
