@@ -1,12 +1,12 @@
 """
 Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in runs of train.py.
 
-    python analyze.py --hf bert-base gpt2                     # names of data/pretrained/models.csv, Hub ids, or folders
+    python analyze.py --hf bert-base gpt2    # names of data/pretrained/models.csv, Hub ids, or folders
     python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
     python analyze.py --hf ./strange --q 'blocks.{i}.attn.wq.weight' --k 'blocks.{i}.attn.wk.weight' --heads 32,8
-    python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --csv pythia.csv --plot pythia.png
-    python analyze.py --hf out/tiny out/tiny_decoder --revisions 'ckpt-*' --matrices wqk.gif    # of train.py --keep=99
-    python analyze.py --paper --offline --plot paper.png      # the published scores, corrected; needs no network
+    python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --plot pythia.png
+    python analyze.py --hf out/tiny --revisions 'ckpt-*' --matrices wqk.gif    # of train.py --keep=99
+    python analyze.py --paper --offline --plot paper.png    # the published scores, corrected; no network
     python analyze.py --runs out/tiny out/tiny_decoder --plot runs.png
 
 In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two Linear layers in memory.
@@ -14,10 +14,10 @@ First come the two scores as formulas of W_qk, then the same from W_q and W_k al
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
-Biases, rotary positions, scaling, and norms of queries and keys are not part of W_qk: only the raw weights are.
+W_qk is of the raw weights: without biases, rotary positions, scaling, and norms of queries and keys.
 
-Letters of shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r):
-r is D for one head. For a layer it is Hkv D: queries that share a key head are added first (layer_factors).
+Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r). r is D for one
+head, and Hkv D for a layer: queries that share a key head are added first (layer_factors).
 """
 
 import argparse
@@ -41,7 +41,7 @@ N_SHOWN = 128  # pictures show this many rows and columns of a W_qk
 
 
 def wqk(w_q, w_k):
-    """W_qk = W_q W_k^T, Eq. (1): (..., C, r), (..., C, r) -> (..., C, C). With all heads side by side, Eq. (S20)."""
+    """W_qk = W_q W_k^T, Eq. (1): (..., C, r), (..., C, r) -> (..., C, C). Of a layer: Eq. (S20)."""
     return w_q @ w_k.mT
 
 
@@ -49,7 +49,7 @@ def symmetry(m):
     """
     s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if M = M^T, -1 if M = -M^T, 1/n on average if M is random.
 
-    Eq. (15) without its leading 2, as in the paper's tables: with it a symmetric M had s = 2. nan for a zero matrix.
+    Eq. (15) without its leading 2, as in the paper's tables. nan for a zero matrix.
     """
     # Every matrix is the sum of a symmetric and a skew part, M = M_s + M_n:
     #     M_s = (M + M^T) / 2    i attends to j as j attends to i
@@ -69,8 +69,8 @@ def directionality(m, gamma=GAMMA):
     """
     # A row of W_qk belongs to one dimension of the query token, a column to one dimension of the key token. The paper
     # argues: under a causal mask a token is the key of all later tokens, so a few columns grow long, and d < 0.
-    rows = excess(m.norm(dim=-1), gamma)  # (...), from the norms of the rows (..., n)
-    columns = excess(m.norm(dim=-2), gamma)  # (...), from the norms of the columns
+    rows = excess(m.norm(dim=-1), gamma)  # (...)
+    columns = excess(m.norm(dim=-2), gamma)  # (...)
     return balance(rows, columns)
 
 
@@ -79,8 +79,8 @@ def directionality_eq17(m, gamma=GAMMA):
     The same as printed in the paper, Eq. (17)-(19): a norm above the threshold counts as a whole.
 
     Its sign can be wrong. Let one column be very long. It raises the threshold of the columns, so it is the only one
-    above. Of the rows about 2 in 100 are above their threshold by chance. Each is much shorter than that column, but
-    counts as a whole too, and together they are more.
+    above. Of the rows about 2 in 100 are above theirs by chance. Each is far shorter than that column, but counts as a
+    whole too, and together they are more.
     """
     rows = outliers(m.norm(dim=-1), gamma)
     columns = outliers(m.norm(dim=-2), gamma)
@@ -88,7 +88,7 @@ def directionality_eq17(m, gamma=GAMMA):
 
 
 def excess(norms, gamma):
-    """(..., n) -> (...): by how much norms exceed the threshold, summed. (As in the tables, std divides by n - 1.)"""
+    """(..., n) -> (...): by how much norms exceed the threshold, summed. As in the tables, std divides by n - 1."""
     # A norm that is barely above adds next to nothing, so one very long column outweighs many of those.
     threshold = find_threshold(norms, gamma, correction=1)
     return (norms - threshold).clamp_min(0).sum(-1)
@@ -97,12 +97,13 @@ def excess(norms, gamma):
 def outliers(norms, gamma):
     """(..., n) -> (...): the sum of the norms above the threshold, Eq. (18), (19)."""
     threshold = find_threshold(norms, gamma, correction=0)
-    return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * norms and not 0, so that nan stays nan
+    return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * norms and not 0: nan stays nan
 
 
 def find_threshold(norms, gamma, correction):
-    """(..., n) -> (..., 1): mean + gamma std, where std divides by n - correction. inf if all norms are the same."""
-    mean, std = norms.mean(-1, keepdim=True), norms.std(-1, correction=correction, keepdim=True)
+    """(..., n) -> (..., 1): mean + gamma std; std divides by n - correction. inf if all norms are equal."""
+    mean = norms.mean(-1, keepdim=True)
+    std = norms.std(-1, correction=correction, keepdim=True)
     is_rounding = std < 1e-5 * mean  # as of an orthogonal W_qk, whose norms are all 1
     return (mean + gamma * std).masked_fill(is_rounding, math.inf)
 
@@ -126,22 +127,19 @@ class Scores(NamedTuple):
 @torch.no_grad()
 def scores(w_q, w_k, gamma=GAMMA, device=None):
     """
-    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays of numpy. nan for a zero matrix.
-    Several W_q (H, C, r) may share one W_k (C, r). For two Linear layers that are not split into heads:
-    scores(q.weight.T, k.weight.T).
+    The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays. nan for a zero matrix.
+    Several W_q (H, C, r) may share one W_k (C, r). Of two Linear layers: scores(q.weight.T, k.weight.T).
 
     If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
-    takes 3 to 5 C r^2 multiplications instead of C^2 r.
-
-    device: where to compute, in float64. None: where W_q is.
+    takes 3 to 5 C r^2 multiplications instead of C^2 r. device computes in float64; None: where W_q is.
     """
     w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
     if device is None and w_q.device.type == "mps":
         device = "cpu"  # the GPU of a Mac has no float64
     q, k = w_q.to(device).double(), w_k.to(device).double()
     C, r = q.shape[-2:]
-    # If 3 r > C the plain way is faster, as measured at C = 768 and 4096.
-    s, row_norms, column_norms = from_product(q, k) if 3 * r > C else from_gram(q, k)  # (...), (..., C), (..., C)
+    way = from_product if 3 * r > C else from_gram  # the faster one, as measured at C = 768 and 4096
+    s, row_norms, column_norms = way(q, k)  # (...), (..., C), (..., C)
     # W_qk is a sum of r matrices, each a column of W_q times a column of W_k. If they are unrelated, squared norms add
     # up. But heads can cancel: then little is left, and Gram matrices, which hold squares, have lost its digits.
     unrelated = (q.norm(dim=-2) * k.norm(dim=-2)).square().sum(-1)  # (...)
@@ -149,22 +147,22 @@ def scores(w_q, w_k, gamma=GAMMA, device=None):
     if (left < 1e-10).any():
         s, row_norms, column_norms = from_product(q, k)
         left = row_norms.square().sum(-1) / unrelated
-    is_zero = s.isnan() | (left < 1e-26)  # what is left is rounding: float64 has 16 digits, and these are squares
+    is_zero = s.isnan() | (left < 1e-26)  # what is left is rounding: squares of 1e-13
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     return Scores(*(score.masked_fill(is_zero, math.nan) for score in (s, d, eq17)))
 
 
 def from_product(w_q, w_k):
-    """-> the symmetry (...), row norms (..., C) and column norms (..., C) of W_q W_k^T, the plain way."""
+    """-> symmetry (...), row norms (..., C) and column norms (..., C) of W_q W_k^T, the plain way."""
     m = wqk(w_q, w_k)  # (..., C, C)
     return symmetry(m), m.norm(dim=-1), m.norm(dim=-2)
 
 
 def from_gram(w_q, w_k):
     """The same without the (C, C) product."""
-    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding can make a square slightly negative
-    columns = squared_norms(w_k, w_q).clamp_min(0)  # (..., C); the columns of M are the rows of M^T = W_k W_q^T
+    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding can make a square negative
+    columns = squared_norms(w_k, w_q).clamp_min(0)  # (..., C), of the rows of M^T = W_k W_q^T
     return gram_trace(w_q, w_k) / rows.sum(-1), rows.sqrt(), columns.sqrt()
 
 
@@ -198,7 +196,7 @@ def squared_norms(x, y):
 def score_layer(w_q, w_k, gamma=GAMMA, per_head=False, device="cpu"):
     """
     The heads of a layer, w_q (H, C, D) and w_k (Hkv, C, D) -> a list of Scores: those of the layer, and with per_head
-    those of every query head with its key head. Of a Linear layer the heads are split_heads(q.weight.T, n_head).
+    of every query head with its key head. The heads of a Linear layer: split_heads(q.weight.T, n_head).
     """
     found = [scores(*layer_factors(w_q, w_k), gamma, device)]
     if per_head:
@@ -213,15 +211,15 @@ def head_scores(w_q, w_k, gamma=GAMMA, device="cpu"):
     found = []
     group = len(w_q) // len(w_k)  # query heads that share a key head
     for queries, keys in zip(w_q.split(group), w_k):  # (H / Hkv, C, D), (C, D)
-        of_heads = scores(queries, keys, gamma, device)  # (H / Hkv,) each; the Gram matrix of the keys is made once
+        of_heads = scores(queries, keys, gamma, device)  # (H / Hkv,) each
         found += [Scores(*values) for values in zip(*of_heads)]
     return found
 
 
 def layer_factors(w_q, w_k):
     """
-    The heads w_q (H, C, D) and w_k (Hkv, C, D) of a layer -> W_q and W_k (C, Hkv D), such that their product W_q W_k^T
-    is the layer's W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20). g(h) = h // (H / Hkv) is the key head of query head h.
+    The heads w_q (H, C, D) and w_k (Hkv, C, D) of a layer -> W_q and W_k (C, Hkv D), such that W_q W_k^T is the layer's
+    W_qk = sum_h W_q,h W_k,g(h)^T, Eq. (S20). g(h) = h // (H / Hkv) is the key head of query head h.
     """
     # Six query heads and two key heads:      q0 q1 q2  q3 q4 q5
     #                                          \  |  /   \  |  /
@@ -236,7 +234,8 @@ def layer_factors(w_q, w_k):
 
 def sum_exactly(heads):
     """(H, D, C) -> (D, C), in twice the digits of the weights, so that heads that nearly cancel lose none."""
-    return sum(heads[1:], heads[0].to(torch.float32 if heads.itemsize == 2 else torch.float64))
+    twice = torch.float32 if heads.itemsize == 2 else torch.float64
+    return sum(heads[1:], heads[0].to(twice))
 
 
 def side_by_side(heads):
@@ -245,7 +244,7 @@ def side_by_side(heads):
 
 
 def split_heads(w, n_head):
-    """(C, C) -> (H, C, D). The W_qk of head h is the product of columns h D to (h + 1) D of W_q and of W_k."""
+    """(C, C) -> (H, C, D): head h is columns h D to (h + 1) D of W_q or W_k."""
     return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
 
 
@@ -255,8 +254,8 @@ def split_heads(w, n_head):
 class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
-    table: Any  # a DataFrame: a row for each layer, and with per_head for each head; columns as in models.COLUMNS
-    shown: Any  # for pictures: an array, the N_SHOWN largest dimensions of the W_qk of the last layer
+    table: Any  # a DataFrame: a row for each layer, and with per_head for each head (models.COLUMNS)
+    shown: Any  # for pictures: an array, the N_SHOWN largest dimensions of W_qk of the last layer
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
@@ -267,8 +266,8 @@ class ScoredModel(NamedTuple):
 
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=False, **layout):
     """
-    Score every layer of a pretrained model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a
-    module in memory that has a config, as those of transformers.
+    Score every layer of a model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a module in
+    memory that has a config, as those of transformers.
 
         >>> model = score_model("out/tiny", per_head=True)
         >>> score_model("./strange", q="blocks.{i}.attn.wq.weight", k="blocks.{i}.attn.wk.weight", heads=(32, 8))
@@ -283,28 +282,29 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
     files.require(not (per_head and published), "per_head or published: the authors scored no heads")
     hand = by_hand.read_hand(**layout)
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
+    matrix = "published" if published else "wqk"
     rows = []
     with sources.open_checkpoint(source, layout_is_known=hand is not None) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
-        stacks = layouts.find_stacks(opened.config, shapes, hand)  # which are q and k, from names and shapes alone
+        stacks = layouts.find_stacks(opened.config, shapes, hand)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
         for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
-            w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D), in any dtype
+            w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
             n_kv, n, D = w_k.shape
             if published:
                 w_q, w_k = models.published_heads(layer, tensors, w_q, w_k)
-            found = score_layer(w_q, w_k, gamma, per_head, device)
+            whole, *heads = score_layer(w_q, w_k, gamma, per_head, device)
+            files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
             limit = chance.of_layer(*layer_factors(w_q, w_k), gamma)
-            files.require(found[0].symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
-            for i, values in enumerate(found):
-                head, r, limit = (None, n_kv * D, limit) if i == 0 else (i - 1, D, math.nan)
+            found = [(None, n_kv * D, limit, whole), *((h, D, math.nan, head) for h, head in enumerate(heads))]
+            for head, r, limit, values in found:
                 rows.append([name, "", stack.name, stack.causal, opened.n_params, layer.index, head, n, r,
-                             "published" if published else "wqk", str(hand or ""), gamma, limit, *map(float, values)])
+                             matrix, str(hand or ""), gamma, limit, *map(float, values)])
         w_q, w_k = layer_factors(w_q, w_k)  # of the last layer, (C, Hkv D) each
-        lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,): of row i and of column i, added
-        longest = lengths.argsort(descending=True)[:N_SHOWN]  # one order of both, so that a mirror image stays one
+        lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,), of row i and column i
+        longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
         shown = wqk(w_q[longest], w_k[longest]).cpu().numpy()
         return ScoredModel(models.score_table(rows), shown, ", ".join(opened.notes))
 
@@ -317,30 +317,26 @@ def score_rows(step, n_head, new, previous):
     The rows of scores.csv for one step of a run, with the fields of runs.RunScore.
 
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
-    update_symmetry is the symmetry of the change of W_qk since then, which is the subject of Theorem 2.4.
+    update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4.
     """
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
-    new_q, new_k = new
-    previous_q, previous_k = previous
     rows = []
-    for layer in range(len(new_q)):  # one layer at a time fits in the caches of a CPU
-        w_q = split_heads(new_q[layer], n_head)  # (H, C, D)
-        w_k = split_heads(new_k[layer], n_head)
-        p_q = split_heads(previous_q[layer], n_head)
-        p_k = split_heads(previous_k[layer], n_head)
+    for layer, (q, k, old_q, old_k) in enumerate(zip(*new, *previous)):  # (C, C) each
+        w_q, w_k = split_heads(q, n_head), split_heads(k, n_head)  # (H, C, D) each
+        p_q, p_k = split_heads(old_q, n_head), split_heads(old_k, n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
         heads = [*scores(w_q, w_k), scores(left, right).symmetry]  # (H,) each
-        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C)
-        whole = [*scores(new_q[layer], new_k[layer]), scores(left, right).symmetry]  # () each
-        for head, values in [("", whole), *enumerate(zip(*heads))]:  # an empty cell for the head: the whole layer
+        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C) each
+        whole = [*scores(q, k), scores(left, right).symmetry]  # () each
+        for head, values in [("", whole), *enumerate(zip(*heads))]:  # "": the whole layer
             texts = [f"{value:.6f}" for value in values]
             rows.append((step, layer, head, *texts))
     return rows
 
 
 def change_factors(w_q, w_k, p_q, p_k):
-    """From the new factors W_q, W_k and the previous P_q, P_k, (H, C, D), to two factors of the change, (H, C, 2 D)."""
+    """The new W_q, W_k and the old P_q, P_k, (H, C, D) each -> two factors of the change, (H, C, 2 D)."""
     #     W_q W_k^T - P_q P_k^T = (W_q - P_q) W_k^T + P_q (W_k - P_k)^T = [W_q - P_q, P_q] [W_k, W_k - P_k]^T
     # The right side subtracts before it multiplies, so a small change keeps its digits. Its factors are made as (r, C)
     # and transposed, as weights are.
@@ -353,14 +349,14 @@ def change_factors(w_q, w_k, p_q, p_k):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     allow_abbrev=False)  # flags are written out
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", metavar="NAME", help="names of models.csv, Hub ids (org/name@revision), paths")
+    what.add_argument("--hf", nargs="+", metavar="NAME", help="names of models.csv, Hub ids, paths")
     what.add_argument("--paper", action="store_true", help="every model of data/pretrained/models.csv")
-    what.add_argument("--runs", nargs="+", metavar="DIR", help="folders of runs, and comparisons that --csv wrote")
+    what.add_argument("--runs", nargs="+", metavar="DIR", help="folders of runs, files that --csv wrote")
     parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
-                        help="write every score. What it has is not scored again. With --runs: the comparison itself")
+                        help="write every score; what it has is not scored again. With --runs: the comparison")
     parser.add_argument("--plot", metavar="FILE", type=picture,
                         help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5")
 
@@ -368,25 +364,25 @@ def parse(argv):
     what_of_it = models.add_mutually_exclusive_group()
     what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
     what_of_it.add_argument("--published", action="store_true", help="score what the authors' code scored")
-    models.add_argument("--matrices", metavar="FILE", type=picture, help="draw W_qk of last layers; a .gif: over steps")
-    models.add_argument("--gamma", type=at_least(0, float), default=GAMMA, help="threshold in deviations (%(default)s)")
+    models.add_argument("--matrices", metavar="FILE", type=picture, help="draw last layers; a .gif: over steps")
+    models.add_argument("--gamma", type=at_least(0, float), default=GAMMA, help="in deviations (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
                         help="where to compute (%(default)s)")
-    models.add_argument("--revisions", metavar="GLOB", help="with --hf: branches, tags or files of each NAME, by step")
+    models.add_argument("--revisions", metavar="GLOB", help="branches, tags or files of each NAME")
     models.add_argument("--stride", type=at_least(1, int), metavar="N", help="of a training, score every N-th")
     models.add_argument("--limit", type=at_least(1, int), metavar="N", help="of a training, score N, evenly spread")
-    models.add_argument("--offline", action="store_true", help="with --paper: score nothing new, use what is in --csv")
+    models.add_argument("--offline", action="store_true", help="with --paper: score nothing new")
 
     hand = parser.add_argument_group("a layout that is not known ({i} stands for the number of the layer)")
     hand.add_argument("--q", metavar="PATTERN", help="the names of its query weights")
     hand.add_argument("--k", metavar="PATTERN", help="the names of its key weights")
-    hand.add_argument("--qkv", metavar="PATTERN", help="or of weights that are q, k and v, three equal parts")
+    hand.add_argument("--qkv", metavar="PATTERN", help="or of weights that are q, k and v in one")
     hand.add_argument("--order", default="qkv", help="in which these stand (%(default)s)")
     hand.add_argument("--heads", metavar="H[,HKV]", help="how many there are of queries, and of keys")
     hand.add_argument("--transposed", action="store_true", help="they are (in, out), as of GPT-2's Conv1D")
 
     of_runs = parser.add_argument_group("runs of train.py (--runs)")
-    of_runs.add_argument("--level", type=float, default=2.5, help="loss below the plateau [nats/token] (%(default)s)")
+    of_runs.add_argument("--level", type=float, default=2.5, help="a loss below the plateau (%(default)s)")
     of_runs.add_argument("--baseline", metavar="ARM", help="what others are measured against (the plain start)")
     of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
     of_runs.add_argument("--all", action="store_true", help="all columns: steps to --level, pairs, speed-up, scores")
@@ -404,7 +400,10 @@ def parse(argv):
 def at_least(low, kind):
     """What argparse makes of a text: a finite number that is not below low."""
     def number(text):
-        return kind(text) if low <= kind(text) < math.inf else int("")  # ValueError
+        value = kind(text)
+        if not low <= value < math.inf:
+            raise ValueError
+        return value
     return number
 
 
@@ -419,7 +418,7 @@ def picture(path):
 def device(name):
     try:
         torch.zeros(1, dtype=torch.float64, device=name).item()  # scores are in float64
-    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; a device that has no float64
+    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; no float64
         raise argparse.ArgumentTypeError(f"{name} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can")
     return name
 
@@ -438,7 +437,7 @@ def main(argv):
             sys.stdout.flush()
         except OSError:  # or Python would try again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0 if isinstance(e, BrokenPipeError) else f"analyze.py: {e}")  # nobody reads on, as after `| head`
+        sys.exit(0 if isinstance(e, BrokenPipeError) else f"analyze.py: {e}")  # as after `| head`
     except KeyboardInterrupt:  # what was scored so far is in the CSV file
         print("analyze.py: stopped", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

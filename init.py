@@ -1,5 +1,5 @@
 """
-How W_q and W_k of every attention layer start: the paper's starts (S2.1), and controls that show what makes them work.
+How W_q and W_k of a layer start: the paper's starts (S2.1), and controls that show what makes them work.
 
     model = Transformer(cfg)
     init.apply_(model, "symmetric")
@@ -11,9 +11,9 @@ How W_q and W_k of every attention layer start: the paper's starts (S2.1), and c
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Heads are blocks of D rows of q.weight and k.weight.
 
-The symmetric start changes two things at once. Any W_qk is S + N, with S symmetric and N skew. If both tokens are the
-same x, only S counts, as x^T N x = 0. On average over random x, x^T S x is in proportion to the trace of S: to how much
-of W_qk lies along the identity I. A symmetric matrix may have such a part or not. Each start below fixes both:
+The symmetric start changes two things at once. Any W_qk is S + N, with S symmetric and N skew. The logit of a token x
+with itself is x^T S x, as x^T N x = 0. On average it is in proportion to the trace of S: to how much of W_qk lies
+along the identity I. A symmetric matrix may have such a part or not. Each start fixes both:
 
     init         W_k of a head                 symmetry of a head   along I   a token attends to
     random       independent of W_q            about 0              0         all tokens alike
@@ -24,13 +24,13 @@ of W_qk lies along the identity I. A symmetric matrix may have such a part or no
     negative     -W_q                          +1                   -         what is unlike it
     skew         W_q (A - A^T)^T               -1                   0         all tokens alike
 
-Only q and k change, and the scale of v if v_std is set. MLP, embeddings and biases are those of the random start with
-the same seed. q and k remain two parameters, so training can move them apart.
+Only q and k change, and the scale of v if v_std is set: all else is that of the random start with the same seed.
+q and k remain two parameters, so training can move them apart.
 """
 
 import torch
 
-from model import BERT_STD  # the standard deviation with which every matrix is drawn
+from model import BERT_STD
 
 # A start takes the random one of a layer, w_q and w_k (H, C, D), and returns another w_q and w_k.
 # The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrices Z and A are drawn from `generator`.
@@ -43,8 +43,13 @@ def normal_matrices(w_q, generator):
 
 
 def with_norm_of(w_q, w):
-    """w (H, C, D) with every head scaled to the norm of this head in w_q, so that a start does not change the scale."""
-    return w * w_q.norm(dim=(1, 2), keepdim=True) / w.norm(dim=(1, 2), keepdim=True)
+    """w (H, C, D) with every head at its norm in w_q, so that a start does not change the scale."""
+    return w * head_norms(w_q) / head_norms(w)
+
+
+def head_norms(m):
+    """The norm of every head of m (H, ..., ...) -> (H, 1, 1)."""
+    return m.norm(dim=(1, 2), keepdim=True)
 
 
 def random(w_q, w_k, generator):
@@ -63,16 +68,16 @@ def tilted(w_q, w_k, generator):
     """
     W_qk = W_q (I + N) W_q^T = W_q W_q^T + W_q N W_q^T: the symmetric start plus a skew part of the same norm.
 
-    The two parts are orthogonal and have the same norm, so the symmetry of a head is exactly 0. Yet x^T W_qk x is the
-    same as in `symmetric` for every x. |W_k| is about sqrt(2 + D / C) |W_q|. A layer sums H heads, and its symmetry is
-    about (H - 1) / (3 H + 1), not 0: the symmetric parts of two heads are alike and add up, their skew parts do not.
+    The parts are orthogonal and of the same norm, so the symmetry of a head is exactly 0. Yet x^T W_qk x is the same as
+    in `symmetric` for every x. |W_k| is about sqrt(2 + D / C) |W_q|. The symmetry of a layer of H heads is about
+    (H - 1) / (3 H + 1): the symmetric parts of two heads are alike and add up, their skew parts do not.
     """
     a = normal_matrices(w_q, generator)  # (H, D, D)
     n = a - a.mT  # (H, D, D), skew
-    positive_part = w_q @ w_q.mT  # (H, C, C), symmetric
+    symmetric_part = w_q @ w_q.mT  # (H, C, C)
     skew_part = w_q @ n @ w_q.mT  # (H, C, C)
     # The symmetry is (|symmetric part|^2 - |skew part|^2) / |W_qk|^2, so it is 0 if both norms are equal.
-    n = n * positive_part.norm(dim=(1, 2), keepdim=True) / skew_part.norm(dim=(1, 2), keepdim=True)
+    n = n * head_norms(symmetric_part) / head_norms(skew_part)
     return w_q, w_q + w_q @ n.mT  # W_k = W_q (I + N)^T
 
 
@@ -80,39 +85,40 @@ def mimetic(w_q, w_k, generator):
     """
     W_qk = the best approximation of rank D to 0.7 Z + 0.7 I, Z ~ N(0, 1/C) (Trockman and Kolter 2023, Section 3).
 
-    Then both W_q and W_k are scaled to the norm that W_q has in the random start. Without this they would be larger.
+    Then W_q and W_k are scaled to the norm that W_q has in the random start. Without this they would be larger.
     """
     H, C, D = w_q.shape
     z = torch.randn(H, C, C, generator=generator).to(w_q) / C**0.5
-    # W_q W_k^T has rank D only, so it cannot be I. The D largest singular values give the best approximation.
-    u, s, vt = torch.linalg.svd(0.7 * z + 0.7 * torch.eye(C).to(w_q))  # (H, C, C), (H, C), (H, C, C)
-    root = s[:, None, :D].sqrt()  # (H, 1, D); W_q and W_k get the square root of each singular value
+    wanted = 0.7 * z + 0.7 * torch.eye(C).to(w_q)  # (H, C, C)
+    # W_q W_k^T has rank D only, so it cannot be this matrix. The D largest singular values give the nearest one.
+    u, s, vt = torch.linalg.svd(wanted)  # (H, C, C), (H, C), (H, C, C)
+    root = s[:, None, :D].sqrt()  # (H, 1, D), for W_q and W_k each
     new_q = u[:, :, :D] * root  # (H, C, D)
-    new_k = vt.mT[:, :, :D] * root  # (H, C, D); new_q @ new_k.mT is the approximation
+    new_k = vt.mT[:, :, :D] * root  # (H, C, D)
     return with_norm_of(w_q, new_q), with_norm_of(w_q, new_k)
 
 
 def indefinite(w_q, w_k, generator):
-    """W_qk = W_q S W_q^T with S = A + A^T: symmetric, with as many negative eigenvalues as positive ones."""
+    """W_qk = W_q (A + A^T) W_q^T: symmetric, with as many negative eigenvalues as positive ones."""
     a = normal_matrices(w_q, generator)  # (H, D, D)
-    w_k = w_q @ (a + a.mT)  # (H, C, D); W_q W_k^T = W_q (A + A^T) W_q^T
+    w_k = w_q @ (a + a.mT)  # (H, C, D)
     return w_q, with_norm_of(w_q, w_k)
 
 
 def negative(w_q, w_k, generator):
-    """W_qk = -W_q W_q^T: as symmetric as `symmetric`, but a token avoids what is like it."""
-    return w_q, -w_q  # if symmetry alone helped, this start would help too
+    """W_qk = -W_q W_q^T: symmetric, but a token avoids what is like it."""
+    return w_q, -w_q  # if symmetry alone helped, this would help too
 
 
 def skew(w_q, w_k, generator):
     """
-    W_qk = W_q N W_q^T with N = A - A^T, so W_qk^T = -W_qk.
+    W_qk = W_q (A - A^T) W_q^T, so W_qk^T = -W_qk.
 
-    The paper (S2.1) has one N for all heads. With A ~ N(0, 1) single heads are then not skew, and W_k is tens of times
-    larger than W_q. Here each head has its own N, and its W_k gets the norm of its W_q.
+    The paper (S2.1) has one A for all heads. With A ~ N(0, 1) single heads are then not skew, and W_k is tens of times
+    larger than W_q. Here each head has its own, and its W_k gets the norm of its W_q.
     """
     a = normal_matrices(w_q, generator)  # (H, D, D)
-    w_k = w_q @ (a - a.mT).mT  # (H, C, D); W_q W_k^T = W_q (A - A^T) W_q^T
+    w_k = w_q @ (a - a.mT).mT  # (H, C, D)
     return w_q, with_norm_of(w_q, w_k)
 
 
@@ -125,9 +131,8 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std=BERT_STD, v_std=BERT_
     """
     Change the three nn.Linear of a new attention layer to the start `init`, in place. ValueError: no such start.
 
-    qk_std and v_std are the standard deviations of the entries of q and k, and of v: their draws, of BERT_STD in BERT
-    as in model.py, are scaled to them. In the published symmetric runs all three had 1 / sqrt(3 C), PyTorch's default
-    for nn.Linear. generator: of torch, for starts that draw more; None: torch's own.
+    qk_std and v_std are the standard deviations of the entries of q and k, and of v, which were drawn with BERT_STD. In
+    the published symmetric runs they were 1 / sqrt(3 C), as in a new nn.Linear. generator: of torch, or None, its own.
     """
     if init not in STARTS:
         raise ValueError(f"init={init!r} is none of {', '.join(STARTS)}")
@@ -138,14 +143,14 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std=BERT_STD, v_std=BERT_
     # 2. the geometry, head by head
     w_q = q.weight.unflatten(0, (n_head, -1)).mT  # (H, C, D)
     w_k = k.weight.unflatten(0, (n_head, -1)).mT  # (H, C, D)
-    w_q, w_k = STARTS[init](w_q.clone(), w_k.clone(), generator)  # clone, because these are views of the weights
+    w_q, w_k = STARTS[init](w_q.clone(), w_k.clone(), generator)  # clone: these are views of the weights
     q.weight.copy_(w_q.mT.flatten(0, 1))  # (C, C)
     k.weight.copy_(w_k.mT.flatten(0, 1))
 
 
 def apply_(model, init="random", qk_std=BERT_STD, v_std=BERT_STD, seed=0):
-    """Change every layer of a new Transformer to a start, in place; all else as in apply_to_layer_."""
-    generator = torch.Generator().manual_seed(seed)  # a generator of its own leaves torch's random state untouched
+    """The same for every layer of a new Transformer."""
+    generator = torch.Generator().manual_seed(seed)  # its own: torch's random state stays as it is
     for block in model.blocks:
         attn = block.attn
         apply_to_layer_(attn.q, attn.k, attn.v, attn.n_head, init, qk_std, v_std, generator)

@@ -1,24 +1,23 @@
 """
 The Transformer of the paper (S2.1, Table S1), which is BERT, all of it in this file.
 
-One switch makes it an encoder or a decoder. With causal=False it is an encoder: every token sees all tokens, and it
-learns to fill in masked ones. With causal=True the same network is a decoder: no token sees a later one, and it learns
-to predict the next one (or, with --objective=masked of train.py, to fill in masks too).
+One switch makes it an encoder or a decoder. With causal=False every token sees all tokens, and the network learns to
+fill in masked ones. With causal=True no token sees a later one, and it learns to predict the next one.
 
-    encoder = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64))
+    sizes = dict(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64)
+    encoder = Transformer(ModelConfig(**sizes))
     logits = encoder(idx)                    # idx (B, T) -> (B, T, V)
-    loss = encoder(idx, targets, positions)  # K masked tokens in each sequence: targets and positions (B, K)
+    loss = encoder(idx, targets, positions)  # K masked tokens in each sequence: (B, K)
 
-    decoder = Transformer(ModelConfig(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64, causal=True))
-    loss = decoder(idx, targets)             # the next token of every token: targets (B, T) -> a mean [nats/token]
+    decoder = Transformer(ModelConfig(**sizes, causal=True))
+    loss = decoder(idx, targets)             # the token after each token: targets (B, T)
 
 As in BERT (Devlin et al. 2019): LayerNorm after each sublayer, learned absolute positions, exact GELU, output weights
-tied to the token embedding. Hidden states and logits equal those of transformers' BertForMaskedLM and BertLMHeadModel
-(tests/test_model.py), and so does training (tests/test_recipe.py). data/bert.py exchanges weights with them. This file
-imports torch alone, so it can be taken by itself.
+tied to the token embedding. Logits and training equal those of transformers' BertForMaskedLM and BertLMHeadModel
+(tests/test_bert.py, tests/test_recipe.py); data/bert.py exchanges weights with them. This file imports torch alone.
 
-Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H (the size of a head), V = vocab_size. Q is the number
-of queries in a sequence: all T tokens, or in the last block only the K masked ones.
+Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H (the size of a head), V = vocab_size.
+Q is the number of queries in a sequence: all T tokens, or in the last block only the K masked ones.
 """
 
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ class ModelConfig:
     block_size: int  # the longest sequence
     n_layer: int  # the number of blocks
     n_head: int  # attention heads in each block
-    n_embd: int  # the size of a token's vector; each head works on n_embd / n_head dimensions of it
+    n_embd: int  # the size of a token's vector
     dropout: float = 0.1  # on the embeddings and on the outputs of both sublayers
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
@@ -50,22 +49,22 @@ def rows_at(x, positions):
     """The rows of x (B, T, C) at positions (B, K) -> (B, K, C). All rows if positions is None."""
     if positions is None:
         return x  # in all blocks but the last, and everywhere in a decoder
-    index = positions.unsqueeze(-1).expand(-1, -1, x.shape[-1])  # (B, K, C): gather wants an index for every number
-    return x.gather(1, index)
+    return x.take_along_dim(positions[:, :, None], dim=1)
 
 
 def rotate(x, positions):
     """
-    Rotary positions (Su et al. 2021): x (B, H, T, D), whose tokens stand at positions (B or 1, T) -> (B, H, T, D).
+    Rotary positions (Su et al. 2021): turn x (B, H, T, D), whose tokens stand at positions (B or 1, T).
 
-    Dimensions d and d + D/2 are a plane. At position t it is turned by t 10000^(-2d/D), so the product of a query and a
+    Dimensions d and d + D/2 are a plane. At position t it is turned by t 10000^(-2d/D). So the product of a query and a
     key depends on how far apart they are, and not on where.
     """
     x_1, x_2 = x.chunk(2, -1)  # (B, H, T, D / 2)
     half = x_1.shape[-1]
     speeds = 10000.0 ** (-torch.arange(half, device=x.device) / half)  # (D / 2,), radians a token
     angles = positions[:, None, :, None] * speeds  # (B or 1, 1, T, D / 2)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    cos = angles.cos().to(x.dtype)
+    sin = angles.sin().to(x.dtype)
     return torch.cat([x_1 * cos - x_2 * sin, x_2 * cos + x_1 * sin], -1)
 
 
@@ -75,8 +74,8 @@ class SelfAttention(nn.Module):
 
         softmax(x W_q,h W_k,h^T x^T / sqrt(D)) x W_v,h                                           Eq. (1), (S18)
 
-    Head h compares tokens i and j by x_i^T W_qk,h x_j, with W_qk,h = W_q,h W_k,h^T (C, C) of rank D. The sum of these
-    is the W_qk of the layer, W_q W_k^T, Eq. (S20). This matrix is what the paper is about. Its rows belong to the query
+    Head h compares tokens i and j by x_i^T W_qk,h x_j, with W_qk,h = W_q,h W_k,h^T (C, C) of rank D. The sum over heads
+    is the W_qk of the layer, W_q W_k^T, Eq. (S20): the matrix that the paper is about. Its rows belong to the query
     side, its columns to the key side.
     """
 
@@ -96,18 +95,18 @@ class SelfAttention(nn.Module):
     def forward(self, x, positions=None):
         """
         x (B, T, C) -> (B, Q, C). All tokens have keys and values. With positions (B, Q), only the tokens there have
-        queries, as in the last block of a masked-language model; without, all have, and Q = T.
+        queries; without, all have, and Q = T.
         """
-        H = self.n_head
-        q = self.q(rows_at(x, positions)).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, Q, D)
-        k = self.k(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
-        v = self.v(x).unflatten(-1, (H, -1)).transpose(1, 2)  # (B, H, T, D)
+        q = self.split_heads(self.q(rows_at(x, positions)))  # (B, H, Q, D)
+        k = self.split_heads(self.k(x))  # (B, H, T, D)
+        v = self.split_heads(self.v(x))  # (B, H, T, D)
         key_at = torch.arange(x.shape[1], device=x.device)[None]  # (1, T), the position of every key
         query_at = key_at if positions is None else positions  # (1 or B, Q)
         if self.rotary:
-            q, k = rotate(q, query_at), rotate(k, key_at)
-        if self.qk_norm:
-            q = F.rms_norm(q, q.shape[-1:])  # |q| = |k| = sqrt(D), so a logit is sqrt(D) cos(q, k)
+            q = rotate(q, query_at)
+            k = rotate(k, key_at)
+        if self.qk_norm:  # |q| = |k| = sqrt(D), so a logit is sqrt(D) cos(q, k)
+            q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
         mask = None
         if self.causal and positions is not None:  # row i of q is not token i, so is_causal below would be wrong
@@ -116,12 +115,18 @@ class SelfAttention(nn.Module):
         #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), and -inf where a query does not see the key
         #     y = softmax(logits) @ v      # (B, H, Q, D)
         # without storing the logits (on a CPU only if attn_dropout is 0). It divides by sqrt(D), as BERT does; Eq. (1)
-        # and (S18) print sqrt(C).
+        # and (S18) print sqrt(C). It does not know about model.eval(), so dropout is switched off here.
         y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=self.causal and mask is None,
-            dropout_p=self.dropout if self.training else 0.0,  # this function does not know about model.eval()
-        )  # (B, H, Q, D)
-        return self.proj(y.transpose(1, 2).flatten(2))  # put the heads side by side: (B, Q, C)
+            q, k, v,
+            attn_mask=mask,
+            is_causal=self.causal and mask is None,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        return self.proj(y.transpose(1, 2).flatten(2))  # the heads side by side: (B, Q, C)
+
+    def split_heads(self, x):
+        """(B, T, C) -> (B, H, T, D)."""
+        return x.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
 
 
 class MLP(nn.Module):
@@ -156,8 +161,9 @@ class Block(nn.Module):
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, x, positions=None):
-        """x (B, T, C) -> (B, Q, C). Q = T, or with positions (B, K), Q = K: only the rows at these positions."""
-        x = self.ln_1(rows_at(x, positions) + self.drop(self.attn(x, positions)))  # (B, Q, C)
+        """x (B, T, C) -> (B, Q, C): all rows, or only those at positions (B, Q)."""
+        rows = rows_at(x, positions)  # (B, Q, C)
+        x = self.ln_1(rows + self.drop(self.attn(x, positions)))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 
@@ -171,7 +177,7 @@ class Head(nn.Module):
         self.bias = nn.Parameter(torch.zeros(cfg.vocab_size))  # of the logits
 
     def forward(self, x):
-        return self.ln(F.gelu(self.dense(x)))  # (B, Q, C)
+        return self.ln(F.gelu(self.dense(x)))
 
 
 class Transformer(nn.Module):
@@ -180,20 +186,20 @@ class Transformer(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.cfg = cfg
-        self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # forward uses it as the output layer as well
+        self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer
         if cfg.positions == "learned":
-            self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # one vector for every position
+            self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # a vector for every position
         self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # BERT also normalises the embeddings
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
         self.head = Head(cfg)
-        self.apply(self._init_weights)  # module by module in the order above, so a seed gives the same weights
+        self.apply(self._init_weights)  # in the order above, so a seed gives the same weights
 
     @staticmethod
     def _init_weights(module):
         """BERT's start: every matrix from N(0, BERT_STD^2), all biases 0. init.py changes q, k and v afterwards."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=BERT_STD)  # if n_embd is small, attention starts nearly flat
+            nn.init.normal_(module.weight, std=BERT_STD)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
@@ -203,10 +209,10 @@ class Transformer(nn.Module):
         if self.cfg.positions == "learned":
             x = x + self.pos_emb.weight[: idx.shape[1]]
         x = self.drop(self.ln_emb(x))
-        # All blocks but the last need every row, because a row is context for the others.
+        # In all blocks but the last, every row is needed, because it is context for the others.
         for block in self.blocks[:-1]:
             x = block(x)
-        return self.blocks[-1](x, positions)  # no later block needs the other rows, so they are not computed
+        return self.blocks[-1](x, positions)
 
     def forward(self, idx, targets=None, positions=None):
         """
@@ -216,14 +222,14 @@ class Transformer(nn.Module):
         (B, K). Every row has the same number K of them, so shapes never change.
         """
         x = self.head(self.hidden(idx, positions))  # (B, Q, C)
-        logits = F.linear(x, self.tok_emb.weight, self.head.bias)  # (B, Q, V), the products of x with every embedding
+        logits = F.linear(x, self.tok_emb.weight, self.head.bias)  # (B, Q, V): x times every embedding
         if targets is None:
             return logits
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def to_hf(model):
-    """The same model as a BERT of transformers -> (config.json as a dict, state dict). ValueError: it is none."""
+    """-> config.json (a dict) and state dict of the same model as a BERT of transformers. ValueError: it is none."""
     from data import bert  # here and not above, so that this file can be taken by itself
 
     return bert.to_hf(model)

@@ -1,14 +1,13 @@
 """
 Train the paper's encoder or decoder, and watch the symmetry and directionality of W_qk as it learns.
 
-    python train.py                                              # config/tiny.py: an encoder on a CPU, minutes
-    python train.py config/tiny_decoder.py --seed=2              # any key of --help can follow the file
-    python train.py config/tiny.py --init_from=resume            # go on, exactly, from out/tiny/ckpt.pt
-    torchrun --nproc_per_node=8 train.py config/bert_symm.py     # the paper's experiment on eight GPUs
+    python train.py                                        # config/tiny.py: an encoder on a CPU, minutes
+    python train.py config/tiny_decoder.py --seed=2        # any key of --help can follow the file
+    python train.py config/tiny.py --init_from=resume      # go on, exactly, from out/tiny/ckpt.pt
+    torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
-data/results/runs.py describes the files that are written into out_dir: scores and losses, a checkpoint, the model as a
-Hugging Face BERT, a picture. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit status is then 130, 143 or
-129 (1 with torchrun). config/processes.py says how to train on several nodes.
+data/results/runs.py describes the files in out_dir. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit
+status is then 130, 143 or 129 (1 with torchrun). config/processes.py says how to train on several nodes.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the imports take seconds: Ctrl-C ends them without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while imports take seconds: no traceback
 
 import numpy as np
 import torch
@@ -38,21 +37,22 @@ from data.tokens import DataError, locked
 from model import ModelConfig, Transformer
 
 MISTAKES = ConfigError, DataError, runs.RunError, OSError  # what a user can mend ends in one line
-READ_EVERY = 10  # updates at most between two looks at the loss, because each look makes the program wait for the GPU
-READ_SECONDS = 5  # and the time between two looks, because torchrun kills a run 30 seconds after it told it to stop
-DRAW_EVERY = 10  # seconds at least from one picture of the run to the next, because a picture costs many small steps
+READ_EVERY = 10  # updates at most between two looks at the loss, each of which waits for the GPU
+READ_SECONDS = 5  # and seconds at most: torchrun kills a run 30 seconds after it told it to stop
+DRAW_EVERY = 10  # seconds at least between two pictures of the run; one costs as much as many small steps
 
 
 # ---- the model, its initialisation, the optimizer ------------------------------------------------------------------
 
 
 def build_model(cfg, meta):
-    """The model before its first step. It is drawn on the CPU, so that it is the same whatever the device."""
+    """The model before its first step, drawn on the CPU, so that it is the same on every device."""
     torch.manual_seed(cfg.seed)
-    keys = [field.name for field in dataclasses.fields(ModelConfig) if field.name != "vocab_size"]
-    model = Transformer(ModelConfig(meta["vocab_size"], **{key: getattr(cfg, key) for key in keys}))
-    if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads the weights of ckpt.pt afterwards
-        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)  # the start of q, k and v: what the paper varies
+    names = [field.name for field in dataclasses.fields(ModelConfig)]
+    options = {name: getattr(cfg, name) for name in names if name != "vocab_size"}
+    model = Transformer(ModelConfig(meta["vocab_size"], **options))
+    if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads ckpt.pt afterwards
+        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
     else:
         from data import bert  # here, because few runs need it
 
@@ -62,17 +62,21 @@ def build_model(cfg, meta):
 
 def make_optimizer(cfg, model):
     """AdamW, with weight decay on the matrices only. q, k and v may learn faster or slower than the rest."""
-    # Weight decay pulls a weight towards 0. This is wrong for the gains of LayerNorm, which belong near 1.
-    qkv = [getattr(block.attn, name).weight for block in model.blocks for name in "qkv"]
-    decay = [p for p in model.parameters() if p.ndim > 1 and not any(p is w for w in qkv)]  # other matrices, embeddings
-    no_decay = [p for p in model.parameters() if p.ndim <= 1]  # biases and LayerNorm
+    qkv, matrices, vectors = [], [], []
+    for name, p in model.named_parameters():
+        if p.ndim <= 1:  # biases, and gains of LayerNorm, which belong near 1: weight decay pulls to 0
+            vectors.append(p)
+        elif name.endswith(("attn.q.weight", "attn.k.weight", "attn.v.weight")):
+            qkv.append(p)
+        else:
+            matrices.append(p)
     groups = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),
-              dict(params=decay, weight_decay=cfg.weight_decay, share=1.0),
-              dict(params=no_decay, weight_decay=0.0, share=1.0)]
+              dict(params=matrices, weight_decay=cfg.weight_decay, share=1.0),
+              dict(params=vectors, weight_decay=0.0, share=1.0)]
     # AdamW keeps running means of the gradient g and of its square:
     #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
     # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
-    # fused=True does this in one pass over the weights, instead of one pass for every operation.
+    # fused=True: one pass over the weights does it all.
     return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
 
 
@@ -80,7 +84,7 @@ def learning_rate(cfg, step):
     """Linear warm-up to cfg.learning_rate, then linear decay that would reach 0 at max_iters."""
     warmup_iters = min(cfg.warmup_iters, cfg.max_iters)  # a very short run is all warm-up
     if step < warmup_iters:
-        return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1, because a rate of 0 would waste an update
+        return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: a rate of 0 would waste an update
     return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - warmup_iters))
 
 
@@ -88,10 +92,10 @@ def learning_rate(cfg, step):
 
 
 def stacked_qk(model):
-    """W_q and W_k of every layer, each (L, C, C). nn.Linear stores (out, in), so W_q = q.weight.T."""
-    w_q = torch.stack([block.attn.q.weight for block in model.blocks])  # (L, C, C)
-    w_k = torch.stack([block.attn.k.weight for block in model.blocks])  # (L, C, C)
-    return w_q.mT, w_k.mT
+    """W_q and W_k of every layer, (L, C, C) each. nn.Linear stores (out, in), so W_q = q.weight.T."""
+    w_q = torch.stack([block.attn.q.weight for block in model.blocks]).mT
+    w_k = torch.stack([block.attn.k.weight for block in model.blocks]).mT
+    return w_q, w_k
 
 
 def constraint(cfg, model):
@@ -101,8 +105,10 @@ def constraint(cfg, model):
     """
     w_q, w_k = stacked_qk(model)
     m = w_q @ w_k.mT  # (L, C, C)
-    part = (m + m.mT) / 2 if cfg.constraint == "symmetric" else (m - m.mT) / 2  # (L, C, C)
-    return (m.square().sum((1, 2)) / part.square().sum((1, 2))).mean()
+    mirrored = m.mT if cfg.constraint == "symmetric" else -m.mT
+    part = (m + mirrored) / 2  # (L, C, C), M_s or M_n
+    ratios = m.square().sum((1, 2)) / part.square().sum((1, 2))  # (L,)
+    return ratios.mean()
 
 
 class Trainer:
@@ -116,7 +122,7 @@ class Trainer:
         self.place = place  # the device, and which of several processes this is
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
-        self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)  # this process's rows of every batch
+        self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)
         self.model = build_model(cfg, corpus.meta).to(place.device)
         self.n_params = sum(p.numel() for p in self.model.parameters())
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
@@ -131,12 +137,12 @@ class Trainer:
         self.seconds = 0.0  # the time that these updates took
         self.rows = dict(runs.HEADERS)  # what this run has written into log.csv and scores.csv
         self.kept = []  # the steps of the numbered checkpoints that it has written
-        self.drawn_at = time.monotonic()  # the time of the last picture; until there is one, of the start
+        self.drawn_at = time.monotonic()  # when the last picture was drawn, or the run began
 
     # -- one step --
 
     def autocast(self):
-        """Compute matrix products in cfg.dtype. The weights stay in float32, or small updates would be rounded away."""
+        """Compute matrix products in cfg.dtype. Weights stay in float32, or small updates would be rounded away."""
         dtype = getattr(torch, self.cfg.dtype)
         return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
 
@@ -145,51 +151,51 @@ class Trainer:
         Update the weights once, by the gradient of the mean loss over the whole batch.
 
         A large batch does not fit in memory. So it is split into micro-batches, and backward() adds the gradient of
-        each of them to p.grad. With several processes, DDP takes the mean of p.grad over them at the end.
+        each to p.grad. With several processes, DDP takes the mean of p.grad over them at the end.
         """
         cfg = self.cfg
         micro_batches = self.loader.micro_batches(batch)
         n = len(micro_batches)
         batch_loss = 0.0
         for i, (first_row, micro_batch) in enumerate(micro_batches):
-            if self.place.world > 1:
-                self.net.require_backward_grad_sync = i == n - 1  # DDP sends gradients only when the sum is complete
+            if self.place.world > 1:  # DDP sends gradients only when the sum is complete
+                self.net.require_backward_grad_sync = i == n - 1
             self.seed_dropout(first_row)
             with self.autocast():
                 loss = self.net(*micro_batch)  # (), the mean over predicted tokens [nats/token]
-            batch_loss += loss.detach() / n  # without the constraint: log.csv has the loss of the task alone
+            batch_loss += loss.detach() / n  # log.csv has the loss of the task, without the constraint
             if cfg.constraint != "none":
                 loss = loss + cfg.constraint_weight * constraint(cfg, self.model)  # Eq. (S146)
             self.scaler.scale(loss / n).backward()  # backward() sums over micro-batches, and we want the mean
         self.scaler.unscale_(self.optimizer)  # now p.grad is the gradient of the loss itself
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # the norm of all gradients together
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all gradients together
         for group in self.optimizer.param_groups:
             group["lr"] = group["share"] * learning_rate(cfg, self.step)
-        self.scaler.step(self.optimizer)  # if float16 overflowed, this skips the update ...
-        self.scaler.update()  # ... and this halves the scale of the loss; after 2,000 good updates it doubles it
-        self.optimizer.zero_grad()  # free the gradients, because the next forward pass needs the memory
+        self.scaler.step(self.optimizer)  # if float16 has overflowed, this skips the update ...
+        self.scaler.update()  # ... and this halves the scale; after 2,000 good updates it doubles it
+        self.optimizer.zero_grad()  # frees the gradients: the next forward pass needs the memory
         self.unread.append(batch_loss)  # still a tensor: float(batch_loss) would wait for the GPU
         self.step += 1
 
     def seed_dropout(self, first_row):
-        """Make dropout depend on seed, step and micro-batch alone. Then a resumed run needs no random state."""
+        """Dropout depends on seed, step and micro-batch alone, so a resumed run needs no random state."""
         (seed,) = np.random.SeedSequence([self.cfg.seed, self.step, first_row]).generate_state(1)
         torch.manual_seed(int(seed))
 
     def read_losses(self):
         """Copy the losses of the last updates to the host. The run ends here if training has diverged."""
-        losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits until the device has done all steps
+        losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits for the device
         for loss in losses:
             if not math.isfinite(loss):
                 self.fail(f"the loss is {loss}")
-        if self.scaler.get_scale() < 1:  # gradients too large for float16 even so, or nan: no scale would help
+        if self.scaler.get_scale() < 1:  # gradients are nan, or too large for float16
             self.fail("float16 gradients overflow at every scale of the loss down to 1")
         self.losses += losses
         self.unread = []
 
     def fail(self, what):
-        raise FloatingPointError(f"step {self.step}: {what}; lower learning_rate or use another dtype (what "
-                                 f"{self.out}/ckpt.pt holds, if there is one, is good)")
+        kept = f"what {self.out}/ckpt.pt holds, if there is one, is good"
+        raise FloatingPointError(f"step {self.step}: {what}; lower learning_rate or use another dtype ({kept})")
 
     @torch.no_grad()
     def evaluate(self):
@@ -201,7 +207,7 @@ class Trainer:
                 with self.autocast():
                     losses.append(self.model(*micro_batch))  # (), a mean over as many tokens every time
         self.model.train()
-        loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has evaluated its own rows
+        loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has its own rows
         if not math.isfinite(loss):  # before a row or a checkpoint of it is written
             self.fail(f"the validation loss is {loss}")
         return loss
@@ -209,7 +215,7 @@ class Trainer:
     # -- before the first step --
 
     def begin(self):
-        """Load out_dir/ckpt.pt if this run resumes. Nothing is written yet, because the run may be refused."""
+        """Load out_dir/ckpt.pt if this run resumes. Nothing is written yet: the run may be refused."""
         cfg, say = self.cfg, self.place.say
         state = runs.find_checkpoint(self.out, cfg, self.corpus.meta, self.place.device)
         if state is not None:
@@ -228,31 +234,31 @@ class Trainer:
     def identity(self):
         """What must be the same in all processes, or each of them would train something else."""
         described = runs.describe(self.cfg, self.corpus.meta)
-        of_a_node = dict.fromkeys(["data_dir", "out_dir", "device", "threads"])  # these may differ: None
-        return described["config"] | of_a_node | described["data"] | dict(step=self.step)
+        may_differ = dict.fromkeys(["data_dir", "out_dir", "device", "threads"])  # None in all
+        return described["config"] | may_differ | described["data"] | dict(step=self.step)
 
     def prepare_net(self):
         """Prepare the network for several processes, and compile it."""
         if self.place.world > 1:
             # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
             # the others now, and takes the mean of their gradients in every step.
-            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)  # one copy of the gradients
+            self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         if self.cfg.compile == "on" or (self.cfg.compile == "auto" and self.place.device.type == "cuda"):
             self.compile()
 
     def compile(self):
-        """Compile the model inside of DDP, which can then send the first gradients while the next ones are computed."""
+        """Compile the model inside of DDP, which then sends gradients while others are computed."""
         self.place.say("compiling, about a minute")
         self.model.compile(dynamic=False)  # shapes never change: every row has K masked tokens
-        if self.place.world > 1:
-            self.net.require_backward_grad_sync = False  # this is no training step, so there is nothing to send
+        if self.place.world > 1:  # this is no training step: there is nothing to send
+            self.net.require_backward_grad_sync = False
         _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
         try:
             with self.autocast():
                 self.net(*micro_batch).backward()  # torch compiles a model when it is first used
         except (RuntimeError, OSError) as e:  # there is no compiler, or it fails
             self.place.say(f"torch.compile does not work here, so this run is not compiled: {first_line(e)}")
-            torch.compiler.set_stance("force_eager")  # from now on a compiled model runs as if it were not
+            torch.compiler.set_stance("force_eager")  # from now on it runs as if not compiled
         self.optimizer.zero_grad()
 
     # -- files --
@@ -268,7 +274,7 @@ class Trainer:
                 learning_rate=f"{learning_rate(self.cfg, self.step - 1):.6g}",
                 tokens_per_s=f"{n * tokens_per_step / self.seconds:.0f}",
             )
-        if self.place.rank == 0:  # the losses are means over processes, so all processes have the same row
+        if self.place.rank == 0:  # losses are means over processes: all have the same row
             self.rows["log.csv"] += runs.append(self.out / "log.csv", [row])
         cells = [f"{name} {cell}" for name, cell in row._asdict().items() if cell != ""]
         self.place.say(", ".join(cells))
@@ -277,16 +283,16 @@ class Trainer:
 
     @torch.no_grad()
     def write_scores(self):
-        """Append to scores.csv the scores of every layer and head, and of the change of W_qk since the last rows."""
+        """Append to scores.csv the rows of every layer and head."""
         if self.place.rank == 0:
-            now = stacked_qk(self.model)  # torch.stack copies, so the next updates do not change these
+            now = stacked_qk(self.model)  # copies, which the next updates do not change
             rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
             self.rows["scores.csv"] += runs.append(self.out / "scores.csv", rows)
             self.scored_qk = now
 
     def save(self):
-        """Write the model as a Hugging Face BERT, ckpt.pt, from which a run can resume, and now and then run.png."""
-        if not all(p.isfinite().all() for p in self.model.parameters()):  # the loss would show it one step later
+        """Write the model as a Hugging Face BERT, ckpt.pt to resume from, and now and then run.png."""
+        if not all(p.isfinite().all() for p in self.model.parameters()):  # the next loss would show it
             self.fail("weights are no longer finite")
         if self.place.rank == 0:
             if self.cfg.keep:
@@ -309,7 +315,7 @@ class Trainer:
                 self.place.say(f"this run writes no model.safetensors: {e}")
 
     def draw(self):
-        """Draw run.png -> a table of its scores. If a spreadsheet has changed log.csv meanwhile, there is neither."""
+        """Draw run.png -> a table of its scores; neither if a spreadsheet has changed log.csv meanwhile."""
         from data.results import compare, figures_runs  # here, because matplotlib takes a second
 
         self.drawn_at = time.monotonic()
@@ -326,15 +332,15 @@ class Trainer:
 
 def loop(trainer, signals):
     """
-    Train until max_iters. Return whether the run was told to stop before that.
+    Train until max_iters -> whether the run was told to stop before.
 
-    signals: a list of the signals that this process has received so far. As soon as one process has received one, all
+    signals: a list of those that this process has received so far. As soon as one process has received one, all
     processes save a checkpoint and stop. The clock of tokens_per_s stands still during evaluations and checkpoints.
     """
     cfg, place = trainer.cfg, trainer.place
     batches = trainer.loader.train_batches(trainer.step)
-    hidden = place.rank > 0 or None  # one bar for all processes; None lets tqdm hide it where stderr is no terminal
-    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden, dynamic_ncols=True) as bar:
+    hidden = place.rank > 0 or None  # one bar for all; with None tqdm hides it where stderr is no terminal
+    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
         if trainer.rows == runs.HEADERS:  # the start belongs to every curve
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
@@ -354,11 +360,11 @@ def loop(trainer, signals):
             if not (time_to_score or time_to_evaluate or time_to_look):
                 continue
             n_steps = len(trainer.unread)  # since the last look
-            trainer.read_losses()  # waits for the device, so that the next line measures finished steps
+            trainer.read_losses()  # waits for the device, so that the clock measures finished steps
             seconds = time.perf_counter() - began
             trainer.seconds += seconds
             mine = torch.tensor([float(len(signals) > 0), seconds / n_steps], device=place.device)
-            share_told, per_step = place.mean(mine).tolist()  # of all processes, so they stop and look at the same step
+            share_told, per_step = place.mean(mine).tolist()  # so that all stop at the same step
             told_to_stop = share_told > 0
             next_look = trainer.step + max(1, min(READ_EVERY, int(READ_SECONDS / per_step)))
             bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
@@ -367,7 +373,7 @@ def loop(trainer, signals):
             if time_to_evaluate:
                 trainer.write_log(trainer.evaluate())
             if time_to_evaluate or told_to_stop:
-                trainer.save()  # after the rows, so that no row before this checkpoint can be missing
+                trainer.save()  # after the rows, which it holds
             if told_to_stop and not is_end:
                 return True
             began = time.perf_counter()
@@ -378,8 +384,8 @@ def describe_start(trainer):
     """Say what begins, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
     kind = "decoder" if cfg.causal else "encoder"
-    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, on "
-              f"{place.device} ({cfg.dtype})")
+    millions = f"{trainer.n_params / 1e6:.2f} M"
+    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {millions} parameters, on {place.device} ({cfg.dtype})")
     place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {place.world} processes; "
               f"{len(trainer.corpus.train):,} training tokens")
     if cfg.init_from not in ("scratch", "resume"):
@@ -391,16 +397,16 @@ def describe_start(trainer):
 
 
 def train(cfg, place):
-    """A run from its corpus to its last line of output. It exits with 128 + the signal if it was told to stop."""
+    """A run, from its corpus to its last line of output. Exits with 128 + the signal if it was told to stop."""
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
             if place.rank == 0:  # the other processes wait for the files
                 from data.pytorch import prepare  # here, because it is needed once
-                prepare.make(Path(cfg.data_dir))  # only a folder of data/pytorch that is missing: seconds, no network
+                prepare.make(Path(cfg.data_dir))  # a folder of data/pytorch that is missing
         with place.together(MISTAKES):
             trainer = Trainer(cfg, place, open_corpus(cfg))
             trainer.begin()
-            if place.rank == 0:  # two runs in one folder would overwrite each other's files
+            if place.rank == 0:  # two runs in one folder would overwrite each other
                 whole_run.enter_context(locked(cfg.out_dir))
         with place.together(MISTAKES):
             place.require_same(trainer.identity())
@@ -413,17 +419,17 @@ def train(cfg, place):
             interrupted = loop(trainer, signals)
         if interrupted:
             place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
-            sys.exit(128 + max(signals, default=signal.SIGTERM))  # the list is empty if another process got the signal
+            sys.exit(128 + max(signals, default=signal.SIGTERM))  # no signals: another process got one
         if place.rank == 0:
             from data import samples
 
             place.say(trainer.draw())
-            with torch.compiler.set_stance("force_eager"):  # three rows of another shape are not worth compiling
+            with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
                 place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
 
 
 def main(argv):
-    if all(word.startswith("-") for word in argv):  # no file: `python train.py` should show a result within minutes
+    if all(word.startswith("-") for word in argv):  # no file
         argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
     try:
         cfg = load(argv)

@@ -50,20 +50,12 @@ def test_every_head_and_layer_has_the_symmetry_and_signs_of_its_start(kind, expe
         assert set(signs_found or [0]) == signs
 
 
-def test_every_tilted_head_has_symmetry_0_and_their_sum_a_little_more():
+def test_every_tilted_head_has_symmetry_0_their_sum_a_little_more_and_a_token_likes_what_it_likes_in_symmetric():
     """The symmetric parts of two heads overlap, tr(P_1 P_2) > 0, and their skew parts do not: (H - 1) / (3 H + 1)."""
-    heads = head_matrices(start("tilted"))  # (L, H, C, C)
-    assert symmetry(heads).abs().max() < 1e-5
-    assert symmetry(heads.sum(1)).mean().item() == pytest.approx((H - 1) / (3 * H + 1), rel=0.1)
-
-
-def test_in_the_tilted_start_a_token_likes_what_it_likes_in_the_symmetric_one():
-    """x^T W_qk x, (L, H, N), is the same for every x, but the rest of W_qk is not."""
-    x = torch.randn(100, C, generator=torch.Generator().manual_seed(0))
-    tilted, symmetric = head_matrices(start("tilted")), head_matrices(start("symmetric"))
-    torch.testing.assert_close(torch.einsum("nc,lhcd,nd->lhn", x, tilted, x),
-                               torch.einsum("nc,lhcd,nd->lhn", x, symmetric, x), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close((tilted - symmetric).norm(dim=(2, 3)), symmetric.norm(dim=(2, 3)))
+    tilted, symmetric = head_matrices(start("tilted")), head_matrices(start("symmetric"))  # (L, H, C, C)
+    assert symmetry(tilted).abs().max() < 1e-5
+    assert symmetry(tilted.sum(1)).mean().item() == pytest.approx((H - 1) / (3 * H + 1), rel=0.1)
+    torch.testing.assert_close((tilted + tilted.mT) / 2, symmetric)  # so x^T W_qk x is the same for every x
 
 
 def test_the_mimetic_start_is_the_nearest_matrix_of_rank_D_up_to_scale():
@@ -136,16 +128,16 @@ def test_an_unknown_start_is_refused():
         start("symetric")
 
 
-@pytest.mark.parametrize("kind, std", [("tilted", 0.02), ("random", (3 * C) ** -0.5)])
-def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_gets(kind, std):
+def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_gets():
     ours, generator = start("random"), torch.Generator().manual_seed(3)
     bert = BertForMaskedLM(BertConfig(hidden_size=C, num_hidden_layers=L, num_attention_heads=H, vocab_size=50))
-    attentions = [block.attn for block in ours.blocks]
     theirs = [layer.attention.self for layer in bert.bert.encoder.layer]
-    pairs = [pair for a, b in zip(attentions, theirs) for pair in ((a.q, b.query), (a.k, b.key), (a.v, b.value))]
+    pairs = []
+    for block, attn in zip(ours.blocks, theirs):
+        pairs += [(block.attn.q, attn.query), (block.attn.k, attn.key), (block.attn.v, attn.value)]
     for a, b in pairs:
         b.load_state_dict(a.state_dict())
-    init.apply_(ours, kind, std, std, seed=3)
-    for b in theirs:
-        init.apply_to_layer_(b.query, b.key, b.value, b.num_attention_heads, kind, std, std, generator)
+    init.apply_(ours, "tilted", 0.05, 0.1, seed=3)
+    for attn in theirs:
+        init.apply_to_layer_(attn.query, attn.key, attn.value, attn.num_attention_heads, "tilted", 0.05, 0.1, generator)
     assert all(torch.equal(a.weight, b.weight) for a, b in pairs)

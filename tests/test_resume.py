@@ -292,15 +292,15 @@ def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number
 
 @pytest.mark.parametrize("mine, others, words", [
     (dict(), dict(learning_rate=0.03, seed=9), "process 0 has learning_rate = 0.01, and process 1 0.03: start all"),
-    (dict(init_from="resume"), dict(init_from="resume", out_dir="{}/other"), "process 0 has step = 2, and process 1 0"),
-    (dict(data_dir="{}/gpt2"), dict(data_dir="{}/gpt2"), "without, --data_dir=data/pytorch/gpt2 prepares itself"),
-    (dict(), dict(data_dir="{}/gpt2"), "/gpt2 has no finished token files"),
+    (dict(init_from="resume"), dict(init_from="resume", out_dir="other"), "process 0 has step = 2, and process 1 0"),
+    (dict(data_dir="gpt2"), dict(data_dir="gpt2"), "without, --data_dir=data/pytorch/gpt2 prepares itself"),
+    (dict(), dict(data_dir="gpt2"), "gpt2 has no finished token files"),
 ])
-def test_processes_that_are_not_of_one_run_do_not_begin_and_one_of_them_says_why(cfg, tmp_path, mine, others, words):
+def test_processes_that_are_not_of_one_run_do_not_begin_and_one_of_them_says_why(
+        cfg, tmp_path, monkeypatch, mine, others, words):
+    monkeypatch.chdir(tmp_path)
     if "init_from" in mine:
         run(cfg, max_iters=2)
-    mine, others = ({key: value.format(tmp_path) if isinstance(value, str) else value for key, value in keys.items()}
-                    for keys in (mine, others))
     first, second = map(end, begin_ranks(argv(cfg, **mine), tmp_path / "rank", argv(cfg, **others)))
     assert first[0] == 1 and second == (1, "")
     assert first[1].count("train.py: ") == 1 and words in first[1].splitlines()[-1]
