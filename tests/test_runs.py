@@ -165,9 +165,9 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
-    # An arm that pandas could read as nan, and that is no baseline, because its weights were not random; and a formula.
+    # An arm that pandas could read as nan, and that is no baseline, because its weights were not random.
     folders = [write_run(tmp_path / "runs" / "null-1", init_from="out/bert")]
-    folders += [write_run(tmp_path / "runs" / "cost_$5_$10-1", init="skew"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
+    folders += [write_run(tmp_path / "runs" / "skew-1", init="skew"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     first = capsys.readouterr().out

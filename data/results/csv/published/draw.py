@@ -38,7 +38,7 @@ def describe(plain, symmetric, scores):
 
 def main(path=HERE.parents[1] / "png" / "published_runs.png"):
     curves, trajectories, rows, pairs = read_loss_curves(), read_trajectories(), {}, {}
-    with figure(path, [1, 1, 1], rows=6, height=1.7) as axes:
+    with figure(path, 6, 3, 1.7) as axes:
         for name, scores in trajectories.items():
             model, kind, corpus = name.split("--")  # an encoder and a decoder share a row
             title = f"{DEPTHS[model]} layers, {CORPORA[corpus]}"
