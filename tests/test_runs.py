@@ -17,7 +17,7 @@ import pytest
 import analyze
 from config.arms import __main__ as arms
 from data import tokens
-from data.results import claims, compare, exact, record, runs
+from data.results import claims, compare, exact, runs
 
 CSV = Path(runs.__file__).parent / "csv"
 STEPS = np.arange(0, 1100, 100.0)
@@ -179,8 +179,7 @@ def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, cap
 
 
 @pytest.mark.parametrize("main, argv", [
-    (analyze.main, ["--runs", f"{CSV}/heads.csv"]), (record.main, [f"{CSV}/record/start/random.csv"]),
-    (arms.main, ["config/arms/starts.py"])])
+    (analyze.main, ["--runs", f"{CSV}/heads.csv"]), (arms.main, ["config/arms/starts.py"])])
 def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, capsys, main, argv):
     monkeypatch.chdir(CSV.parents[2])
     reading, writing = os.pipe()
@@ -192,13 +191,6 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
         except SystemExit as e:
             assert not e.code
     assert capsys.readouterr().err == ""
-
-
-def test_rotary_runs_are_tested_against_learned_ones_of_a_file_without_that_key(capsys):
-    assert not run(CSV / "position.csv", CSV / "record" / "start" / "random.csv")
-    random, rotary = [line.split() for line in capsys.readouterr().out.splitlines()[1:3]]
-    assert random[0] == "random" and random[2] == "baseline"
-    assert rotary[0] == "rotary" and rotary[-1] == "0.0078"  # lower in all of eight pairs
 
 
 def test_keys_that_only_older_files_have_are_read(capsys):
@@ -220,7 +212,6 @@ def test_keys_that_only_older_files_have_are_read(capsys):
     (None, "a-1 c.csv", "two runs called a have the seed 1"),
     (None, "a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     (None, "a-1 --csv b-1/log.csv", "log.csv is no comparison"),
-    (None, "a-1 --csv no.text", "no.text is no comparison"),
     (None, "nowhere", "No such file or directory: 'nowhere'"),
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
     (("a-1/scores.csv", "^100,0,,", "100,0,,x"), "a-1", "scores.csv is damaged"),
@@ -232,7 +223,6 @@ def test_keys_that_only_older_files_have_are_read(capsys):
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, change, argv, words):
     monkeypatch.chdir(tmp_path)
     assert not run(write_run(Path("a-1")), write_run(Path("b-1"), init="skew"), "--csv", "c.csv")
-    Path("no.text").write_bytes(bytes(range(128, 256)))
     if change:
         path, pattern, replacement = change
         text, n_changed = re.subn(pattern, replacement, Path(path).read_text(), count=1, flags=re.M)

@@ -23,7 +23,7 @@ import pandas
 
 from config import TrainConfig
 from data.results.exact import holm, interval, sign_flip, sign_flip_of_ranks
-from data.results.runs import FREE, HEADERS, HOW, ORIGIN, SCORES, RunError, read_config, require
+from data.results.runs import FREE, HOW, ORIGIN, SCORES, RunError, read_config, require
 from data.tokens import replacing
 
 MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
@@ -220,8 +220,7 @@ def config_lines(arms):
 
 def read_rows(path):
     """The rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
-    text, header = path.read_text(errors="replace"), HEADERS[path.name]
-    require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
+    text = path.read_text(errors="replace")
     whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
     return pandas.read_csv(whole_rows, dtype=float, index_col=False).astype(dict(step=int))
 
@@ -245,7 +244,7 @@ def read_run(folder):
         spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
         spread = spread.groupby("step").mean().rename("symmetry_std")
         table = pandas.concat([log, medians, spread, by_layer(of_layers)], axis="columns")
-    except ValueError as e:
+    except (KeyError, ValueError) as e:
         raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
                        "ckpt.pt") from e
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")

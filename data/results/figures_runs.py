@@ -88,7 +88,7 @@ def plot_run(record, path, gamma):
             put_zero(axis)
             put_chance(axis, score, record.config["n_embd"], chance.of_random(record.config["n_embd"], gamma))
         put_titles(axes[0], ["loss [nats/token]", "symmetry of $W_{qk}$, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{record.arm}, seed {record.seed}")
+        loss.figure.suptitle(f"{record.arm}, seed {record.seed}", parse_math=False)  # it may hold dollars
         put_legend(axes[0])
 
 
