@@ -147,8 +147,6 @@ def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_p
     assert out.splitlines()[1].split()[3:7] == "2 of 2 750".split()  # the median of 700 and 800
     assert out.splitlines()[2].split()[2:4] == ["+1.800", "1"]  # of seed 2 alone
     assert "no p of other: with fewer than 6 pairs of seeds none can reach 5 %" in out and "nan" not in out
-    # seed 1 is below seed 2's last loss, 2.3 smoothed, at step 900; seed 2 never at seed 1's
-    assert "random: one seed has a speed-up of up to 10% over another" in out
     assert "these runs differ in commit: c1 (random, other); c2 (random)" in out and "in torch" not in out
 
 
@@ -246,13 +244,10 @@ def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp
     assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
 
 
-def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_left_out(tmp_path, monkeypatch):
+def test_of_a_run_that_is_the_current_folder_a_step_that_is_being_written_is_left_out(tmp_path, monkeypatch):
     monkeypatch.chdir(write_run(tmp_path / "a-1"))
     with open("scores.csv", "a") as f:
         f.write("1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
-    for name in "log.csv", "scores.csv":
-        text = Path(name).read_text()
-        Path(name).write_text(text + text.splitlines()[-1][:-3])
     whole = compare.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)

@@ -219,10 +219,8 @@ def config_lines(arms):
 
 
 def read_rows(path):
-    """The rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
-    text = path.read_text(errors="replace")
-    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
-    return pandas.read_csv(whole_rows, dtype=float, index_col=False).astype(dict(step=int))
+    """The rows of log.csv or scores.csv: a DataFrame of numbers."""
+    return pandas.read_csv(path, dtype=float, index_col=False).astype(dict(step=int))
 
 
 def read_run(folder):
@@ -311,11 +309,9 @@ def report_runs(args):
 
         plot_runs({name: counted(records) for name, records in arms.items()}, args.level, args.plot, args.gamma)
     table = comparison_table(arms, baseline_of, args.level)
-    if args.all:
-        parts = [table.to_string(), LEGEND, LEGEND_OF_ALL, *notes_of_seeds(arms, baseline_of)]
-    else:
-        parts = [table[SHORT].to_string(), LEGEND]
-    print(*parts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
+    shown = table if args.all else table[SHORT]
+    legend = f"{LEGEND}\n{LEGEND_OF_ALL}" if args.all else LEGEND
+    print(shown.to_string(), legend, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
 
 
 SHORT = ["loss", "difference [95 %]", "p"]  # the columns that are shown without --all
@@ -404,15 +400,6 @@ def comparison_notes(arms, baseline_of):
             cases = [f"{value} ({', '.join(names)})" for value, names in names_of.items()]
             notes.append(f"these runs differ in {key}: {'; '.join(cases)}")
     return notes
-
-
-def notes_of_seeds(arms, baseline_of):
-    """How much faster one run of a baseline can be than another one: a smaller speed-up of an arm says nothing."""
-    for name in dict.fromkeys(baseline_of.values()):
-        losses = [record.curve("val_loss") for record in counted(arms[name])]
-        gains = [speed_up(mine, other) for mine, other in itertools.permutations(losses, 2)]
-        if gains:
-            yield f"{name}: one seed has a speed-up of up to {share(max(gains))} over another"
 
 
 def table_of_ends(run):
