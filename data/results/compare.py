@@ -8,7 +8,6 @@ for each seed, which exact.py tests.
 The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again.
 """
 
-import io
 import itertools
 import json
 import re
@@ -258,21 +257,16 @@ def by_layer(rows):
 
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
-    configs, rows = {}, []
     try:
-        for line in Path(path).read_text().splitlines():
-            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-            if comment:
-                configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
-            else:
-                rows.append(line)
+        comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text(), re.MULTILINE)
+        configs = {arm: json.loads(text) for arm, text in comments}  # "": what all arms share
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
-        table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
+        table = pandas.read_csv(path, comment="#", dtype=types, na_values=[""], keep_default_na=False)
         records = []
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             # A key that is newer than the file has its default.
-            config = asdict(TrainConfig()) | configs[None] | configs[arm] | dict(seed=seed)
+            config = asdict(TrainConfig()) | configs[""] | configs[arm] | dict(seed=seed)
             records.append(record_of_table(arm, config, of_run.set_index("step")))
         return records
     except (KeyError, TypeError, ValueError) as e:

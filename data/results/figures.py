@@ -88,7 +88,7 @@ def plot_rows(path, rows, height=HEIGHT, sharex=False, **legend):
     """
     with figure(path, len(rows), len(SCORES), height, sharex=sharex, sharey="col") as axes:
         for panels, (title, draw, shown) in zip(axes, rows):
-            panels[0].set_title(title, fontsize=9, loc="left")
+            put_titles(panels, [title])  # of the first
             for axis, score in zip(panels, SCORES):
                 draw(axis, shown, score)
                 put_zero(axis)
