@@ -4,7 +4,6 @@ in the paper.
 """
 
 import contextlib
-import math
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,6 @@ ENCODER, DECODER = COLOURS[False], COLOURS[True]
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
 WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9 points is then 9 pixels high
 HEIGHT = 2.6  # of a row [inches]
-MAX_COLUMNS = 3  # panels in a row
 MATRIX = 3.3  # height of a row of matrices [inches]
 LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single entries cannot be seen
 CHANCE = "95 of 100 random matrices"
@@ -36,13 +34,13 @@ FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of
 
 
 @contextlib.contextmanager
-def figure(path, widths, rows=1, height=HEIGHT):
+def figure(path, rows, columns, height=HEIGHT, **shared):
     """
-    Axes (rows, len(widths)) to draw on, in rows that are height [inches] high. At the end they are saved, in the format
-    that the name of the file says.
+    Axes (rows, columns) to draw on, in rows that are height [inches] high. At the end they are saved, in the format
+    that the name of the file says. shared: sharex and sharey, as in plt.subplots.
     """
     fig = Figure((WIDTH, height * rows), layout="constrained")
-    axes = fig.subplots(rows, len(widths), width_ratios=widths, squeeze=False)
+    axes = fig.subplots(rows, columns, squeeze=False, **shared)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
     yield axes
@@ -52,12 +50,7 @@ def figure(path, widths, rows=1, height=HEIGHT):
 
 def short(name):
     """The end of a long name, so that it fits above a panel."""
-    return plain(name if len(name) <= 32 else f"...{name[-29:]}")
-
-
-def plain(name):
-    """A name as it is to be drawn: two dollars in it begin no formula, and what is no text becomes a question mark."""
-    return name.replace("$", r"\$").encode(errors="replace").decode()
+    return name if len(name) <= 32 else f"...{name[-29:]}"
 
 
 def put_titles(axes, titles):
@@ -88,30 +81,19 @@ def put_chance(axis, score, n, limit):
     axis.axhspan(*chance.interval(score, n, limit), color="0.93", lw=0, zorder=-1, label=CHANCE)
 
 
-def plot_columns(path, columns, height=HEIGHT, **legend):
+def plot_rows(path, rows, height=HEIGHT, sharex=False, **legend):
     """
-    A column for each of columns, (title, what draws it, what it takes), and a row for each score, with one range. What
-    draws it takes an axis, what it takes, and the score. Many columns stand in several pairs of rows. legend: options
-    of put_legend.
+    A row for each of rows, (title, what draws it, what it takes), and a column for each score, with one range. What
+    draws it takes an axis, what it takes, and the score. legend: options of put_legend.
     """
-    n_parts = math.ceil(len(columns) / MAX_COLUMNS)
-    width = math.ceil(len(columns) / n_parts)  # 4 columns are 2 and 2, and no panel is empty
-    with figure(path, [1] * width, n_parts * len(SCORES), height) as axes:
-        for i, score in enumerate(SCORES):
-            rows = axes[i :: len(SCORES)]
-            for axis in rows.flat[1:]:  # all panels of a score have one range
-                axis.sharey(rows[0, 0])
-            for axis in rows[:, 1:].flat:
-                axis.tick_params(labelleft=False)
-            for axis, (title, draw, shown) in zip(rows.flat, columns):
+    with figure(path, len(rows), len(SCORES), height, sharex=sharex, sharey="col") as axes:
+        for panels, (title, draw, shown) in zip(axes, rows):
+            put_titles(panels, [title])  # of the first
+            for axis, score in zip(panels, SCORES):
                 draw(axis, shown, score)
                 put_zero(axis)
-                put_titles([axis], [title])
-            for axis in rows[:, 0]:
                 axis.set_ylabel(f"{score} of $W_{{qk}}$")
-            for empty in rows.flat[len(columns) :]:
-                empty.axis("off")
-        put_legend(axes[:: len(SCORES)].flat, **legend)
+        put_legend(axes.flat, **legend)
 
 
 def draw_quartiles(axis, steps, values, **style):
@@ -135,8 +117,8 @@ def plot_models(stacks, path):
     Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
     matrices. The numbers at the dots refer to the legend. stacks: as of tables.by_stack
     """
-    columns = [("median and quartiles over layers", draw_models, stacks)]
-    plot_columns(path, columns, HEIGHT + 0.05 * len(stacks), ncols=2)  # every model has its line in the legend
+    rows = [("median and quartiles over layers", draw_models, stacks)]
+    plot_rows(path, rows, HEIGHT + 0.1 * len(stacks), ncols=2)  # every model has its line in the legend
 
 
 def draw_models(axis, stacks, score):
@@ -156,9 +138,9 @@ def draw_models(axis, stacks, score):
 
 
 def plot_model(table, path):
-    """The scores of the layers and heads of one model, a column for each stack."""
+    """The scores of the layers and heads of one model, a row for each stack."""
     stacks = table.groupby(["model", "stack"], sort=False)
-    plot_columns(path, [(short(" ".join(name).strip()), draw_stack, rows) for name, rows in stacks])
+    plot_rows(path, [(short(" ".join(name).strip()), draw_stack, rows) for name, rows in stacks])
 
 
 def draw_stack(axis, table, score):
@@ -184,7 +166,7 @@ def plot_matrices(results, path):
     if str(path).endswith(".gif") and all(target.step is not None for target in results):
         plot_movie(results, path)
         return
-    with figure(path, [1, 1], rows=len(results), height=MATRIX) as axes:
+    with figure(path, len(results), 2, MATRIX) as axes:
         for panels, (target, result) in zip(axes, results.items()):
             draw_pair(panels, result, short(target.source))
 

@@ -6,8 +6,8 @@ decoder.
 import numpy as np
 
 from data.results import chance
-from data.results.figures import (COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, plot_columns, put_chance,
-                                  put_legend, put_titles, put_zero, short)
+from data.results.figures import (COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, plot_rows, put_chance,
+                                  put_legend, short)
 from data.results.figures_runs import draw_layers, draw_quartiles_of
 from data.results.runs import SCORES
 from data.results.tables import quartiles
@@ -27,9 +27,9 @@ def put_log_steps(axis, trainings):
 
 def plot_training(trainings, path):
     """Medians and quartiles over layers of all trainings; and for each training, a line for each layer."""
-    columns = [("median and quartiles over layers", draw_medians, trainings)]
-    columns += [(short(training.arm), draw_lines, training) for training in trainings]
-    plot_columns(path, columns)
+    rows = [("median and quartiles over layers", draw_medians, trainings)]
+    rows += [(short(training.arm), draw_lines, training) for training in trainings]
+    plot_rows(path, rows)
 
 
 def draw_medians(axis, trainings, score):
@@ -57,22 +57,20 @@ def plot_pretrained(models, ours, path):
     models: the rows of models.csv. ours: as of tables.by_stack. If a model is in ours, our score is the full dot, and
     the published one is a hollow dot that is joined to it.
     """
-    with figure(path, [1, 1], rows=len(FIGURES)) as axes:
-        for row, (name, kind) in zip(axes, FIGURES.items()):
-            for axis, score in zip(row, SCORES):
-                for model in models:
-                    if model["figure"] == name and not model["repeats"]:
-                        draw_model(axis, model, ours.get((model["name"], model["stack"])), score)
-                put_zero(axis)
-                axis.set(xscale="log", ylabel=score)
-        for axis in axes.flat[len(SCORES) :]:  # one range for a score, and one of parameters
-            axis.sharex(axes[0, 0])
-        for first, *others in axes.T:
-            for axis in others:
-                axis.sharey(first)
-            others[-1].set_xlabel("parameters")
-        put_titles(axes.flat, [f"Figure {name}, {kind}" for name, kind in FIGURES.items() for score in SCORES])
-        put_legend(axes.flat, title="dots: median over layers; bars: quartiles")
+    rows = []
+    for name, kind in FIGURES.items():
+        shown = [(model, ours.get((model["name"], model["stack"]))) for model in models
+                 if model["figure"] == name and not model["repeats"]]
+        rows.append((f"Figure {name}, {kind}", draw_published, shown))
+    plot_rows(path, rows, sharex=True, title="dots: median over layers; bars: quartiles")
+
+
+def draw_published(axis, shown, score):
+    """shown: pairs of what draw_model takes"""
+    for model, layers in shown:
+        draw_model(axis, model, layers, score)
+    axis.set(xscale="log", xlabel="parameters")
+    axis.tick_params(labelbottom=True)  # in every row, although they share it
 
 
 def draw_model(axis, model, layers, score):
@@ -104,7 +102,7 @@ def plot_public(table, path):
     """
     table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
     rows = list(dict.fromkeys(zip(table["sees"], table["model"])))
-    with figure(path, [1, 1], height=0.29 * len(rows) + 1) as (axes,):
+    with figure(path, 1, 2, 0.29 * len(rows) + 1) as (axes,):
         for axis, score in zip(axes, SCORES):
             for y, (sees, model) in enumerate(rows):
                 stacks = table[(table["sees"] == sees) & (table["model"] == model)]

@@ -13,7 +13,7 @@ import pandas
 from matplotlib import colormaps
 
 from data.results import chance
-from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, plain, put_chance,
+from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, put_chance,
                                   put_legend, put_titles, put_zero, short)
 from data.results.runs import SCORES
 
@@ -78,7 +78,7 @@ def styles(arms):
 
 def plot_run(record, path, gamma):
     """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
-    with figure(path, [1, 1, 1]) as axes:
+    with figure(path, 1, 3) as axes:
         loss, *panels = axes[0]
         loss.plot(record.curve("train_loss"), color="0.7", label="training loss")
         loss.plot(record.curve("val_loss"), color="black", label="validation loss")
@@ -88,7 +88,7 @@ def plot_run(record, path, gamma):
             put_zero(axis)
             put_chance(axis, score, record.config["n_embd"], chance.of_random(record.config["n_embd"], gamma))
         put_titles(axes[0], ["loss [nats/token]", "symmetry of $W_{qk}$, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{plain(record.arm)}, seed {record.seed}")
+        loss.figure.suptitle(f"{record.arm}, seed {record.seed}", parse_math=False)  # it may hold dollars
         put_legend(axes[0])
 
 
@@ -99,12 +99,12 @@ def plot_runs(arms, level, path, gamma):
     """Figures 3 and S5: losses and scores over the steps. level: the loss at which a line is drawn [nats/token]"""
     style = styles(arms)
     height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
-    with figure(path, [1, 1], rows=2, height=height) as axes:
+    with figure(path, 2, 2, height) as axes:
         loss, ends, symmetry, directionality = axes.flat
         for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
             for name, records in arms.items():
                 curves = [record.curve(column) for record in records]  # of scores: medians over layers
-                draw_seeds(axis, curves, label=plain(name), **style[name])
+                draw_seeds(axis, curves, label=name, **style[name])
             put_steps(axis)
         loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0, label=f"{level:g} nats/token")
         losses = [record.curve("val_loss") for records in arms.values() for record in records]
@@ -118,7 +118,7 @@ def plot_runs(arms, level, path, gamma):
         if len(widths) == 1:  # the range is of one size
             put_chance(directionality, "directionality", *widths, chance.of_random(*widths, gamma))
         put_titles(axes.flat, ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
-        put_legend(axes.flat, named=[plain(name) for name in arms], title="lines and bars: mean of seeds; dots: seeds; "
+        put_legend(axes.flat, named=arms, title="lines and bars: mean of seeds; dots: seeds; "
                    "bands: lowest to highest seed\nscores: median over layers")
 
 

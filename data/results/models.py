@@ -71,10 +71,6 @@ def read_scores(path):
     try:
         # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
         table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
-        missing = [name for name in COLUMNS if name not in table.columns]
-        is_older = missing and {"model", "layer", "symmetry"} <= set(table.columns) < set(COLUMNS)
-        require(not is_older, f"{path} is by an earlier version, without {', '.join(missing)}: give another --csv, or "
-                "move it away and score again")
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
         return table.astype(COLUMNS)

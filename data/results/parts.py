@@ -9,9 +9,8 @@ For each layer and head this splits W_qk = M by the inputs x (N, T, C) that the 
     position directions    a few orthonormal columns U (C, b), which hold 95 % of what changes from one position to the
                            next: of the means of x over all texts, a vector for each position, less their own mean
     the rest               V (C, C - b), orthogonal to them
-    in the data's metric   S (C, C) with S S^T = the covariance of x: S^T M S are the logits between typical inputs
 
-and scores U^T M U, V^T M V and S^T M S like M itself. COLUMNS says what is in the table. Biases are left out.
+and scores U^T M U and V^T M V like M itself. COLUMNS says what is in the table. Biases are left out.
 """
 
 import argparse
@@ -46,8 +45,6 @@ COLUMNS = dict(
     seen_positions="share of the variance of logits that a softmax sees, with U U^T x in place of x",
     on_rest="symmetry of V^T M V",
     share_rest="|V^T M V|^2 / |M|^2",
-    seen_rest="the same share with V V^T x in place of x",
-    on_data="symmetry of S^T M S",
     positive="share of the positive eigenvalues in the squared norm of the symmetric part: 1 if like attends to like",
     shared="what heads share: sum of tr(M_a M_b) / sum of <M_a, M_b>, over heads a != b",
     turned="rotary: the symmetry of W_q R W_k^T at the distance where it is highest, R being the turn at a distance",
@@ -99,12 +96,6 @@ def position_directions(x):
     return vt.mT, int((held < SHARE).sum()) + 1, of_inputs
 
 
-def root_of_covariance(x):
-    """S (C, C) with S S^T the covariance of all tokens."""
-    values, vectors = torch.linalg.eigh(torch.cov(x.flatten(0, 1).T, correction=0))
-    return vectors * values.clamp_min(0).sqrt()
-
-
 def logits(x, w_q, w_k, rotary):
     """w_q and w_k (H, C, D) -> logits (N, H, T, T) without the biases, and without 1 / sqrt(D)."""
     q, k = x[:, None] @ w_q, x[:, None] @ w_k  # (N, H, T, D)
@@ -134,21 +125,19 @@ def split_layer(x, w_q, w_k, causal, rotary=False):
     x, w_q, w_k = x.double(), w_q.double(), w_k.double()
     basis, n_directions, of_inputs = position_directions(x)
     u, v = basis[:, :n_directions], basis[:, n_directions:]  # (C, b), (C, C - b)
-    s = root_of_covariance(x)
     w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): each query head with its key head
     heads = wqk(w_q, w_k)  # (H, C, C)
     few = x[:64]  # sequences: logits are many
-    seen = [variance_seen(logits(part, w_q, w_k, rotary), causal) for part in (few, few @ u @ u.mT, few @ v @ v.mT)]
+    seen, seen_on_u = [variance_seen(logits(part, w_q, w_k, rotary), causal) for part in (few, few @ u @ u.mT)]
 
     def row(m):
         on_u, on_v = on_basis(m, u), on_basis(m, v)
         norm = m.square().sum()
         return dict(symmetry=symmetry(m), on_positions=symmetry(on_u), share_positions=on_u.square().sum() / norm,
-                    on_rest=symmetry(on_v), share_rest=on_v.square().sum() / norm, on_data=symmetry(on_basis(m, s)),
-                    positive=positive_share(m))
+                    on_rest=symmetry(on_v), share_rest=on_v.square().sum() / norm, positive=positive_share(m))
 
     of_layer = row(heads.sum(0)) | dict(directions=n_directions, of_inputs=of_inputs,
-                                        seen_positions=seen[1] / seen[0], seen_rest=seen[2] / seen[0])
+                                        seen_positions=seen_on_u / seen)
     if len(heads) > 1:
         of_layer["shared"] = shared_by_heads(heads)
     if rotary:
@@ -207,13 +196,13 @@ def read(path):
 def plot_parts(table, path):
     """For each arm the symmetry of W_qk, on its position directions, and on the rest: median over layers."""
     # Here, because matplotlib takes a second.
-    from data.results.figures import ENCODER, OTHERS, figure, plain, put_legend
+    from data.results.figures import ENCODER, OTHERS, figure, put_legend
 
     of_layers = table[table["head"].isna()].groupby(["arm", "seed"], sort=False).median(numeric_only=True)
     tells_positions = of_layers.groupby("arm")["of_inputs"].transform("median") >= LEAST_OF_INPUTS
     of_layers["on_positions"] = of_layers["on_positions"].where(tells_positions)
     arms = list(dict.fromkeys(table["arm"]))
-    with figure(path, [1], height=1 + 0.35 * len(arms)) as ((axis,),):
+    with figure(path, 1, 1, 1 + 0.35 * len(arms)) as ((axis,),):
         drawn = dict(symmetry=("$W_{qk}$", "black"), on_positions=("between its position directions", OTHERS[0]),
                      on_rest=("on the rest", ENCODER))
         for shift, (column, (label, colour)) in zip((-0.2, 0, 0.2), drawn.items()):
@@ -222,7 +211,7 @@ def plot_parts(table, path):
             axis.hlines(y, seeds["min"], seeds["max"], color=colour, lw=2, alpha=0.4)
             axis.plot(seeds["mean"], y, "o", color=colour, label=label)
         axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-        axis.set(yticks=range(len(arms)), yticklabels=[plain(arm).replace("_", " ") for arm in arms])
+        axis.set(yticks=range(len(arms)), yticklabels=[arm.replace("_", " ") for arm in arms])
         axis.set(ylim=(len(arms) - 0.5, -0.5), xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
         put_legend([axis], title="dots: mean of seeds; bars: lowest to highest seed")
 

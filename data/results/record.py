@@ -12,7 +12,6 @@ An entry is a file csv/record/TRACK/NAME.csv of analyze.py --runs --csv, with a 
 beside it, if the code was changed.
 """
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -164,11 +163,9 @@ def verdict(path):
 def main(argv):
     try:
         texts = [verdict(path) for path in argv] if argv else [table(name) for name in TRACKS]
-        print("\n\n".join(texts), flush=True)
-    except BrokenPipeError:  # nobody reads any more, as after `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (RunError, ConfigError, OSError) as e:
         sys.exit(f"record: {e}")
+    print("\n\n".join(texts))
 
 
 if __name__ == "__main__":

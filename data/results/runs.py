@@ -16,8 +16,6 @@ there twice, whatever a kill, an editor or a full disk has done to these files.
 """
 
 import contextlib
-import csv
-import io
 import json
 import pickle
 import platform
@@ -66,8 +64,10 @@ class RunScore(NamedTuple):
 
 
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
-ROWS = {"log.csv": LogRow, "scores.csv": RunScore}  # the files that grow by rows
-HEADERS = {name: ",".join(row._fields) + "\n" for name, row in ROWS.items()}  # what they begin with
+HEADERS = {  # the first lines of the files that grow by rows
+    "log.csv": ",".join(LogRow._fields) + "\n",
+    "scores.csv": ",".join(RunScore._fields) + "\n",
+}
 
 
 class RunError(Exception):
@@ -133,16 +133,18 @@ def opened_checkpoint(path, device):
 
 def require_nothing_to_lose(folder, cfg):
     """RunError if a run that begins in the folder would overwrite a model or the rows of a run."""
-    for name in "model.safetensors", "config.json":
-        is_foreign = (folder / name).exists() and not (folder / "run.json").exists()
-        require(not is_foreign, f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
-    start = read_config(folder)["init_from"] if (folder / "run.json").exists() else "scratch"
-    require(cfg.init_from != "resume" or start == "scratch",
-            f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
+    if (folder / "run.json").exists():  # it was killed before its first checkpoint
+        start = read_config(folder)["init_from"]
+        require(cfg.init_from != "resume" or start == "scratch",
+                f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
+    else:
+        for name in "model.safetensors", "config.json":
+            require(not (folder / name).exists(),
+                    f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
     log = folder / "log.csv"
     n_lines = log.read_bytes().count(b"\n") if log.exists() else 0
     require(n_lines <= 2, f"{folder} holds the log.csv of a run, and no ckpt.pt to go on from: set --out_dir, or move "
-                          "the folder away")  # a header and the start: it was killed before its first checkpoint
+                          "the folder away")  # two lines are a header and the start
 
 
 def require_same_run(path, theirs, ours):
@@ -171,11 +173,10 @@ def begin(folder, cfg, meta, rows, device_name, n_params):
 
 def append(path, rows):
     """Append rows to log.csv or scores.csv -> their text."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    with writing(path), open(path, "a", newline="") as f:
-        f.write(text.getvalue())
-    return text.getvalue()
+    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+    with writing(path), open(path, "a", newline="") as f:  # so that lines end with \n on Windows too
+        f.write(text)
+    return text
 
 
 def save_checkpoint(folder, cfg, meta, state):

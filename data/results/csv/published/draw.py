@@ -31,32 +31,28 @@ def describe(plain, symmetric, scores):
     """A row of Table 1, with the steps saved by two rules: -inf if the plain run's last loss is not reached."""
     reached = symmetric.index[symmetric <= plain.iloc[-1]]  # of one noisy batch, and another
     by_the_paper = 1 - reached[0] / plain.index[-1] if len(reached) else -math.inf
-    row = {"last loss": plain.iloc[-1], "symmetric": symmetric.iloc[-1], "saved, by the paper's rule": by_the_paper}
     medians = scores.iloc[-1].groupby(level=0, sort=False).median()  # over layers, at the last step
-    return row | {"by ours": compare.speed_up(symmetric, plain), **medians}
+    return {"last loss": plain.iloc[-1], "symmetric": symmetric.iloc[-1], "saved, by the paper's rule": by_the_paper,
+            "by ours": compare.speed_up(symmetric, plain), **medians}
 
 
 def main(path=HERE.parents[1] / "png" / "published_runs.png"):
     curves, trajectories, rows, pairs = read_loss_curves(), read_trajectories(), {}, {}
-    with figure(path, [1, 1, 1], rows=6, height=1.7) as axes:
+    with figure(path, 6, 3, 1.7, sharex=True, sharey="col") as axes:
         for name, scores in trajectories.items():
             model, kind, corpus = name.split("--")  # an encoder and a decoder share a row
             title = f"{DEPTHS[model]} layers, {CORPORA[corpus]}"
-            loss, *panels = axes[pairs.setdefault(title, len(pairs))]
+            loss, *panels = row = axes[pairs.setdefault(title, len(pairs))]
             plain, symmetric, colour = curves[name], curves[f"{name}--symmetric-init"], COLOURS[kind == "decoder"]
             rows[name] = describe(plain, symmetric, scores)
+            put_titles(row, [f"{title}: training loss", *SCORES])
             loss.plot(plain, color=colour, lw=1, label=kind)
             loss.plot(symmetric, color=colour, lw=1, ls=":", label=f"{kind}, symmetric initialisation")
             for axis, score in zip(panels, SCORES):
                 draw_quartiles(axis, scores.index, scores[score], color=colour)
-        for row, title in zip(axes, pairs):
-            put_titles(row, [f"{title}: training loss", *SCORES])
-        for column, limits in zip(axes.T, [(0, 5), (-0.8, 0.8), (-1, 0.6)]):
-            for axis in column:
-                axis.set_ylim(limits)
-                put_steps(axis)
-        for axis in axes[:-1].flat:
-            axis.set_xlabel("")
+        for axis, limits in zip(axes[-1], [(0, 5), (-0.8, 0.8), (-1, 0.6)]):  # of their columns
+            axis.set_ylim(limits)
+            put_steps(axis)
         put_legend(axes[0], ncols=2, title="scores: median and quartiles over layers")
     print(pandas.DataFrame.from_dict(rows, orient="index").to_string(float_format="{:.3f}".format))
 
