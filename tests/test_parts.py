@@ -43,12 +43,20 @@ def test_a_matrix_symmetric_between_positions_and_skew_between_contents_is_taken
     m = 2 * U @ (a + a.T) @ U.T + V @ (b - b.T) @ V.T
     of_layer, of_head = parts.split_layer(x, *factors(m), causal=False)
     assert of_layer["directions"] == B
-    of_means = (x.mean(0) - x.mean((0, 1))).square().sum() / T
-    assert of_layer["of_inputs"] == pytest.approx((of_means / x.var((0, 1), correction=0).sum()).item())
     assert (of_layer["on_positions"], of_layer["on_rest"]) == (pytest.approx(1), pytest.approx(-1))
     assert of_layer["share_positions"] + of_layer["share_rest"] == pytest.approx(1)
     assert of_layer["share_positions"] == pytest.approx((4 * (a + a.T).square().sum() / m.square().sum()).item())
     assert of_head.items() <= (of_layer | dict(head=0)).items()  # it is the only one
+
+
+def test_in_the_data_metric_the_score_is_that_of_the_logits_between_all_tokens(x):
+    m = torch.randn(C, C, dtype=torch.float64)
+    tokens = (x - x.mean((0, 1))).flatten(0, 1)  # (N T, C)
+    between_all = tokens @ m @ tokens.T  # (N T, N T)
+    [of_layer, _] = parts.split_layer(x, *factors(m), causal=False)
+    assert of_layer["on_data"] == pytest.approx(symmetry(between_all).item())
+    of_means = (x.mean(0) - x.mean((0, 1))).square().sum() / T
+    assert of_layer["of_inputs"] == pytest.approx((of_means / (tokens.square().sum() / (N * T))).item())
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -63,12 +71,10 @@ def test_a_softmax_sees_the_variance_along_a_row_and_no_number_added_to_a_row(ca
     assert parts.variance_seen(shifted, causal).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("basis, share", [(U, 1), (V, 0)], ids=["positions", "contents"])
-def test_of_logits_the_parts_are_seen_as_they_are(x, basis, share):
-    b = basis.shape[1]
-    m = basis @ torch.randn(b, b, dtype=torch.float64) @ basis.T  # nothing else has a say
+def test_of_logits_the_parts_are_seen_as_they_are(x):
+    m = U @ torch.randn(B, B, dtype=torch.float64) @ U.T  # no content has a say
     [of_layer, _] = parts.split_layer(x, *factors(m), causal=True)
-    assert of_layer["seen_positions"] == pytest.approx(share, abs=1e-12)
+    assert (of_layer["seen_positions"], of_layer["seen_rest"]) == (pytest.approx(1), pytest.approx(0, abs=1e-12))
 
 
 def test_what_heads_share_is_a_sum_over_pairs_of_them():

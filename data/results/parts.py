@@ -9,8 +9,9 @@ For each layer and head this splits W_qk = M by the inputs x (N, T, C) that the 
     position directions    a few orthonormal columns U (C, b), which hold 95 % of what changes from one position to the
                            next: of the means of x over all texts, a vector for each position, less their own mean
     the rest               V (C, C - b), orthogonal to them
+    in the data's metric   S (C, C) with S S^T = the covariance of x: S^T M S are the logits between typical inputs
 
-and scores U^T M U and V^T M V like M itself. COLUMNS says what is in the table. Biases are left out.
+and scores U^T M U, V^T M V and S^T M S like M itself. COLUMNS says what is in the table. Biases are left out.
 """
 
 import argparse
@@ -45,6 +46,8 @@ COLUMNS = dict(
     seen_positions="share of the variance of logits that a softmax sees, with U U^T x in place of x",
     on_rest="symmetry of V^T M V",
     share_rest="|V^T M V|^2 / |M|^2",
+    seen_rest="the same share with V V^T x in place of x",
+    on_data="symmetry of S^T M S",
     positive="share of the positive eigenvalues in the squared norm of the symmetric part: 1 if like attends to like",
     shared="what heads share: sum of tr(M_a M_b) / sum of <M_a, M_b>, over heads a != b",
     turned="rotary: the symmetry of W_q R W_k^T at the distance where it is highest, R being the turn at a distance",
@@ -96,6 +99,12 @@ def position_directions(x):
     return vt.mT, int((held < SHARE).sum()) + 1, of_inputs
 
 
+def root_of_covariance(x):
+    """S (C, C) with S S^T the covariance of all tokens."""
+    values, vectors = torch.linalg.eigh(torch.cov(x.flatten(0, 1).T, correction=0))
+    return vectors * values.clamp_min(0).sqrt()
+
+
 def logits(x, w_q, w_k, rotary):
     """w_q and w_k (H, C, D) -> logits (N, H, T, T) without the biases, and without 1 / sqrt(D)."""
     q, k = x[:, None] @ w_q, x[:, None] @ w_k  # (N, H, T, D)
@@ -125,19 +134,21 @@ def split_layer(x, w_q, w_k, causal, rotary=False):
     x, w_q, w_k = x.double(), w_q.double(), w_k.double()
     basis, n_directions, of_inputs = position_directions(x)
     u, v = basis[:, :n_directions], basis[:, n_directions:]  # (C, b), (C, C - b)
+    s = root_of_covariance(x)
     w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): each query head with its key head
     heads = wqk(w_q, w_k)  # (H, C, C)
     few = x[:64]  # sequences: logits are many
-    seen, seen_on_u = [variance_seen(logits(part, w_q, w_k, rotary), causal) for part in (few, few @ u @ u.mT)]
+    seen = [variance_seen(logits(part, w_q, w_k, rotary), causal) for part in (few, few @ u @ u.mT, few @ v @ v.mT)]
 
     def row(m):
         on_u, on_v = on_basis(m, u), on_basis(m, v)
         norm = m.square().sum()
         return dict(symmetry=symmetry(m), on_positions=symmetry(on_u), share_positions=on_u.square().sum() / norm,
-                    on_rest=symmetry(on_v), share_rest=on_v.square().sum() / norm, positive=positive_share(m))
+                    on_rest=symmetry(on_v), share_rest=on_v.square().sum() / norm, on_data=symmetry(on_basis(m, s)),
+                    positive=positive_share(m))
 
     of_layer = row(heads.sum(0)) | dict(directions=n_directions, of_inputs=of_inputs,
-                                        seen_positions=seen_on_u / seen)
+                                        seen_positions=seen[1] / seen[0], seen_rest=seen[2] / seen[0])
     if len(heads) > 1:
         of_layer["shared"] = shared_by_heads(heads)
     if rotary:
