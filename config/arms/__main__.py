@@ -95,6 +95,8 @@ def main(argv):
     try:
         lines = [shlex.join(words) for path in paths for words in arms(path, flags)]
         print("\n".join(lines), flush=True)  # none before all are known to be right
+    except BrokenPipeError:  # nobody reads any more, as after `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConfigError, RunError, OSError) as e:
         sys.exit(f"python -m config.arms: {e}")
 
