@@ -79,8 +79,8 @@ def is_hub_id(repo: str) -> bool:
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source, layout_is_known=False) -> Checkpoint:
     """
-    Open a module in memory, or what find_source takes: a folder, a file of weights (safetensors, or by torch.save), or a
-    repository of the Hub. layout_is_known: by the user's own words, so that it may have no config.json.
+    Open a module in memory, or what find_source takes: a folder, a file of weights (safetensors, or by torch.save), or
+    a repository of the Hub. layout_is_known: by the user's own words, so that it may have no config.json.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
     Trainer, or the 0_Transformer of sentence-transformers.
