@@ -179,7 +179,7 @@ def test_what_the_hub_refuses_is_told_apart(hub, source, words):
     assert words in told and f"{hub.url}/{source.partition('@')[0]}" in told
 
 
-@pytest.mark.parametrize("source", ["./none", "a/b/c"])
+@pytest.mark.parametrize("source", ["./none", "a/b/c", "run/model.safetensors"])
 def test_what_is_neither_a_path_nor_an_id_is_refused_without_a_request(hub, source):
     assert "no file or folder" in refusal(source)
     assert not hub.log

@@ -105,6 +105,9 @@ def test_documents_are_shuffled_and_the_seed_decides(tmp_path):
     both = set(zero["train"]) & set(one["train"])
     orders = [sorted(both), *([text for text in splits["train"] if text in both] for splits in (zero, one))]
     assert len(set(map(tuple, orders))) == 3 and set(zero["val"]) != set(one["val"])
+    parts = [[text] for text in texts[0]]
+    first = documents(write(tmp_path / "parts", parts, "--chunk_size=40"))["train"][:10]  # of the first chunks
+    assert max(first) > sorted(zero["train"])[100]
 
 
 def test_the_ids_are_those_of_tiktoken_for_any_number_of_threads(gpt2, tmp_path):

@@ -50,8 +50,8 @@ class Layer(NamedTuple):
         n_head = self.sizes.n_head
         try:
             q, k = FORMS[self.form](weights, self.sizes, self.config)
-            fits = (all(weight.numel() > 0 for weight in weights) and q.ndim == k.ndim == 3
-                    and q.shape[1:] == k.shape[1:] and len(q) == n_head and n_head % len(k) == 0)
+            fits = (q.ndim == k.ndim == 3 and q.shape[1:] == k.shape[1:]
+                    and len(q) == n_head and n_head % len(k) == 0)
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError):
             fits = False
         if not fits:
