@@ -23,14 +23,14 @@ if __name__ == "__main__":
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 import analyze
 import init
 from config import ConfigError, load
-from config.processes import end_unless_bug, find_place, first_line, noted_signals, prepare_streams
+from config.processes import (end_unless_bug, find_place, first_line, leave_processes, noted_signals,
+                              prepare_streams)
 from data.batches import Loader, open_corpus
 from data.results import runs
 from data.tokens import DataError, locked
@@ -441,8 +441,7 @@ def main(argv):
         end_unless_bug(e, cfg)  # out of memory, or another process is lost
         raise  # a bug of ours, so show the traceback
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        leave_processes()
 
 
 if __name__ == "__main__":

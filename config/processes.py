@@ -19,6 +19,7 @@ import re
 import signal
 import sys
 import textwrap
+import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -171,6 +172,15 @@ def noted_signals():
     finally:
         for signum, handler in handlers_before.items():
             signal.signal(signum, handler)
+
+
+def leave_processes():
+    """Leave the group of all processes, if there is one."""
+    if dist.is_initialized():
+        # Gloo's thread needs Python's lock to free what was sent last. If this thread holds the lock while it deletes
+        # DDP, it waits for that thread for ever, so it lets go of the lock for a moment.
+        time.sleep(0.1)
+        dist.destroy_process_group()
 
 
 def end_unless_bug(error, cfg):
