@@ -117,11 +117,13 @@ def find_place(cfg):
         auto = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
-    if world > 1 and device.type == "cuda":
+    if world > 1 and device.type == "cuda" and dist.is_nccl_available():  # Windows does not have it
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
-    elif world > 1:
+    elif world > 1 and device.type in ("cpu", "cuda"):
         dist.init_process_group("gloo", timeout=ANSWER)
+    elif world > 1:  # such as the GPU of a Mac
+        raise ConfigError(f"device = {cfg.device!r} is {device}, on which processes cannot talk: give --device=cpu")
     return Place(rank, world, device), replace(cfg, dtype=auto if cfg.dtype == "auto" else cfg.dtype)
 
 

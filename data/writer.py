@@ -120,7 +120,7 @@ def make(folder, meta, documents, in_order):
             to_val = draws <= limit  # (N,) bool
             order = range(len(chunk)) if in_order else np.random.default_rng([meta["seed"], i]).permutation(len(chunk))
             for split, path, chosen in ("train", train, ~to_val), ("val", val, to_val):
-                with open(path, "ab") as file:
+                with tokens.writing(folder / f"{split}.bin"), open(path, "ab") as file:
                     file.writelines(ids[j] for j in order if chosen[j])
                 docs[split] += int(chosen.sum())
         if not all(docs.values()):

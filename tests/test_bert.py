@@ -6,6 +6,7 @@ pytest tests/test_bert.py
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 from data import bert
@@ -14,20 +15,46 @@ from model import Block, ModelConfig, Transformer, rows_at, to_hf
 from tests.test_model import CFG, POSITIONS, either, noisy, pre_norm
 
 pytestmark = pytest.mark.bert_block
+
+
 THEIRS = {False: BertForMaskedLM, True: BertLMHeadModel}  # by causal
 
 
-@either
-def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal):
+def theirs(causal):
     config = BertConfig(vocab_size=61, max_position_embeddings=16, num_hidden_layers=2, num_attention_heads=4,
                         hidden_size=32, intermediate_size=128, is_decoder=causal, pad_token_id=None)
-    hf = noisy(THEIRS[causal](config))
-    ours = Transformer(ModelConfig(**CFG, causal=causal)).eval()
+    return noisy(THEIRS[causal](config))
+
+
+def loaded(hf):
+    """Our model with the weights of theirs."""
+    ours = Transformer(ModelConfig(**CFG, causal=hf.config.is_decoder)).eval()
     load_hf(ours, hf.config.to_dict(), hf.state_dict())
+    return ours
+
+
+def assert_same_function(ours, hf):
     idx = torch.randint(61, (3, 12))  # fewer tokens than there are positions
     out = hf(idx, output_hidden_states=True)
     torch.testing.assert_close(ours.hidden(idx), out.hidden_states[-1], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours(idx), out.logits, atol=1e-5, rtol=1e-5)
+
+
+@either
+def test_their_weights_in_our_model_give_their_hidden_states_and_logits(causal):
+    hf = theirs(causal)
+    assert_same_function(loaded(hf), hf)
+
+
+@either
+def test_transformers_opens_our_export_and_computes_the_same(causal, tmp_path):
+    ours = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
+    config, state = to_hf(ours)
+    BertConfig(**config).save_pretrained(tmp_path)
+    save_file({name: x.contiguous() for name, x in state.items()}, tmp_path / "model.safetensors", {"format": "pt"})
+    hf, info = THEIRS[causal].from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    assert_same_function(ours, hf.eval())
 
 
 # ---- what is not exported ----------------------------------------------------------------------------------------
@@ -40,8 +67,7 @@ def test_the_loss_that_tells_berts_block_from_another_is_that_of_transformers(ca
     loss = probe_loss(Transformer(ModelConfig(**CFG, causal=causal)))
     config, state = to_hf(probes[0])
     hf = THEIRS[causal](BertConfig(**config)).double().eval()
-    missing, unknown = hf.load_state_dict(state, strict=False)
-    assert not unknown and all("decoder" in name for name in missing)  # which is tied, and has no tensor of its own
+    hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
     idx = torch.arange(bert.HF_PROBE_LENGTH) % 11
     assert loss == pytest.approx(F.cross_entropy(hf(idx[None]).logits[0], idx).item(), abs=1e-9)
     assert loss == pytest.approx(bert.HF_PROBE_LOSS[causal], abs=1e-6)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 import zipfile
 from pathlib import Path
 
@@ -83,14 +84,19 @@ def test_bins_of_before_torch_1_6_are_read_whole(hub):
 # What would do harm, or is something else
 
 
-def test_a_storage_smaller_than_its_tensor_and_a_compressed_zip_are_refused(tmp_path):
+def test_a_storage_smaller_than_its_tensor_or_than_its_record_says_and_a_compressed_zip_are_refused(tmp_path):
     freed = torch.randn(64, 64)
     freed.untyped_storage().resize_(64)
+    records = records_of(as_bin({"a": torch.zeros(300), "b": torch.ones(300)}))
+    write_zip(tmp_path / "cut", records | {"data/0": records["data/0"][:100]})
+    cut = (tmp_path / "cut").read_bytes()
+    lies = cut.replace(struct.pack("<II", 100, 100), struct.pack("<II", 1200, 1200))
+    assert lies != cut
     with zipfile.ZipFile(tmp_path / "compressed", "w", zipfile.ZIP_DEFLATED) as zipped:
-        for record, content in records_of(as_bin(WEIGHTS)).items():
+        for record, content in records.items():
             zipped.writestr(f"archive/{record}", content)
     small = (tmp_path / "compressed").read_bytes()
-    for data, told in (as_bin({"q": freed}), "damaged"), (small, "compressed"):
+    for data, told in (as_bin({"q": freed}), "damaged"), (cut, "damaged"), (lies, "damaged"), (small, "compressed"):
         assert told in refusal(folder(tmp_path / "toy", {BIN: data}))
 
 

@@ -66,11 +66,14 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
     (["--n_embd=36", "--n_head=4", "--positions=rotary"], "turns pairs, and n_embd / n_head = 9"),
     (["--grad_clip=0"], "grad_clip = 0.0, expected more than 0"),  # elsewhere 0 means: no limit
+    (["--seed=-1"], "seed = -1, expected 0 or more"),
+    (["--learning_rate=nan"], "learning_rate = 'nan', expected float"),
     (["--dropout=1.0"], "dropout = 1.0, expected a share below 1"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
     (["--constraint=skew"], "set both or neither"),
     (["--objective=next"], "every token would see the one it predicts"),
     (["a.py", "b.py"], "one config file at most"),
+    (["--qk_std=1e999"], "qk_std = inf, expected more than 0, and finite"),
 ])
 def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
     with pytest.raises(ConfigError) as e:
@@ -87,7 +90,8 @@ def test_a_path_may_begin_with_the_home_of_its_user(monkeypatch):
     ("C = 64\nn_embd = C", "unknown key C; .* a name of a file's own begins with an underscore"),
     ("n_layers = 4", "unknown key n_layers; the nearest one is n_layer,"),
     ("n_embd = 2 * width", "mine.py cannot be read as plain key = value Python: NameError name 'width'"),
-])
+    ("n_embd == 64,", "mine.py cannot be read as plain key = value Python: NameError"),
+    ("n_embd = (64", "SyntaxError .* line 1")])
 def test_a_mistake_in_a_file_is_named_too(text, words, tmp_path):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(ConfigError, match=words):
@@ -95,10 +99,11 @@ def test_a_mistake_in_a_file_is_named_too(text, words, tmp_path):
 
 
 def test_a_width_is_not_changed_under_a_scale_that_a_file_has_computed_from_it(tmp_path):
-    wide = ["config/small_rule.py", "--n_embd=512", "--qk_std=0.02552"]
-    with pytest.raises(ConfigError, match="sets v_std = .* give --v_std too .1/sqrt.3 n_embd. is 0.02552"):
-        load(wide)
-    assert load([*wide, "--v_std=0.02552"]).n_embd == 512
+    wide = ["config/small_rule.py", "--n_embd=512"]
+    for more, key in ([], "qk_std"), (["--qk_std=0.02552"], "v_std"):
+        with pytest.raises(ConfigError, match=f"sets {key} = .* give --{key} too .1/sqrt.3 n_embd. is 0.02552"):
+            load(wide + more)
+    assert load([*wide, "--qk_std=0.02552", "--v_std=0.02552"]).n_embd == 512
     assert load(["config/small_rule.py", "--n_embd=128"]).qk_std == (3 * 128) ** -0.5  # the width that it has
     (tmp_path / "mine.py").write_text("qk_std = 0.05")  # of no width
     assert load([str(tmp_path / "mine.py"), "--n_embd=512", "--n_head=8"]).qk_std == 0.05
@@ -157,7 +162,7 @@ def test_the_runs_of_a_shipped_comparison_are_all_different(path):
 CSV = ROOT / "data" / "results" / "csv"
 
 
-@pytest.mark.parametrize("name", ["starts", "emergence", "deep_parts", "record/start/tilted"])
+@pytest.mark.parametrize("name", ["starts", "position", "emergence", "deep_parts", "tuning/768", "record/start/tilted"])
 def test_the_file_of_a_comparison_gives_the_runs_that_made_it(name):
     """The settings that data/results reads in this file."""
     path = CSV / f"{name}.csv"

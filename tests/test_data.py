@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -162,16 +163,19 @@ def folder_of_text(tmp_path):
 def test_a_run_that_is_killed_leaves_nothing_whole_and_the_next_one_ends_with_the_same_bytes(folder_of_text, tmp_path):
     argv = [str(folder_of_text), "--chunk_size=50000", "--val_fraction=0.2"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for folder in killed, whole:
+        folder.mkdir()
+        (folder / "thesis.unfinished-2b.tmp").write_text("not of this program")
     text.main([*argv, f"--out_dir={whole}"])
     # In the second chunk; before each of train.bin, val.bin and meta.json gets its name.
-    for call, n in ("numpy.random.default_rng", 3), ("os.replace", 1), ("os.replace", 2), ("os.replace", 3):
+    for call, n in ("data.tokens.writing", 7), ("os.replace", 1), ("os.replace", 2), ("os.replace", 3):
         die = partial(lives.signal_at, call, n)
         life = lives.begin([*argv, f"--out_dir={killed}"], tmp_path / "said", die, text.main)
         assert lives.end(life)[0] == -signal.SIGKILL
         with refused("no finished token files"):
             tokens.load(killed)
     text.main([*argv, f"--out_dir={killed}"])
-    assert contents(killed) == contents(whole) and len(contents(killed)) == 3
+    assert contents(killed) == contents(whole) and len(contents(killed)) == 4
 
 
 def test_a_finished_folder_and_a_copy_are_left_as_they_are_and_other_options_are_refused_by_name(tmp_path, capsys):
@@ -200,6 +204,16 @@ def test_an_edited_input_is_refused_and_a_touched_one_is_not(folder_of_text, tmp
         text.main(argv)
 
 
+def test_a_full_disk_ends_in_one_line_and_leaves_room_for_a_later_run(folder_of_text, tmp_path):
+    (folder_of_text / "large.txt").write_text("one line of very many characters " * 7000)
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # train.bin has more
+    argv = [sys.executable, SCRIPT, folder_of_text, "--chunk_size=50000", f"--out_dir={tmp_path / 'full'}"]
+    run = subprocess.run(argv, preexec_fn=limit, stderr=subprocess.PIPE, text=True)
+    last = run.stderr.splitlines()[-1]
+    assert run.returncode == 1 and re.search(f"error: {tmp_path}/full/.*.bin cannot be written .File too large", last)
+    assert os.listdir(tmp_path / "full") == [".lock"]
+
+
 def test_a_process_waits_for_another_one_that_makes_the_same_folder(tmp_path):
     folder = tmp_path / "out"
     argv = [sys.executable, SCRIPT, *ROOT.glob("*.py"), f"--out_dir={folder}"]
@@ -217,13 +231,14 @@ DAMAGED = "meta.json is damaged, or of another version or program: move .*bytes 
 
 @pytest.mark.parametrize("change, reader_says, writer_says", [
     (lambda folder: os.truncate(folder / "train.bin", 100), OTHER, OTHER),
+    (lambda folder: (folder / "train.bin").unlink(), OTHER, OTHER),
     (lambda folder: np.fromfile(folder / "train.bin", "<u2")[::-1].tofile(folder / "train.bin"), OTHER, OTHER),
-    (lambda folder: (folder / "meta.json").write_text("[]"), DAMAGED, DAMAGED),
-    (lambda folder: (folder / "meta.json").write_text('{"tokenizer": "bert"}'), DAMAGED, DAMAGED),
+    *[(lambda folder, text=text: (folder / "meta.json").write_text(text), DAMAGED, DAMAGED)
+      for text in ("", "[]", '{"tokenizer": "bert"}', '{"tokenizer": "bytes", "files": 3}')],
     (lambda folder: [(folder / name).unlink() for name in ("meta.json", ".lock")],
      "has no finished token files: one of data/",
      "holds .bin files that data/test/prepare.py has not written: move them away, or choose another --out_dir"),
-], ids="cut reversed list foreign alone".split())
+], ids="cut gone reversed empty list foreign keys alone".split())
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(change, reader_says, writer_says, tmp_path):
     texts = [[f"document {i}" for i in range(99)]]
     folder = write(tmp_path / "text" / "bytes", texts)
@@ -243,6 +258,7 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
              ".git/c": b"hidden", "d.bin": bytes(range(256)) * 40, "u.txt": "two bytes a letter".encode("utf-16"),
              "package.json": b"{}", "m.txt": "\ufeffmark".encode()}
     toy.folder(source, files, config=None)
+    os.mkfifo(source / "pipe")
     argv = [str(source), f"--out_dir={source / 'out'}"]
     assert texts_in(text.main(argv)) == encoded(["crlf\r\nkept", "latin \ufffd\ufffd1", "é" * 9, "mark"])
     printed = capsys.readouterr().out
@@ -306,8 +322,9 @@ def test_of_a_table_the_column_with_the_text_is_read(kind, tmp_path):
 
 @pytest.mark.parametrize("name, contents, message", [
     ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', r"a.jsonl: Expecting .* \(after 1 rows\)"),
-    ("a.jsonl", b'["a", "b"]', "a.jsonl: 'a' is no row"),
+    ("a.jsonl", b'{"text": "a"}\n[1]\n', r"a.jsonl: \[1\] is no row"),
     ("a.csv", b"id,text\n1,caf\xe9\n", "a.csv: .*utf-8"),
+    ("a.csv", b'id,text\n1,"open\n', "a.csv: .*EOF inside string starting at row 1"),
     ("a.parquet", b"PAR1 cut", "a.parquet: .*[Pp]arquet"),
     ("a.arrow", b"cut", "a.arrow: "),
     ("a.txt", "two bytes a letter".encode("utf-16"), "nothing to read: .*a.txt is UTF-16: iconv -f UTF-16 -t UTF-8"),

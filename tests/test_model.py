@@ -63,7 +63,8 @@ def attention_by_hand(attn, x):
 
 @pytest.mark.bert_block
 @either
-@pytest.mark.parametrize("options", [{}, dict(qk_norm=True), dict(positions="rotary")], ids=str)
+@pytest.mark.parametrize("options", [{}, dict(qk_norm=True), dict(positions="rotary"),
+                                     dict(qk_norm=True, positions="rotary")], ids=str)
 def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal, **options)))
     x = torch.randn(3, 16, 32)
@@ -73,18 +74,47 @@ def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, ca
         torch.testing.assert_close(block.attn(x, POSITIONS), rows_at(expected, POSITIONS), atol=1e-4, rtol=1e-4)
 
 
+def test_with_rotary_positions_the_input_of_the_first_layer_does_not_tell_a_position():
+    """With learned ones it does. So W_qk of that layer compares contents alone."""
+    idx = torch.full((1, 16), 7)  # the same token everywhere
+    for positions, n_inputs in ("learned", 16), ("rotary", 1):
+        model, seen = noisy(Transformer(ModelConfig(**CFG, positions=positions))), []
+        model.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        model(idx)
+        assert len(seen[0][0].unique(dim=0)) == n_inputs
+
+
+@either
+def test_a_decoder_sees_no_later_token_and_an_encoder_sees_all(causal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
+    idx = torch.randint(60, (1, 16))
+    changed = idx.index_fill(1, torch.tensor([9]), 60)  # another token at position 9
+    differs = (model(idx) - model(changed)).abs().amax(2)[0] > 1e-6  # (T,)
+    assert differs.tolist() == [not causal or i >= 9 for i in range(16)]
+
+
+@either
+def test_logits_at_positions_are_those_rows_of_all_logits_and_the_loss_is_their_cross_entropy(causal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
+    idx = torch.randint(61, (3, 16))
+    expected = model(idx)[torch.arange(3)[:, None], POSITIONS]  # (3, 3, V)
+    torch.testing.assert_close(model(idx, positions=POSITIONS), expected, atol=1e-4, rtol=1e-4)
+    loss = -expected.log_softmax(-1)[..., 7].mean()  # if all targets are token 7
+    torch.testing.assert_close(model(idx, torch.full((3, 3), 7), POSITIONS), loss, atol=1e-5, rtol=1e-5)
+
+
 def pre_norm(block, x, positions=None):
     """GPT-2's block, in the two lines that the docstring of Block has."""
     x = rows_at(x, positions) + block.drop(block.attn(block.ln_1(x), positions))
     return x + block.drop(block.mlp(block.ln_2(x)))
 
 
-def torchs_encoder(ours):
+def torchs_encoder(ours, norm_first):
     """torch.nn.TransformerEncoder with the weights of our blocks."""
     names = {"attn.proj": "self_attn.out_proj", "ln_1": "norm1", "ln_2": "norm2",
              "mlp.fc": "linear1", "mlp.proj": "linear2"}
     layer = torch.nn.TransformerEncoderLayer(32, 4, 128, activation="gelu", layer_norm_eps=1e-12, batch_first=True,
-                                             norm_first=True)
+                                             norm_first=norm_first)
     encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     for block, layer in zip(ours.blocks, encoder.layers):
         state, attn = {}, block.attn
@@ -98,13 +128,15 @@ def torchs_encoder(ours):
 
 @pytest.mark.bert_block
 @either
-def test_the_block_of_the_docstring_is_that_of_torch_with_norm_first(causal, monkeypatch):
-    """The block as it is: tests/test_bert.py."""
-    monkeypatch.setattr(Block, "forward", pre_norm)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_encoder_of_torch_with_the_same_weights_has_the_same_hidden_states(norm_first, causal, monkeypatch):
+    """And the block that a fork gets by the obvious edit is torch's with norm_first."""
+    if norm_first:
+        monkeypatch.setattr(Block, "forward", pre_norm)
     ours = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
     idx = torch.randint(61, (3, 16))
     x = F.layer_norm(ours.tok_emb(idx) + ours.pos_emb.weight, (32,), ours.ln_emb.weight, ours.ln_emb.bias, 1e-12)
     mask = torch.nn.Transformer.generate_square_subsequent_mask(16) if causal else None
-    expected = torchs_encoder(ours)(x, mask)
+    expected = torchs_encoder(ours, norm_first)(x, mask)
     torch.testing.assert_close(ours.hidden(idx), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours.hidden(idx, POSITIONS), rows_at(expected, POSITIONS), atol=1e-5, rtol=1e-5)

@@ -152,6 +152,15 @@ def test_every_micro_batch_of_every_step_and_seed_has_other_dropout(trainer):
     assert len(set(losses(dropout=0.3))) == len(set(losses(attn_dropout=0.3))) == 2 * 3 * 2
 
 
+def test_an_evaluation_has_no_dropout_and_the_next_step_has_it_again(trainer):
+    ours, plain = trainer(**DROPOUT), trainer()
+    for _ in range(2):
+        assert ours.evaluate() == plain.evaluate()
+    for each in ours, plain:
+        each.train_step(each.loader.train_batch(0))
+    assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
+
+
 # ---- 16 bits -----------------------------------------------------------------------------------------------------
 
 

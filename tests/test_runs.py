@@ -163,9 +163,9 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
-    # An arm that pandas could read as nan, and that is no baseline, because its weights were not random.
+    # An arm that pandas could read as nan, and that is no baseline, because its weights were not random; and a comment.
     folders = [write_run(tmp_path / "runs" / "null-1", init_from="out/bert")]
-    folders += [write_run(tmp_path / "runs" / "skew-1", init="skew"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
+    folders += [write_run(tmp_path / "runs" / "c#_2-1", init="skew"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     first = capsys.readouterr().out
@@ -210,6 +210,7 @@ def test_keys_that_only_older_files_have_are_read(capsys):
     (None, "a-1 c.csv", "two runs called a have the seed 1"),
     (None, "a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     (None, "a-1 --csv b-1/log.csv", "log.csv is no comparison"),
+    (None, "a-1 --csv no.text", "no.text is no comparison"),
     (None, "nowhere", "No such file or directory: 'nowhere'"),
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
     (("a-1/scores.csv", "^100,0,,", "100,0,,x"), "a-1", "scores.csv is damaged"),
@@ -221,6 +222,7 @@ def test_keys_that_only_older_files_have_are_read(capsys):
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, change, argv, words):
     monkeypatch.chdir(tmp_path)
     assert not run(write_run(Path("a-1")), write_run(Path("b-1"), init="skew"), "--csv", "c.csv")
+    Path("no.text").write_bytes(bytes(range(128, 256)))
     if change:
         path, pattern, replacement = change
         text, n_changed = re.subn(pattern, replacement, Path(path).read_text(), count=1, flags=re.M)
@@ -244,10 +246,13 @@ def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp
     assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
 
 
-def test_of_a_run_that_is_the_current_folder_a_step_that_is_being_written_is_left_out(tmp_path, monkeypatch):
+def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_left_out(tmp_path, monkeypatch):
     monkeypatch.chdir(write_run(tmp_path / "a-1"))
     with open("scores.csv", "a") as f:
         f.write("1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
+    for name in "log.csv", "scores.csv":
+        text = Path(name).read_text()
+        Path(name).write_text(text + text.splitlines()[-1][:-3])
     whole = compare.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)

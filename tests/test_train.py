@@ -78,6 +78,13 @@ def test_batches_that_are_made_ahead_are_those_of_their_steps_to_the_end_and_ove
     assert len(made) == 30 - 7
 
 
+def test_encoder_and_decoder_see_the_same_text_in_the_same_order(cfg, corpus):
+    rows = np.arange(8)
+    masked, targets, positions = batches.get_batch(cfg, corpus.meta, corpus.train, 1, 3, rows)
+    idx, _ = batches.get_batch(replace(cfg, causal=True), corpus.meta, corpus.train, 1, 3, rows)
+    assert torch.equal(masked.scatter(1, positions, targets), idx)
+
+
 def test_masking_is_berts_80_10_10_of_a_fixed_count_and_touches_nothing_else():
     T, K, B = 64, 10, 4000
     meta = dict(mask_token=257, n_vocab=256)
@@ -92,8 +99,17 @@ def test_masking_is_berts_80_10_10_of_a_fixed_count_and_touches_nothing_else():
     assert (seen == 257).float().mean() == pytest.approx(0.8, abs=0.01)
     assert (seen == targets).float().mean() == pytest.approx(0.1 + 0.1 / 256, abs=0.01)
     assert seen[seen != 257].max() < 256
+    of_first = masked[:, 0][positions[:, 0] == 0]  # what becomes of a token does not depend on where it stands
+    assert (of_first == 257).float().mean() == pytest.approx(0.8, abs=0.06)
     counts = torch.zeros(T).scatter_add(0, positions.flatten(), torch.ones(B * K)) / B
     assert counts.std() < 3 * (K / T / B) ** 0.5  # every position is masked as often as any other
+
+
+def test_evaluation_batches_do_not_depend_on_the_seed(cfg):
+    a, b = make_trainer(cfg, seed=1), make_trainer(cfg, seed=2)
+    assert a.evaluate() != b.evaluate()
+    b.model.load_state_dict(a.model.state_dict())
+    assert a.evaluate() == b.evaluate()
 
 
 def test_a_run_that_is_shorter_than_its_warm_up_is_all_warm_up():
@@ -277,19 +293,26 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, capsys)
 
 @pytest.mark.parametrize("name, has, calls, dtype", [
     ("cpu", True, ["gloo"], "float32"), ("cuda", True, ["high", "nccl"], "bfloat16"),
-    ("cuda", False, ["high", "nccl"], "float16")])
+    ("cuda", False, ["high", "gloo"], "float16"), ("mps", True, None, None)])
 def test_what_a_device_has_decides_how_products_are_computed_and_how_processes_talk(
         cfg, monkeypatch, name, has, calls, dtype):
-    """torch's "high" is TF32, and reaches GPUs alone. The device is a name here, and is not used."""
+    """
+    torch's "high" is TF32. Windows has no NCCL, and the GPU of a Mac nothing by which processes talk. The device is a
+    name here, and is not used.
+    """
     found = []
     for of, attribute, value in (
             (processes, "find_device", lambda *_: torch.device(name)), (processes, "find_ranks", lambda: (0, 2, 0)),
             (torch.cuda, "set_device", lambda *_: None), (torch.cuda, "is_bf16_supported", lambda **_: has),
-            (torch, "set_float32_matmul_precision", found.append),
+            (processes.dist, "is_nccl_available", lambda: has), (torch, "set_float32_matmul_precision", found.append),
             (processes.dist, "init_process_group", lambda backend, **_: found.append(backend))):
         monkeypatch.setattr(of, attribute, value)
-    assert processes.find_place(replace(cfg, dtype="auto"))[1] == replace(cfg, dtype=dtype)
-    assert found == calls
+    if calls is None:
+        with pytest.raises(ConfigError, match="is mps, on which processes cannot talk: give --device=cpu"):
+            processes.find_place(cfg)
+    else:
+        assert processes.find_place(replace(cfg, dtype="auto"))[1] == replace(cfg, dtype=dtype)
+        assert found == calls
 
 
 # ---- where a run comes from, what is said and where --------------------------------------------------------------

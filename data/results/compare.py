@@ -8,6 +8,7 @@ for each seed, which exact.py tests.
 The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again.
 """
 
+import io
 import itertools
 import json
 import re
@@ -22,7 +23,7 @@ import pandas
 
 from config import TrainConfig
 from data.results.exact import holm, interval, sign_flip, sign_flip_of_ranks
-from data.results.runs import FREE, HOW, ORIGIN, SCORES, RunError, read_config, require
+from data.results.runs import FREE, HEADERS, HOW, ORIGIN, SCORES, RunError, read_config, require
 from data.tokens import replacing
 
 MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry"]  # scores kept as medians over layers
@@ -218,8 +219,11 @@ def config_lines(arms):
 
 
 def read_rows(path):
-    """The rows of log.csv or scores.csv: a DataFrame of numbers."""
-    return pandas.read_csv(path, dtype=float, index_col=False).astype(dict(step=int))
+    """The rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
+    text, header = path.read_text(errors="replace"), HEADERS[path.name]
+    require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
+    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
+    return pandas.read_csv(whole_rows, dtype=float, index_col=False).astype(dict(step=int))
 
 
 def read_run(folder):
@@ -241,7 +245,7 @@ def read_run(folder):
         spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
         spread = spread.groupby("step").mean().rename("symmetry_std")
         table = pandas.concat([log, medians, spread, by_layer(of_layers)], axis="columns")
-    except (KeyError, ValueError) as e:
+    except ValueError as e:
         raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
                        "ckpt.pt") from e
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
@@ -257,16 +261,21 @@ def by_layer(rows):
 
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. RunError: it is another file, or damaged."""
+    configs, rows = {}, []
     try:
-        comments = re.findall(r"^# config (?:of (.+?) )?(\{.*\})$", Path(path).read_text(), re.MULTILINE)
-        configs = {arm: json.loads(text) for arm, text in comments}  # "": what all arms share
+        for line in Path(path).read_text().splitlines():
+            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+            if comment:
+                configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+            else:
+                rows.append(line)
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
-        table = pandas.read_csv(path, comment="#", dtype=types, na_values=[""], keep_default_na=False)
+        table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
         records = []
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             # A key that is newer than the file has its default.
-            config = asdict(TrainConfig()) | configs[""] | configs[arm] | dict(seed=seed)
+            config = asdict(TrainConfig()) | configs[None] | configs[arm] | dict(seed=seed)
             records.append(record_of_table(arm, config, of_run.set_index("step")))
         return records
     except (KeyError, TypeError, ValueError) as e:
