@@ -425,14 +425,14 @@ def device(name):
 
 def main(argv):
     args = parse(argv)
-    from data.pretrained.files import CheckpointError
+    from data.pretrained.files import CheckpointError  # here: the scores by themselves need torch alone
     from data.results import compare, models, runs
 
     try:
         sys.exit(compare.report_runs(args) if args.runs else models.report_models(args, score_model))
     except (CheckpointError, runs.RunError) as e:
         sys.exit(f"analyze.py: {e}")
-    except OSError as e:
+    except OSError as e:  # a full disk, or nobody reads
         try:
             sys.stdout.flush()
         except OSError:  # or Python would try again at its end

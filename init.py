@@ -30,7 +30,7 @@ q and k remain two parameters, so training can move them apart.
 
 import torch
 
-from model import BERT_STD
+from model import BERT_STD  # with which every matrix is drawn
 
 # A start takes the random one of a layer, w_q and w_k (H, C, D), and returns another w_q and w_k.
 # The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrices Z and A are drawn from `generator`.
