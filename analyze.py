@@ -311,11 +311,13 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
 
 def score_rows(step, n_head, new, previous):
     """
-    The rows of scores.csv for one step of a run, with the fields of runs.RunScore.
+    The rows of scores.csv for one step of a run, each a runs.RunScore.
 
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
     update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4.
     """
+    from data.results.runs import RunScore  # here: the scores by themselves need torch alone
+
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
@@ -323,13 +325,18 @@ def score_rows(step, n_head, new, previous):
         w_q, w_k = split_heads(q, n_head), split_heads(k, n_head)  # (H, C, D) each
         p_q, p_k = split_heads(old_q, n_head), split_heads(old_k, n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
-        heads = [*scores(w_q, w_k), scores(left, right).symmetry]  # (H,) each
-        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C) each
-        whole = [*scores(q, k), scores(left, right).symmetry]  # () each
-        for head, values in [("", whole), *enumerate(zip(*heads))]:  # "": the whole layer
-            texts = [f"{value:.6f}" for value in values]
-            rows.append((step, layer, head, *texts))
+        of_heads = numbers(scores(w_q, w_k), scores(left, right))  # {name: a list of H numbers}
+        of_layer = numbers(scores(q, k), scores(side_by_side(left), side_by_side(right)))  # {name: a number}
+        rows.append(RunScore(step, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
+        for head in range(n_head):
+            rows.append(RunScore(step, layer, head, **{name: values[head] for name, values in of_heads.items()}))
     return rows
+
+
+def numbers(of_matrix, of_change):
+    """The Scores of W_qk, and the symmetry of its change, off the device: {a column of scores.csv: number or list}."""
+    tensors = of_matrix._asdict() | dict(update_symmetry=of_change.symmetry)
+    return {name: values.tolist() for name, values in tensors.items()}
 
 
 def change_factors(w_q, w_k, p_q, p_k):

@@ -7,7 +7,7 @@
         ...
         assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
 
-Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs and /ID/resolve/REV/FILE, and redirects weight
+Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs and /ID/resolve/REV/FILE. It redirects weight
 files to a second host, the CDN, where it serves byte ranges. A dataset is a repository whose name begins with
 datasets/, as in its addresses; of these it also answers ID/tree/REV.
 Faults, for one file (or "api") at the host that sends its bytes:

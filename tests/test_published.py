@@ -1,6 +1,5 @@
 """What the authors published, read again: tables, training runs, pictures. pytest tests/test_published.py"""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +7,10 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.colors import same_color
-from safetensors.torch import save
 
 import analyze
 from data.results import figures, models, runs
 from data.results.csv.published import draw
-from tests.toy import folder
 
 ROOT = Path(analyze.__file__).parent
 HERE = ROOT / "data" / "results" / "csv" / "published"
@@ -116,21 +113,18 @@ def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file
     assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours
 
 
-def test_in_head_space_the_trace_is_the_same_and_the_norm_is_not(tmp_path):
-    """
-    The authors' code took the first C rows of a fused weight as W_q and the next C as W_k, without a transpose. So it
-    scored W_q^T W_k. tr(W_q^T W_k W_q^T W_k) = tr(W_q W_k^T W_q W_k^T), and the published symmetry has the right sign.
-    """
-    w_q = torch.tensor([[1.0, 2, 0, 0], [0, 1, 3, 0], [0, 0, 2, 1], [2, 0, 0, 5]])  # (C, H D)
-    w_k = torch.tensor([[2.0, 0, 1, 0], [1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1]])
-    fused = torch.cat([w_q.T, w_k.T, torch.zeros(4, 4)])
-    config = dict(model_type="phi3", num_hidden_layers=1, num_attention_heads=2, hidden_size=4)
-    files = {"model.safetensors": save({"layers.0.self_attn.qkv_proj.weight": fused})}
-    ours = analyze.score_model(folder(tmp_path, files, json.dumps(config).encode())).table.symmetry[0]
-    theirs = analyze.symmetry(fused[:4] @ fused[4:8].T).item()
-    trace = torch.trace(w_q @ w_k.T @ w_q @ w_k.T)
-    assert ours == pytest.approx((trace / (w_q @ w_k.T).square().sum()).item())
-    assert theirs == pytest.approx((trace / (w_q.T @ w_k).square().sum()).item()) and ours != pytest.approx(theirs)
+def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k():
+    """tr(W_q^T W_k W_q^T W_k) = tr(W_q W_k^T W_q W_k^T), so the published symmetry has the right sign; only |M|^2, by
+    which it is divided, is another. In Pythia the first C rows are no W_q: q and k of a head stand together."""
+    w_q, w_k = torch.randn(2, 8, 8, dtype=torch.float64)  # (C, C)
+    rows_q, rows_k = (w.T.unflatten(0, (2, 4)) for w in (w_q, w_k))  # (H, D, C), as in a fused (out, in) weight
+    for dim, is_right in (0, True), (1, False):  # all queries and then all keys; in turns, head by head
+        fused = torch.cat([rows_q, rows_k], dim).flatten(0, 1)  # (2 C, C)
+        theirs = fused[:8] @ fused[8:].T  # the matrix that the authors' code scored
+        trace = analyze.symmetry(theirs) * theirs.square().sum()
+        m = w_q @ w_k.T
+        assert (trace.item() == pytest.approx((m @ m).trace().item())) == is_right
+        assert analyze.symmetry(theirs).item() != pytest.approx(analyze.symmetry(m).item())
 
 
 # ---- the authors' training runs ----------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 
 import analyze
 from data.pretrained import revisions
-from data.pretrained.files import CheckpointError
 from data.results import figures
 from tests.test_analyze import bert, symmetry_of
 from tests.toy import files_of
