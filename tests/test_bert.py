@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 from data import bert
-from data.bert import load_hf, probe_loss
-from model import Block, ModelConfig, Transformer, rows_at, to_hf
+from data.bert import load_hf, probe_loss, to_hf
+from model import Block, ModelConfig, Transformer, rows_at
 from tests.test_model import CFG, POSITIONS, either, noisy, pre_norm
 
 pytestmark = pytest.mark.bert_block
@@ -107,13 +107,13 @@ def test_a_block_may_do_without_positions_and_a_model_have_another_loss(monkeypa
     """As README.md says: the block returns all rows, and Transformer.hidden takes those at positions."""
     plain, forward, hidden = Transformer(ModelConfig(**CFG)).eval(), Block.forward, Transformer.hidden
     idx = torch.randint(61, (3, 16))
-    expected = plain(idx), plain(idx, positions=POSITIONS)
-    monkeypatch.setattr(Block, "forward", lambda block, x, positions=None: forward(block, x))
-    monkeypatch.setattr(Transformer, "hidden", lambda m, idx, positions=None: rows_at(hidden(m, idx), positions))
-    torch.testing.assert_close((plain(idx), plain(idx, positions=POSITIONS)), expected)
+    expected = plain(idx), plain(idx, predict_at=POSITIONS)
+    monkeypatch.setattr(Block, "forward", lambda block, x, predict_at=None: forward(block, x))
+    monkeypatch.setattr(Transformer, "hidden", lambda m, idx, predict_at=None: rows_at(hidden(m, idx), predict_at))
+    torch.testing.assert_close((plain(idx), plain(idx, predict_at=POSITIONS)), expected)
     logits = Transformer.forward
-    monkeypatch.setattr(Transformer, "forward", lambda m, idx, targets=None, positions=None: (
-        logits(m, idx, positions=positions) if targets is None else 2 * logits(m, idx, targets, positions)))
+    monkeypatch.setattr(Transformer, "forward", lambda m, idx, targets=None, predict_at=None: (
+        logits(m, idx, predict_at=predict_at) if targets is None else 2 * logits(m, idx, targets, predict_at)))
     to_hf(plain)
 
 
