@@ -267,17 +267,17 @@ class Trainer:
         """Append a row to log.csv, print it, and begin the next one. At step 0 there is no training loss yet."""
         n = len(self.losses)
         tokens_per_step = self.cfg.batch_size * self.cfg.block_size
-        row = runs.LogRow(self.step, self.step * tokens_per_step, val_loss=f"{val_loss:.6f}")
+        row = runs.LogRow(self.step, self.step * tokens_per_step, val_loss=val_loss)
         if n > 0:
             row = row._replace(
-                train_loss=f"{sum(self.losses) / n:.6f}",
-                learning_rate=f"{learning_rate(self.cfg, self.step - 1):.6g}",
-                tokens_per_s=f"{n * tokens_per_step / self.seconds:.0f}",
+                train_loss=sum(self.losses) / n,
+                learning_rate=learning_rate(self.cfg, self.step - 1),
+                tokens_per_s=n * tokens_per_step / self.seconds,
             )
         if self.place.rank == 0:  # losses are means over processes: all have the same row
             self.rows["log.csv"] += runs.append(self.out / "log.csv", [row])
-        cells = [f"{name} {cell}" for name, cell in row._asdict().items() if cell != ""]
-        self.place.say(", ".join(cells))
+        told = [f"{name} {text}" for name, text in runs.cells(row).items() if text != ""]
+        self.place.say(", ".join(told))
         self.losses = []  # a new row begins
         self.seconds = 0.0
 

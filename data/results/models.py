@@ -32,7 +32,6 @@ COLUMNS = {
     "head": "Int64",  # an empty cell: the whole layer
     "n": int,  # W_qk is n x n, the product of two factors (n, r)
     "r": int,
-    "matrix": str,  # what was scored: wqk, or published, as with --published
     "layout": str,  # "", or what the user said of the tensors that are queries and keys
     "gamma": float,  # of both directionalities
     "limit": float,  # by chance 95 of 100 directionalities of a layer are between minus this and this (chance.py)
@@ -57,15 +56,24 @@ def bar(items, name, unit, n):
 # ---- the CSV file ------------------------------------------------------------------------------------------------
 
 
-def score_table(rows):
-    """rows of one checkpoint: lists of the values of COLUMNS but for the last two -> a DataFrame."""
-    return pd.DataFrame([[*row, len(rows), 0.0] for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
+def score_table(rows, common):
+    """
+    The rows of one checkpoint as a DataFrame, from dicts by COLUMNS. common: what is the same in all rows.
+
+    Raises KeyError if a row has no value for a column, or one for which there is no column.
+    """
+    table = pd.DataFrame([common | row for row in rows], columns=None if rows else list(COLUMNS))
+    table = table.assign(rows=len(rows), changed=0.0)
+    unknown = set(table) - set(COLUMNS)
+    if unknown:
+        raise KeyError(f"no column for {unknown}")
+    return table[list(COLUMNS)].astype(COLUMNS)
 
 
 def read_scores(path):
     """The table in a CSV file that add_scores has written; an empty one if there is no file."""
     if not path or not Path(path).exists():
-        return score_table([])
+        return score_table([], {})
     require(Path(path).is_file(), f"{path} is no file: give another --csv")
     numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
     try:
@@ -91,7 +99,7 @@ def add_scores(path, table):
 
 def together(found):
     """One table of all."""
-    return pd.concat(found, ignore_index=True) if found else score_table([])
+    return pd.concat(found, ignore_index=True) if found else score_table([], {})
 
 
 def scores_so_far(path, targets, args):
@@ -100,11 +108,11 @@ def scores_so_far(path, targets, args):
     are checkpoints that lack rows, or have them twice, and local ones that have changed since then.
     """
     table = read_scores(path)
-    ours = how_scored(args.published, args.gamma, args.per_head, str(read_hand(**layout_of(args)) or ""))
+    ours = how_scored(args.gamma, args.per_head, str(read_hand(**layout_of(args)) or ""))
     so_far = {}
     for key, rows in table.groupby(["model", "revision"], sort=False):
         first = rows.iloc[0]
-        theirs = how_scored(first["matrix"] == "published", first["gamma"], rows["head"].notna().any(), first["layout"])
+        theirs = how_scored(first["gamma"], rows["head"].notna().any(), first["layout"])
         require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
         is_whole = len(rows) == rows["rows"].max() and not rows.duplicated(["stack", "layer", "head"]).any()
         if is_whole:
@@ -120,8 +128,8 @@ def layout_of(args):
     return {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed")}
 
 
-def how_scored(published, gamma, per_head, layout):
-    flags = f"--gamma={gamma:g}{' --published' if published else ''}{' --per_head' if per_head else ''}"
+def how_scored(gamma, per_head, layout):
+    flags = f"--gamma={gamma:g}{' --per_head' if per_head else ''}"
     return f"{flags} and the layout {layout}" if layout else flags
 
 
@@ -152,8 +160,6 @@ def report_models(args, score_model):
     targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
     for name, error in errors.items():  # a name that cannot be found does not stop the others
         tell(f"analyze.py: {name}: {error}")
-    if args.hf:
-        revisions.require_one_kind(targets)
     is_training = any(target.step is not None for target in targets)
     require(is_training or errors or not (args.stride or args.limit),
             "--stride and --limit are of trainings: give --revisions as well")
@@ -186,8 +192,7 @@ def score_all(targets, path, args, score_model):
     for target in bar(targets, "checkpoints", "model", len(targets)):
         changed = changed_at(target.source)
         try:
-            result = score_model(target.source, args.gamma, args.per_head, args.device, args.published,
-                                 **layout_of(args))
+            result = score_model(target.source, args.gamma, args.per_head, args.device, **layout_of(args))
         except CheckpointError as e:
             tell(f"analyze.py: {target.label()}: {e}")
             continue
@@ -197,24 +202,6 @@ def score_all(targets, path, args, score_model):
         if path:  # after every checkpoint, so that nothing is lost if this is stopped
             add_scores(path, named)
     return results
-
-
-def published_heads(layer, tensors, w_q, w_k):
-    """
-    For --published: the heads, such that the authors' code scored their W_qk, to check the tables of the paper.
-
-    Of a fused (out, in) weight it took rows 0 to C as W_q and rows C to 2 C as W_k, and did not transpose them. If
-    these rows are q and k, it scored W_q^T W_k. In Pythia they are not: there q, k and v of one head stand together. Of
-    grouped keys it tiled the heads: query head h met h % Hkv, and not h // (H / Hkv).
-    """
-    if layer.form not in ("blocks", "grouped", "multi_query"):  # in which q, k and v are one (out, in) weight
-        return w_q.unflatten(0, (-1, len(w_k))).transpose(0, 1).flatten(0, 1), w_k
-    weight = tensors[layer.names[0]]
-    C = weight.shape[1]
-    if len(weight) < 2 * C:  # as where all query heads share a key head
-        raise CheckpointError(f"{layer.names[0]} has {len(weight)} rows, and the authors' code took rows {C} to "
-                              f"{2 * C} of it as keys: leave out --published")
-    return weight[None, :C], weight[None, C : 2 * C]  # (1, C, C) each
 
 
 # ---- what is printed and drawn -----------------------------------------------------------------------------------
