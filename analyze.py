@@ -264,7 +264,7 @@ class ScoredModel(NamedTuple):
         return tables.layer_table(self.table)
 
 
-def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=False, **layout):
+def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     """
     Score every layer of a model: a name of data/pretrained/models.csv, a Hub id, a folder, a file, or a module in
     memory that has a config, as those of transformers.
@@ -273,16 +273,14 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
         >>> score_model("./strange", q="blocks.{i}.attn.wq.weight", k="blocks.{i}.attn.wk.weight", heads=(32, 8))
 
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
-    published: the matrix that the authors' code scored. CheckpointError: it cannot be read, in one line.
+    Raises CheckpointError, in one line, if it cannot be read.
     """
     from data.pretrained import by_hand, files, layouts, sources
     from data.results import chance, models
 
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
-    files.require(not (per_head and published), "per_head or published: the authors scored no heads")
     hand = by_hand.read_hand(**layout)
     name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
-    matrix = "published" if published else "wqk"
     rows = []
     with sources.open_checkpoint(source, layout_is_known=hand is not None) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
@@ -293,15 +291,13 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
         for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
             w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
             n_kv, n, D = w_k.shape
-            if published:
-                w_q, w_k = models.published_heads(layer, tensors, w_q, w_k)
             whole, *heads = score_layer(w_q, w_k, gamma, per_head, device)
             files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
             limit = chance.of_layer(*layer_factors(w_q, w_k), gamma)
             found = [(None, n_kv * D, limit, whole), *((h, D, math.nan, head) for h, head in enumerate(heads))]
             for head, r, limit, values in found:
                 rows.append([name, "", stack.name, stack.causal, opened.n_params, layer.index, head, n, r,
-                             matrix, str(hand or ""), gamma, limit, *map(float, values)])
+                             str(hand or ""), gamma, limit, *map(float, values)])
         w_q, w_k = layer_factors(w_q, w_k)  # of the last layer, (C, Hkv D) each
         lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,), of row i and column i
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
@@ -314,11 +310,13 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", published=Fal
 
 def score_rows(step, n_head, new, previous):
     """
-    The rows of scores.csv for one step of a run, with the fields of runs.RunScore.
+    The rows of scores.csv for one step of a run, each a runs.RunScore.
 
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
     update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4.
     """
+    from data.results.runs import RunScore  # here: the scores by themselves need torch alone
+
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
@@ -326,13 +324,18 @@ def score_rows(step, n_head, new, previous):
         w_q, w_k = split_heads(q, n_head), split_heads(k, n_head)  # (H, C, D) each
         p_q, p_k = split_heads(old_q, n_head), split_heads(old_k, n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
-        heads = [*scores(w_q, w_k), scores(left, right).symmetry]  # (H,) each
-        left, right = side_by_side(left), side_by_side(right)  # (C, 2 C) each
-        whole = [*scores(q, k), scores(left, right).symmetry]  # () each
-        for head, values in [("", whole), *enumerate(zip(*heads))]:  # "": the whole layer
-            texts = [f"{value:.6f}" for value in values]
-            rows.append((step, layer, head, *texts))
+        of_heads = numbers(scores(w_q, w_k), scores(left, right))  # {name: a list of H numbers}
+        of_layer = numbers(scores(q, k), scores(side_by_side(left), side_by_side(right)))  # {name: a number}
+        rows.append(RunScore(step, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
+        for head in range(n_head):
+            rows.append(RunScore(step, layer, head, **{name: values[head] for name, values in of_heads.items()}))
     return rows
+
+
+def numbers(of_matrix, of_change):
+    """The Scores of W_qk, and the symmetry of its change, off the device: {a column of scores.csv: number or list}."""
+    tensors = of_matrix._asdict() | dict(update_symmetry=of_change.symmetry)
+    return {name: values.tolist() for name, values in tensors.items()}
 
 
 def change_factors(w_q, w_k, p_q, p_k):
@@ -361,9 +364,7 @@ def parse(argv):
                         help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5")
 
     models = parser.add_argument_group("models (--hf, --paper)")
-    what_of_it = models.add_mutually_exclusive_group()
-    what_of_it.add_argument("--per_head", action="store_true", help="score every head as well")
-    what_of_it.add_argument("--published", action="store_true", help="score what the authors' code scored")
+    models.add_argument("--per_head", action="store_true", help="score every head as well")
     models.add_argument("--matrices", metavar="FILE", type=picture, help="draw last layers; a .gif: over steps")
     models.add_argument("--gamma", type=at_least(0, float), default=GAMMA, help="in deviations (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
@@ -392,8 +393,8 @@ def parse(argv):
     of_hf = [args.revisions, args.stride, args.limit, args.q, args.k, args.qkv, args.heads]
     if args.revisions == "" or (any(of_hf) and not args.hf):
         parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads go with --hf")
-    if args.runs and (args.matrices or args.per_head or args.published):
-        parser.error("--matrices, --per_head and --published are of models, not of runs")
+    if args.runs and (args.matrices or args.per_head):
+        parser.error("--matrices and --per_head are of models, not of runs")
     return args
 
 

@@ -182,7 +182,7 @@ def test_weights_are_moved_to_the_device_before_heads_are_added(monkeypatch):
 
 
 @pytest.mark.parametrize("options, words", [
-    (dict(per_head=True, published=True), "per_head or published"), (dict(gamma=math.nan), "gamma = nan"),
+    (dict(gamma=math.nan), "gamma = nan"),
     (dict(gamma=-1.0), "gamma = -1"), (dict(q="a.{i}"), "name q and k"), (dict(qkv=QUERY, heads=2), "do not fit"),
     (dict(heads=4), "heads and transposed go with"), (dict(q="q.{i}", k="k.{i}"), "heads = None"),
     (dict(qkv="qkv", heads=4), "{i} has to stand once"), (dict(qkv="a.{i}", heads=4, order="qqk"), "order = qqk"),
@@ -242,21 +242,6 @@ def test_the_refusal_of_an_unknown_type_names_the_candidates_and_its_flags_score
     assert f"--q '{names[0]}' --k '{names[1]}'" in told and f"--qkv '{names[2]}'" in told
     assert told.endswith("--heads 4\n")
     assert analysed("--hf", "strange", *shlex.split(re.search("--q .*?--k '.*?'", told)[0]), "--heads", 4).status == 0
-
-
-# ---- what was published ------------------------------------------------------------------------------------------
-
-
-def test_tiled_keys_meet_the_wrong_queries():
-    """tiled_kv: each of four query heads is a multiple of its own key head, so W_qk is symmetric; tiling pairs head h
-    with h % 2 instead of h // 2."""
-    keys = torch.linalg.qr(torch.randn(64, 16))[0].T.unflatten(0, (2, 8)).mT  # (2, C, D), orthonormal
-    queries = torch.tensor([1.0, 1.0, -1.0, 3.0])[:, None, None] * keys.repeat_interleave(2, 0)  # (4, C, D)
-    layer = SimpleNamespace(form="separate")
-    right, tiled = (analyze.score_layer(*heads)[0].symmetry.item()
-                    for heads in ((queries, keys), models.published_heads(layer, {}, queries, keys)))
-    assert right == pytest.approx(1.0, abs=1e-5)
-    assert tiled == pytest.approx((1 + 9 - 2) / (1 + 1 + 1 + 9), abs=1e-5)  # k0 k0' + k0 k1' - k1 k0' + 3 k1 k1'
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -349,7 +334,7 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
 def test_scores_of_another_kind_are_neither_gone_on_with_nor_written_over(analysed):
     assert analysed("--hf", model(LLAMA, "m")).status == 0
     before = Path("s.csv").read_bytes()
-    for other in "--gamma=3", "--published", "--per_head":
+    for other in "--gamma=3", "--per_head":
         assert "was scored with" in analysed("--hf", "m", other).status
     assert analysed("--hf", "m").status == 0 and Path("s.csv").read_bytes() == before
 
@@ -400,7 +385,7 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("argv", [
     "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --stride=0", "--revisions=step* --limit=-3",
-    "--revisions=step* --limit=0", "--revisions=", "--per_head --published", "--runs out --per_head",
+    "--revisions=step* --limit=0", "--revisions=", "--runs out --per_head",
     "--runs out --matrices=w.png"])
 def test_options_that_make_no_sense_end_at_once(argv, capsys):
     with pytest.raises(SystemExit) as e:
@@ -410,7 +395,7 @@ def test_options_that_make_no_sense_end_at_once(argv, capsys):
 
 @pytest.mark.parametrize("text", [
     "mine", ",".join(models.COLUMNS) + "\nm,,,1",
-    ",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,wqk,,2.0,0.1,x,0.3,1,0"])
+    ",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,,2.0,0.1,x,0.3,1,0"])
 def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(tmp_path, text):
     path = tmp_path / "s.csv"
     path.write_text(text)

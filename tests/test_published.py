@@ -104,7 +104,7 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, analysed, drawn):
     for model, revision in ("gpt2", ""), ("gpt2", "step1"), ("mine", ""):  # the second is a step of its training
         symmetry = 0.9 if revision else 0.1
-        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "wqk", "", 2.0, 0.1, symmetry * layer, -0.5, 0.0]
+        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "", 2.0, 0.1, symmetry * layer, -0.5, 0.0]
                 for layer in range(3)]
         models.add_scores(tmp_path / "s.csv", models.score_table(rows))
     lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
@@ -115,22 +115,18 @@ def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file
     assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours
 
 
-@pytest.mark.parametrize("model_type, name, in_turns", [
-    ("modernbert", "layers.0.attn.Wqkv.weight", False), ("phi3", "layers.0.self_attn.qkv_proj.weight", False),
-    ("gpt_neox", "layers.0.attention.query_key_value.weight", True)])  # Pythia: q and k in turns, head by head
-def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k(tmp_path, model_type, name, in_turns):
+def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k():
     """tr(W_q^T W_k W_q^T W_k) = tr(W_q W_k^T W_q W_k^T), so the published symmetry has the right sign; only |M|^2, by
-    which it is divided, is another."""
-    w_q = torch.tensor([[1.0, 2, 0, 0], [0, 1, 3, 0], [0, 0, 2, 1], [2, 0, 0, 5]])  # (C, H D)
-    w_k = torch.tensor([[2.0, 0, 1, 0], [1, 1, 0, 0], [0, 3, 1, 0], [0, 0, 1, 1]])
-    rows = [w.T.unflatten(0, (2, 2)) for w in (w_q, w_k, torch.zeros(4, 4))]  # (H, D, C) each
-    fused = torch.cat(rows, 1 if in_turns else 0).flatten(0, 1)
-    config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=2, hidden_size=4)
-    folder(tmp_path, {"model.safetensors": save({name: fused})}, json.dumps(config).encode())
-    ours, theirs = [analyze.score_model(tmp_path, published=of).table.symmetry[0] for of in (False, True)]
-    trace = torch.trace(w_q @ w_k.T @ w_q @ w_k.T)
-    assert ours == pytest.approx((trace / (w_q @ w_k.T).square().sum()).item()) and ours != pytest.approx(theirs)
-    assert (theirs == pytest.approx((trace / (w_q.T @ w_k).square().sum()).item())) == (not in_turns)
+    which it is divided, is another. In Pythia the first C rows are no W_q: q and k of a head stand together."""
+    w_q, w_k = torch.randn(2, 8, 8, dtype=torch.float64)  # (C, C)
+    rows_q, rows_k = (w.T.unflatten(0, (2, 4)) for w in (w_q, w_k))  # (H, D, C), as in a fused (out, in) weight
+    for dim, is_right in (0, True), (1, False):  # all queries and then all keys; in turns, head by head
+        fused = torch.cat([rows_q, rows_k], dim).flatten(0, 1)  # (2 C, C)
+        theirs = fused[:8] @ fused[8:].T  # the matrix that the authors' code scored
+        trace = analyze.symmetry(theirs) * theirs.square().sum()
+        m = w_q @ w_k.T
+        assert (trace.item() == pytest.approx((m @ m).trace().item())) == is_right
+        assert analyze.symmetry(theirs).item() != pytest.approx(analyze.symmetry(m).item())
 
 
 # ---- the authors' training runs ----------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ COLUMNS = {
     "head": "Int64",  # an empty cell: the whole layer
     "n": int,  # W_qk is n x n, the product of two factors (n, r)
     "r": int,
-    "matrix": str,  # what was scored: wqk, or published, as with --published
     "layout": str,  # "", or what the user said of the tensors that are queries and keys
     "gamma": float,  # of both directionalities
     "limit": float,  # by chance 95 of 100 directionalities of a layer are between minus this and this (chance.py)
@@ -100,11 +99,11 @@ def scores_so_far(path, targets, args):
     are checkpoints that lack rows, or have them twice, and local ones that have changed since then.
     """
     table = read_scores(path)
-    ours = how_scored(args.published, args.gamma, args.per_head, str(read_hand(**layout_of(args)) or ""))
+    ours = how_scored(args.gamma, args.per_head, str(read_hand(**layout_of(args)) or ""))
     so_far = {}
     for key, rows in table.groupby(["model", "revision"], sort=False):
         first = rows.iloc[0]
-        theirs = how_scored(first["matrix"] == "published", first["gamma"], rows["head"].notna().any(), first["layout"])
+        theirs = how_scored(first["gamma"], rows["head"].notna().any(), first["layout"])
         require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
         is_whole = len(rows) == rows["rows"].max() and not rows.duplicated(["stack", "layer", "head"]).any()
         if is_whole:
@@ -120,8 +119,8 @@ def layout_of(args):
     return {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed")}
 
 
-def how_scored(published, gamma, per_head, layout):
-    flags = f"--gamma={gamma:g}{' --published' if published else ''}{' --per_head' if per_head else ''}"
+def how_scored(gamma, per_head, layout):
+    flags = f"--gamma={gamma:g}{' --per_head' if per_head else ''}"
     return f"{flags} and the layout {layout}" if layout else flags
 
 
@@ -186,8 +185,7 @@ def score_all(targets, path, args, score_model):
     for target in bar(targets, "checkpoints", "model", len(targets)):
         changed = changed_at(target.source)
         try:
-            result = score_model(target.source, args.gamma, args.per_head, args.device, args.published,
-                                 **layout_of(args))
+            result = score_model(target.source, args.gamma, args.per_head, args.device, **layout_of(args))
         except CheckpointError as e:
             tell(f"analyze.py: {target.label()}: {e}")
             continue
@@ -197,24 +195,6 @@ def score_all(targets, path, args, score_model):
         if path:  # after every checkpoint, so that nothing is lost if this is stopped
             add_scores(path, named)
     return results
-
-
-def published_heads(layer, tensors, w_q, w_k):
-    """
-    For --published: the heads, such that the authors' code scored their W_qk, to check the tables of the paper.
-
-    Of a fused (out, in) weight it took rows 0 to C as W_q and rows C to 2 C as W_k, and did not transpose them. If
-    these rows are q and k, it scored W_q^T W_k. In Pythia they are not: there q, k and v of one head stand together. Of
-    grouped keys it tiled the heads: query head h met h % Hkv, and not h // (H / Hkv).
-    """
-    if layer.form not in ("blocks", "grouped", "multi_query"):  # in which q, k and v are one (out, in) weight
-        return w_q.unflatten(0, (-1, len(w_k))).transpose(0, 1).flatten(0, 1), w_k
-    weight = tensors[layer.names[0]]
-    C = weight.shape[1]
-    if len(weight) < 2 * C:  # as where all query heads share a key head
-        raise CheckpointError(f"{layer.names[0]} has {len(weight)} rows, and the authors' code took rows {C} to "
-                              f"{2 * C} of it as keys: leave out --published")
-    return weight[None, :C], weight[None, C : 2 * C]  # (1, C, C) each
 
 
 # ---- what is printed and drawn -----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import platform
 import shutil
 import subprocess
 from dataclasses import asdict, replace
+from math import isnan, nan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,28 +40,29 @@ FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in thes
 
 
 class LogRow(NamedTuple):
-    """A row of log.csv. At step 0 three cells are empty."""
+    """A row of log.csv, in numbers. At step 0 three of them are nan, and their cells are empty."""
 
     step: int
     tokens: int
-    train_loss: str = ""  # [nats/token], mean since the row before
-    val_loss: str = ""  # [nats/token]
-    learning_rate: str = ""  # of the last update
-    tokens_per_s: str = ""  # without the time of evaluations and checkpoints
+    train_loss: float = nan  # [nats/token], mean since the row before
+    val_loss: float = nan  # [nats/token]
+    learning_rate: float = nan  # of the last update
+    tokens_per_s: float = nan  # without the time of evaluations and checkpoints
 
 
 class RunScore(NamedTuple):
-    """A row of scores.csv: one layer, or one of its heads. The scores are texts with six decimals."""
+    """A row of scores.csv: one layer, or one of its heads."""
 
     step: int
     layer: int
     head: int | str  # "": the whole layer
-    symmetry: str
-    directionality: str
-    directionality_eq17: str
-    update_symmetry: str  # symmetry of the change of W_qk since the rows before; nan at the start
+    symmetry: float
+    directionality: float
+    directionality_eq17: float
+    update_symmetry: float  # symmetry of the change of W_qk since the rows before; nan at the start
 
 
+DIGITS_OF = {"learning_rate": ".6g", "tokens_per_s": ".0f"}  # how these numbers are written; all others as .6f
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
 HEADERS = {  # the first lines of the files that grow by rows
     "log.csv": ",".join(LogRow._fields) + "\n",
@@ -146,9 +148,19 @@ def begin(folder, cfg, meta, rows, device_name, n_params):
             temporary.write_text(text)
 
 
+def cells(row):
+    """A LogRow or RunScore -> {column: text}, where the text of nan is empty."""
+    texts = {}
+    for name, value in row._asdict().items():
+        if isinstance(value, float):
+            value = "" if isnan(value) else format(value, DIGITS_OF.get(name, ".6f"))
+        texts[name] = str(value)
+    return texts
+
+
 def append(path, rows):
-    """Append rows to log.csv or scores.csv -> their text."""
-    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+    """Append rows, of LogRow or RunScore, to log.csv or scores.csv. Returns their text."""
+    text = "".join(",".join(cells(row).values()) + "\n" for row in rows)
     with writing(path), open(path, "a", newline="") as f:  # so that lines end with \n on Windows too
         f.write(text)
     return text
