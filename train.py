@@ -87,14 +87,11 @@ def learning_rate(cfg, step):
 
 
 def loop(trainer, signals):
-    """
-    Trains until max_iters. Returns whether the run was told to stop before.
-
-    signals: a list of those that this process has received so far
-    """
+    """Trains until max_iters, or until a process gets a signal. Returns whether that was so."""
     cfg = trainer.cfg
     watch = Watch(trainer, signals)
-    with trainer.progress_bar() as bar:
+    hidden = trainer.place.rank > 0 or None  # one bar for all; with None tqdm hides it where stderr is no terminal
+    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
         if trainer.rows == runs.HEADERS:  # nothing is written yet, and the start belongs to every curve
             trainer.write_scores()
             trainer.write_log(trainer.evaluate())
@@ -127,11 +124,11 @@ class Watch:
 
     def __init__(self, trainer, signals):
         self.trainer = trainer
-        self.signals = signals
+        self.signals = signals  # a list of those that this process has received so far
         self.next_look = trainer.step + 1
 
     def start_clock(self):
-        """The clock of tokens_per_s is stopped during evaluations and checkpoints."""
+        """The clock of tokens_per_s stands still during evaluations and checkpoints."""
         self.began = time.perf_counter()
 
     def is_time(self):
@@ -256,8 +253,11 @@ class Trainer:
         self.unread = []
 
     def fail(self, what):
-        kept = f"what {self.out}/ckpt.pt holds, if there is one, is good"
-        raise FloatingPointError(f"step {self.step}: {what}; lower learning_rate or use another dtype ({kept})")
+        if self.step == 0:
+            advice = "this is the start, so choose another init, qk_std or v_std"
+        else:
+            advice = f"lower learning_rate, or use another dtype. Your last good checkpoint is {self.out}/ckpt.pt"
+        raise FloatingPointError(f"step {self.step}: {what}; {advice}")
 
     @torch.no_grad()
     def evaluate(self):
@@ -289,9 +289,11 @@ class Trainer:
                 say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} updates")
         elif cfg.init_from == "resume":
             say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        if self.step == 0 and cfg.constraint != "none" and not constraint(cfg, self.model) < 1e6:  # nan or inf: 1 / 0
-            raise ConfigError(f"constraint = {cfg.constraint!r} divides by the {cfg.constraint} part of W_qk, which is "
-                              f"0 at this start (init = {cfg.init!r}): choose another start or constraint")
+        if self.step == 0 and cfg.constraint != "none":
+            term = cfg.constraint_weight * constraint(cfg, self.model).item()
+            if not term < 1e6:  # nan or inf: W_qk of this start has no such part, and 1 / 0 is inf
+                raise ConfigError(f"constraint = {cfg.constraint!r} adds {term:.3g} to the loss at the start: choose "
+                                  f"another constraint than at init = {cfg.init!r}, or a lower constraint_weight")
 
     def identity(self):
         """What must be the same in all processes, or each of them would train something else."""
@@ -381,7 +383,7 @@ class Trainer:
         self.drawn_at = time.monotonic()
         try:
             run = compare.read_run(self.out)
-        except runs.RunError as e:  # a spreadsheet has changed log.csv meanwhile; the weights and the next rows are good
+        except runs.RunError as e:  # a spreadsheet has changed log.csv; the weights and the next rows are good
             return f"no picture and no table: {e}"
         figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
         return f"{compare.table_of_ends(run)}; picture: {self.out}/run.png"
@@ -393,12 +395,8 @@ class Trainer:
             with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
                 self.place.say(samples.sample(self.model, self.corpus, self.cfg.predicts_next))
 
-    def progress_bar(self):
-        hidden = self.place.rank > 0 or None  # one bar for all; with None tqdm hides it where stderr is no terminal
-        return tqdm(total=self.cfg.max_iters, initial=self.step, unit="step", disable=hidden)
 
-
-# ---- the start and the end of a run --------------------------------------------------------------------------------
+# ---- a run -------------------------------------------------------------------------------------------------------
 
 
 def describe_start(trainer):
