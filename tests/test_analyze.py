@@ -192,6 +192,18 @@ def test_score_model_refuses_what_makes_no_sense(tmp_path, options, words):
         analyze.score_model(bert(tmp_path / "m", 0.5), **options)
 
 
+def test_a_score_that_has_no_column_is_an_error_and_not_a_shifted_row(tmp_path, monkeypatch):
+    class More(analyze.NamedTuple):
+        symmetry: float
+        directionality: float
+        directionality_eq17: float
+        normality: float
+
+    monkeypatch.setattr(analyze, "score_layer", lambda *_: [More(torch.tensor(0.1), 0.2, 0.3, 0.4)])
+    with pytest.raises(KeyError, match="normality"):
+        analyze.score_model(bert(tmp_path / "m", 0.5))
+
+
 def test_analyze_itself_needs_torch_alone():
     code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
             "('data', 'config', 'train', 'model', 'init', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
@@ -385,8 +397,7 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("argv", [
     "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --stride=0", "--revisions=step* --limit=-3",
-    "--revisions=step* --limit=0", "--revisions=", "--runs out --per_head",
-    "--runs out --matrices=w.png"])
+    "--revisions=step* --limit=0", "--revisions=", "--runs out --per_head", "--runs out --matrices=w.png"])
 def test_options_that_make_no_sense_end_at_once(argv, capsys):
     with pytest.raises(SystemExit) as e:
         analyze.main([*([] if "--runs" in argv else ["--hf", "gpt2"]), *argv.split()])

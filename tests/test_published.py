@@ -1,6 +1,5 @@
 """What the authors published, read again: tables, training runs, pictures. pytest tests/test_published.py"""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +7,10 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.colors import same_color
-from safetensors.torch import save
 
 import analyze
 from data.results import figures, models, runs
 from data.results.csv.published import draw
-from tests.toy import folder
 
 ROOT = Path(analyze.__file__).parent
 HERE = ROOT / "data" / "results" / "csv" / "published"
@@ -104,9 +101,10 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, analysed, drawn):
     for model, revision in ("gpt2", ""), ("gpt2", "step1"), ("mine", ""):  # the second is a step of its training
         symmetry = 0.9 if revision else 0.1
-        rows = [[model, revision, "", 1, 9, layer, None, 768, 64, "", 2.0, 0.1, symmetry * layer, -0.5, 0.0]
-                for layer in range(3)]
-        models.add_scores(tmp_path / "s.csv", models.score_table(rows))
+        rows = [dict(layer=layer, symmetry=symmetry * layer) for layer in range(3)]
+        common = dict(model=model, revision=revision, stack="", causal=1, params=9, head=None, n=768, r=64, layout="",
+                      gamma=2.0, limit=0.1, directionality=-0.5, directionality_eq17=0.0)
+        models.add_scores(tmp_path / "s.csv", models.score_table(rows, common))
     lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
     (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]
     assert [line[i] for i in (2, 6, 7, 10)] == ["0.10", "0.15", "-0.50", "-0.58"]  # ours and the published ones

@@ -56,15 +56,24 @@ def bar(items, name, unit, n):
 # ---- the CSV file ------------------------------------------------------------------------------------------------
 
 
-def score_table(rows):
-    """rows of one checkpoint: lists of the values of COLUMNS but for the last two -> a DataFrame."""
-    return pd.DataFrame([[*row, len(rows), 0.0] for row in rows], columns=list(COLUMNS)).astype(COLUMNS)
+def score_table(rows, common):
+    """
+    The rows of one checkpoint as a DataFrame, from dicts by COLUMNS. common: what is the same in all rows.
+
+    Raises KeyError if a row has no value for a column, or one for which there is no column.
+    """
+    table = pd.DataFrame([common | row for row in rows], columns=None if rows else list(COLUMNS))
+    table = table.assign(rows=len(rows), changed=0.0)
+    unknown = set(table) - set(COLUMNS)
+    if unknown:
+        raise KeyError(f"no column for {unknown}")
+    return table[list(COLUMNS)].astype(COLUMNS)
 
 
 def read_scores(path):
     """The table in a CSV file that add_scores has written; an empty one if there is no file."""
     if not path or not Path(path).exists():
-        return score_table([])
+        return score_table([], {})
     require(Path(path).is_file(), f"{path} is no file: give another --csv")
     numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
     try:
@@ -90,7 +99,7 @@ def add_scores(path, table):
 
 def together(found):
     """One table of all."""
-    return pd.concat(found, ignore_index=True) if found else score_table([])
+    return pd.concat(found, ignore_index=True) if found else score_table([], {})
 
 
 def scores_so_far(path, targets, args):
@@ -151,8 +160,6 @@ def report_models(args, score_model):
     targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
     for name, error in errors.items():  # a name that cannot be found does not stop the others
         tell(f"analyze.py: {name}: {error}")
-    if args.hf:
-        revisions.require_one_kind(targets)
     is_training = any(target.step is not None for target in targets)
     require(is_training or errors or not (args.stride or args.limit),
             "--stride and --limit are of trainings: give --revisions as well")
