@@ -139,7 +139,7 @@ class Watch:
     def look(self):
         """Reads the losses, and stops the clock. Returns whether any process has received a signal."""
         trainer, place = self.trainer, self.trainer.place
-        n_steps = len(trainer.unread)  # since the last look
+        n_steps = len(trainer.unread)  # those since the last look
         trainer.read_losses()  # waits for the device, so that the clock measures finished steps
         seconds = time.perf_counter() - self.began
         trainer.seconds += seconds
@@ -295,25 +295,18 @@ class Trainer:
                 raise ConfigError(f"constraint = {cfg.constraint!r} adds {term:.3g} to the loss at the start: choose "
                                   f"another constraint than at init = {cfg.init!r}, or a lower constraint_weight")
 
-    def identity(self):
-        """What must be the same in all processes, or each of them would train something else."""
-        described = runs.describe(self.cfg, self.corpus.meta)
-        may_differ = dict.fromkeys(["data_dir", "out_dir", "device", "threads"])  # None in all
-        return described["config"] | may_differ | described["data"] | dict(step=self.step)
-
     def prepare_net(self):
-        """Prepare the network for several processes, and compile it."""
+        """Prepares the network for several processes, and compiles it."""
         if self.place.world > 1:
             # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
             # the others now, and takes the mean of their gradients in every step.
             self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        if self.cfg.compile == "on" or (self.cfg.compile == "auto" and self.place.device.type == "cuda"):
-            self.compile()
-
-    def compile(self):
-        """Compile the model inside of DDP, which then sends gradients while others are computed."""
+        if self.cfg.compile == "off" or (self.cfg.compile == "auto" and self.place.device.type != "cuda"):
+            return
         self.place.say("compiling, about a minute")
-        self.model.compile(dynamic=False)  # shapes never change: every row has K masked tokens
+        # The model inside of DDP, which then sends gradients while others are computed. dynamic=False: shapes never
+        # change, as every row has K masked tokens.
+        self.model.compile(dynamic=False)
         if self.place.world > 1:  # this is no training step: there is nothing to send
             self.net.require_backward_grad_sync = False
         _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
@@ -403,8 +396,8 @@ def describe_start(trainer):
     """Say what begins, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
     kind = "decoder" if cfg.causal else "encoder"
-    millions = f"{trainer.n_params / 1e6:.2f} M"
-    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {millions} parameters, on {place.device} ({cfg.dtype})")
+    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, "
+              f"on {place.device} ({cfg.dtype})")
     place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {place.world} processes; "
               f"{len(trainer.corpus.train):,} training tokens")
     if trainer.step == cfg.max_iters:
@@ -425,7 +418,7 @@ def train(cfg, place):
             if place.rank == 0:  # two runs in one folder would overwrite each other
                 whole_run.enter_context(locked(cfg.out_dir))
         with place.together(MISTAKES):
-            place.require_same(trainer.identity())
+            place.require_same(runs.identity(cfg, trainer.corpus.meta) | dict(step=trainer.step))
             if place.rank == 0:  # only one process writes files
                 runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name(), trainer.n_params)
         describe_start(trainer)

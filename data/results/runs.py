@@ -83,6 +83,13 @@ def describe(cfg, meta):
     return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
 
 
+def identity(cfg, meta):
+    """What must be the same in all processes of a run, or each of them would train something else."""
+    described = describe(cfg, meta)
+    may_differ = dict.fromkeys(["data_dir", "out_dir", "device", "threads"])  # None in all
+    return described["config"] | may_differ | described["data"]
+
+
 def find_origin(device_name):
     """Where a run comes from: {key of ORIGIN: text}."""
     # The hash of the commit, with "-dirty" behind it if a tracked file has been changed since.
