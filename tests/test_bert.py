@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 from data.bert import bert_logits, save_folder, to_hf
-from model import Block, ModelConfig, SelfAttention, Transformer
-from tests.test_model import CFG, either, noisy, pre_norm
+from model import Block, ModelConfig, SelfAttention, Transformer, rows_at
+from tests.test_model import CFG, POSITIONS, either, noisy, pre_norm
 
 pytestmark = pytest.mark.bert_block
 
@@ -95,3 +95,14 @@ def test_a_model_that_computes_something_else_is_not_exported_as_a_bert(name, ch
     after = torch.rand(1)  # of the random state, which the comparison leaves alone
     torch.manual_seed(1)
     assert torch.equal(after, torch.rand(1))
+
+
+def test_a_block_may_do_without_predict_at(monkeypatch):
+    """As the docstring of Block says: it returns all rows, and Transformer.hidden takes those that are predicted."""
+    plain, forward, hidden = Transformer(ModelConfig(**CFG)).eval(), Block.forward, Transformer.hidden
+    idx = torch.randint(61, (3, 16))
+    expected = plain(idx, predict_at=POSITIONS)
+    monkeypatch.setattr(Block, "forward", lambda block, x, predict_at=None: forward(block, x))
+    monkeypatch.setattr(Transformer, "hidden", lambda m, idx, predict_at=None: rows_at(hidden(m, idx), predict_at))
+    torch.testing.assert_close(plain(idx, predict_at=POSITIONS), expected)
+    to_hf(plain)
