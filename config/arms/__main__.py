@@ -7,8 +7,7 @@ The runs of a comparison, one a line, as arguments of train.py:
 
 A comparison is a file of config/arms (example.py explains one), one of your own, or the CSV file in which analyze.py
 --runs keeps it. Such a CSV file has what a run computes, and not where and how it ran (device, threads, compile, keep,
-micro_batch_size): these keys are those of config/tiny.py, if the command gives no others, such as --compile=on. A run
-that began with the weights of a folder (init_from) cannot be repeated from it.
+micro_batch_size): these keys are those of config/tiny.py, if the command gives no others, such as --compile=on.
 """
 
 import os
