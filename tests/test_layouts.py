@@ -236,17 +236,17 @@ def model_types(config):
 
 
 def test_every_model_type_of_the_table_is_proven():
-    # Of git and so on, whose config they share.
-    proven = {"git_text", "idefics_text", "phi4_multimodal_text", "cohere_asr_text"}
+    # Of git and so on, whose config they share; other names of a T5Gemma's sides; and those in test_neighbours.py.
+    proven = {"git_text", "idefics_text", "phi4_multimodal_text", "cohere_asr_text", "t5gemma_encoder",
+              "t5gemma_decoder", "nanogpt", "nanochat-checkpoint", "train.py-checkpoint", *OTHER_TYPES}
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(small_config(kind, config).to_dict())}
-    for param in OWN_CODE:
-        proven |= model_types(param.values[0])
-    proven |= {*OTHER_TYPES}  # below
-    proven |= {"t5gemma_encoder", "t5gemma_decoder"}  # other names
-    proven |= {"gemma3n"}  # made of such
-    proven |= {"nanogpt", "nanochat-checkpoint", "train.py-checkpoint"}  # in test_neighbours.py
-    assert TABLE.keys() - proven == {"mobilellm"}  # not in transformers
+    for *_, config in FUSED:
+        proven |= model_types(config)
+    # Not built here: they hold q and k in two Linear layers, or they are made of proven parts.
+    others = {kind: TABLE[kind][0].form for kind in TABLE.keys() - proven}
+    assert set(others.values()) == {"separate", "parts"}
+    assert others.keys() == {"mobilellm", "Dream", "llada", "minicpm", "exaone", "fast_vlm", "perception_lm", "gemma3n"}
 
 
 def first_of(config, keys):
@@ -275,8 +275,6 @@ OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, 
     "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
 }
 OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}
-
-
 BUFFERS = {"h.0.attn.bias": (1, 1, 64, 64), "h.0.attn.masked_bias": (), "layers.0.attention.bias": (1, 1, 64, 64),
            "layers.0.self_attn.rotary_emb.inv_freq": (4,)}  # causal masks, not biases
 
@@ -298,7 +296,8 @@ def test_other_names_and_another_model_type_of_it_give_the_same_layers(kind, oth
     require_same(found, tensors, also, others)
 
 
-# ---- code that is not in transformers ---------------------------------------------------------
+# ---- code that is not in transformers -----------------------------------------------------------------------------
+
 
 def chunked(qkv, n_head, n_block):
     """NeoBERT: (T, n_head, 3 D) in three."""
@@ -306,16 +305,11 @@ def chunked(qkv, n_head, n_block):
     return q, k
 
 
-def apart(q, k, n_head, n_kv_head):
-    """Dream, LLaDA and the like: (T, C) each."""
-    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_kv_head, -1))
-
-
 def in_sizes(qkv, n_head, n_kv_head):
     """nanoGPT, Qwen, ChatGLM, OLMo's own code, Ling and more: (T, [H D, Hkv D, Hkv D])."""
-    D = qkv.shape[-1] // (n_head + 2 * n_kv_head)
-    q, k, _ = qkv.split([n_head * D, n_kv_head * D, n_kv_head * D], -1)
-    return apart(q, k, n_head, n_kv_head)
+    heads = qkv.unflatten(-1, (n_head + 2 * n_kv_head, -1))
+    q, k, _ = heads.split([n_head, n_kv_head, n_kv_head], 1)
+    return q, k
 
 
 def rearranged(qkv, n_head, n_kv_head):
@@ -325,52 +319,28 @@ def rearranged(qkv, n_head, n_kv_head):
     return heads[..., :group, :].flatten(1, 2), heads[..., -2, :]
 
 
-OWN_CODE = []
+CHATGLM = "encoder.layers.0.self_attention.query_key_value.weight"
+MOONVIT = dict(model_type="moonvit", num_hidden_layers=1, num_attention_heads=8)
+FUSED = [  # the weight of layer 0, its projection as in that code, the number of key heads, and the config
+    ("transformer_encoder.0.qkv.weight", chunked, 8, dict(model_type="neobert")),
+    ("layer.0.attention.self.qkv_linear.weight", in_sizes, 8, dict(model_type="layoutlmv2")),  # needs detectron2
+    ("h.0.attn.c_attn.weight", in_sizes, 8, dict(model_type="qwen")),
+    ("layers.0.self_attn.W_pack.weight", in_sizes, 8, dict(model_type="baichuan")),
+    ("layers.0.attention.wqkv.weight", rearranged, 4, dict(model_type="internlm2", num_key_value_heads=4)),
+    (CHATGLM, in_sizes, 2, dict(model_type="chatglm", multi_query_attention=True, multi_query_group_num=2)),
+    (CHATGLM, chunked, 8, dict(model_type="chatglm", multi_query_attention=False, multi_query_group_num=2)),
+    ("blocks.0.att_proj.weight", in_sizes, 2, dict(model_type="hf_olmo", n_kv_heads=2)),
+    ("layers.0.attention.query_key_value.weight", in_sizes, 2, dict(model_type="bailing_moe", num_key_value_heads=2)),
+    ("vision_tower.blocks.0.wqkv.weight", in_sizes, 8, dict(
+        model_type="kimi_vl", text_config={}, vision_config=MOONVIT)),
+]
 
 
-def own(model_type, path, project, n=8, rows=96, words="q k", **config):
-    """
-    A model with code of its own, and its projection of x (T, C) to queries and keys (T, H, D), as that code has it.
-
-    path: of the one weight with so many rows; or with {} for the words, of q (32, 32) and k (4 n, 32). n: of key heads,
-    or of blocks.
-    """
-    config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=8) | config
-    sizes = {path: (rows, 32)}
-    if "{}" in path:
-        of_q, of_k = words.split()
-        sizes = {path.format(of_q): (32, 32), path.format(of_k): (4 * n, 32)}
-    OWN_CODE.append(pytest.param(config, sizes, project, n, id=f"{model_type}-{len(OWN_CODE)}"))
-
-
-own("neobert", "model.transformer_encoder.0.qkv.weight", chunked)
-# This one transformers builds with detectron2 only.
-own("layoutlmv2", "layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight", in_sizes)
-own("Dream", "model.layers.0.self_attn.{}_proj.weight", apart, 4, num_key_value_heads=4)
-own("llada", "model.transformer.blocks.0.{}_proj.weight", apart, 4, n_kv_heads=4)
-own("minicpm", "model.layers.0.self_attn.{}_proj.weight", apart, 4, num_key_value_heads=4)
-own("exaone", "transformer.h.0.attn.attention.{}_proj.weight", apart, 4, num_key_value_heads=4)
-own("qwen", "transformer.h.0.attn.c_attn.weight", in_sizes)
-own("baichuan", "model.layers.0.self_attn.W_pack.weight", in_sizes)
-own("internlm2", "model.layers.0.attention.wqkv.weight", rearranged, 4, rows=64, num_key_value_heads=4)
-CHATGLM = "transformer.encoder.layers.0.self_attention.query_key_value.weight"
-own("chatglm", CHATGLM, in_sizes, 2, rows=48, multi_query_attention=True, multi_query_group_num=2)
-own("chatglm", CHATGLM, chunked, multi_query_attention=False, multi_query_group_num=2)
-own("hf_olmo", "model.transformer.blocks.0.att_proj.weight", in_sizes, 2, rows=48, n_kv_heads=2)
-own("bailing_moe", "model.layers.0.attention.query_key_value.weight", in_sizes, 2, rows=48, num_key_value_heads=2)
-own("kimi_vl", "vision_tower.encoder.blocks.0.wqkv.weight", in_sizes, text_config={},
-    vision_config=dict(model_type="moonvit", num_hidden_layers=1, num_attention_heads=8))
-for kind in "fast_vlm", "perception_lm":
-    own(kind, "model.language_model.layers.0.self_attn.{}_proj.weight", apart, 4,
-        vision_config={"model_type": "timm_wrapper"},
-        text_config=dict(model_type="qwen2", num_hidden_layers=1, num_attention_heads=8))
-
-
-@pytest.mark.parametrize("config, sizes, project, n", OWN_CODE)
-def test_heads_are_those_of_a_models_own_code(config, sizes, project, n):
+@pytest.mark.parametrize("name, project, n_kv_head, config", FUSED)
+def test_a_fused_weight_is_cut_as_a_models_own_code_cuts_it(name, project, n_kv_head, config):
     torch.manual_seed(0)
-    tensors = {name: torch.randn(size) for name, size in sizes.items()}
-    q, k = project(*[weight.T for weight in tensors.values()], 8, n)  # x = 1: basis vectors
-    [stack] = find_stacks(config, sizes)
-    w_q, w_k = stack.layers[0].heads(tensors)
+    weight = torch.randn(4 * (8 + 2 * n_kv_head), 32)
+    q, k = project(weight.T, 8, n_kv_head)  # x = 1: basis vectors; (C, H, D), (C, Hkv, D)
+    [stack] = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
+    w_q, w_k = stack.layers[0].heads({name: weight})
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))

@@ -154,8 +154,8 @@ def test_after_ctrl_c_what_was_scored_is_there_and_is_not_scored_again(run, monk
 # ---- on the Hub --------------------------------------------------------------------------------------------------
 
 
-def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hub, analysed):
-    folders = [bert(str(i), mix, n_other=30_000) for i, mix in enumerate((0.0, 0.4, 0.9))]
+def test_branches_and_tags_are_read_in_order(hub, analysed):
+    folders = [bert(str(i), mix) for i, mix in enumerate((0.0, 0.4, 0.9))]
     hub.add("org/model", files_of(folders[2]), branch="step300")
     hub.add("org/model", files_of(folders[1]), branch="step10")
     hub.add("org/model", files_of(folders[0]), tag="step2")
@@ -164,7 +164,3 @@ def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hu
     assert found.status == 0 and list(found.table.revision[::3]) == ["step2", "step10", "step300"]
     expected = [symmetry for folder in folders for symmetry in symmetry_of(folder)]
     assert list(found.table.symmetry) == pytest.approx(expected, abs=1e-5)
-    q_and_k = 3 * 2 * 16 * 16 * 4  # layers, q and k, float32
-    first_read = 1 + (1 << 15)  # of each file: whether ranges are served, and its header
-    whole = Path("0/model.safetensors").stat().st_size
-    assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * (q_and_k + first_read) < whole
