@@ -9,7 +9,7 @@ import torch
 
 from config import ConfigError, TrainConfig, load
 from config.arms.__main__ import arms, main
-from data.results.compare import read_comparison
+from data.results.records import read_comparison
 from data.results.runs import FREE
 from model import ModelConfig, Transformer
 
@@ -139,13 +139,10 @@ def test_arms_that_need_a_key_or_a_value_of_other_code_are_left_out_and_named(tm
     ([], "expected a comparison, such as starts"),  # xargs would train something else
     (["{}/two.py"], "unknown key caussal"),  # of its second arm
     (["data/results/csv/claims.csv"], "claims.csv is no comparison"),
-    (["{}/weights.csv"], "sets init_from, which every run"),
     (["config/arms/starts.py", "--seed=3"], "sets seed, which every run of a comparison sets by itself"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "two.py").write_text(PLAN.replace("causal", "caussal"))
-    begun = Path("data/results/csv/position.csv").read_text().replace('"init_from": "scratch"', '"init_from": "a/bert"')
-    (tmp_path / "weights.csv").write_text(begun)
     with pytest.raises(SystemExit, match=said):
         main([word.format(tmp_path) for word in words])
     assert capsys.readouterr().out == ""
