@@ -276,7 +276,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         >>> score_model("./strange", q="blocks.{i}.attn.wq.weight", k="blocks.{i}.attn.wk.weight", heads=(32, 8))
 
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
-    Raises CheckpointError, in one line, if it cannot be read.
+    Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
     from data.pretrained import by_hand, files, layouts, sources
     from data.results import chance, models
@@ -293,20 +293,20 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         stream = opened.stream([layer.names for _, layer in layers])
         for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
             w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
-            n_kv, n, D = w_k.shape
+            n_kv_head, n_embd, head_dim = w_k.shape
             whole, *heads = score_layer(w_q, w_k, gamma, per_head, device)
             files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
+            place = dict(stack=stack.name, causal=stack.causal, layer=layer.index, n=n_embd)
             limit = chance.of_layer(*layer_factors(w_q, w_k), gamma)
-            common = dict(stack=stack.name, causal=stack.causal, params=opened.n_params, layer=layer.index, n=n,
-                          layout=str(hand or ""), gamma=gamma)
-            rows.append(common | dict(head=None, r=n_kv * D, limit=limit) | whole.numbers())
+            rows.append(place | dict(head=None, r=n_kv_head * head_dim, limit=limit) | whole.numbers())
             for h, of_head in enumerate(heads):
-                rows.append(common | dict(head=h, r=D, limit=math.nan) | of_head.numbers())
+                rows.append(place | dict(head=h, r=head_dim, limit=math.nan) | of_head.numbers())
         w_q, w_k = layer_factors(w_q, w_k)  # of the last layer, (C, Hkv D) each
         lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,), of row i and column i
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
         shown = wqk(w_q[longest], w_k[longest]).cpu().numpy()
-        return ScoredModel(models.score_table(rows).assign(model=name), shown, ", ".join(opened.notes))
+        common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
+        return ScoredModel(models.score_table(rows, common), shown, ", ".join(opened.notes))
 
 
 def report_models(args):

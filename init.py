@@ -129,23 +129,21 @@ STARTS = dict(random=random, symmetric=symmetric, tilted=tilted, mimetic=mimetic
 @torch.no_grad()
 def apply_to_layer_(q, k, v, n_head, init="random", qk_std=BERT_STD, v_std=BERT_STD, generator=None):
     """
-    Change the three nn.Linear of a new attention layer to the start `init`, in place. ValueError: no such start.
+    Changes the three nn.Linear of a new attention layer to the start `init`, in place.
 
-    qk_std and v_std are the standard deviations of the entries of q and k, and of v, which were drawn with BERT_STD. In
-    the published symmetric runs they were 1 / sqrt(3 C), as in a new nn.Linear. generator: of torch, or None, its own.
+    Their entries were drawn with the standard deviation BERT_STD. Afterwards it is qk_std in q and k, and v_std in v.
+    In the published symmetric runs both were 1 / sqrt(3 C), as in a new nn.Linear. The random matrices of a start come
+    from `generator`, or without one from torch's own. Raises ValueError if there is no such start.
     """
     if init not in STARTS:
         raise ValueError(f"init={init!r} is none of {', '.join(STARTS)}")
-    # 1. the scale
-    q.weight *= qk_std / BERT_STD
-    k.weight *= qk_std / BERT_STD
-    v.weight *= v_std / BERT_STD
-    # 2. the geometry, head by head
-    w_q = q.weight.unflatten(0, (n_head, -1)).mT  # (H, C, D)
-    w_k = k.weight.unflatten(0, (n_head, -1)).mT  # (H, C, D)
-    w_q, w_k = STARTS[init](w_q.clone(), w_k.clone(), generator)  # clone: these are views of the weights
+    # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k are the same nn.Linear.
+    w_q = q.weight.unflatten(0, (n_head, -1)).mT * (qk_std / BERT_STD)  # (H, C, D)
+    w_k = k.weight.unflatten(0, (n_head, -1)).mT * (qk_std / BERT_STD)  # (H, C, D)
+    w_q, w_k = STARTS[init](w_q, w_k, generator)
     q.weight.copy_(w_q.mT.flatten(0, 1))  # (C, C)
     k.weight.copy_(w_k.mT.flatten(0, 1))
+    v.weight *= v_std / BERT_STD
 
 
 def apply_(model, init="random", qk_std=BERT_STD, v_std=BERT_STD, seed=0):

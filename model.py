@@ -6,11 +6,11 @@ fill in masked ones. With causal=True no token sees a later one, and it learns t
 
     sizes = dict(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64)
     encoder = Transformer(ModelConfig(**sizes))
-    logits = encoder(idx)                    # idx (B, T) -> (B, T, V)
-    loss = encoder(idx, targets, positions)  # K masked tokens in each sequence: (B, K)
+    logits = encoder(idx)                     # idx (B, T) -> (B, T, V)
+    loss = encoder(idx, targets, predict_at)  # the K masked tokens of each sequence, and where they are: (B, K) each
 
     decoder = Transformer(ModelConfig(**sizes, causal=True))
-    loss = decoder(idx, targets)             # the token after each token: targets (B, T)
+    loss = decoder(idx, targets)              # the token after each token: targets (B, T)
 
 As in BERT (Devlin et al. 2019): LayerNorm after each sublayer, learned absolute positions, exact GELU, output weights
 tied to the token embedding. Logits and training equal those of transformers' BertForMaskedLM and BertLMHeadModel
@@ -27,6 +27,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 LN_EPS = 1e-12  # in every LayerNorm, as in BERT; PyTorch's default is 1e-5
+LOGITS_AT_ONCE = 2**24  # numbers: 64 MB
 BERT_STD = 0.02  # of every matrix at the start, as in BERT, whatever n_embd is
 
 
@@ -45,11 +46,11 @@ class ModelConfig:
     qk_norm: bool = False  # scale every query and key of a head to norm sqrt(D)
 
 
-def rows_at(x, positions):
-    """The rows of x (B, T, C) at positions (B, K) -> (B, K, C). All rows if positions is None."""
-    if positions is None:
+def rows_at(x, predict_at):
+    """The rows of x (B, T, C) at predict_at (B, K) -> (B, K, C). All rows if predict_at is None."""
+    if predict_at is None:
         return x  # in all blocks but the last, and everywhere in a decoder
-    return x.take_along_dim(positions[:, :, None], dim=1)
+    return x.take_along_dim(predict_at[:, :, None], dim=1)
 
 
 def rotate(x, positions):
@@ -92,16 +93,16 @@ class SelfAttention(nn.Module):
         self.rotary = cfg.positions == "rotary"
         self.qk_norm = cfg.qk_norm
 
-    def forward(self, x, positions=None):
+    def forward(self, x, predict_at=None):
         """
-        x (B, T, C) -> (B, Q, C). All tokens have keys and values. With positions (B, Q), only the tokens there have
+        x (B, T, C) -> (B, Q, C). All tokens have keys and values. With predict_at (B, Q), only the tokens there have
         queries; without, all have, and Q = T.
         """
-        q = self.split_heads(self.q(rows_at(x, positions)))  # (B, H, Q, D)
+        q = self.split_heads(self.q(rows_at(x, predict_at)))  # (B, H, Q, D)
         k = self.split_heads(self.k(x))  # (B, H, T, D)
         v = self.split_heads(self.v(x))  # (B, H, T, D)
         key_at = torch.arange(x.shape[1], device=x.device)[None]  # (1, T), the position of every key
-        query_at = key_at if positions is None else positions  # (1 or B, Q)
+        query_at = key_at if predict_at is None else predict_at  # (1 or B, Q)
         if self.rotary:
             q = rotate(q, query_at)
             k = rotate(k, key_at)
@@ -109,7 +110,7 @@ class SelfAttention(nn.Module):
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
         mask = None
-        if self.causal and positions is not None:  # row i of q is not token i, so is_causal below would be wrong
+        if self.causal and predict_at is not None:  # row i of q is not token i, so is_causal below would be wrong
             mask = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (B, 1, Q, T); True: the query sees this key
         # The next call computes
         #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), and -inf where a query does not see the key
@@ -145,11 +146,11 @@ class Block(nn.Module):
     """
     Attention and MLP. As in BERT, LayerNorm comes after each sum. In GPT-2 it comes before each sublayer:
 
-        x = rows_at(x, positions) + self.drop(self.attn(self.ln_1(x), positions))
+        x = rows_at(x, predict_at) + self.drop(self.attn(self.ln_1(x), predict_at))
         return x + self.drop(self.mlp(self.ln_2(x)))
 
-    positions is there for speed alone: what the last block makes of the other rows is not used. A block of your own can
-    do without it, if Transformer.hidden then returns rows_at(x, positions).
+    predict_at is there for speed alone: what the last block makes of the other rows is not used. A block of your own
+    can do without it, if Transformer.hidden then returns rows_at(x, predict_at).
     """
 
     def __init__(self, cfg):
@@ -160,10 +161,10 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)
         self.drop = nn.Dropout(cfg.dropout)
 
-    def forward(self, x, positions=None):
-        """x (B, T, C) -> (B, Q, C): all rows, or only those at positions (B, Q)."""
-        rows = rows_at(x, positions)  # (B, Q, C)
-        x = self.ln_1(rows + self.drop(self.attn(x, positions)))
+    def forward(self, x, predict_at=None):
+        """x (B, T, C) -> (B, Q, C): all rows, or only those at predict_at (B, Q)."""
+        rows = rows_at(x, predict_at)  # (B, Q, C)
+        x = self.ln_1(rows + self.drop(self.attn(x, predict_at)))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 
@@ -203,8 +204,8 @@ class Transformer(nn.Module):
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
-    def hidden(self, idx, positions=None):
-        """idx (B, T) -> the output of the last block (B, Q, C): all rows, or only those at positions (B, K)."""
+    def hidden(self, idx, predict_at=None):
+        """idx (B, T) -> the output of the last block (B, Q, C): all rows, or only those at predict_at (B, K)."""
         x = self.tok_emb(idx)  # (B, T, C)
         if self.cfg.positions == "learned":
             x = x + self.pos_emb.weight[: idx.shape[1]]
@@ -212,24 +213,26 @@ class Transformer(nn.Module):
         # In all blocks but the last, every row is needed, because it is context for the others.
         for block in self.blocks[:-1]:
             x = block(x)
-        return self.blocks[-1](x, positions)
+        return self.blocks[-1](x, predict_at)
 
-    def forward(self, idx, targets=None, positions=None):
+    def forward(self, idx, targets=None, predict_at=None):
         """
         idx (B, T) -> logits (B, T, V). With targets, the mean cross-entropy [nats/token] instead.
 
-        To predict next tokens: targets (B, T), no positions. To predict masked tokens: targets (B, K) at positions
+        To predict next tokens: targets (B, T), no predict_at. To predict masked tokens: targets (B, K) at predict_at
         (B, K). Every row has the same number K of them, so shapes never change.
         """
-        x = self.head(self.hidden(idx, positions))  # (B, Q, C)
-        logits = F.linear(x, self.tok_emb.weight, self.head.bias)  # (B, Q, V): x times every embedding
+        x = self.head(self.hidden(idx, predict_at))  # (B, Q, C)
         if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            return F.linear(x, self.tok_emb.weight, self.head.bias)  # (B, Q, V): x times every embedding
+        return self.loss(x.flatten(0, 1), targets.flatten())
 
-
-def to_hf(model):
-    """-> config.json (a dict) and state dict of the same model as a BERT of transformers. ValueError: it is none."""
-    from data import bert  # here and not above, so that this file can be taken by itself
-
-    return bert.to_hf(model)
+    def loss(self, x, targets):
+        """x (N, C), targets (N,) -> the mean cross-entropy of the logits of x, (), without keeping all logits."""
+        # All logits, (N, V), may need more memory than the rest of the model. In float32 they are made some rows at a
+        # time, which is faster as well. Autocast does not know how to do this, and torch.compile fuses what follows
+        # the product instead, which is faster still: there, and for small vocabularies, all rows are made at once.
+        rows = LOGITS_AT_ONCE // self.cfg.vocab_size
+        at_once = rows >= len(x) or torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling()
+        options = None if at_once else nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
+        return F.linear_cross_entropy(x, self.tok_emb.weight, targets, linear_bias=self.head.bias, options=options)

@@ -6,12 +6,12 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume      # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
-data/results/runs.py describes the files in out_dir. Ctrl-C, SIGTERM and SIGHUP save a checkpoint first; the exit
-status is then 130, 143 or 129 (1 with torchrun). config/processes.py says how to train on several nodes.
+`loop` is the loop of training, and `Trainer.train_step` is one step of it. data/results/runs.py describes the files in
+out_dir. Ctrl-C, SIGTERM and SIGHUP save a checkpoint before the run ends. The exit status is then 130, 143 or 129 (with
+torchrun 1). config/processes.py says how to train on several nodes.
 """
 
 import contextlib
-import dataclasses
 import math
 import signal
 import sys
@@ -31,10 +31,12 @@ import init
 from config import ConfigError, load
 from config.processes import (end_unless_bug, find_place, first_line, leave_processes, noted_signals,
                               prepare_streams)
+from data import bert, samples
 from data.batches import Loader, open_corpus
+from data.pytorch import prepare
 from data.results import runs
 from data.tokens import DataError, locked
-from model import ModelConfig, Transformer
+from model import Transformer
 
 MISTAKES = ConfigError, DataError, runs.RunError, OSError  # what a user can mend ends in one line
 READ_EVERY = 10  # updates at most between two looks at the loss, each of which waits for the GPU
@@ -45,23 +47,16 @@ DRAW_EVERY = 10  # seconds at least between two pictures of the run; one costs a
 # ---- the model, its initialisation, the optimizer ------------------------------------------------------------------
 
 
-def build_model(cfg, meta):
-    """The model before its first step, drawn on the CPU, so that it is the same on every device."""
+def build_model(cfg, vocab_size):
+    """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
     torch.manual_seed(cfg.seed)
-    names = [field.name for field in dataclasses.fields(ModelConfig)]
-    options = {name: getattr(cfg, name) for name in names if name != "vocab_size"}
-    model = Transformer(ModelConfig(meta["vocab_size"], **options))
-    if cfg.init_from in ("scratch", "resume"):  # to resume, Trainer.begin loads ckpt.pt afterwards
-        init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
-    else:
-        from data import bert  # here, because few runs need it
-
-        bert.load_folder(model, cfg.init_from)
+    model = Transformer(cfg.of_model(vocab_size))
+    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
     return model
 
 
 def make_optimizer(cfg, model):
-    """AdamW, with weight decay on the matrices only. q, k and v may learn faster or slower than the rest."""
+    """Returns AdamW, with weight decay on the matrices only. q, k and v may learn faster or slower than the rest."""
     qkv, matrices, vectors = [], [], []
     for name, p in model.named_parameters():
         if p.ndim <= 1:  # biases, and gains of LayerNorm, which belong near 1: weight decay pulls to 0
@@ -86,6 +81,72 @@ def learning_rate(cfg, step):
     if step < warmup_iters:
         return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: a rate of 0 would waste an update
     return cfg.learning_rate * ((cfg.max_iters - step) / (cfg.max_iters - warmup_iters))
+
+
+# ---- the loop ----------------------------------------------------------------------------------------------------
+
+
+def loop(trainer, signals):
+    """Trains until max_iters, or until a process gets a signal. Returns whether that was so."""
+    cfg = trainer.cfg
+    watch = Watch(trainer, signals)
+    hidden = trainer.place.rank > 0 or None  # one bar for all; with None tqdm hides it where stderr is no terminal
+    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
+        if trainer.rows == runs.HEADERS:  # nothing is written yet, and the start belongs to every curve
+            trainer.write_scores()
+            trainer.write_log(trainer.evaluate())
+            trainer.save()
+        watch.start_clock()
+        for batch in trainer.loader.train_batches(trainer.step):
+            trainer.train_step(batch)  # forward, backward, update; on a GPU this only queues the work
+            bar.update()
+            is_end = trainer.step == cfg.max_iters
+            time_to_score = is_end or trainer.step % cfg.score_interval == 0
+            time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
+            if not (time_to_score or time_to_evaluate or watch.is_time()):
+                continue
+            told_to_stop = watch.look()
+            bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
+            if time_to_score:
+                trainer.write_scores()
+            if time_to_evaluate:
+                trainer.write_log(trainer.evaluate())
+            if time_to_evaluate or told_to_stop:
+                trainer.save()  # after the rows, which it holds
+            if told_to_stop and not is_end:
+                return True
+            watch.start_clock()
+    return False
+
+
+class Watch:
+    """Says when the loop should look at the losses, and whether the run was told to stop."""
+
+    def __init__(self, trainer, signals):
+        self.trainer = trainer
+        self.signals = signals  # a list of those that this process has received so far
+        self.next_look = trainer.step + 1
+
+    def start_clock(self):
+        """The clock of tokens_per_s stands still during evaluations and checkpoints."""
+        self.began = time.perf_counter()
+
+    def is_time(self):
+        # Several processes must stop at the same step, so they ask each other every few steps. One need not wait.
+        told_alone = self.trainer.place.world == 1 and len(self.signals) > 0
+        return self.trainer.step >= self.next_look or told_alone
+
+    def look(self):
+        """Reads the losses, and stops the clock. Returns whether any process has received a signal."""
+        trainer, place = self.trainer, self.trainer.place
+        n_steps = len(trainer.unread)  # those since the last look
+        trainer.read_losses()  # waits for the device, so that the clock measures finished steps
+        seconds = time.perf_counter() - self.began
+        trainer.seconds += seconds
+        mine = torch.tensor([float(len(self.signals) > 0), seconds / n_steps], device=place.device)
+        share_told, per_step = place.mean(mine).tolist()  # the same in all processes
+        self.next_look = trainer.step + max(1, min(READ_EVERY, int(READ_SECONDS / per_step)))
+        return share_told > 0
 
 
 # ---- what a step does --------------------------------------------------------------------------------------------
@@ -123,7 +184,7 @@ class Trainer:
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
         self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)
-        self.model = build_model(cfg, corpus.meta).to(place.device)
+        self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
         self.n_params = sum(p.numel() for p in self.model.parameters())
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
@@ -138,13 +199,6 @@ class Trainer:
         self.rows = dict(runs.HEADERS)  # what this run has written into log.csv and scores.csv
         self.kept = []  # the steps of the numbered checkpoints that it has written
         self.drawn_at = time.monotonic()  # when the last picture was drawn, or the run began
-
-    # -- one step --
-
-    def autocast(self):
-        """Compute matrix products in cfg.dtype. Weights stay in float32, or small updates would be rounded away."""
-        dtype = getattr(torch, self.cfg.dtype)
-        return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
 
     def train_step(self, batch):
         """
@@ -177,6 +231,11 @@ class Trainer:
         self.unread.append(batch_loss)  # still a tensor: float(batch_loss) would wait for the GPU
         self.step += 1
 
+    def autocast(self):
+        """Compute matrix products in cfg.dtype. Weights stay in float32, or small updates would be rounded away."""
+        dtype = getattr(torch, self.cfg.dtype)
+        return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
+
     def seed_dropout(self, first_row):
         """Dropout depends on seed, step and micro-batch alone, so a resumed run needs no random state."""
         (seed,) = np.random.SeedSequence([self.cfg.seed, self.step, first_row]).generate_state(1)
@@ -194,8 +253,11 @@ class Trainer:
         self.unread = []
 
     def fail(self, what):
-        kept = f"what {self.out}/ckpt.pt holds, if there is one, is good"
-        raise FloatingPointError(f"step {self.step}: {what}; lower learning_rate or use another dtype ({kept})")
+        if self.step == 0:
+            advice = "this is the start, so choose another init, qk_std or v_std"
+        else:
+            advice = f"lower learning_rate, or use another dtype. Your last good checkpoint is {self.out}/ckpt.pt"
+        raise FloatingPointError(f"step {self.step}: {what}; {advice}")
 
     @torch.no_grad()
     def evaluate(self):
@@ -227,29 +289,24 @@ class Trainer:
                 say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} updates")
         elif cfg.init_from == "resume":
             say(f"{self.out} has no checkpoint yet: starting from the beginning")
-        if self.step == 0 and cfg.constraint != "none" and not constraint(cfg, self.model) < 1e6:  # nan or inf: 1 / 0
-            raise ConfigError(f"constraint = {cfg.constraint!r} divides by the {cfg.constraint} part of W_qk, which is "
-                              f"0 at this start (init = {cfg.init!r}): choose another start or constraint")
-
-    def identity(self):
-        """What must be the same in all processes, or each of them would train something else."""
-        described = runs.describe(self.cfg, self.corpus.meta)
-        may_differ = dict.fromkeys(["data_dir", "out_dir", "device", "threads"])  # None in all
-        return described["config"] | may_differ | described["data"] | dict(step=self.step)
+        if self.step == 0 and cfg.constraint != "none":
+            term = cfg.constraint_weight * constraint(cfg, self.model).item()
+            if not term < 1e6:  # nan or inf: W_qk of this start has no such part, and 1 / 0 is inf
+                raise ConfigError(f"constraint = {cfg.constraint!r} adds {term:.3g} to the loss at the start: choose "
+                                  f"another constraint than at init = {cfg.init!r}, or a lower constraint_weight")
 
     def prepare_net(self):
-        """Prepare the network for several processes, and compile it."""
+        """Prepares the network for several processes, and compiles it."""
         if self.place.world > 1:
             # Every process has a copy of the model. DDP keeps the copies equal: it copies the weights of process 0 to
             # the others now, and takes the mean of their gradients in every step.
             self.net = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        if self.cfg.compile == "on" or (self.cfg.compile == "auto" and self.place.device.type == "cuda"):
-            self.compile()
-
-    def compile(self):
-        """Compile the model inside of DDP, which then sends gradients while others are computed."""
+        if self.cfg.compile == "off" or (self.cfg.compile == "auto" and self.place.device.type != "cuda"):
+            return
         self.place.say("compiling, about a minute")
-        self.model.compile(dynamic=False)  # shapes never change: every row has K masked tokens
+        # The model inside of DDP, which then sends gradients while others are computed. dynamic=False: shapes never
+        # change, as every row has K masked tokens.
+        self.model.compile(dynamic=False)
         if self.place.world > 1:  # this is no training step: there is nothing to send
             self.net.require_backward_grad_sync = False
         _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
@@ -306,8 +363,6 @@ class Trainer:
 
     def export(self):
         """Write the model as a Hugging Face BERT, which analyze.py and transformers can open."""
-        from data import bert
-
         try:
             bert.save_folder(self.model, self.out)
         except ValueError as e:  # this model has something that BERT does not have, such as qk_norm
@@ -315,81 +370,36 @@ class Trainer:
                 self.place.say(f"this run writes no model.safetensors: {e}")
 
     def draw(self):
-        """Draw run.png -> a table of its scores; neither if a spreadsheet has changed log.csv meanwhile."""
+        """Draws run.png. Returns a table of its scores, or why there is no picture."""
         from data.results import figures_runs, records, report  # here, because matplotlib takes a second
 
         self.drawn_at = time.monotonic()
         try:
             run = records.read_run(self.out)
-        except runs.RunError as e:  # the weights and the next rows are good
+        except runs.RunError as e:  # a spreadsheet has changed log.csv; the weights and the next rows are good
             return f"no picture and no table: {e}"
         figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
         return f"{report.table_of_ends(run)}; picture: {self.out}/run.png"
 
+    def finish(self):
+        """Draws the last picture, and prints a table of the scores and three samples of text."""
+        if self.place.rank == 0:
+            self.place.say(self.draw())
+            with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
+                self.place.say(samples.sample(self.model, self.corpus, self.cfg.predicts_next))
 
-# ---- the loop ----------------------------------------------------------------------------------------------------
 
-
-def loop(trainer, signals):
-    """
-    Train until max_iters -> whether the run was told to stop before.
-
-    signals: a list of those that this process has received so far. As soon as one process has received one, all
-    processes save a checkpoint and stop. The clock of tokens_per_s stands still during evaluations and checkpoints.
-    """
-    cfg, place = trainer.cfg, trainer.place
-    batches = trainer.loader.train_batches(trainer.step)
-    hidden = place.rank > 0 or None  # one bar for all; with None tqdm hides it where stderr is no terminal
-    with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
-        if trainer.rows == runs.HEADERS:  # the start belongs to every curve
-            trainer.write_scores()
-            trainer.write_log(trainer.evaluate())
-            trainer.save()
-        next_look = trainer.step + 1
-        began = time.perf_counter()
-        for batch in batches:
-            trainer.train_step(batch)  # on a GPU this only queues the work, and the loop runs ahead
-            bar.update()
-
-            # Is there a reason to stop and look?
-            is_end = trainer.step == cfg.max_iters
-            time_to_score = is_end or trainer.step % cfg.score_interval == 0
-            time_to_evaluate = is_end or trainer.step % cfg.eval_interval == 0
-            # Several processes must stop at the same step, so they ask each other every few steps. One need not wait.
-            time_to_look = trainer.step >= next_look or (place.world == 1 and len(signals) > 0)
-            if not (time_to_score or time_to_evaluate or time_to_look):
-                continue
-            n_steps = len(trainer.unread)  # since the last look
-            trainer.read_losses()  # waits for the device, so that the clock measures finished steps
-            seconds = time.perf_counter() - began
-            trainer.seconds += seconds
-            mine = torch.tensor([float(len(signals) > 0), seconds / n_steps], device=place.device)
-            share_told, per_step = place.mean(mine).tolist()  # so that all stop at the same step
-            told_to_stop = share_told > 0
-            next_look = trainer.step + max(1, min(READ_EVERY, int(READ_SECONDS / per_step)))
-            bar.set_postfix_str(f"loss {trainer.losses[-1]:.3f}", refresh=False)
-            if time_to_score:
-                trainer.write_scores()
-            if time_to_evaluate:
-                trainer.write_log(trainer.evaluate())
-            if time_to_evaluate or told_to_stop:
-                trainer.save()  # after the rows, which it holds
-            if told_to_stop and not is_end:
-                return True
-            began = time.perf_counter()
-    return False
+# ---- a run -------------------------------------------------------------------------------------------------------
 
 
 def describe_start(trainer):
     """Say what begins, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
     kind = "decoder" if cfg.causal else "encoder"
-    millions = f"{trainer.n_params / 1e6:.2f} M"
-    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {millions} parameters, on {place.device} ({cfg.dtype})")
+    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, "
+              f"on {place.device} ({cfg.dtype})")
     place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {place.world} processes; "
               f"{len(trainer.corpus.train):,} training tokens")
-    if cfg.init_from not in ("scratch", "resume"):
-        place.say(f"the weights are those of {cfg.init_from}: init, qk_std and v_std do not apply")
     if trainer.step == cfg.max_iters:
         place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
     elif trainer.step > 0:
@@ -401,7 +411,6 @@ def train(cfg, place):
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
             if place.rank == 0:  # the other processes wait for the files
-                from data.pytorch import prepare  # here, because it is needed once
                 prepare.make(Path(cfg.data_dir))  # a folder of data/pytorch that is missing
         with place.together(MISTAKES):
             trainer = Trainer(cfg, place, open_corpus(cfg))
@@ -409,7 +418,7 @@ def train(cfg, place):
             if place.rank == 0:  # two runs in one folder would overwrite each other
                 whole_run.enter_context(locked(cfg.out_dir))
         with place.together(MISTAKES):
-            place.require_same(trainer.identity())
+            place.require_same(runs.identity(cfg, trainer.corpus.meta) | dict(step=trainer.step))
             if place.rank == 0:  # only one process writes files
                 runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name(), trainer.n_params)
         describe_start(trainer)
@@ -420,12 +429,7 @@ def train(cfg, place):
         if interrupted:
             place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
             sys.exit(128 + max(signals, default=signal.SIGTERM))  # no signals: another process got one
-        if place.rank == 0:
-            from data import samples
-
-            place.say(trainer.draw())
-            with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
-                place.say(samples.sample(trainer.model, trainer.corpus, cfg.predicts_next))
+        trainer.finish()
 
 
 def main(argv):

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Literal
 
 from init import STARTS
+from model import ModelConfig
 
 
 class ConfigError(ValueError):
@@ -30,7 +31,7 @@ class ConfigError(ValueError):
 POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
 FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
 SHARE = "a share below 1", lambda x: 0 <= x < 1
-PATHS = "data_dir", "out_dir", "init_from"  # keys that may begin with ~
+PATHS = "data_dir", "out_dir"  # keys that may begin with ~
 
 
 def key(default, text, numbers=POSITIVE):
@@ -60,7 +61,7 @@ class TrainConfig:
     init: Literal[tuple(STARTS)] = key("random", "of W_q and W_k (init.py)")
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
-    init_from: str = key("scratch", "scratch, resume (out_dir/ckpt.pt), or the folder of a BERT of the same tokens")
+    init_from: Literal["scratch", "resume"] = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there")
     mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
     constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
@@ -102,6 +103,11 @@ class TrainConfig:
         if self.objective == "auto":
             return self.causal
         return self.objective == "next"
+
+    def of_model(self, vocab_size):
+        """The ModelConfig of this run."""
+        names = [field.name for field in dataclasses.fields(ModelConfig)]
+        return ModelConfig(vocab_size, **{name: getattr(self, name) for name in names if name != "vocab_size"})
 
 
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line

@@ -42,7 +42,7 @@ def get_batch(cfg, meta, stream, seed, step, rows):
     Some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU.
 
     To predict next tokens: idx (B, T), targets (B, T). To predict masked tokens: idx (B, T) with K tokens of each row
-    masked, targets (B, K), positions (B, K). Every block of T tokens comes once per epoch; its order depends on (seed,
+    masked, targets (B, K), predict_at (B, K). Every block of T tokens comes once per epoch; its order depends on (seed,
     epoch) alone.
     """
     T = cfg.block_size
@@ -79,17 +79,17 @@ def mask_tokens(idx, draws, K, meta):
     """
     BERT's masking (Devlin et al. 2019): choose K tokens of each row of idx (B, T) as targets. Of these, 80 % are
     replaced by the mask token, 10 % by a random token, and 10 % stay. draws (B, T + 2 K) are uniform in [0, 1).
-    -> masked idx (B, T), targets (B, K), positions (B, K)
+    -> masked idx (B, T), targets (B, K), predict_at (B, K)
     """
     T = idx.shape[1]
     # For every token, whether it is chosen; for every chosen one, what becomes of it, and which token may replace it.
     lot, fate, other = draws.split([T, K, K], dim=1)  # (B, T), (B, K), (B, K)
-    positions = lot.topk(K, largest=False).indices.sort().values  # (B, K); always K tokens, so shapes never change
-    targets = idx.gather(1, positions)  # (B, K)
+    predict_at = lot.topk(K, largest=False).indices.sort().values  # (B, K); always K tokens, so shapes never change
+    targets = idx.gather(1, predict_at)  # (B, K)
     random_token = (other * meta["n_vocab"]).long()  # (B, K); below n_vocab all ids stand for text
     seen = torch.where(fate < 0.9, random_token, targets)
     seen = torch.where(fate < 0.8, meta["mask_token"], seen)  # (B, K)
-    return idx.scatter(1, positions, seen), targets, positions
+    return idx.scatter(1, predict_at, seen), targets, predict_at
 
 
 # ---- the batches of a process ------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Loader:
 
     def micro_batches(self, batch):
         """Split a batch -> a list of (number of its first row, arguments of the model on the device)."""
-        # For each argument (idx, targets, perhaps positions) the list of its parts.
+        # For each argument (idx, targets, perhaps predict_at) the list of its parts.
         parts = [x.to(self.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
         first_rows = self.rows[:: self.micro_batch_size].tolist()
         micro_batches = zip(*parts)  # the first part of each argument, then the second part of each, ...

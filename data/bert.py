@@ -1,13 +1,12 @@
 """
-The exchange of weights with the BERT of transformers, BertForMaskedLM and BertLMHeadModel, in both directions:
+A trained model as a BERT of Hugging Face's transformers (BertForMaskedLM or BertLMHeadModel).
 
-    config, state = to_hf(model)  # what their config.json and their model.safetensors hold
-    load_hf(model, config, state)
-    save_folder(model, folder)    # the same with the files themselves, which from_pretrained reads
-    load_folder(model, folder)
+    config, state = to_hf(model)  # what their config.json and model.safetensors hold
+    save_folder(model, folder)    # writes both files, which from_pretrained and analyze.py --hf read
 
-Both store a Linear as (out, in), so the names change and the weights do not. BERT has one tensor more: the embeddings
-of its token types, of which every token here has the type 0. to_hf writes zeros, and load_hf adds type 0 to pos_emb.
+Both sides store a Linear as (out, in), so only the names of the weights change. BERT has one tensor more, a vector for
+each token type. It is written as zeros. A fork's model may compute something else than BERT does. So a small model of
+the same class is compared with `bert_logits`, which is BERT in a few lines, before anything is exported.
 """
 
 from dataclasses import replace
@@ -17,9 +16,6 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save as safetensors
 
-from config import ConfigError
-from data.pretrained.files import CheckpointError
-from data.pretrained.sources import open_checkpoint
 from data.tokens import replacing, write_json
 
 HF_NAMES = {  # our name -> theirs, for every layer i and for the parts weight and bias
@@ -39,30 +35,6 @@ HF_NAMES = {  # our name -> theirs, for every layer i and for the parts weight a
     "head.bias": "cls.predictions.bias",
 }
 HF_TOKEN_TYPES = "bert.embeddings.token_type_embeddings.weight"
-# A BERT may have more, which does not change what it predicts. Its decoder is a copy of the token embeddings.
-HF_UNUSED = "bert.pooler.", "cls.seq_relationship.", "cls.predictions.decoder.", "bert.embeddings.position_ids"
-# What the weights do not show. A config.json without one of these keys means this value.
-HF_DEFAULTS = dict(model_type="bert", num_attention_heads=12, is_decoder=False, hidden_act="gelu",
-                   layer_norm_eps=1e-12, position_embedding_type="absolute", tie_word_embeddings=True)
-HF_PROBE_LENGTH = 256  # tokens: a window of 128, as some encoders have in most layers, makes a difference
-HF_PROBE_LOSS = {False: 4.7460221, True: 4.7758097}  # causal -> the `probe_loss` of their BERT
-
-
-@torch.no_grad()
-def probe_loss(model):
-    """
-    The cross-entropy of a small model of the same class and switches, with weights that a formula gives. It shows
-    whether blocks compute what BERT computes. Names and shapes do not: a LayerNorm may be used in another place.
-    """
-    T = HF_PROBE_LENGTH
-    with torch.random.fork_rng(devices=[]):  # leave torch's random state as it is
-        probe = type(model)(replace(model.cfg, vocab_size=11, block_size=T, n_layer=2, n_head=2, n_embd=8))
-    for i, (_, weight) in enumerate(sorted(probe.double().state_dict().items())):
-        n = torch.arange(weight.numel()).double()
-        weight.copy_(torch.sin(i + n**2).view_as(weight))  # any fixed numbers
-    idx = torch.arange(T) % 11
-    logits = probe.eval()(idx[None])  # (1, T, V); a fork may have another loss
-    return F.cross_entropy(logits[0], idx).item()
 
 
 def hf_names(n_layer):
@@ -75,23 +47,62 @@ def hf_names(n_layer):
     return names
 
 
+def bert_logits(w, cfg, idx):
+    """The logits (B, T, V) of BERT for idx (B, T). w: {our name: weight}."""
+    def linear(x, name):
+        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def norm(x, name):
+        return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
+
+    def heads(x):
+        return x.unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
+
+    x = norm(w["tok_emb.weight"][idx] + w["pos_emb.weight"][: idx.shape[1]], "ln_emb")
+    for i in range(cfg.n_layer):
+        block = f"blocks.{i}"
+        q, k, v = [heads(linear(x, f"{block}.attn.{part}")) for part in "qkv"]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=cfg.causal)
+        x = norm(x + linear(y.transpose(1, 2).flatten(2), f"{block}.attn.proj"), f"{block}.ln_1")
+        y = linear(F.gelu(linear(x, f"{block}.mlp.fc")), f"{block}.mlp.proj")
+        x = norm(x + y, f"{block}.ln_2")
+    x = norm(F.gelu(linear(x, "head.dense")), "head.ln")
+    return x @ w["tok_emb.weight"].T + w["head.bias"]
+
+
+@torch.no_grad()
+def computes_what_bert_computes(model):
+    """Whether a small model of the same class, switches and block_size has the logits of BERT for some weights."""
+    cfg = replace(model.cfg, vocab_size=11, n_layer=2, n_head=2, n_embd=8)
+    with torch.random.fork_rng(devices=[]):  # leave torch's random state as it is
+        small = type(model)(cfg).double().eval()
+    weights = small.state_dict()
+    for i, name in enumerate(sorted(weights)):
+        n = torch.arange(weights[name].numel()).double()
+        weights[name].copy_(torch.sin(i + n**2).view_as(weights[name]))  # any fixed numbers
+    idx = torch.arange(cfg.block_size)[None] % 11  # (1, T): attention to a window of tokens makes a difference
+    return torch.allclose(small(idx), bert_logits(weights, cfg, idx), rtol=1e-6, atol=1e-6)
+
+
 def to_hf(model):
     """
-    The same model as a BertForMaskedLM or BertLMHeadModel of transformers -> (config.json as a dict, state dict).
-    ValueError: theirs would not have all of its weights, or would compute something else, and nobody would notice.
+    The same model as a BertForMaskedLM or BertLMHeadModel of transformers: config.json as a dict, and the state dict.
+
+    Raises ValueError if theirs would not have all of its weights, or would compute something else.
     """
     cfg, ours = model.cfg, model.state_dict()
     names = hf_names(cfg.n_layer)
     for name in sorted(ours.keys() ^ names.keys()):  # not in both
         raise ValueError(f"{'this model' if name in ours else 'a Hugging Face BERT'} alone has a weight {name}")
-    if abs(probe_loss(model) - HF_PROBE_LOSS[cfg.causal]) > 1e-6:
-        raise ValueError("a Hugging Face BERT with these weights computes something else: it has no qk_norm "
-                         "and no other kind of block")
+    if not computes_what_bert_computes(model):
+        raise ValueError("a Hugging Face BERT with these weights would compute other logits: it has no qk_norm, and "
+                         "no other block or attention than BERT's")
     state = {names[name]: tensor for name, tensor in ours.items()}
     state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # (1, C)
-    config = HF_DEFAULTS | dict(
+    config = dict(  # all else is as in a new BertConfig
+        model_type="bert",
         architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],
-        is_decoder=cfg.causal,  # this gives their BERT a causal mask
+        is_decoder=cfg.causal,  # this gives their BERT causal attention
         vocab_size=cfg.vocab_size,
         max_position_embeddings=cfg.block_size,
         num_hidden_layers=cfg.n_layer,
@@ -106,44 +117,11 @@ def to_hf(model):
     return config, state
 
 
-def load_hf(model, config, state):
-    """Load a Hugging Face BERT: its config.json as a dict, its state dict. ValueError: what does not fit our model."""
-    our_config, ours = to_hf(model)  # what that BERT must have
-    for key, default in HF_DEFAULTS.items():
-        there, here = config.get(key, default), our_config[key]
-        if there != here:
-            raise ValueError(f"{key} is {there} there and {here} here")
-    theirs = {}
-    for name, tensor in state.items():
-        if not name.startswith(HF_UNUSED):
-            theirs[name] = tensor[:1] if name == HF_TOKEN_TYPES else tensor
-    for name in sorted(ours.keys() | theirs.keys()):
-        there = tuple(theirs[name].shape) if name in theirs else "missing"
-        here = tuple(ours[name].shape) if name in ours else "missing"
-        if there != here:
-            raise ValueError(f"{name} is {there} there and {here} here")
-    weights = {our_name: theirs[name] for our_name, name in hf_names(model.cfg.n_layer).items()}
-    weights["pos_emb.weight"] = weights["pos_emb.weight"] + theirs[HF_TOKEN_TYPES][0]  # BERT adds both to every token
-    model.load_state_dict(weights)
-
-
 def save_folder(model, folder):
-    """Write the files that from_pretrained of transformers reads. ValueError: as to_hf."""
+    """Write config.json and model.safetensors into a folder. Raises ValueError as to_hf does."""
     config, state = to_hf(model)
-    state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
+    # Copies, because safetensors takes no two names for one tensor.
+    state = {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
     with replacing(Path(folder) / "model.safetensors") as temporary:
         temporary.write_bytes(safetensors(state, {"format": "pt"}))
     write_json(Path(folder) / "config.json", config)
-
-
-def load_folder(model, folder):
-    """Give the model the weights of a Hugging Face BERT of the same sizes. ConfigError: it is not there, or another."""
-    if not Path(folder).is_dir():
-        raise ConfigError(f"init_from = {folder!r}, expected scratch, resume, or a folder with a model")
-    try:
-        with open_checkpoint(folder) as checkpoint:
-            names = [name for name in checkpoint.tensors if not name.startswith(HF_UNUSED)]
-            (state,) = checkpoint.stream([names])  # one group of tensors
-        load_hf(model, checkpoint.config, state)
-    except (CheckpointError, ValueError) as e:
-        raise ConfigError(f"init_from = {folder} is not the BERT that this configuration describes: {e}")

@@ -7,16 +7,14 @@ most likely token. train.py ends with three rows of validation text; a prompt of
 
 import argparse
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from config import TrainConfig
 from config.processes import prepare_streams
 from data.encode import make_decode, make_encode
-from data.results import runs
-from data.tokens import TOKENIZERS, DataError
+from data.tokens import DataError
+from data.trained import RunError, open_run
 
 ROWS = 3
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
@@ -56,18 +54,6 @@ def complete(model, idx, meta, predicts_next, n):
     return idx
 
 
-def open_run(folder):
-    """The model of a run at its last checkpoint, its configuration, and the meta of its tokens. RunError: none."""
-    import train  # here, because it imports this file
-
-    with runs.opened_checkpoint(Path(folder, "ckpt.pt"), "cpu") as state:
-        cfg = TrainConfig(**state["config"] | dict(init_from="scratch"))  # the weights are loaded below
-        meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
-        model = train.build_model(cfg, meta).eval()
-        model.load_state_dict(state["model"])
-    return model, cfg, meta
-
-
 @torch.no_grad()
 def complete_text(folder, prompt):
     """How the model of a run completes a prompt, as a text."""
@@ -92,7 +78,7 @@ def main(argv=None):
     prepare_streams()
     try:
         print(complete_text(args.run, args.prompt.encode("utf-8", "replace").decode()))
-    except (DataError, runs.RunError) as error:
+    except (DataError, RunError) as error:
         sys.exit(f"error: {error}")
 
 

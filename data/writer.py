@@ -55,21 +55,19 @@ def run_script(main):
         sys.exit("stopped: no token files were made; the same command begins again")
 
 
-def write(args, source, parts, read, total=None, files=(), whole_files=False, in_order=False):
+def write(args, source, parts, read, total=None, whole_files=False, in_order=False):
     """
-    Tokenise a corpus into args.out_dir, unless it is there, and return the folder.
+    Tokenises a corpus into args.out_dir, unless it was made before, and returns the folder.
 
     read(part): yields the documents (str) of a part. Empty ones are left out.
     total: the number of documents, if it is known, for the progress bar.
-    files: the paths of the parts, if these are files of this machine. Then a later run sees whether one was edited.
-    whole_files: put all documents of a file into the same split.
+    whole_files: put all documents of a part, which is a file of this machine, into the same split.
     in_order: write the documents as they come, not shuffled.
     """
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
-    digests = [tokens.digest(path) for path in tqdm(files, "looking at files", leave=False, disable=None)]
     asked = {option: getattr(args, option) for option in OPTIONS} | TOKENIZERS[args.tokenizer]
-    asked |= dict(source=source, parts=len(parts), contents=hashlib.sha256("".join(digests).encode()).hexdigest())
+    asked |= dict(source=source, parts=len(parts))
     is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the first is there before we write
     if any(folder.glob("*.bin")) and not is_ours:
         raise DataError(f"{folder} holds .bin files that data/{args.dataset}/prepare.py has not written: "
@@ -77,9 +75,10 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False, in
     with tokens.locked(folder, wait=True):
         if (folder / "meta.json").exists():
             require_same(folder, asked)
+            print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
             order = range(len(parts)) if in_order else np.random.default_rng(args.seed).permutation(len(parts))
-            texts = read_all(parts, read, order, digests if whole_files else [""] * len(parts))
+            texts = read_all(parts, read, order, whole_files)
             with ThreadPoolExecutor(args.num_proc) as pool, tqdm(texts, total=total, unit=" documents") as bar:
                 make(folder, asked, encode_all(iter(bar), asked, pool), in_order)
     meta = tokens.read_meta(folder)
@@ -88,13 +87,14 @@ def write(args, source, parts, read, total=None, files=(), whole_files=False, in
     return folder
 
 
-def read_all(parts, read, order, digests):
-    """Each text with the SHA-256 by which its split is chosen; "" is its own. digests: one for each part."""
+def read_all(parts, read, order, whole_files):
+    """Yields each text with the SHA-256 that chooses its split. It is that of its file, or "" for its own."""
     for i in order:
         try:
+            digest = tokens.digest(parts[i]) if whole_files else ""
             for text in read(parts[i]):
                 if text:
-                    yield text, digests[i]
+                    yield text, digest
         except OSError as error:  # or it would be taken for one of writing
             raise DataError(f"{parts[i]}: {error}") from error
 
@@ -104,8 +104,8 @@ def require_same(folder, asked):
     meta = tokens.read_meta(folder)
     for key, value in asked.items():
         if meta.get(key) != value:
-            was = "other text" if key == "contents" else f"{key} = {meta.get(key)!r}, not {value!r}"
-            raise DataError(f"{folder} was made with {was}: delete it, or choose another --out_dir")
+            raise DataError(f"{folder} was made with {key} = {meta.get(key)!r}, not {value!r}: delete it, or choose "
+                            "another --out_dir")
 
 
 def make(folder, meta, documents, in_order):

@@ -131,16 +131,16 @@ def sides(vocab_size, causal, rows, sizes, dtype, compile):
     hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config, use_cache=False)).train()
     ours, hf = ours.to(DEVICE), hf.to(DEVICE)
     idx = torch.randint(vocab_size, (rows, 512), device=DEVICE)
-    labels, targets, positions = idx, idx.roll(-1, dims=1), None
+    labels, targets, predict_at = idx, idx.roll(-1, dims=1), None
     if not causal:
-        positions = torch.rand(rows, 512, device=DEVICE).topk(77).indices.sort().values  # (rows, K), 15 % of the tokens
-        targets = idx.gather(1, positions)
-        labels = torch.full_like(idx, -100).scatter(1, positions, targets)
+        predict_at = torch.rand(rows, 512, device=DEVICE).topk(77).indices.sort().values  # (rows, K), 15 % of the tokens
+        targets = idx.gather(1, predict_at)
+        labels = torch.full_like(idx, -100).scatter(1, predict_at, targets)
     if compile:
         ours.compile(dynamic=False)
         hf.compile()
     return (training_step(hf, lambda: hf(input_ids=idx, labels=labels).loss, dtype),
-            training_step(ours, lambda: ours(idx, targets, positions), dtype))
+            training_step(ours, lambda: ours(idx, targets, predict_at), dtype))
 
 
 def bench_train():

@@ -7,9 +7,9 @@
         ...
         assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
 
-Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs, /api/models?author=ORG&search=WORD in pages
-of two, and /ID/resolve/REV/FILE, and redirects weight files to a second host, the CDN, where it serves byte ranges. A
-dataset is a repository whose name begins with datasets/, as in its addresses; of these it also answers ID/tree/REV.
+Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs and /ID/resolve/REV/FILE. It redirects weight
+files to a second host, the CDN, where it serves byte ranges. A dataset is a repository whose name begins with
+datasets/, as in its addresses; of these it also answers ID/tree/REV.
 Faults, for one file (or "api") at the host that sends its bytes:
   a status (503, 429, 200 without content, ...);
   cut, stall: half the body, then the end of the connection, or nothing.
@@ -25,7 +25,7 @@ import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import unquote
 
 import pytest
 
@@ -130,16 +130,6 @@ class Handler(BaseHTTPRequestHandler):
         return in_json({"branches": [{"name": branch} for branch in repo.branches],
                         "tags": [{"name": tag} for tag in repo.tags]})
 
-    def search(self):
-        query = dict(parse_qsl(self.path.partition("?")[2]))
-        found = [name for name in self.hub.repos
-                 if query["search"].lower() in name.lower() and name.startswith(query["author"])]
-        first = int(query.get("cursor", 0))
-        following = urlencode(query | {"cursor": first + 2})
-        link = {"Link": f'<{self.hub.url}/api/models?{following}>; rel="next"'}
-        page = [{"id": name} for name in found[first : first + 2]]
-        return in_json(page, link if first + 2 < len(found) else {})
-
     def resolve(self, name: str, revision: str, file: str):
         repo, commit = self.find(name, revision)
         token = self.entry.headers.get("authorization", "").removeprefix("Bearer ")
@@ -163,7 +153,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 ROUTES = {  # the first that matches
-    "/api/models": Handler.search,
     f"/api/models/{ID}/refs": Handler.refs,
     f"/api/{ID}/tree/([^/]+)/?(.*)": Handler.tree,
     f"/api/(?:models/)?{ID}(?:/revision/(.+))?": Handler.info,
@@ -175,8 +164,8 @@ def digest(*parts) -> str:
     return hashlib.sha1(repr(parts).encode()).hexdigest()
 
 
-def in_json(content, headers: dict = {}) -> tuple[int, dict, bytes]:
-    return 200, {"Content-Type": "application/json", **headers}, json.dumps(content).encode()
+def in_json(content) -> tuple[int, dict, bytes]:
+    return 200, {"Content-Type": "application/json"}, json.dumps(content).encode()
 
 
 class Hub:

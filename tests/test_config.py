@@ -63,6 +63,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--n_layer=4.0"], "n_layer = 4.0, expected int"),
     (["--causal=1"], "causal = 1, expected bool"),
     (["--init=symetric"], "init = 'symetric', expected random | symmetric"),
+    (["--init_from=out/bert"], "init_from = 'out/bert', expected scratch | resume"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
     (["--n_embd=36", "--n_head=4", "--positions=rotary"], "turns pairs, and n_embd / n_head = 9"),
     (["--grad_clip=0"], "grad_clip = 0.0, expected more than 0"),  # elsewhere 0 means: no limit

@@ -123,6 +123,13 @@ def test_a_start_of_your_own_may_exchange_queries_and_keys(monkeypatch):
         assert torch.equal(block.attn.k.weight, drawn.attn.q.weight)
 
 
+def test_one_matrix_for_q_and_k_is_scaled_once():
+    q, v = torch.nn.Linear(C, C), torch.nn.Linear(C, C)
+    q.weight.data.normal_(std=0.02)
+    init.apply_to_layer_(q, q, v, H, qk_std=0.1)
+    assert q.weight.std().item() == pytest.approx(0.1, rel=0.06)
+
+
 def test_an_unknown_start_is_refused():
     with pytest.raises(ValueError, match="symetric"):
         start("symetric")

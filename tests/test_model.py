@@ -98,14 +98,35 @@ def test_logits_at_positions_are_those_rows_of_all_logits_and_the_loss_is_their_
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
     idx = torch.randint(61, (3, 16))
     expected = model(idx)[torch.arange(3)[:, None], POSITIONS]  # (3, 3, V)
-    torch.testing.assert_close(model(idx, positions=POSITIONS), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model(idx, predict_at=POSITIONS), expected, atol=1e-4, rtol=1e-4)
     loss = -expected.log_softmax(-1)[..., 7].mean()  # if all targets are token 7
     torch.testing.assert_close(model(idx, torch.full((3, 3), 7), POSITIONS), loss, atol=1e-5, rtol=1e-5)
 
 
-def pre_norm(block, x, positions=None):
+@either
+def test_the_loss_and_its_gradients_are_the_same_with_a_few_rows_of_logits_at_a_time(causal, monkeypatch):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal))).requires_grad_()
+    idx, targets = torch.randint(61, (2, 3, 16))
+    logits = model(idx).flatten(0, 1)  # (48, V)
+    expected = (logits.logsumexp(-1) - logits.take_along_dim(targets.flatten()[:, None], 1)[:, 0]).mean()
+    expected_gradients = torch.autograd.grad(expected, model.parameters())
+    call, asked = F.linear_cross_entropy, []
+    monkeypatch.setattr("model.LOGITS_AT_ONCE", 61 * 5)  # of 48 rows, so the last time it is three
+    monkeypatch.setattr(F, "linear_cross_entropy", lambda *x, options, **more: (
+        asked.append(options and options.batch_chunk_size), call(*x, options=options, **more))[1])
+    loss = model(idx, targets)
+    torch.testing.assert_close((loss, torch.autograd.grad(loss, model.parameters())), (expected, expected_gradients))
+    with torch.no_grad():
+        torch.testing.assert_close(model(idx, targets), expected)
+    with torch.autocast("cpu", torch.bfloat16):  # which does not reach into the call: all rows at once, in float32
+        loss = model(idx, targets)
+    assert loss.dtype == torch.float32 and abs(loss - expected) < 0.02
+    assert asked == [5, 5, None]
+
+
+def pre_norm(block, x, predict_at=None):
     """GPT-2's block, in the two lines that the docstring of Block has."""
-    x = rows_at(x, positions) + block.drop(block.attn(block.ln_1(x), positions))
+    x = rows_at(x, predict_at) + block.drop(block.attn(block.ln_1(x), predict_at))
     return x + block.drop(block.mlp(block.ln_2(x)))
 
 

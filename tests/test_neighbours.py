@@ -1,4 +1,4 @@
-"""Checkpoints that others write: nanoGPT, nanochat, a Trainer, sentence-transformers; what is no checkpoint says so."""
+"""Checkpoints that others write: nanoGPT, nanochat, a Trainer; what is no checkpoint says so."""
 
 import argparse
 import json
@@ -80,9 +80,7 @@ def test_training_scripts_have_their_own_config(tmp_path, hub, files, lone, n_kv
 OLD = {"config.json": CONFIG, "model.safetensors": save({name: weight + 1 for name, weight in WEIGHTS.items()})}
 TRAINER = {"training_args.bin": b"", "trainer_state.json": b"{}"} | below("checkpoint-900", OLD)
 BEST = below("checkpoint-best", OLD)
-STEP = {"model.safetensors": FILE, "optimizer.bin": b"", "random_states_0.pkl": b""}
-ACCELERATE = {"config.json": CONFIG} | below("step_9", STEP) | below("step_10", STEP)
-BESIDE = {"config.json": CONFIG, "optimizer.bin": b"", "scheduler.pt": b"", "rng_state_0.pth": b"",
+BESIDE = {"config.json": CONFIG, "optimizer.pt": b"", "scheduler.pt": b"", "rng_state_0.pth": b"",
           "training_args.bin": b""}
 SHARDED_BIN = {"config.json": CONFIG, **{f"{file}.bin": as_bin(part) for file, part in SHARDS.items()}}
 SHARDED_BIN["pytorch_model.bin.index.json"] = json.dumps(
@@ -91,15 +89,12 @@ SHARDED_BIN["pytorch_model.bin.index.json"] = json.dumps(
 OPTIONS = {"epoch": 3, "loss": torch.tensor(0.5), "args": argparse.Namespace(lr=0.1, model="vit", betas=(0.9, 0.95))}
 MAE = [{"config.json": CONFIG, "mae.pth": as_bin(OPTIONS | {key: WEIGHTS})}
        for key in ("state_dict", "model", "model_state_dict", "net", "module")]
-ONE_FILE = ["epoch=3-step=100.ckpt", "model_best.pth", "last.pt", "pytorch_model_fsdp.bin"]
+ONE_FILE = ["epoch=3-step=100.ckpt", "model_best.pth", "last.pt"]
 
 
 @pytest.mark.parametrize("files, note", [
     (TRAINER | BEST | below("checkpoint-1000", SINGLE), "of checkpoint-1000, the newest of 2 in it"),
     (TRAINER | BEST | SINGLE, ""),  # what was saved at the end
-    (ACCELERATE, "of step_10, the newest of 2 in it"),
-    ({"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
-     | below("0_Transformer", {"config.json": CONFIG, "pytorch_model.bin": as_bin(WEIGHTS)}), ""),
     *[(BESIDE | {file: as_bin({"state_dict": WEIGHTS})}, "") for file in ONE_FILE],
     *[(files, "") for files in (*MAE, SHARDED_BIN)],
 ])
@@ -132,25 +127,7 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path, files, told):
     assert told in refusal(folder(tmp_path / "toy", files, None))
 
 
-# Names and addresses
-
-
-@pytest.mark.parametrize("address, source", [
-    ("https://huggingface.co/org/toy", "org/toy"), ("huggingface.co/org/toy/tree/main", "org/toy@main"),
-    ("https://huggingface.co/org/toy/tree/refs%2Fpr%2F1", "org/toy@refs/pr/1"), (" org/toy \n", "org/toy"),
-    ("https://huggingface.co/org/toy/blob/v2/model.safetensors", "org/toy@v2"),
-    ("www.huggingface.co/org/toy", "org/toy"), ("https://www.huggingface.co/org/toy/discussions/3", "org/toy"),
-    ("/huggingface.co/org/toy", "/huggingface.co/org/toy"), ("bert-base@v2", "google-bert/bert-base-uncased@v2"),
-])
-def test_the_address_of_a_page_and_spaces_around_a_name_are_understood(address, source):
-    assert find_source(address) == source
-
-
-def test_a_config_in_the_folder_above_counts_for_steps_of_a_training_alone(tmp_path):
-    for inner in "step_10", "epoch_3", "checkpoint-7":
-        assert "folder above" in read(folder(tmp_path / "run", below(inner, STEP)) / inner).notes[1]
-    other = folder(tmp_path / "run", below("other_model", STEP)) / "other_model"
-    assert "one is in the folder above: copy it" in refusal(other)
+# Names
 
 
 def test_what_is_no_file_of_weights_is_refused(tmp_path):
@@ -158,6 +135,10 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path):
     (toy / "link").symlink_to("nowhere")
     for file, told in {"model.onnx": "ONNX", "weights.h5": "no file of weights", "link": "neither a file nor"}.items():
         assert told in refusal(toy / file)
+
+
+def test_a_name_may_have_a_revision():
+    assert find_source("bert-base@v2") == "google-bert/bert-base-uncased@v2"
 
 
 @pytest.mark.parametrize("name, words", [("bert-bas", "nearest names are .*bert-base"),

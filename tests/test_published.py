@@ -102,9 +102,10 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, analysed, drawn):
     for model, source, symmetry in [("gpt2", "openai-community/gpt2", 0.1), ("mine", "/tmp/mine", 0.1),
                                     ("gpt2", "openai-community/gpt2@step1", 0.9)]:  # a step of its training
-        rows = [dict(stack="", causal=1, params=9, layer=layer, head=None, n=768, r=64, layout="", gamma=2.0, limit=0.1,
-                     symmetry=symmetry * layer, directionality=-0.5, directionality_eq17=0.0) for layer in range(3)]
-        models.add_scores(tmp_path / "s.csv", models.score_table(rows).assign(model=model, source=source))
+        rows = [dict(layer=layer, symmetry=symmetry * layer) for layer in range(3)]
+        common = dict(model=model, source=source, stack="", causal=1, params=9, head=None, n=768, r=64, layout="",
+                      gamma=2.0, limit=0.1, directionality=-0.5, directionality_eq17=0.0)
+        models.add_scores(tmp_path / "s.csv", models.score_table(rows, common))
     lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
     (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]
     assert [line[i] for i in (2, 6, 7, 10)] == ["0.10", "0.15", "-0.50", "-0.58"]  # ours and the published ones

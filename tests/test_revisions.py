@@ -8,7 +8,6 @@ import pytest
 
 import analyze
 from data.pretrained import revisions
-from data.pretrained.files import CheckpointError
 from data.results import figures
 from tests.test_analyze import bert, symmetry_of
 from tests.toy import files_of
@@ -37,21 +36,10 @@ CHECKPOINTS = "--hf", "./run", "--revisions=checkpoint-*"
 
 
 @pytest.mark.parametrize("name, step", [
-    ("stage1-step900-tokens4B", 900), ("google/multiberts-seed_3-step_20k", 20e3), ("checkpoint-500", 500),
-    ("MLMvsCLM/610m-mlm40-42k-1000", 1000), ("model_000020.pt", 20), ("main", None)])
+    ("stage1-step900-tokens4B", 900), ("step_20k", 20e3), ("checkpoint-500", 500), ("epoch=1-step=200.ckpt", 200),
+    ("610m-mlm40-42k-1000", 1000), ("model_000020.pt", 20), ("chck_0.5M", 5e5), ("main", None)])
 def test_the_step_is_the_number_after_step_else_the_last_one(name, step):
-    found = revisions.read_step(name)
-    assert (found[1] if found else None) == step
-
-
-@pytest.mark.parametrize("names", [
-    ["step0", "step1", "step2", "step512", "step1000", "step143000"], ["chck_1M", "chck_9M", "chck_10M", "chck_100M"],
-    ["stage1-step100", "stage2-step10"]])
-def test_names_are_put_in_the_order_of_training(names):
-    found = revisions.in_order(sorted(names))
-    assert [name for name, _ in found] == names
-    steps = [step for _, step in found]
-    assert all(a < b for a, b in zip(steps, steps[1:]))
+    assert revisions.read_step(name) == step
 
 
 @pytest.mark.parametrize("stride, limit, steps", [(5, None, [0, 5, 10]), (2, 4, [0, 4, 6, 10])])
@@ -66,17 +54,18 @@ def test_stride_and_limit_spread_over_each_training(tmp_path, stride, limit, ste
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", ["glob", "option", "shell"])
+@pytest.mark.parametrize("asked", ["glob", "option", "all", "shell"])
 def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(run, analysed, asked):
-    """A glob; the option; and what a shell makes of a pattern without quotes."""
-    argv = {"glob": ["run/*"], "option": CHECKPOINTS[1:], "shell": sorted(glob.glob("run/checkpoint-*"))}[asked]
+    """A glob in quotes; the option; and what a shell makes of a pattern without quotes."""
+    argv = {"glob": ["run/checkpoint-*"], "option": CHECKPOINTS[1:], "all": ["run", "--revisions=*"],
+            "shell": sorted(glob.glob("run/checkpoint-*"))}[asked]
     found = analysed("--hf", *argv)
     assert found.status == 0
     assert [Path(name).name for name in found.table.revision[::3]] == [f"checkpoint-{step}" for step in STEPS]
     assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-5)
     assert [line.split()[0] for line in found.out.splitlines()[2:]] == ["2", "10", "300"]
-    told = "1 of the 4 that match have no step in their names, and are left out: run/logs"
-    assert (told in found.err) == (asked == "glob")
+    told = "1 of the 4 that match have no step in their names, and are left out: logs"
+    assert (told in found.err) == (asked == "all")
 
 
 @pytest.mark.parametrize("names", [("llama-7b", "llama-13b"), ("run/checkpoint-300", "other/checkpoint-300")])
@@ -88,16 +77,7 @@ def test_models_that_are_named_one_by_one_are_no_training(run, analysed, names):
 def test_files_of_weights_that_match_count_as_folders_do(tmp_path):
     for name in "ckpt-00000100.pt", "ckpt-00000020.pt", "ckpt-3.txt":  # the first two as of train.py --keep
         (tmp_path / name).touch()
-    [training] = revisions.find_targets(f"{tmp_path}/ckpt-*")
-    assert [target.step for target in training] == [20, 100]
-
-
-@pytest.mark.parametrize("asked", [["{}/*/checkpoint-*"], ["{}", "*/checkpoint-*"]])
-def test_two_trainings_that_one_glob_matches_are_two(run, tmp_path, asked):
-    bert(tmp_path / "other" / "checkpoint-7", 0.5)
-    found = revisions.find_targets(*(part.format(tmp_path) for part in asked))
-    assert {training[0].model: len(training) for training in found} == {
-        f"{run}/checkpoint-*": 3, f"{tmp_path}/other/checkpoint-*": 1}
+    assert [target.step for target in revisions.find_targets(str(tmp_path), "ckpt-*")] == [20, 100]
 
 
 def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed, drawn):
@@ -118,7 +98,6 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
 
 @pytest.mark.parametrize("argv, wanted", [
     ("--hf ./run --revisions=step*", "no folder or file in ./run matches step*"),
-    ("--hf run/checkpoint-* one", "one: no training, and others are"),
     ("--hf org/model --revisions=stage*", "no branch or tag of org/model matches stage*"),
     ("--hf one --stride=2", "--stride and --limit are of trainings")])
 def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analysed, argv, wanted):
@@ -163,14 +142,3 @@ def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hu
     first_read = 1 + (1 << 15)  # of each file: whether ranges are served, and its header
     whole = Path("0/model.safetensors").stat().st_size
     assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * (q_and_k + first_read) < whole
-
-
-def test_the_repositories_that_match_are_a_training(hub):
-    """The Hub lists them in pages of two."""
-    for name in "m-step_10k", "m-step_2k", "m-other", "m-step_300k", "m-step_40k":
-        hub.add(f"org/{name}", {})
-    [training] = revisions.find_targets("org/m-step_*k")
-    assert [target.source for target in training] == [f"org/m-step_{k}k" for k in (2, 10, 40, 300)]
-    for pattern in "*/m-step_*k", "nowhere/a/*", "none-*":
-        with pytest.raises(CheckpointError, match="no folder or file matches"):
-            revisions.find_targets(pattern)

@@ -279,7 +279,7 @@ def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(tmp_path,
     monkeypatch.setattr(analyze.Scores, "numbers", more)
     with pytest.raises(TypeError, match="normality"):
         analyze.score_rows(0, 2, torch.randn(2, 1, 8, 8), None)
-    with pytest.raises(TypeError, match="normality"):
+    with pytest.raises(KeyError, match="normality"):
         analyze.score_model(bert(tmp_path / "m", 0.5))
 
 

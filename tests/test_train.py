@@ -1,11 +1,7 @@
 """train.py: what a step sees, what a run leaves behind, and what it says. pytest tests/test_train.py"""
 
-import importlib
 import io
-import json
 import math
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import count, product
@@ -16,9 +12,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
-from transformers import BertForMaskedLM, BertLMHeadModel
 
 import analyze
 import train
@@ -27,8 +20,7 @@ from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, split_batch
 from data.results import records, runs
-from tests.lives import (DRAW, argv, begin_ranks, checkpoint, compile_quickly, end, log, make_trainer, refusal, resume,
-                         run)
+from tests.lives import DRAW, argv, begin_ranks, checkpoint, compile_quickly, end, log, make_trainer, run
 
 
 @pytest.fixture
@@ -184,21 +176,6 @@ def test_the_rows_have_the_speed_of_their_steps_alone(cfg, monkeypatch):
     assert list(log(cfg).tokens_per_s[1:]) == [round(4 * 8 * 16 / 3), 4 * 8 * 16 / 2, 4 * 8 * 16 / 2]
 
 
-@pytest.mark.bert_block
-@pytest.mark.parametrize("causal", [False, True])
-def test_transformers_opens_the_finished_model_and_finds_the_loss_of_the_log(cfg, corpus, causal):
-    run(cfg := replace(cfg, causal=causal, max_iters=4))
-    hf = (BertLMHeadModel if causal else BertForMaskedLM).from_pretrained(cfg.out_dir).eval()
-    losses = []
-    for i in range(cfg.eval_iters):
-        idx, targets, *positions = batches.get_batch(cfg, corpus.meta, corpus.val, 0, i, np.arange(8))
-        logits = hf(idx).logits  # (B, T, V)
-        if not causal:
-            logits = logits[torch.arange(8)[:, None], positions[0]]  # (B, K, V)
-        losses.append(F.cross_entropy(logits.flatten(0, 1), targets.flatten()).item())
-    assert log(cfg).val_loss.iloc[-1] == pytest.approx(np.mean(losses), abs=1e-5)
-
-
 def test_a_run_that_no_bert_can_hold_says_so_and_is_scored_from_its_checkpoint(cfg, tmp_path, capsys):
     run(cfg, max_iters=2, qk_norm=True)
     assert "writes no model.safetensors: a Hugging Face BERT" in capsys.readouterr().out
@@ -210,56 +187,6 @@ def test_a_run_that_no_bert_can_hold_says_so_and_is_scored_from_its_checkpoint(c
     expected = rows.symmetry[(rows.step == 2) & rows["head"].isna()]  # of the layers
     found = pandas.read_csv(tmp_path / "scores.csv").symmetry
     assert list(found) == pytest.approx(list(expected), abs=1e-5) and len(found) == cfg.n_layer
-
-
-# ---- a run that begins with the weights of a BERT ----------------------------------------------------------------
-
-
-def copy_bert(finished, folder, config={}, more={}, lost=()):
-    """The model of a run in a folder of its own, with other keys and tensors."""
-    theirs = json.loads(Path(finished.out_dir, "config.json").read_text())
-    state = load_file(Path(finished.out_dir, "model.safetensors")) | more
-    folder.mkdir()
-    save_file({name: x for name, x in state.items() if name not in lost}, folder / "model.safetensors")
-    tokens.write_json(folder / "config.json", theirs | config)
-    return folder
-
-
-@pytest.mark.bert_block
-def test_a_run_starts_from_the_folder_of_a_hugging_face_bert(finished, cfg, tmp_path, capsys):
-    more = {"bert.embeddings.position_ids": torch.arange(16)[None],  # older versions of transformers saved them
-            "bert.pooler.dense.bias": torch.ones(16)}
-    bert = copy_bert(finished, tmp_path / "bert", more=more)
-    run(cfg, init_from=bert, init="symmetric")
-    assert log(cfg).val_loss[0] == log(finished).val_loss[3]
-    assert f"the weights are those of {bert}: init, qk_std and v_std do not" in capsys.readouterr().out
-
-
-QUERY = "bert.encoder.layer.1.attention.self.query."
-
-
-@pytest.mark.bert_block
-@pytest.mark.parametrize("changes, words", [
-    (dict(config=dict(num_attention_heads=4)), "num_attention_heads is 4 there and 2 here"),
-    (dict(lost=[QUERY + "weight"]), QUERY + "weight is missing there and (16, 16) here"),
-    (dict(more={QUERY + "scale": torch.ones(16)}), QUERY + "scale is (16,) there and missing here"),
-    (dict(more={QUERY + "weight": torch.full((16, 16), torch.nan)}), f"'{QUERY}weight' holds NaN or infinity"),
-])
-def test_another_model_is_refused_with_what_differs(finished, tmp_path, cfg, changes, words):
-    bert = copy_bert(finished, tmp_path / "bert", **changes)
-    said = refusal(cfg, init_from=bert)
-    assert "is not the BERT that this configuration describes" in said and words in said
-
-
-@pytest.mark.bert_block
-def test_where_the_weights_of_a_run_came_from_stays_known(finished, cfg, tmp_path):
-    model = str(copy_bert(finished, tmp_path / "to_resume"))
-    run(cfg, init_from=model)
-    resume(cfg, max_iters=14)
-    assert runs.read_config(cfg.out_dir)["init_from"] == model
-    for name in "ckpt.pt", "log.csv", "scores.csv":  # as if it had been killed before its first checkpoint
-        Path(cfg.out_dir, name).unlink()
-    assert f"began from {model}: begin again with --init_from={model}" in refusal(cfg, init_from="resume")
 
 
 # ---- several processes, compiler ---------------------------------------------------------------------------------
@@ -351,24 +278,3 @@ def test_the_end_of_a_run_takes_any_name_and_any_file(cfg, monkeypatch, capsys):
     monkeypatch.setattr(runs, "append", lambda path, rows, append=runs.append: append(path, [*rows, *rows]))
     run(cfg, out_dir=cfg.out_dir + "_twice")
     assert "no picture and no table: " in capsys.readouterr().out
-
-
-@pytest.mark.bert_block  # the model of a fork may be longer
-def test_what_train_imports_can_be_read():
-    """Of this project's files, whatever else it needs is imported where it is used."""
-    root = Path(train.__file__).parent
-    files = "train model init analyze config config.processes data data.batches data.tokens data.results.runs"
-    count = """
-import sys, train
-for name, module in list(sys.modules.items()):
-    file = str(getattr(module, "__file__", None))
-    if file.startswith(sys.argv[1]) and "site-packages" not in file:  # .venv may be in the folder of the project
-        print(name, sum(1 for line in open(module.__file__)))
-"""
-    said = subprocess.check_output([sys.executable, "-c", count, f"{root}{os.sep}"], cwd=root, text=True)
-    found = dict(line.split() for line in said.splitlines())
-    assert found.keys() == set(files.split()), found
-
-
-def test_the_script_of_this_folder_that_takes_minutes_can_be_imported():
-    assert importlib.import_module("tests.bench").main

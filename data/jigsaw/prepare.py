@@ -13,7 +13,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
-from data.columns import read_column
+from data.tables import read_column
 
 COPY = ("hf://datasets/monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e/"
         "data/train-00000-of-00001.parquet")
@@ -25,7 +25,7 @@ def main(argv=None):
     args = cli.parse_args(argv)
     path = args.csv or COPY
     read = functools.partial(read_column, column="comment_text", kind=".csv" if args.csv else ".parquet")
-    return writer.write(args, path, [path], read, total=159_571, files=[args.csv] if args.csv else [])
+    return writer.write(args, path, [path], read, total=159_571)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Folder:
         return sorted(os.listdir(self.path))
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name, which may also be ../NAME."""
+        """Whether there is a file of this name."""
         return (self.path / name).is_file()
 
     def fetch(self, name: str) -> Path:
@@ -160,19 +160,7 @@ def read_config(folder: Folder, file: str, saved: dict, layout_is_known: bool) -
         n_kv_head = config.get("n_kv_head", config.get("n_head"))
         return {**config, "num_key_value_heads": n_kv_head, "model_type": "nanochat-checkpoint"}
 
-    name = "config.json"
-    if not folder.has(name) and layout_is_known:
+    if not folder.has("config.json"):
+        require(layout_is_known, "no config.json, which tells the layout of the weights: put it beside them")
         return {}
-    if not folder.has(name):
-        name = "../config.json"
-        there = " (one is in the folder above: copy it, if these weights are of it)" if folder.has(name) else ""
-        # accelerate writes step_N/model.safetensors and no other config.json. Any other folder may be another model.
-        require(folder.has(name) and is_step(folder.path.name),
-                f"no config.json, which tells the layout of the weights: put it beside them{there}")
-        folder.notes.append("with the config.json of the folder above")
-    return read_json(folder, name)
-
-
-def is_step(name: str) -> re.Match | None:
-    """Whether a folder is called as transformers' Trainer and accelerate call checkpoints: a match with 2 groups."""
-    return re.fullmatch(r"(checkpoint|step|epoch)[-_](\d+)", name)
+    return read_json(folder, "config.json")

@@ -6,8 +6,6 @@ HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
 
 import contextlib
-import fnmatch
-import posixpath
 import re
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -73,10 +71,10 @@ class HubFolder(Folder):
         return sorted({path.parts[0] for path in inside})
 
     def has(self, name: str) -> bool:
-        return PurePosixPath(self._full_name(name)) in self._files
+        return self.path / name in self._files
 
     def _full_name(self, name: str) -> str:
-        return posixpath.normpath(self.path / name)
+        return str(self.path / name)
 
     def _cached(self, name: str) -> str | None:
         path = try_to_load_from_cache(self.repo, self._full_name(name), revision=self.revision)
@@ -121,7 +119,7 @@ def open_repository(repo: str, asked: str | None) -> Folder:
     address = f"/{repo}/revision/{quote(asked, safe='')}" if asked else f"/{repo}"
     try:
         with hub_errors(repo, asked):
-            return HubFolder(repo, asked, get(address, dict(expand=["sha", "siblings"])).json())
+            return HubFolder(repo, asked, get(address, dict(expand=["sha", "siblings"])))
     except CheckpointError as e:
         cached = try_to_load_from_cache(repo, "config.json", revision=asked)
         answer = getattr(e.__cause__, "response", None)
@@ -137,31 +135,14 @@ def open_repository(repo: str, asked: str | None) -> Folder:
 def list_revisions(repo: str) -> list[str]:
     """The names of the branches and tags of a repository, as the Hub orders them."""
     with hub_errors(repo):
-        refs = get(f"/{repo}/refs").json()
+        refs = get(f"/{repo}/refs")
         return [ref["name"] for ref in refs["branches"] + refs["tags"]]
-
-
-def list_repos(pattern: str) -> list[str]:
-    """The repositories of one organisation that match a pattern, org/name-step_*k, as the Hub orders them."""
-    require(re.fullmatch(r"[^/.~*?[]+/[^/]+", pattern), f"no folder or file matches {pattern}, and a pattern for "
-            "repositories of the Hub is org/name-*")
-    author, _, name = pattern.partition("/")
-    literal = re.split(r"[*?[]", name)[0]  # the Hub looks for a part of the name, and knows no patterns
-    with hub_errors(pattern):
-        answer = get("", dict(author=author, search=literal))
-        models = answer.json()
-        while "next" in answer.links:  # it answers in pages
-            answer = get(answer.links["next"]["url"])
-            models += answer.json()
-        matching = fnmatch.filter([model["id"] for model in models], pattern)
-    require(matching, f"no repository that can be seen from here matches {pattern}")
-    return matching
 
 
 def get(address: str, params: dict | None = None):
     """The Hub's answer about models."""
     # HfApi's own functions have no time-out or no retries: they would wait for ever.
-    url = address if "://" in address else f"{HfApi().endpoint}/api/models{address}"
+    url = f"{HfApi().endpoint}/api/models{address}"
     answer = http_backoff("GET", url, params=params, headers=build_hf_headers(), **TRIES)
     hf_raise_for_status(answer)
-    return answer
+    return answer.json()

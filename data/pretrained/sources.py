@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 
 import torch
-from huggingface_hub.errors import HfUriError, HFValidationError
-from huggingface_hub.utils import parse_hf_uri, validate_repo_id
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from data.pretrained.checkpoint import Checkpoint, ModuleInMemory
-from data.pretrained.files import CheckpointError, Folder, is_step, only_checkpoint_errors, pick, read_json, require
+from data.pretrained.files import CheckpointError, Folder, only_checkpoint_errors, pick, read_json, require
 from data.pretrained.hub import open_repository
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
@@ -25,7 +25,7 @@ NANOCHAT = r"model_\d+\.pt"
 # The weights of a folder are what matches the first of these. Of names of one's own there may only be one.
 WEIGHTS = (r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_model\.bin",
            r"pytorch_model\.bin\.index\.json", r".*\.safetensors",
-           r"pytorch_model_fsdp\.bin", r"ckpt\.pt",  # accelerate's; nanoGPT's and train.py's
+           r"ckpt\.pt",  # of nanoGPT and train.py
            NANOCHAT, r".*\.(pt|pth|ckpt)")
 
 
@@ -39,8 +39,7 @@ def known_models() -> list[dict[str, str]]:
 
 
 def find_source(name: str) -> str:
-    """A name of models.csv, a local path, a Hub id or the address of its page -> a path or a Hub id."""
-    name = without_address(name)
+    """A name of models.csv, a local path or a Hub id -> a path or a Hub id."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
     ids = {row["name"]: row["hub_id"] for row in known_models()}
@@ -50,21 +49,6 @@ def find_source(name: str) -> str:
         hint = f"; the nearest names are {near}" if near else ""
         raise CheckpointError(f"no model or folder of this name{hint}; a Hub id is org/name")
     return ids[model] + at + revision
-
-
-def without_address(source: str) -> str:
-    """https://huggingface.co/org/name/tree/v1 -> org/name@v1. A path or an id stays, without spaces around it."""
-    if os.path.exists(os.path.expanduser(source)):
-        return source
-    source = re.sub(r"^(https?://)?www\.(?=huggingface\.co/)", r"\1", source.strip())
-    if not re.match(r"(https?|hf)://|(huggingface|hf)\.co/", source):
-        return source
-    try:
-        page = parse_hf_uri(re.sub(r"/discussions(/.*)?$", "", source), os.environ.get("HF_ENDPOINT"))
-    except HfUriError as e:
-        raise CheckpointError(e.msg) from e
-    require(page.type == "model", f"the address of a {page.type}, not of a model")
-    return f"{page.id}@{page.revision}" if page.revision else page.id
 
 
 def is_hub_id(repo: str) -> bool:
@@ -82,8 +66,8 @@ def open_checkpoint(source, layout_is_known=False) -> Checkpoint:
     Open a module in memory, or what find_source takes: a folder, a file of weights (safetensors, or by torch.save), or
     a repository of the Hub. layout_is_known: by the user's own words, so that it may have no config.json.
 
-    A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, the checkpoint-N of a
-    Trainer, or the 0_Transformer of sentence-transformers.
+    A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, or the checkpoint-N of
+    a Trainer.
     """
     if isinstance(source, torch.nn.Module):
         return ModuleInMemory(source)
@@ -108,15 +92,10 @@ def open_checkpoint(source, layout_is_known=False) -> Checkpoint:
 
 
 def enter_model(folder: Folder):
-    """If the folder has no weights, go into its 0_Transformer (sentence-transformers) or its newest checkpoint-N."""
-    if choose_weights(folder.names):
-        return
-    if "0_Transformer" in folder.names:
-        folder.path /= "0_Transformer"
-        folder.notes.append("of 0_Transformer in it")
-        return
-    steps = {int(match[2]): match[0] for match in map(is_step, folder.names) if match}
-    if steps:
+    """If the folder has no weights, go into its newest checkpoint-N, which a Trainer has written."""
+    steps = {int(name.removeprefix("checkpoint-")): name
+             for name in folder.names if re.fullmatch(r"checkpoint-\d+", name)}
+    if steps and not choose_weights(folder.names):
         newest = steps[max(steps)]
         folder.path /= newest
         folder.notes.append(f"of {newest}, the newest of {len(steps)} in it")

@@ -56,19 +56,23 @@ def bar(items, name, unit, n):
 # ---- the table ---------------------------------------------------------------------------------------------------
 
 
-def score_table(rows):
-    """The rows of one checkpoint, dicts of COLUMNS without the first three and the last, as a DataFrame."""
-    rows = [dict(model="", revision="", source="") | row | dict(rows=len(rows)) for row in rows]
-    for row in rows:
-        different = row.keys() ^ COLUMNS.keys()
-        if different:
-            raise TypeError(f"{', '.join(different)}: in a row of scores, or in COLUMNS, and not in both")
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+def score_table(rows, common):
+    """
+    The rows of one checkpoint as a DataFrame, from dicts by COLUMNS. common: what is the same in all rows.
+
+    Raises KeyError if a row has no value for a column, or one for which there is no column.
+    """
+    common = dict(revision="", source="", rows=len(rows)) | common
+    table = pd.DataFrame([common | row for row in rows])
+    unknown = set(table) - set(COLUMNS)
+    if unknown:
+        raise KeyError(f"no column for {unknown}")
+    return table[list(COLUMNS)].astype(COLUMNS)
 
 
 def together(tables):
     """One table of all."""
-    return pd.concat(tables, ignore_index=True) if tables else score_table([])
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def whole_layers(table):
@@ -98,7 +102,7 @@ def quartiles(values):
 def read_scores(path):
     """The table in a CSV file that add_scores has written; an empty one if there is no file."""
     if not path or not Path(path).exists():
-        return score_table([])
+        return together([])
     require(Path(path).is_file(), f"{path} is no file: give another --csv")
     numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
     try:
@@ -166,8 +170,6 @@ def find_asked(args):
     targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
     for name, error in errors.items():
         tell(f"analyze.py: {name}: {error}")
-    if args.hf:
-        revisions.require_one_kind(targets)
     is_training = any(target.step is not None for target in targets)
     require(is_training or errors or not (args.stride or args.limit),
             "--stride and --limit are of trainings: give --revisions as well")

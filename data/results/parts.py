@@ -26,10 +26,10 @@ import torch
 from tqdm import tqdm
 
 from config import ConfigError
-from data import samples
 from data.batches import get_batch, open_corpus
 from data.results import runs
 from data.tokens import DataError, replacing
+from data.trained import open_run
 from model import rotate
 
 SHARE = 0.95  # of the variance of the mean inputs
@@ -134,7 +134,7 @@ def split_layers(layers, **labels):
 @torch.no_grad()
 def split_run(folder):
     """The rows of a run of train.py, with its arm and seed."""
-    model, cfg, meta = samples.open_run(folder)
+    model, cfg, meta = open_run(folder)
     corpus = open_corpus(cfg)
     runs.require(corpus.meta["sha256"] == meta["sha256"], f"{cfg.data_dir} is not the corpus of {folder}: prepare that")
     runs.require(not cfg.qk_norm, f"{folder} has qk_norm, so its logits are not products with W_qk")

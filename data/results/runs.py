@@ -15,13 +15,10 @@ A checkpoint also holds all rows so far. A run that goes on writes both CSV file
 there twice, whatever a kill, an editor or a full disk has done to these files.
 """
 
-import contextlib
 import json
-import pickle
 import platform
 import shutil
 import subprocess
-import zipfile
 from dataclasses import asdict, replace
 from math import isnan, nan
 from pathlib import Path
@@ -31,6 +28,7 @@ import torch
 
 from config import HOW, ORIGIN, TrainConfig
 from data.tokens import replacing, write_json, writing
+from data.trained import RunError, opened_checkpoint
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
 # A resumed run may change these; and max_iters may grow.
@@ -69,10 +67,6 @@ HEADERS = {  # the first lines of the files that grow by rows
 }
 
 
-class RunError(Exception):
-    """A problem with the files of a run, in one line."""
-
-
 def require(condition, message):
     if not condition:
         raise RunError(message)
@@ -84,6 +78,13 @@ def require(condition, message):
 def describe(cfg, meta):
     """What run.json and every checkpoint say about a run: its configuration and its token files."""
     return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
+
+
+def identity(cfg, meta):
+    """What must be the same in all processes of a run, or each of them would train something else."""
+    described = describe(cfg, meta)
+    may_differ = dict.fromkeys(["data_dir", "out_dir", "device", "threads"])  # None in all
+    return described["config"] | may_differ | described["data"]
 
 
 def find_origin(device_name):
@@ -115,28 +116,9 @@ def find_checkpoint(folder, cfg, meta, device):
         return state
 
 
-@contextlib.contextmanager
-def opened_checkpoint(path, device):
-    """The checkpoint, a dict, for a block that uses it. RunError if it is damaged, or if the block fails on it."""
-    try:
-        with zipfile.ZipFile(path) as zipped:
-            damaged = zipped.testzip()  # reads all of it, and compares checksums, which torch does not
-        if damaged:
-            raise zipfile.BadZipFile(damaged)
-        yield torch.load(path, map_location=device, weights_only=True)
-    except (OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
-            ValueError) as e:
-        raise RunError(f"{path} is not a checkpoint that can be resumed: missing, cut short, damaged, or of another "
-                       "program") from e
-
-
 def require_nothing_to_lose(folder, cfg):
     """RunError if a run that begins in the folder would overwrite a model or the rows of a run."""
-    if (folder / "run.json").exists():  # it was killed before its first checkpoint
-        start = read_config(folder)["init_from"]
-        require(cfg.init_from != "resume" or start == "scratch",
-                f"{folder} has no checkpoint yet, and its run began from {start}: begin again with --init_from={start}")
-    else:
+    if not (folder / "run.json").exists():  # with one, a run was killed before its first checkpoint
         for name in "model.safetensors", "config.json":
             require(not (folder / name).exists(),
                     f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
@@ -158,12 +140,12 @@ def require_same_run(path, theirs, ours):
 def begin(folder, cfg, meta, rows, device_name, n_params):
     """Write run.json, log.csv and scores.csv, before any training. rows: {name: text} of both CSV files."""
     origin = find_origin(device_name)
-    if cfg.init_from == "resume":
-        before = read_config(folder) if (folder / "run.json").exists() else dict(init_from="scratch")
-        cfg = replace(cfg, init_from=before["init_from"])  # it stays known where the weights came from
+    if cfg.init_from == "resume" and (folder / "run.json").exists():
+        before = read_config(folder)
         for key, here in origin.items():
             there = before.get(key, here)
             origin[key] = there if there.split(", then ")[-1] == here else f"{there}, then {here}"
+    cfg = replace(cfg, init_from="scratch")  # a run is the same, resumed or not
     write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin, n_params=n_params))
     for name, text in rows.items():
         with replacing(folder / name) as temporary:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
-from data.columns import READERS, read_column
+from data.tables import KINDS, read_column
 from data.tokens import DataError
 
 SPLIT = 16_384  # characters
@@ -59,7 +59,7 @@ def read(path):
 
 def why_not(path, column):
     """Why a file is left out, or "" if it is read."""
-    is_table = path.suffix.lower() in READERS
+    is_table = path.suffix.lower() in KINDS
     with open(path, "rb") as file:
         start = file.read(8000)
     if not start:
@@ -100,7 +100,7 @@ def main(argv=None):
     read_part = functools.partial(read_column, column=args.column) if args.column else read
     # With fewer files, one of them would be far too much to validate on. The rows of a table are not of one piece.
     whole_files = len(parts) * args.val_fraction >= 1 and not args.column
-    return writer.write(args, source, parts, read_part, files=parts, whole_files=whole_files)
+    return writer.write(args, source, parts, read_part, whole_files=whole_files)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
-from data.columns import read_column
+from data.tables import read_column
 
 FILES = 41  # of each snapshot
 SNAPSHOTS = {  # name -> where its files are, and how many articles it has
