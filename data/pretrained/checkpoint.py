@@ -178,7 +178,8 @@ class ModuleInMemory(Checkpoint):
     notes = ["in memory"]
 
     def __init__(self, module: torch.nn.Module):
-        state = module.state_dict()
+        names = {name for name, _ in [*module.named_parameters(), *module.named_buffers()]}  # each tied weight once
+        state = {name: weight for name, weight in module.state_dict().items() if name in names}
         require(not any(weight.is_meta for weight in state.values()), "its weights are on the meta device")
         config = getattr(module, "config", None)
         self.config = config.to_dict() if hasattr(config, "to_dict") else {}
