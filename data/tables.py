@@ -28,7 +28,8 @@ def read_column(path, column, kind=None):
     try:
         if kind == "csv":
             require_cells_with_names(path)
-            options = dict(converters={column: str}, keep_default_na=False)  # or NA would be nothing, and 001 a number
+            # Every cell of the column is text: NA is not nothing, and 001 is no number.
+            options = dict(converters={column: str}, keep_default_na=False)
         # streaming: nothing is copied, and only so much is read as is used
         rows = datasets.load_dataset(kind, data_files=files, split="train", streaming=True, **options)
         for number, row in enumerate(rows, 1):
@@ -39,7 +40,7 @@ def read_column(path, column, kind=None):
 
 
 def require_cells_with_names(path):
-    """Raises ValueError if the first row of a .csv has more cells than names: pandas takes the first ones for an index."""
+    """Raises ValueError if rows of a .csv have more cells than names. pandas would take the first cells for an index."""
     csv.field_size_limit(sys.maxsize)  # a text may be long
     with open(path, newline="", encoding="utf-8-sig") as file:
         lines = filter(None, csv.reader(file))  # those that are not empty

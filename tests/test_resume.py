@@ -40,7 +40,12 @@ def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, tmp
     status, said = end(begin(argv(cfg), tmp_path / "life.txt", partial(signal_at, TRAIN_STEP, 5, signum)))
     assert status == code and "stopped at step 5; --init_from=resume goes on from" in said, said
     assert checkpoint(cfg)["step"] == 5
-    resume(cfg)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does: from now on the terminal may be closed
+    try:
+        with at_call(TRAIN_STEP, 2, partial(signal.raise_signal, signal.SIGHUP)):
+            resume(cfg)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert result(cfg) == result(finished)
 
 
@@ -75,16 +80,6 @@ def test_a_run_does_without_the_locks_and_the_signal_that_windows_does_not_have(
     monkeypatch.setitem(sys.modules, "fcntl", None)  # so that it cannot be imported
     monkeypatch.delattr(signal, "SIGHUP")
     run(cfg)
-    assert result(cfg) == result(finished)
-
-
-def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(finished, cfg):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        with at_call(TRAIN_STEP, 5, partial(signal.raise_signal, signal.SIGHUP)):
-            run(cfg)
-    finally:
-        signal.signal(signal.SIGHUP, before)
     assert result(cfg) == result(finished)
 
 
