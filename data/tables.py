@@ -46,8 +46,8 @@ def require_names(path):
         lines = filter(None, csv.reader(file))  # those that are not empty
         names, cells = next(lines, []), next(lines, [])
     if len(cells) > len(names):
-        raise ValueError(f"a row has {len(cells)} cells, and the first line {len(names)} names: put text with commas in "
-                         "quotes")
+        raise ValueError(f"a row has {len(cells)} cells, and the first line {len(names)} names: put text that holds "
+                         "commas in quotes")
 
 
 def text_of(row, column, number):
