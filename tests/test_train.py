@@ -19,7 +19,7 @@ from config import ConfigError, TrainConfig, processes
 from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, split_batch
-from data.results import compare, runs
+from data.results import records, runs
 from tests.lives import DRAW, argv, begin_ranks, checkpoint, compile_quickly, end, log, make_trainer, run
 
 
@@ -242,13 +242,13 @@ def test_the_device_decides_how_products_are_computed_and_how_processes_talk(cfg
 
 
 def test_the_file_of_an_arm_names_every_version_that_made_its_runs(finished, tmp_path):
-    one = compare.read_run(finished.out_dir)
+    one = records.read_run(finished.out_dir)
     arm = [one._replace(seed=seed, config=one.config | dict(torch=torch)) for seed, torch in enumerate("12")]
-    compare.write_comparison(tmp_path / "c.csv", dict(a=arm))
+    records.write_comparison(tmp_path / "c.csv", dict(a=arm))
     for _ in "12":  # the second time the file itself is one of what is put together
-        known = compare.read_comparison(tmp_path / "c.csv")
+        known = records.read_comparison(tmp_path / "c.csv")
         assert [record.config["torch"] for record in known] == ["1 and 2"] * len(known)
-        compare.write_comparison(tmp_path / "c.csv", dict(a=[*known, arm[0]._replace(seed=2)]))
+        records.write_comparison(tmp_path / "c.csv", dict(a=[*known, arm[0]._replace(seed=2)]))
 
 
 def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):
