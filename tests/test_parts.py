@@ -59,6 +59,23 @@ def test_in_the_data_metric_the_score_is_that_of_the_logits_between_all_tokens(x
     assert of_layer["of_inputs"] == pytest.approx((of_means / (tokens.square().sum() / (N * T))).item())
 
 
+def test_few_directions_have_their_chance_beside_them(x):
+    """Of a random matrix 1/b and sqrt(2)/b, and as much between random directions of the rest, whatever is on U."""
+    found = []
+    for _ in range(20):
+        m = torch.randn(C, C, dtype=torch.float64)
+        m = m - U @ U.T @ m + 50 * U @ U.T  # heavy, and symmetric between position directions
+        [of_layer, _] = parts.split_layer(x, *factors(m))
+        assert (of_layer["chance"], of_layer["chance_std"]) == pytest.approx((1 / B, 2**0.5 / B))
+        assert of_layer["on_positions"] > 0.99
+        on_rest = [symmetry(W.T @ V.T @ m @ V @ W).item() for W in
+                   torch.linalg.qr(torch.randn(500, C - B, B, dtype=torch.float64)).Q]
+        assert of_layer["on_random"] == pytest.approx(np.mean(on_rest), abs=5 * np.std(on_rest) / 64**0.5)
+        assert of_layer["random_std"] == pytest.approx(np.std(on_rest), rel=0.4)
+        found.append(of_layer["on_random"])
+    assert np.mean(found) == pytest.approx(1 / B, abs=0.15)
+
+
 def test_like_attends_to_like_where_the_eigenvalues_of_the_symmetric_part_are_positive():
     m = torch.diag(torch.tensor([3.0, -1.0])) + torch.tensor([[0.0, 5.0], [-5.0, 0.0]])  # and a skew part
     assert parts.positive_share(m).item() == pytest.approx(0.9)
