@@ -1,8 +1,6 @@
 """data/results/parts.py: W_qk on the directions of position and on the rest, by matrices whose answer is known."""
 
-import inspect
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel
 
 from analyze import symmetry
 from data.results import parts
@@ -137,19 +134,3 @@ def test_a_run_whose_logits_or_corpus_are_others_is_refused(cfg, tmp_path):
             (corpus / "meta.json").write_text(json.dumps(meta))
         with pytest.raises(RunError, match=words):
             parts.split_run(tmp_path / name)
-
-
-MARKS = {"learned": r"mbedding\(\s*config\.max_pos", "rotary": "apply_rotary", "bias": "relative_attention_bias",
-         "relative": "rel_embeddings"}  # in the code of a model that knows positions by this kind
-TYPES = {"BERT": "bert", "ALBERT": "albert", "ROBERTA": "roberta", "GPT": "gpt2", "GPT-neo": "gpt_neo",
-         "LLAMA": "llama", "MISTRAL": "mistral", "Pythia": "gpt_neox", "phi-1": "phi", "phi-3": "phi3",
-         "ModernBERT": "modernbert", "T5Encoder": "t5", "T5Decoder": "t5", "DEBERTA": "deberta-v2"}
-
-
-@pytest.mark.parametrize("family", TYPES)
-def test_positions_of_models_csv_are_those_of_the_code_of_transformers(family):
-    models = pandas.read_csv("data/pretrained/models.csv").query("modality == 'language'")
-    [kind] = models[(models["family"] == family) & ~models["name"].str.startswith("gpt-j")]["positions"].unique()
-    source = inspect.getsource(inspect.getmodule(AutoModel._model_mapping[type(AutoConfig.for_model(TYPES[family]))]))
-    found = {name for name, mark in MARKS.items() if re.search(mark, source)}
-    assert kind in found and found <= {kind, "learned"}  # some have learned ones as well, as an option
