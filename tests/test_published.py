@@ -9,7 +9,8 @@ import torch
 from matplotlib.colors import same_color
 
 import analyze
-from data.results import figures, models, runs
+from data.pretrained import sources
+from data.results import figures, figures_pretrained, models, runs
 from data.results.csv import public
 from data.results.csv.published import draw
 
@@ -84,8 +85,8 @@ def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
 def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(analysed, drawn, monkeypatch):
     monkeypatch.setattr(analyze, "score_model", None)  # nothing may be scored
     out = analysed("--paper", "--offline", "--plot=f.png").out
-    assert "of 70 rows 52 are of W_qk, and 18 are not" in out
-    assert out.splitlines()[57].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
+    assert "Of 70 rows 52 are of W_qk, and 18 are not" in out
+    assert out.splitlines()[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "an", "untrained", "model"]
     models = [model for figure in ("2", "S1", "S2") for model in MODELS
               if model.figure == figure and not model.repeats]
     assert len(models) == 180 - 7
@@ -135,9 +136,29 @@ def test_the_picture_of_public_models_has_every_stack_and_p_counts_all_ways_to_c
     assert public.exact_p(range(10, 20), [1, 2, 3]) == pytest.approx(2 / 286)
     table = pd.read_csv(public.HERE / "public.csv")
     public.draw(table, tmp_path / "p.png")
+    variants = table[table["model"] == "SCEPTR"]
     for axis, score in zip(drawn[0].axes, runs.SCORES):
         dots = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
-        assert sorted(dots) == sorted(table[score])
+        assert sorted(dots) == sorted(table[score].drop(variants.index))
+        (span,) = [line for line in axis.lines if line.get_label() == "range of the medians of 16 variants"]
+        assert list(span.get_xdata()) == [variants[score].min(), variants[score].max()]
+    names = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
+    assert len(names) == 13 and "chython (reactions)" in names and "Marian (translation, cross)" in names
+
+
+def test_the_picture_of_kinds_of_positions_has_a_dot_for_each_published_model(drawn, tmp_path):
+    known = sources.known_models()
+    figures_pretrained.plot_positions(known, tmp_path / "p.png")
+    (axis,) = drawn[0].axes
+    table = pd.DataFrame(known).query("matrix == 'wqk' and repeats == '' and modality == 'language'")
+    assert len(axis.lines) == 2 * table.groupby(["causal", "positions"]).ngroups == 12
+    for dots, median in zip(axis.lines[::2], axis.lines[1::2]):
+        name = axis.get_yticklabels()[int(dots.get_ydata()[0])].get_text()
+        causal = str(int(same_color(dots.get_color(), figures.DECODER)))
+        row = table[(table["causal"] == causal) & (table["positions"] == name.split()[0])]
+        expected = row["symmetry"].astype(float)
+        assert list(dots.get_xdata()) == list(expected) and f"({len(expected)})" in name
+        assert median.get_xdata()[0] == expected.median()
 
 
 # ---- the authors' training runs ----------------------------------------------------------------------------------

@@ -3,9 +3,11 @@ Pictures of scores over the training of pretrained models, and of what was publi
 decoder.
 """
 
+import itertools
+
 import numpy as np
 
-from data.results.figures import COLOURS, KINDS, draw_bar, plot_rows, put_chance, short
+from data.results.figures import COLOURS, KINDS, draw_bar, figure, plot_rows, put_chance, put_legend, short
 from data.results.figures_runs import draw_layers, draw_quartiles_of
 from data.results.models import quartiles
 
@@ -24,9 +26,9 @@ def put_log_steps(axis, trainings):
 
 def plot_training(trainings, path):
     """Medians and quartiles over layers; and for each stack, which is a Record, a line for each layer."""
-    rows = [("median and quartiles over layers", draw_medians, trainings)]
+    rows = [("lines: median over layers; bands: quartiles", draw_medians, trainings)]
     rows += [(short(training.arm), draw_lines, training) for training in trainings]
-    plot_rows(path, rows)
+    plot_rows(path, "Scores over the training of pretrained models", rows)
 
 
 def draw_medians(axis, trainings, score):
@@ -42,7 +44,8 @@ def draw_lines(axis, training, score):
 
 # ---- what was published ------------------------------------------------------------------------------------------
 
-FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
+FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
+           "S2": "Encoder-decoders of language (Figure S2)"}
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 
 
@@ -58,8 +61,9 @@ def plot_pretrained(models, ours, path):
     for name, kind in FIGURES.items():
         shown = [(model, ours.get((model["name"], model["stack"]))) for model in models
                  if model["figure"] == name and not model["repeats"]]
-        rows.append((f"Figure {name}, {kind}", draw_published, shown))
-    plot_rows(path, rows, sharex=True, title="dots: median over layers; bars: quartiles")
+        rows.append((kind, draw_published, shown))
+    plot_rows(path, "Published scores of pretrained models by size", rows, sharex=True,
+              title="each dot: one model, median over layers; bars: quartiles")
 
 
 def draw_published(axis, shown, score):
@@ -83,4 +87,30 @@ def draw_model(axis, model, layers, score):
     label = f"{KINDS[causal]}, {model['modality']}"
     draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
     if model["matrix"] != "wqk":
-        axis.plot(x, median, "x", color="black", ms=8, mew=0.9, ls="", zorder=4, label="not of $W_{qk}$")
+        axis.plot(x, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
+                  label="crossed out: not a score of $W_{qk}$")
+
+
+POSITIONS = dict(learned="learned positions", bias="bias by distance", relative="relative positions",
+                 rotary="rotary positions")  # values of models.csv, in words
+
+
+def plot_positions(models, path):
+    """The published symmetry of language models by how they know positions: a dot for each. models: of models.csv"""
+    groups = {}  # (causal, positions) -> symmetries
+    for causal, kind in itertools.product("01", POSITIONS):
+        of_group = dict(matrix="wqk", repeats="", modality="language", causal=causal, positions=kind)
+        symmetries = [float(row["symmetry"]) for row in models if row | of_group == row]
+        if symmetries:
+            groups[causal, kind] = symmetries
+    title = "Published symmetry of language models, by kind of positions"
+    with figure(path, 1, 1, 0.35 * len(groups) + 1, title) as ((axis,),):
+        for y, ((causal, kind), symmetries) in enumerate(groups.items()):
+            is_decoder = causal == "1"
+            axis.plot(symmetries, [y] * len(symmetries), "o", color=COLOURS[is_decoder], alpha=0.5,
+                      label=KINDS[is_decoder])
+            axis.plot([np.median(symmetries)] * 2, [y - 0.35, y + 0.35], color="black", label="median of the row")
+        names = [f"{POSITIONS[kind]} ({len(symmetries)})" for (_, kind), symmetries in groups.items()]
+        axis.set(yticks=range(len(groups)), yticklabels=names, ylim=(len(groups) - 0.5, -0.5),
+                 xlabel="symmetry of $W_{qk}$: median over the layers of a model")
+        put_legend([axis])

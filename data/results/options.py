@@ -32,8 +32,8 @@ def parse(argv, description, gamma):
                         help="a row or column counts from so many standard deviations above the mean (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
                         help="the device to compute on (%(default)s)")
-    models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of NAME that match "
-                        "GLOB, as the checkpoints of one training")
+    models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
+                        "GLOB, as checkpoints of a training")
     models.add_argument("--stride", type=at_least(1, int), metavar="N", help="score every N-th of these checkpoints")
     models.add_argument("--limit", type=at_least(1, int), metavar="N", help="score N of these, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper, print what was published")
@@ -54,8 +54,6 @@ def parse(argv, description, gamma):
     if args.offline and not args.paper:
         parser.error("--offline needs --paper. For models in the local cache set HF_HUB_OFFLINE=1")
     of_hf = [args.revisions, args.stride, args.limit, args.q, args.k, args.qkv, args.heads]
-    if args.revisions and len(args.hf or []) > 1:
-        parser.error("--revisions takes one NAME")
     if args.revisions == "" or (any(of_hf) and not args.hf):
         parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads need --hf")
     if args.runs and (args.matrices or args.per_head):
