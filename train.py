@@ -6,9 +6,9 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume      # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
-`loop` is the loop of training, and `Trainer.train_step` is one step of it. data/results/runs.py describes the files in
-out_dir. Ctrl-C, SIGTERM and SIGHUP save a checkpoint before the run ends. The exit status is then 130, 143 or 129 (with
-torchrun 1). config/processes.py says how to train on several nodes.
+`loop` trains, and `Trainer.train_step` is one step. data/results/runs.py describes the files in out_dir, and
+config/processes.py says how to train on several nodes. Ctrl-C, SIGTERM and SIGHUP save a checkpoint before the run
+ends, with the exit status 130, 143 or 129 (with torchrun 1).
 """
 
 import contextlib
@@ -253,10 +253,9 @@ class Trainer:
         self.unread = []
 
     def fail(self, what):
+        advice = f"lower learning_rate, or use another dtype. Your last good checkpoint is {self.out}/ckpt.pt"
         if self.step == 0:
             advice = "this is the start, so choose another init, qk_std or v_std"
-        else:
-            advice = f"lower learning_rate, or use another dtype. Your last good checkpoint is {self.out}/ckpt.pt"
         raise FloatingPointError(f"step {self.step}: {what}; {advice}")
 
     @torch.no_grad()
