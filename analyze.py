@@ -139,7 +139,7 @@ def scores(w_q, w_k, gamma=GAMMA, device=None):
     w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
     if device is None and w_q.device.type == "mps":
         device = "cpu"  # the GPU of a Mac has no float64
-    q, k = w_q.to(device).double(), w_k.to(device).double()
+    q, k = near_one(w_q.to(device).double()), near_one(w_k.to(device).double())
     C, r = q.shape[-2:]
     way = from_product if 3 * r > C else from_gram  # the faster one, as measured at C = 768 and 4096
     s, row_norms, column_norms = way(q, k)  # (...), (..., C), (..., C)
@@ -154,6 +154,13 @@ def scores(w_q, w_k, gamma=GAMMA, device=None):
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     return Scores(*(score.masked_fill(is_zero, math.nan) for score in (s, d, eq17)))
+
+
+def near_one(w):
+    """w times a power of two, such that its largest entry is near 1. The scores stay, and products do not overflow."""
+    largest = w.abs().amax((-2, -1), keepdim=True)
+    exponent = torch.where(largest > 0, largest, 1.0).log2().floor().clamp(-1000, 1000)
+    return w * torch.exp2(-exponent)
 
 
 def from_product(w_q, w_k):
@@ -236,9 +243,8 @@ def layer_factors(w_q, w_k):
 
 
 def sum_exactly(heads):
-    """(H, D, C) -> (D, C), in twice the digits of the weights, so that heads that nearly cancel lose none."""
-    twice = torch.float32 if heads.itemsize == 2 else torch.float64
-    return sum(heads[1:], heads[0].to(twice))
+    """(H, D, C) -> (D, C), in float64, so that heads that nearly cancel lose no digit, and large ones do not overflow."""
+    return sum(heads[1:], heads[0].double())
 
 
 def side_by_side(heads):
@@ -283,11 +289,12 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
 
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = by_hand.read_hand(**layout)
-    name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
+    in_memory = isinstance(source, torch.nn.Module)
+    name = type(source).__name__ if in_memory else str(source)
     rows = []
-    with sources.open_checkpoint(source, layout_is_known=hand is not None) as opened:
+    with sources.open_checkpoint(source) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
-        stacks = layouts.find_stacks(opened.config, shapes, hand)  # where q and k are
+        stacks = layouts.find_stacks(opened.config, shapes, hand, in_memory)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
@@ -306,7 +313,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
         shown = wqk(w_q[longest], w_k[longest]).cpu().numpy()
         common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
-        return ScoredModel(models.score_table(rows, common), shown, ", ".join(opened.notes))
+        notes = opened.notes + (by_hand.left_out(hand, shapes) if hand else [])
+        return ScoredModel(models.score_table(rows, common), shown, ", ".join(notes))
 
 
 def report_models(args):
