@@ -20,9 +20,14 @@ Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers
 head, and Hkv D for a layer: queries that share a key head are added first (layer_factors).
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main(), Ctrl-C ends the program without a traceback
+
+import contextlib
 import math
 import os
-import signal
 import sys
 from typing import Any, NamedTuple
 
@@ -267,7 +272,7 @@ def layer_factors(w_q, w_k):
 
 
 def sum_exactly(heads):
-    """(H, D, C) -> (D, C), in float64, so that heads that nearly cancel lose no digit, and large ones do not overflow."""
+    """(H, D, C) -> (D, C), in float64: heads that nearly cancel lose no digit, and large ones do not overflow."""
     return sum(heads[1:], heads[0].double())
 
 
@@ -316,7 +321,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     in_memory = isinstance(source, torch.nn.Module)
     name = type(source).__name__ if in_memory else str(source)
     rows = []
-    with sources.open_checkpoint(source) as opened:
+    with plain_torch(), sources.open_checkpoint(source) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand, in_memory)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
@@ -325,7 +330,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
             w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
             n_kv_head, n_embd, head_dim = w_k.shape
-            q, k = (w.double() for w in layer_factors(w_q, w_k))  # (C, Hkv D) each
+            factors = [w.double() for w in layer_factors(w_q, w_k)]  # (C, Hkv D) each
+            q, k = map(near_one, factors)
             grams = find_grams(q, k)  # which what chance gives needs as well
             whole = scores(q, k, gamma, grams=grams)
             files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
@@ -338,10 +344,17 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         gram_q, gram_k = grams or (gram(q), gram(k))  # of the last layer
         lengths = squared_norms(q, gram_k) + squared_norms(k, gram_q)  # (C,), of row i and column i
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
-        shown = wqk(q[longest], k[longest]).float().cpu().numpy()
+        shown = wqk(*(w[longest] for w in factors)).cpu().numpy()
         common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
         notes = opened.notes + (by_hand.left_out(hand, shapes) if hand else [])
         return ScoredModel(models.score_table(rows, common), shown, ", ".join(notes))
+
+
+@contextlib.contextmanager
+def plain_torch():
+    """In the block new tensors are on the CPU and nothing is rounded to fewer bits, whatever the user has set."""
+    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.no_grad():
+        yield
 
 
 def report_models(args):
@@ -414,6 +427,8 @@ def main(argv):
     from data.pretrained.files import CheckpointError  # here: the scores by themselves need torch alone
     from data.results import options, report, runs
 
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     args = options.parse(argv, __doc__, GAMMA)
     try:
         sys.exit(report.report_runs(args) if args.runs else report_models(args))

@@ -125,7 +125,8 @@ def advice(model_type: str | None, names, shapes, heads: str, in_python: bool) -
         if "{i}" not in pattern or model_type in OTHER_ORDER:
             continue
         if key != pattern and shape_of.get(key, (0,))[-1] == n:
-            ways.append((f"{shape_of[pattern]} and {shape_of[key]}", dict(q=pattern, k=key) | (turned if is_3d else {})))
+            words = dict(q=pattern, k=key) | (turned if is_3d else {})
+            ways.append((f"{shape_of[pattern]} and {shape_of[key]}", words))
         elif FUSED.search(pattern) and m != n:
             ways.append((shape_of[pattern], dict(qkv=pattern) | turned))
         elif IN_GROUPS.search(pattern) and m != n:

@@ -43,7 +43,7 @@ class Checkpoint(AbstractContextManager):
     """
 
     def __init__(self, folder: Folder, files: list[str], index: Mapping[str, str]):
-        """files: those of the weights, several if they are shards. index: in which of them a tensor is, {} if unknown."""
+        """files: those of the weights, several if they are shards. index: in which of them a tensor is, if known."""
         self.revision = folder.revision
         self._folder = folder
         read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
@@ -139,7 +139,7 @@ class ModuleInMemory(Checkpoint):
         self.n_params = sum(weight.numel() for weight in module.parameters())
 
     def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
-        """As that of a Checkpoint, but one after the other: processes that share a weight have to gather it together."""
+        """The same, one tensor after the other, because processes that share one have to gather it together."""
         for group in groups:
             yield {name: self._read(name) for name in group}
 

@@ -72,7 +72,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def without_wrappers(tensors: Mapping) -> dict:
-    """The same tensors under the names that they have in a plain model, without the _extra_state of TransformerEngine."""
+    """The same tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
     names = {name: WRAPPERS.sub("", name) for name in tensors if not name.endswith("_extra_state")}
     is_clear = len(set(names.values())) == len(names)
     return {plain if is_clear else name: tensors[name] for name, plain in names.items()}

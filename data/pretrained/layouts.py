@@ -149,8 +149,8 @@ BESIDE = re.compile(rf"(^|\.)({QK}|in_proj)(\.linear)?(\.|_lora)(?P<rest>.+)")
 HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # of activations
             "input_min", "input_max", "output_min", "output_max",  # of activations too, in Gemma 4
             "weight_integer", "bias_integer", "fc_scaling_factor"}  # of I-BERT, which rounds the weight when it runs
-QUANTISED = re.compile(r"_?q?weight_?(scale|packed|shape|g_idx|qdata|zero_point|\.)|qweight|qzeros|g_idx|scales|biases|SCB|"
-                       "codes|codebooks")
+QUANTISED = re.compile(r"_?q?weight_?(scale|packed|shape|g_idx|qdata|zero_point|\.)|qweight|qzeros|g_idx|scales|biases|"
+                       "SCB|codes|codebooks")
 WRITTEN_OUT = ("score the model it was made from, or have its weights written out as floats: model.dequantize() and "
                "save_pretrained() of transformers (compressed-tensors: with run_compressed=False; GPTQ: GPTQModel)")
 
@@ -282,7 +282,7 @@ def read_sizes(row: Row, config: dict, i: int) -> Sizes:
     n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
     attn_config = pick(config, "attn_config", dict, {})  # DBRX
     n_kv_head = pick(config, N_KV_HEAD.format(row.stack), int, pick(attn_config, "kv_n_heads", int))
-    head_dim = pick(config, "head_dim d_kv d_head attention_head_size", int, row.head_dim)
+    head_dim = pick(config, "head_dim attention_head_dim d_kv d_head attention_head_size", int, row.head_dim)
     require(n_head, f"{row.model_type}: config.json has no number of heads")
     return Sizes(n_head, n_kv_head, head_dim)
 

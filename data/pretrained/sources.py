@@ -114,14 +114,15 @@ def choose_weights(names: list[str]) -> str | None:
 
 
 def all_pieces(files: list[str], names: list[str]) -> list[str]:
-    """The files; or if the first is a piece, as NAME-00001-of-00004.bin, all of them. CheckpointError: one is missing."""
+    """The files; or if the first is a piece, as NAME-00001-of-00004.bin, all. CheckpointError: one is missing."""
     piece = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.\w+)", files[0])
     if not piece:
         return files
     before, number, n, ending = piece.groups()
     pieces = [f"{before}{i:0{len(number)}}-of-{n}{ending}" for i in range(1, int(n) + 1)]
     missing = [name for name in pieces if name not in names]
-    require(not missing, f"{', '.join(missing):.100} is not there, and {files[0]} is one of {int(n)} files: get them all")
+    require(not missing,
+            f"{', '.join(missing):.100} is not there, and {files[0]} is one of {int(n)} files: get them all")
     return pieces
 
 
