@@ -1,8 +1,6 @@
 """data/results/parts.py: W_qk on the directions of position and on the rest, by matrices whose answer is known."""
 
-import inspect
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel
 
 from analyze import symmetry
 from data.results import parts
@@ -57,6 +54,23 @@ def test_in_the_data_metric_the_score_is_that_of_the_logits_between_all_tokens(x
     assert of_layer["on_data"] == pytest.approx(symmetry(between_all).item())
     of_means = (x.mean(0) - x.mean((0, 1))).square().sum() / T
     assert of_layer["of_inputs"] == pytest.approx((of_means / (tokens.square().sum() / (N * T))).item())
+
+
+def test_few_directions_have_their_chance_beside_them(x):
+    """Of a random matrix 1/b and sqrt(2)/b, and as much between random directions of the rest, whatever is on U."""
+    found = []
+    for _ in range(20):
+        m = torch.randn(C, C, dtype=torch.float64)
+        m = m - U @ U.T @ m + 50 * U @ U.T  # heavy, and symmetric between position directions
+        [of_layer, _] = parts.split_layer(x, *factors(m))
+        assert (of_layer["chance"], of_layer["chance_std"]) == pytest.approx((1 / B, 2**0.5 / B))
+        assert of_layer["on_positions"] > 0.99
+        on_rest = [symmetry(W.T @ V.T @ m @ V @ W).item() for W in
+                   torch.linalg.qr(torch.randn(500, C - B, B, dtype=torch.float64)).Q]
+        assert of_layer["on_random"] == pytest.approx(np.mean(on_rest), abs=5 * np.std(on_rest) / 64**0.5)
+        assert of_layer["random_std"] == pytest.approx(np.std(on_rest), rel=0.4)
+        found.append(of_layer["on_random"])
+    assert np.mean(found) == pytest.approx(1 / B, abs=0.15)
 
 
 def test_like_attends_to_like_where_the_eigenvalues_of_the_symmetric_part_are_positive():
@@ -120,19 +134,3 @@ def test_a_run_whose_logits_or_corpus_are_others_is_refused(cfg, tmp_path):
             (corpus / "meta.json").write_text(json.dumps(meta))
         with pytest.raises(RunError, match=words):
             parts.split_run(tmp_path / name)
-
-
-MARKS = {"learned": r"mbedding\(\s*config\.max_pos", "rotary": "apply_rotary", "bias": "relative_attention_bias",
-         "relative": "rel_embeddings"}  # in the code of a model that knows positions by this kind
-TYPES = {"BERT": "bert", "ALBERT": "albert", "ROBERTA": "roberta", "GPT": "gpt2", "GPT-neo": "gpt_neo",
-         "LLAMA": "llama", "MISTRAL": "mistral", "Pythia": "gpt_neox", "phi-1": "phi", "phi-3": "phi3",
-         "ModernBERT": "modernbert", "T5Encoder": "t5", "T5Decoder": "t5", "DEBERTA": "deberta-v2"}
-
-
-@pytest.mark.parametrize("family", TYPES)
-def test_positions_of_models_csv_are_those_of_the_code_of_transformers(family):
-    models = pandas.read_csv("data/pretrained/models.csv").query("modality == 'language'")
-    [kind] = models[(models["family"] == family) & ~models["name"].str.startswith("gpt-j")]["positions"].unique()
-    source = inspect.getsource(inspect.getmodule(AutoModel._model_mapping[type(AutoConfig.for_model(TYPES[family]))]))
-    found = {name for name, mark in MARKS.items() if re.search(mark, source)}
-    assert kind in found and found <= {kind, "learned"}  # some have learned ones as well, as an option

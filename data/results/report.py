@@ -58,8 +58,8 @@ loss: at the end [nats/token], mean over seeds
 difference: loss less the baseline's, mean over pairs of one seed, and its 95 % confidence interval
 p: exact sign flips of the pairs, after Holm for the number of arms"""
 LEGEND_OF_ALL = """\
-speed-up: share of the steps not needed to come to the baseline's last loss (means of three evaluations), median over
-pairs
+speed-up: share of the steps not needed to come to the baseline's last loss, median over pairs; the rule of Table 1, but
+each loss is the mean of three evaluations, because one of them may be low by chance
 symmetry, directionality: at the end, median over layers"""
 
 
