@@ -36,7 +36,7 @@ def parse(argv, description, gamma):
     hand.add_argument("--q", metavar="PATTERN", help="the names of its query weights")
     hand.add_argument("--k", metavar="PATTERN", help="the names of its key weights")
     hand.add_argument("--qkv", metavar="PATTERN", help="or of weights that are q, k and v in one")
-    hand.add_argument("--order", default="qkv", help="in which these stand (%(default)s)")
+    hand.add_argument("--order", default="qkv", help="of the three (%(default)s); grouped: key head by key head")
     hand.add_argument("--heads", metavar="H[,HKV]", help="how many there are of queries, and of keys")
     hand.add_argument("--transposed", action="store_true", help="they are (in, out), as of GPT-2's Conv1D")
 
