@@ -11,10 +11,12 @@ whole. In both cases torch's restricted unpickler refuses a pickle that would ru
 
 import argparse
 import bisect
+import io
 import json
 import math
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
@@ -36,8 +38,11 @@ N_READERS = 8
 # Under which training scripts save the weights.
 STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")
 
-# The options of MAE, DeiT and DINO lie beside their weights.
-torch.serialization.add_safe_globals([argparse.Namespace])
+# Parts of names that torch.compile, FSDP, DDP and checkpointing of activations add.
+WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
+
+# The options of MAE, DeiT and DINO lie beside their weights; TransformerEngine's _extra_state is made of bytes.
+torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,13 @@ class WeightFile(NamedTuple):
 
 def name_of(dtype: torch.dtype) -> str:
     return NAMES.get(dtype, str(dtype))
+
+
+def without_wrappers(tensors: Mapping) -> dict:
+    """The same tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
+    names = {name: WRAPPERS.sub("", name) for name in tensors if not name.endswith("_extra_state")}
+    is_clear = len(set(names.values())) == len(names)
+    return {plain if is_clear else name: tensors[name] for name, plain in names.items()}
 
 
 # ---- safetensors -----------------------------------------------------------------------------------------------
