@@ -1,12 +1,16 @@
 """
 Pictures of scores over the training of pretrained models, and of what was published. Blue is an encoder and purple a
-decoder.
+decoder. One of them is drawn by itself:
+
+    python -m data.results.figures_pretrained    # png/published_positions.png
 """
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 
+from data.pretrained.sources import known_models
 from data.results.figures import COLOURS, KINDS, draw_bar, figure, plot_rows, put_chance, put_legend, short
 from data.results.figures_runs import draw_layers, draw_quartiles_of
 from data.results.models import quartiles
@@ -114,3 +118,7 @@ def plot_positions(models, path):
         axis.set(yticks=range(len(groups)), yticklabels=names, ylim=(len(groups) - 0.5, -0.5),
                  xlabel="symmetry of $W_{qk}$: median over the layers of a model")
         put_legend([axis])
+
+
+if __name__ == "__main__":
+    plot_positions(known_models(), Path(__file__).parent / "png" / "published_positions.png")

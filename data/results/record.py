@@ -4,7 +4,7 @@ The record: an encoder of at most 125,000 parameters to a loss on the benchmark'
     python -m data.results.record                    # the tables of both tracks
     python -m data.results.record --plot record.png  # and a picture of them
 
-In the track `start` only init.py and its scales may change, so that a line shows what an initialisation is worth. In
+In the track `start` only init.py and its scales may change, so that a line shows what an initialization is worth. In
 `open` all may, but the task. csv/record/README.md has the rules, and how to enter.
 
 An entry is a file csv/record/TRACK/NAME.csv of analyze.py --runs --csv; and NAME.patch beside it, if the code was
