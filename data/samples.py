@@ -64,9 +64,9 @@ def complete_text(folder, prompt):
     pieces = [prompt] if cfg.predicts_next else prompt.split("_")
     ids = [i for piece in pieces for i in (meta["mask_token"], *encode(piece).tolist())][1:]
     if not ids or not (cfg.predicts_next or len(pieces) > 1):
-        raise DataError("there is nothing to complete: a decoder goes on with a prompt, and an encoder fills in every _")
+        raise DataError("there is nothing to complete: a decoder goes on with a prompt, an encoder fills in every _")
     if len(ids) > cfg.block_size and not cfg.predicts_next:
-        raise DataError(f"the prompt has {len(ids)} tokens, and this encoder sees block_size = {cfg.block_size} at most")
+        raise DataError(f"the prompt has {len(ids)} tokens, and this encoder sees block_size = {cfg.block_size}")
     completed = complete(model, torch.tensor([ids]), meta, cfg.predicts_next, cfg.block_size)
     return decode(completed[0].tolist())
 

@@ -290,7 +290,7 @@ def test_a_single_run_is_described_by_its_losses_scores_and_time_and_drawn_by_la
     for words in ("a, seed 1: encoder of 2 layers and 64 columns, init = skew", "1,000 of 1,000 updates",
                   "validation loss 2.0000", "training loss 2.5000", "time 8.3 minutes, 8,192 tokens/s"):
         assert words in out
-    assert out.splitlines()[4].split() == ["1", "0.05", "0.55", "-0.00", "-0.50"]  # a layer, with its start and end
+    assert out.splitlines()[4].split() == ["1", "0.05", "0.55", "0.00", "-0.50"]  # a layer, with its start and end
     loss, symmetry, directionality = drawn[0].axes
     np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
     np.testing.assert_allclose(symmetry.lines[1].get_ydata(), (np.arange(11) + 1) / 20)

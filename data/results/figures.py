@@ -235,6 +235,7 @@ def plot_movie(results, path):
         steps = dict.fromkeys(f"{target.step:,.0f}" for target, _ in checkpoints)
         fig.suptitle(f"$W_{{qk}}$ in training: step {' and '.join(steps)}", fontsize=11)
         canvas.draw()
+        fig.set_layout_engine("none")  # so that the panels stay where they are in the first frame
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
     *others, last = frames  # a preview and a printer show the first frame: it is the end of the training
     times = [2000] + [200] * len(others)  # [ms]

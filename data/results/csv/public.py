@@ -62,7 +62,8 @@ def draw(table, path):
     table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
     rows = list(table.groupby(["sees", "model"], sort=False))
     names = [f"{model} ({DOMAINS[model]}{', cross' if sees == 'cross' else ''})" for (sees, model), _ in rows]
-    with figure(path, 1, 2, 0.29 * len(rows) + 1, "Scores of public models, from Python packages", sharey=True) as (axes,):
+    title = "Scores of public models, from Python packages"
+    with figure(path, 1, 2, 0.29 * len(rows) + 1, title, sharey=True) as (axes,):
         for axis, score in zip(axes, SCORES):
             for y, ((sees, _), stacks) in enumerate(rows):
                 draw_stacks(axis, y, stacks, score, *SEES[sees])
