@@ -110,9 +110,14 @@ def test_the_command_splits_a_run_into_its_table_and_its_picture(cfg, tmp_path, 
     assert table["symmetry"].to_list() == pytest.approx(scores["symmetry"].to_list(), abs=1e-4)
     parts.main([str(tmp_path / "parts.csv"), "--plot", str(tmp_path / "parts.png")])
     assert (tmp_path / "parts.png").read_bytes().startswith(b"\x89PNG")
-    for path, words in ("nowhere", "nowhere"), (f"{cfg.out_dir}/log.csv", "is no file that --csv has written"):
+    name = Path(cfg.out_dir).name
+    for argv, words in (["nowhere"], "nowhere"), ([f"{name}/log.csv"], "is no file that --csv has written"), (
+            [name, "parts.csv"], f"arm {name} is there twice with the seed 1: name each run once"):
         with pytest.raises(SystemExit, match=words):
-            parts.main([str(tmp_path / path)])
+            parts.main([str(tmp_path / path) for path in argv])
+    with pytest.raises(SystemExit):  # before any work
+        parts.main([cfg.out_dir, "--plot", "parts.xyz"])
+    assert "parts.xyz does not end in .png, " in capsys.readouterr().err
 
 
 def test_files_are_put_together_and_an_arm_may_be_called_by_a_number(tmp_path, capsys, drawn):

@@ -7,7 +7,7 @@ The runs of a comparison, one a line, as arguments of train.py:
 
 A comparison is a file of config/arms (example.py explains one), one of your own, or the CSV file in which analyze.py
 --runs keeps it. Such a CSV file has what a run computes, and not where and how it ran (device, threads, compile, keep,
-micro_batch_size): these keys are those of config/tiny.py, if the command gives no others, such as --compile=on.
+micro_batch_size): these keys are as in config/tiny.py, unless the command sets them, as with --compile=on.
 """
 
 import csv
@@ -65,8 +65,8 @@ def runs_of_file(path):
     base, named, seeds = plan.get("base"), plan.get("arms"), plan.get("seeds")
     are_dicts = isinstance(named, dict) and all(isinstance(own, dict) for own in named.values())
     if not (isinstance(base, str) and are_dicts and isinstance(seeds, list | tuple | range)):
-        raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list "
-                          "(config/arms/example.py is one to copy)")
+        raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
+                          "list (config/arms/example.py is one to copy)")
     # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
     return [Run(arm, seed, base, {}, own) for seed in seeds for arm, own in named.items()]
 

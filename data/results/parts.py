@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from config import ConfigError
 from data.batches import get_batch, open_corpus
-from data.results import runs
+from data.results import options, runs
 from data.tokens import DataError, replacing
 from data.trained import open_run
 from model import rotate
@@ -59,7 +59,7 @@ COLUMNS = dict(
 
 
 def symmetry(m):
-    """tr(MM) / |M|^2 of m (..., n, n), as in analyze.py, which stands on data/results: nothing here can import it."""
+    """tr(MM) / |M|^2 of m (..., n, n), as in analyze.py, which imports this folder and cannot be imported here."""
     return (m * m.mT).sum((-2, -1)) / m.square().sum((-2, -1))
 
 
@@ -216,10 +216,12 @@ def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.results.parts", description=__doc__.splitlines()[1])
     cli.add_argument("runs", nargs="+", help="folders of train.py, and files that --csv has written")
     cli.add_argument("--csv", metavar="FILE", help="keep the table")
-    cli.add_argument("--plot", metavar="FILE", help="draw symmetry and its parts")
+    cli.add_argument("--plot", metavar="FILE", type=options.picture, help="draw symmetry and its parts")
     args = cli.parse_args(argv)
     try:
         table = pandas.concat([read(path) for path in tqdm(args.runs)], ignore_index=True)
+        for arm, seed in table.loc[table.duplicated(["arm", "seed", "layer", "head"]), ["arm", "seed"]].to_numpy():
+            raise runs.RunError(f"arm {arm} is there twice with the seed {seed}: name each run once")
         if args.csv:
             write(table, args.csv)
         if args.plot:
