@@ -20,7 +20,6 @@ Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers
 head, and Hkv D for a layer: queries that share a key head are added first (layer_factors).
 """
 
-import argparse
 import math
 import os
 import signal
@@ -122,6 +121,10 @@ class Scores(NamedTuple):
     symmetry: Tensor
     directionality: Tensor
     directionality_eq17: Tensor
+
+    def numbers(self):
+        """{name: a number}, or of the scores of many {name: a list of numbers}, off the device."""
+        return {name: values.tolist() for name, values in self._asdict().items()}
 
 
 @torch.no_grad()
@@ -254,14 +257,14 @@ def split_heads(w, n_head):
 class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
-    table: Any  # a DataFrame: a row for each layer, and with per_head for each head (models.COLUMNS)
+    table: Any  # a DataFrame: one row for each layer, and with per_head for each head (models.COLUMNS)
     shown: Any  # for pictures: an array, the N_SHOWN largest dimensions of W_qk of the last layer
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
-        from data.results import tables
+        from data.results import report
 
-        return tables.layer_table(self.table)
+        return report.layer_table(self.table)
 
 
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
@@ -295,15 +298,39 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
             place = dict(stack=stack.name, causal=stack.causal, layer=layer.index, n=n_embd)
             limit = chance.of_layer(*layer_factors(w_q, w_k), gamma)
-            rows.append(place | dict(head=None, r=n_kv_head * head_dim, limit=limit) | whole._asdict())
+            rows.append(place | dict(head=None, r=n_kv_head * head_dim, limit=limit) | whole.numbers())
             for h, of_head in enumerate(heads):
-                rows.append(place | dict(head=h, r=head_dim, limit=math.nan) | of_head._asdict())
+                rows.append(place | dict(head=h, r=head_dim, limit=math.nan) | of_head.numbers())
         w_q, w_k = layer_factors(w_q, w_k)  # of the last layer, (C, Hkv D) each
         lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,), of row i and column i
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
         shown = wqk(w_q[longest], w_k[longest]).cpu().numpy()
-        common = dict(model=name, revision="", params=opened.n_params, layout=str(hand or ""), gamma=gamma)
+        common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
         return ScoredModel(models.score_table(rows, common), shown, ", ".join(opened.notes))
+
+
+def report_models(args):
+    """Score what is not in the CSV yet, print and draw all that was asked for. Returns the exit status."""
+    from data.pretrained.files import CheckpointError
+    from data.results import models, report
+
+    asked = models.find_asked(args)
+    scored = {}
+    for source, target in models.bar(asked.to_score.items(), "checkpoints", "model", len(asked.to_score)):
+        try:
+            model = score_model(target.source, args.gamma, args.per_head, args.device, **models.layout_of(args))
+        except CheckpointError as e:  # it is named, and the others go on
+            models.tell(f"analyze.py: {target.label()}: {e}")
+            continue
+        models.tell(f"{target.label()}: {model.note}")
+        models.keep(asked, source, model.table)
+        scored[target] = model._replace(table=asked.found[source])
+    report.report_models(args, models.table_of(asked))
+    if args.matrices and scored:
+        from data.results import figures
+
+        figures.plot_matrices(scored, args.matrices)
+    return 1 if asked.n_errors or len(scored) < len(asked.to_score) else 0
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------
@@ -325,18 +352,14 @@ def score_rows(step, n_head, new, previous):
         w_q, w_k = split_heads(q, n_head), split_heads(k, n_head)  # (H, C, D) each
         p_q, p_k = split_heads(old_q, n_head), split_heads(old_k, n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
-        of_heads = numbers(scores(w_q, w_k), scores(left, right))  # {name: a list of H numbers}
-        of_layer = numbers(scores(q, k), scores(side_by_side(left), side_by_side(right)))  # {name: a number}
+        of_heads = scores(w_q, w_k).numbers()  # {name: a list of H numbers}
+        of_heads["update_symmetry"] = scores(left, right).symmetry.tolist()
+        of_layer = scores(q, k).numbers()  # {name: a number}
+        of_layer["update_symmetry"] = scores(side_by_side(left), side_by_side(right)).symmetry.item()
         rows.append(RunScore(step, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
         for head in range(n_head):
             rows.append(RunScore(step, layer, head, **{name: values[head] for name, values in of_heads.items()}))
     return rows
-
-
-def numbers(of_matrix, of_change):
-    """The Scores of W_qk, and the symmetry of its change, off the device: {a column of scores.csv: number or list}."""
-    tensors = of_matrix._asdict() | dict(update_symmetry=of_change.symmetry)
-    return {name: values.tolist() for name, values in tensors.items()}
 
 
 def change_factors(w_q, w_k, p_q, p_k):
@@ -349,89 +372,16 @@ def change_factors(w_q, w_k, p_q, p_k):
     return left, right
 
 
-# ---- the command line --------------------------------------------------------------------------------------------
-
-
-def parse(argv):
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", metavar="NAME", help="names of models.csv, Hub ids, paths")
-    what.add_argument("--paper", action="store_true", help="every model of data/pretrained/models.csv")
-    what.add_argument("--runs", nargs="+", metavar="DIR", help="folders of runs, files that --csv wrote")
-    parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
-                        help="write every score; what it has is not scored again. With --runs: the comparison")
-    parser.add_argument("--plot", metavar="FILE", type=picture,
-                        help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5")
-
-    models = parser.add_argument_group("models (--hf, --paper)")
-    models.add_argument("--per_head", action="store_true", help="score every head as well")
-    models.add_argument("--matrices", metavar="FILE", type=picture, help="draw last layers; a .gif: over steps")
-    models.add_argument("--gamma", type=at_least(0, float), default=GAMMA, help="in deviations (%(default)s)")
-    models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
-                        help="where to compute (%(default)s)")
-    models.add_argument("--revisions", metavar="GLOB", help="branches, tags or files of each NAME")
-    models.add_argument("--stride", type=at_least(1, int), metavar="N", help="of a training, score every N-th")
-    models.add_argument("--limit", type=at_least(1, int), metavar="N", help="of a training, score N, evenly spread")
-    models.add_argument("--offline", action="store_true", help="with --paper: score nothing new")
-
-    hand = parser.add_argument_group("a layout that is not known ({i} stands for the number of the layer)")
-    hand.add_argument("--q", metavar="PATTERN", help="the names of its query weights")
-    hand.add_argument("--k", metavar="PATTERN", help="the names of its key weights")
-    hand.add_argument("--qkv", metavar="PATTERN", help="or of weights that are q, k and v in one")
-    hand.add_argument("--order", default="qkv", help="in which these stand (%(default)s)")
-    hand.add_argument("--heads", metavar="H[,HKV]", help="how many there are of queries, and of keys")
-    hand.add_argument("--transposed", action="store_true", help="they are (in, out), as of GPT-2's Conv1D")
-
-    of_runs = parser.add_argument_group("runs of train.py (--runs)")
-    of_runs.add_argument("--level", type=float, default=2.5, help="a loss below the plateau (%(default)s)")
-    of_runs.add_argument("--baseline", metavar="ARM", help="what others are measured against (the plain start)")
-    of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
-    of_runs.add_argument("--all", action="store_true", help="all columns: steps to --level, pairs, speed-up, scores")
-    args = parser.parse_args(argv)
-    if args.offline and not args.paper:
-        parser.error("--offline goes with --paper; for models in the local cache set HF_HUB_OFFLINE=1")
-    of_hf = [args.revisions, args.stride, args.limit, args.q, args.k, args.qkv, args.heads]
-    if args.revisions == "" or (any(of_hf) and not args.hf):
-        parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads go with --hf")
-    if args.runs and (args.matrices or args.per_head):
-        parser.error("--matrices and --per_head are of models, not of runs")
-    return args
-
-
-def at_least(low, kind):
-    """What argparse makes of a text: a finite number that is not below low."""
-    def number(text):
-        value = kind(text)
-        if not low <= value < math.inf:
-            raise ValueError
-        return value
-    return number
-
-
-def picture(path):
-    from data.results import figures
-
-    if not path.endswith(figures.FORMATS):  # or it would be known only after the work
-        raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(figures.FORMATS)}")
-    return os.path.expanduser(path)
-
-
-def device(name):
-    try:
-        torch.zeros(1, dtype=torch.float64, device=name).item()  # scores are in float64
-    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; no float64
-        raise argparse.ArgumentTypeError(f"{name} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can")
-    return name
+# ---- the command ------------------------------------------------------------------------------------------------
 
 
 def main(argv):
-    args = parse(argv)
     from data.pretrained.files import CheckpointError  # here: the scores by themselves need torch alone
-    from data.results import compare, models, runs
+    from data.results import options, report, runs
 
+    args = options.parse(argv, __doc__, GAMMA)
     try:
-        sys.exit(compare.report_runs(args) if args.runs else models.report_models(args, score_model))
+        sys.exit(report.report_runs(args) if args.runs else report_models(args))
     except (CheckpointError, runs.RunError) as e:
         sys.exit(f"analyze.py: {e}")
     except OSError as e:  # a full disk, or nobody reads

@@ -371,15 +371,15 @@ class Trainer:
 
     def draw(self):
         """Draws run.png. Returns a table of its scores, or why there is no picture."""
-        from data.results import compare, figures_runs  # here, because matplotlib takes a second
+        from data.results import figures_runs, records, report  # here, because matplotlib takes a second
 
         self.drawn_at = time.monotonic()
         try:
-            run = compare.read_run(self.out)
+            run = records.read_run(self.out)
         except runs.RunError as e:  # a spreadsheet has changed log.csv; the weights and the next rows are good
             return f"no picture and no table: {e}"
         figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
-        return f"{compare.table_of_ends(run)}; picture: {self.out}/run.png"
+        return f"{report.table_of_ends(run)}; picture: {self.out}/run.png"
 
     def finish(self):
         """Draws the last picture, and prints a table of the scores and three samples of text."""

@@ -111,6 +111,10 @@ class TrainConfig:
 
 
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
+# These keys say where and how a run runs, and not what it computes.
+HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
+ORIGIN = ["commit", "python", "torch", "device_name"]  # what run.json says beside the keys: where a run comes from ...
+TOLD = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}  # ... its corpus (once a checksum), and its size
 
 
 def load(argv):

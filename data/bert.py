@@ -81,7 +81,11 @@ def computes_what_bert_computes(model):
         n = torch.arange(weights[name].numel()).double()
         weights[name].copy_(torch.sin(i + n**2).view_as(weights[name]))  # any fixed numbers
     idx = torch.arange(cfg.block_size)[None] % 11  # (1, T): attention to a window of tokens makes a difference
-    return torch.allclose(small(idx), bert_logits(weights, cfg, idx), rtol=1e-6, atol=1e-6)
+    try:
+        expected = bert_logits(weights, cfg, idx)
+    except RuntimeError:  # a weight has another shape
+        return False
+    return torch.allclose(small(idx), expected, rtol=1e-6, atol=1e-6)
 
 
 def to_hf(model):

@@ -1,6 +1,6 @@
 """
-How a model completes text: a decoder goes on with it, an encoder fills in masked tokens, shown as "_". Both take the
-most likely token. train.py ends with three rows of validation text; a prompt of your own goes to a run by
+Shows how a trained model completes text. A decoder goes on with it, and an encoder fills in masked tokens, shown as
+"_". Both take the most likely token. train.py ends with three rows of validation text. A prompt of your own:
 
     python -m data.samples out/tiny --prompt="import _ as np"
 """
@@ -22,7 +22,7 @@ MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 
 @torch.no_grad()
 def sample(model, corpus, predicts_next):
-    """Three rows of validation text as the model sees them, and as it completes them: one text of several lines."""
+    """Returns three rows of validation text, as the model sees them and as it completes them, in one text."""
     meta = corpus.meta
     try:
         decode = make_decode(meta)
@@ -44,7 +44,7 @@ def sample(model, corpus, predicts_next):
 
 
 def complete(model, idx, meta, predicts_next, n):
-    """idx (1, T) -> the same with n tokens more, or, if the model fills in masks, with its guesses in their place."""
+    """Returns idx (1, T) with n more tokens or, if the model fills in masks, with its guesses in their place."""
     if not predicts_next:
         guesses = model(idx)[:, :, : meta["n_vocab"]].argmax(-1)  # (1, T)
         return torch.where(idx == meta["mask_token"], guesses, idx)
@@ -56,7 +56,7 @@ def complete(model, idx, meta, predicts_next, n):
 
 @torch.no_grad()
 def complete_text(folder, prompt):
-    """How the model of a run completes a prompt, as a text."""
+    """Returns how the model of a run completes a prompt. Raises DataError if there is nothing to complete."""
     model, cfg, meta = open_run(folder)
     encode, decode = make_encode(meta), make_decode(meta)
     # The mask token stands before every piece but the first.

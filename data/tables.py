@@ -17,7 +17,7 @@ def read_column(path, column, kind=None):
     """
     Yields the texts of a column, and None for an empty cell. kind: a key of KINDS, if the name does not end so.
 
-    Raises DataError, which names the file, if it cannot be read, or has no such column, or if the column holds no text.
+    Raises DataError, which names the file, if it cannot be read, has no such column, or if the column holds no text.
     """
     import datasets  # here, because it takes a second
 
@@ -27,8 +27,9 @@ def read_column(path, column, kind=None):
     number, options = 0, {}
     try:
         if kind == "csv":
-            require_cells_with_names(path)
-            options = dict(converters={column: str}, keep_default_na=False)  # or NA would be nothing, and 001 a number
+            require_names(path)
+            # Every cell of the column is text: NA is not nothing, and 001 is no number.
+            options = dict(converters={column: str}, keep_default_na=False)
         # streaming: nothing is copied, and only so much is read as is used
         rows = datasets.load_dataset(kind, data_files=files, split="train", streaming=True, **options)
         for number, row in enumerate(rows, 1):
@@ -38,15 +39,15 @@ def read_column(path, column, kind=None):
         raise DataError(f"{path}: {said.splitlines()[0]} (after {number:,} rows)") from error
 
 
-def require_cells_with_names(path):
-    """Raises ValueError if the first row of a .csv has more cells than names: pandas takes the first ones for an index."""
+def require_names(path):
+    """Raises ValueError if a .csv has more cells than names. pandas would take the first cells for an index."""
     csv.field_size_limit(sys.maxsize)  # a text may be long
     with open(path, newline="", encoding="utf-8-sig") as file:
         lines = filter(None, csv.reader(file))  # those that are not empty
         names, cells = next(lines, []), next(lines, [])
     if len(cells) > len(names):
-        raise ValueError(f"a row has {len(cells)} cells, and the first line {len(names)} names: put text with commas in "
-                         "quotes")
+        raise ValueError(f"a row has {len(cells)} cells, and the first line {len(names)} names: put text that holds "
+                         "commas in quotes")
 
 
 def text_of(row, column, number):

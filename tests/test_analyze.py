@@ -192,18 +192,6 @@ def test_score_model_refuses_what_makes_no_sense(tmp_path, options, words):
         analyze.score_model(bert(tmp_path / "m", 0.5), **options)
 
 
-def test_a_score_that_has_no_column_is_an_error_and_not_a_shifted_row(tmp_path, monkeypatch):
-    class More(analyze.NamedTuple):
-        symmetry: float
-        directionality: float
-        directionality_eq17: float
-        normality: float
-
-    monkeypatch.setattr(analyze, "score_layer", lambda *_: [More(torch.tensor(0.1), 0.2, 0.3, 0.4)])
-    with pytest.raises(KeyError, match="normality"):
-        analyze.score_model(bert(tmp_path / "m", 0.5))
-
-
 def test_analyze_itself_needs_torch_alone():
     code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
             "('data', 'config', 'train', 'model', 'init', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
@@ -239,7 +227,7 @@ def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path
     found = analysed("--hf", "strange", *flags)
     assert found.status == 0 and set(found.table.causal) == {""}
     for row, m in zip(found.table.itertuples(), whole, strict=True):
-        assert row[-5:-2] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
+        assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
     scored = analyze.score_model(strange, **said)
     assert list(scored.table.symmetry) == list(found.table.symmetry)
     assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
@@ -299,7 +287,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
         q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
         for row, m in zip(rows.itertuples(), [sum(heads), *heads], strict=True):
-            assert row[-5:-2] == pytest.approx(defined(m), abs=1e-5)
+            assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5)
     scored = analyze.score_model("m", per_head=True).table
     assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
 
@@ -352,15 +340,35 @@ def test_scores_of_another_kind_are_neither_gone_on_with_nor_written_over(analys
 
 
 def test_models_in_the_csv_are_not_read_again_and_those_that_are_not_asked_for_stay(analysed):
-    """Of a and b the second is asked for again, with a new one; test_revisions.py changes one."""
     first = analysed("--hf", model(BERT, "a"), model(LLAMA, "b"))
     second = analysed("--hf", "b", model(LLAMA, "c"))
     assert (first.status, second.status) == (0, 0) and "b: read" not in second.err and "c: read" in second.err
+    assert "1 of 2 are already in s.csv: delete their rows to score them again" in second.err
     assert [line.split()[0] for line in second.out.splitlines()[1:3]] == ["b", "c"]
     assert second.table[:5].equals(first.table) and list(second.table.model[5:]) == ["c"] * 2
     shutil.rmtree("b")
     third = analysed("--hf", "a", "b", "--matrices=w.png")  # which reads them again, and one of them is gone
     assert third.status == 1 and len(third.table) == len(second.table)
+
+
+def test_a_row_is_known_by_the_folder_that_was_scored_however_it_is_called(tmp_path, monkeypatch, analysed):
+    """And not by a name, which is of another folder elsewhere, or leads to another one later."""
+    first = analysed("--hf", bert("m", 0.1), "m/", "./m")
+    assert first.err.count(": read ") == 1 and list(first.table.model) == ["m"] * 3
+    assert set(first.table.source) == {str(tmp_path / "m")}
+    Path("link").symlink_to("m")
+    assert ": read " not in analysed("--hf", tmp_path / "m", "link/").err
+    Path("link").unlink()
+    Path("link").symlink_to(bert("other", 0.9))
+    assert list(analysed("--hf", "link").table.symmetry[3:]) == pytest.approx(symmetry_of("other"), abs=1e-5)
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    with pytest.raises(SystemExit):
+        analyze.main(["--hf", bert("m", 0.5), "--csv=../s.csv"])
+    monkeypatch.chdir(tmp_path)
+    assert list(analysed("--hf", "m").table.symmetry[:3]) == list(first.table.symmetry)
+    there = analysed("--hf", "elsewhere/m").table.symmetry[6:]
+    assert list(there) == pytest.approx(symmetry_of("elsewhere/m"), abs=1e-5)
 
 
 @pytest.mark.parametrize("damage", [lambda lines: lines[:-1], lambda lines: lines[:2] + lines[3:],
@@ -369,13 +377,13 @@ def test_a_csv_that_lost_a_layer_or_has_one_twice_is_not_believed(analysed, dama
     first = analysed("--hf", model(BERT, "m"))
     lines = Path("s.csv").read_text().splitlines(keepends=True)
     Path("s.csv").write_text("".join(damage(lines)))
-    assert "not scored again" not in analysed("--hf", "m").err
-    assert Path("s.csv").read_text() == "".join(lines) and "not scored again" in analysed("--hf", "m").err
+    assert "already in" not in analysed("--hf", "m").err
+    assert Path("s.csv").read_text() == "".join(lines) and "already in" in analysed("--hf", "m").err
     assert first.status == 0
 
 
 def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(monkeypatch, analysed):
-    other = analyze.score_model(model(LLAMA, "b")).table
+    other = analyze.score_model(model(LLAMA, "b")).table.assign(source="/elsewhere/b")
 
     def score(*args, **layout):
         if not Path("s.csv").exists():
@@ -397,7 +405,8 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("argv", [
     "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --stride=0", "--revisions=step* --limit=-3",
-    "--revisions=step* --limit=0", "--revisions=", "--runs out --per_head", "--runs out --matrices=w.png"])
+    "--revisions=step* --limit=0", "--revisions=", "--revisions=step* --hf a b", "--runs out --per_head",
+    "--runs out --matrices=w.png"])
 def test_options_that_make_no_sense_end_at_once(argv, capsys):
     with pytest.raises(SystemExit) as e:
         analyze.main([*([] if "--runs" in argv else ["--hf", "gpt2"]), *argv.split()])
@@ -405,8 +414,8 @@ def test_options_that_make_no_sense_end_at_once(argv, capsys):
 
 
 @pytest.mark.parametrize("text", [
-    "mine", ",".join(models.COLUMNS) + "\nm,,,1",
-    ",".join(models.COLUMNS) + "\nm,,,1,9,0,,64,64,,2.0,0.1,x,0.3,1,0"])
+    "mine", ",".join(models.COLUMNS) + "\nm,,,,1",
+    ",".join(models.COLUMNS) + "\nm,,/m,,1,9,0,,64,64,,2.0,0.1,x,0.3,0.2,1"])
 def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(tmp_path, text):
     path = tmp_path / "s.csv"
     path.write_text(text)
@@ -475,8 +484,8 @@ def test_of_a_wide_matrix_the_128_longest_dimensions_are_kept_for_pictures():
     np.testing.assert_allclose(analyze.score_model(module).shown, m[:128, :128], rtol=1e-3, atol=1e-6)
 
 
-def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_and_begins_with_the_last(monkeypatch, analysed):
-    shown = []  # W_qk of every row of every frame
+def test_a_moving_picture_has_a_frame_for_each_step_and_begins_with_the_last(monkeypatch, analysed):
+    shown = []  # W_qk of every frame
 
     def watched(axis, m):
         shown.append(m)
@@ -484,13 +493,12 @@ def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_and_begins_
 
     draw = figures.draw_matrix
     monkeypatch.setattr(figures, "draw_matrix", watched)
-    for name, steps in ("a", (1, 20, 300)), ("b", (1, 300)):
-        for step in steps:
-            bert(f"{name}/step{step}", mix=step / 300)
-    assert analysed("--hf", "./a", "./b", "--revisions=step*", "--matrices=w.gif").status == 0
-    latest = [("a", 1), ("b", 1), ("a", 20), ("b", 1), ("a", 300), ("b", 300)]  # of each, at steps 1, 20 and 300
-    for m, (name, step) in zip(shown, latest, strict=True):
-        np.testing.assert_allclose(m, by_length(wqk_of(f"{name}/step{step}")[-1]), rtol=1e-3, atol=1e-5)
+    steps = 1, 20, 300
+    for step in steps:
+        bert(f"a/step{step}", mix=step / 300)
+    assert analysed("--hf", "./a", "--revisions=step*", "--matrices=w.gif").status == 0
+    for m, step in zip(shown, steps, strict=True):
+        np.testing.assert_allclose(m, by_length(wqk_of(f"a/step{step}")[-1]), rtol=1e-3, atol=1e-5)
     with Image.open("w.gif") as movie:
         assert movie.n_frames == 3
         frames, times = [], []
@@ -499,7 +507,7 @@ def test_a_moving_picture_has_a_frame_for_each_step_of_two_trainings_and_begins_
             frames.append(np.asarray(movie.convert("RGB")).astype(int))
             times.append(movie.info["duration"])
     assert times[0] > times[1] == times[2]  # the end of the training stays longest
-    assert analysed("--hf", "./a", "./b", "--revisions=step300", "--matrices=last.gif").status == 0
+    assert analysed("--hf", "./a", "--revisions=step300", "--matrices=last.gif").status == 0
     with Image.open("last.gif") as last:  # a training of one step: its end
         assert np.abs(np.asarray(last.convert("RGB")).astype(int) - frames[0]).mean() < 1
 

@@ -1,17 +1,17 @@
 """The corpus of the benchmark, and its record."""
 
 import hashlib
-import json
 import pathlib
+import re
+import shutil
 
+import pandas
 import pytest
 import torch
 
-from config import load
 from data.pytorch import prepare as pytorch
 from data.results import record
-from data.results.compare import MEDIANS
-from data.results.runs import SCORES
+from data.results.runs import RunError
 from tests.test_data import documents
 from tests.toy import folder
 
@@ -64,90 +64,31 @@ def test_train_makes_the_folder_of_this_corpus_if_it_is_missing_and_no_other(tmp
 # ---- the record --------------------------------------------------------------------------------------------------
 
 
-def write_entry(path, arrives_at, seeds=record.SEEDS, rows=slice(None), patch=None, **changes):
-    """An entry whose losses fall below that of the track at the step arrives_at (or at a list of steps, by seed)."""
-    config = vars(load(["config/record.py"])) | dict(sha256=" ".join(pytorch.DIGESTS["bytes"].values()))
-    config |= dict(tokenizer="bytes", n_params=123_202, commit=40 * "a") | changes
-    header = ["arm", "seed", "step", "train_loss", "val_loss", *MEDIANS, "symmetry_std",
-              *(f"{score}_{layer}" for layer in (0, 1) for score in SCORES)]
-    lines = [f"# config {json.dumps(config)}", f"# config of {path.stem} {{}}", ",".join(header)]
-    steps = [arrives_at] * len(seeds) if isinstance(arrives_at, int) else arrives_at
-    track = record.TRACKS[path.parent.name]
-    for seed, arrival in zip(seeds, steps):
-        losses = {step: track.loss + (0.5 if step < arrival else -0.01)
-                  for step in range(0, config["max_iters"] + 1, config["eval_interval"])}
-        lines += [f"{path.stem},{seed},{step},,{loss:.4f}" + "," * 9 for step, loss in losses.items()][rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
-    if patch is not None:
-        path.with_suffix(".patch").write_text(patch)
-    return path
-
-
-def say(capsys, *paths):
-    record.main(list(map(str, paths)))
-    return capsys.readouterr().out
-
-
-@pytest.fixture
-def standing(tmp_path, monkeypatch):
-    """A folder of entries, in which every run of the standing record arrives at step 400."""
-    monkeypatch.setattr(record, "FOLDER", tmp_path)
-    for name, track in record.TRACKS.items():
-        write_entry(tmp_path / name / f"{track.baseline}.csv", 500)
-        write_entry(tmp_path / name / f"{track.record}.csv", 400)
-    return tmp_path
-
-
-def test_an_entry_that_is_faster_with_every_seed_is_a_record_and_one_that_is_not_is_none(standing, capsys):
-    fast = say(capsys, write_entry(standing / "start" / "fast.csv", 300, qk_std=0.1))
-    assert "300.0 updates" in fast and "-100.0 updates, p = 0.008: a new record" in fast
-    mixed = [300, 300, 300, 300, 420, 420, 420, 420]  # 40 updates less in the mean: half of the signs would do
-    assert "-40.0 updates" in say(capsys, write_entry(standing / "start" / "mixed.csv", mixed))
-    assert "no new record" in say(capsys, standing / "start" / "mixed.csv")
-    slow = say(capsys, write_entry(standing / "start" / "slow.csv", 500))
-    assert "p = 0.008: no new record" in slow
-
-
-def test_a_run_that_does_not_arrive_counts_with_all_steps_that_a_run_may_have(standing, capsys):
-    never = [300] * 7 + [10**6]
-    limit = record.TRACKS["open"].limit
-    text = say(capsys, write_entry(standing / "open" / "short.csv", never, max_iters=400))
-    assert f"{(7 * 300 + limit) / 8:.1f} updates" in text and f"300, {limit})" in text
-
-
-REFUSED = {
-    "a seed is missing": (dict(seeds=range(11, 18)), "lacks the seeds [18]"),
-    "another corpus": (dict(sha256="0 0"), "another corpus"),
-    "another learning rate": (dict(learning_rate=0.01), "learning_rate = 0.01"),
-    "a model that is too large": (dict(n_params=10**6), "1000000 parameters"),
-    "weights that have learned before": (dict(init_from="out/tiny"), "init_from = 'out/tiny'"),
-    "rows cut at the end": (dict(rows=slice(None, -1)), "the run of seed 11 has losses at"),
-    "code that is not known": (dict(commit="no repository"), "does not say of which commit"),
-    "code that was changed, and no patch": (dict(commit=40 * "a" + "-dirty"), "expected entry.patch"),
-    "a patch of more than the start": (dict(patch="+++ b/model.py\n"), "changes model.py"),
-}
-
-
-@pytest.mark.parametrize("changes, said", REFUSED.values(), ids=REFUSED)
-def test_an_entry_against_a_rule_is_refused_in_one_line_that_says_which(standing, changes, said):
-    path = write_entry(standing / "start" / "entry.csv", 300, **changes)
-    with pytest.raises(SystemExit) as refused:
-        record.main([str(path)])
-    assert said in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_the_open_track_lets_all_change_but_the_task(standing, capsys):
-    free = dict(learning_rate=0.01, n_layer=1, weight_decay=0.1, patch="+++ b/model.py\n", commit=40 * "a" + "-dirty")
-    assert "a valid entry" in say(capsys, write_entry(standing / "open" / "free.csv", 300, **free))
-    for changes in dict(max_iters=10**4), dict(batch_size=256), dict(mlm_probability=0.5):
-        path = write_entry(standing / "open" / "other.csv", 300, **changes)
-        with pytest.raises(SystemExit, match=next(iter(changes))):
-            record.main([str(path)])
-
-
-def test_every_entry_that_is_here_is_valid_and_the_readme_has_the_table_of_them():
+def test_the_page_has_the_tables_of_all_entries_and_every_entry_says_how_to_run_it_again():
     text = (record.FOLDER / "README.md").read_text()
-    for name in record.TRACKS:
-        assert record.TRACKS[name].record in record.find_entries(name)
-        assert record.table(name) in text
+    for name, track in record.TRACKS.items():
+        table = record.table(name)
+        assert table in text and f"**{track.record}**" in table
+    for patch in record.FOLDER.glob("*/*.patch"):
+        assert re.match(r"Commit [0-9a-f]{40}: python train\.py config/record\.py ", patch.read_text()), patch
+
+
+def test_the_updates_of_a_run_are_the_first_with_the_loss_and_all_of_them_if_none_has(tmp_path):
+    entry = tmp_path / "entry.csv"
+    shutil.copy(record.FOLDER / "open" / "rotary.csv", entry)
+    table = pandas.read_csv(entry, comment="#").set_index(["seed", "step"])["val_loss"]
+    expected = []
+    for seed in record.SEEDS:
+        steps = [step for step, loss in table[seed].items() if loss <= 1.75]
+        expected.append(min(steps, default=600))
+    assert list(record.steps_of(record.read_entry(entry), 1.75)) == expected and 600 in expected
+
+
+@pytest.mark.parametrize("old, new, said", [
+    (",18,", ",19,", r"has the seeds \[11, 12, 13, 14, 15, 16, 17, 19\], expected 11 to 18"),
+    ("e272b816", "00000000", "has sha256 = '00000000"), ('"batch_size": 128', '"batch_size": 256', "batch_size = 256")])
+def test_an_entry_that_cannot_be_compared_is_refused_in_one_line(tmp_path, old, new, said):
+    text = (record.FOLDER / "open" / "rotary.csv").read_text()
+    (tmp_path / "entry.csv").write_text(text.replace(old, new))
+    with pytest.raises(RunError, match=said):
+        record.read_entry(tmp_path / "entry.csv")

@@ -59,6 +59,17 @@ def rms_norm(cfg):
     return block
 
 
+class SwiGLU(torch.nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.fc = torch.nn.Linear(cfg.n_embd, 8 * cfg.n_embd)
+        self.proj = torch.nn.Linear(4 * cfg.n_embd, cfg.n_embd)
+
+    def forward(self, x):
+        gate, x = self.fc(x).chunk(2, -1)
+        return self.proj(F.silu(gate) * x)
+
+
 def with_functions(**changes):
     """torch.nn.functional as model.py sees it, with other functions."""
     return SimpleNamespace(**vars(F) | changes)
@@ -78,6 +89,7 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F", window(300), dict(block_size=512), OTHER),
     ("model.F", window(511), dict(block_size=512), OTHER),  # one token alone does not see the last one
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
+    ("model.MLP", SwiGLU, {}, OTHER),
     ("model.Block", rms_norm, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
     (None, None, dict(positions="rotary"), "a Hugging Face BERT alone has a weight pos_emb.weight"),
     (None, None, dict(causal=True, qk_norm=True), f"{OTHER}: it has no qk_norm, and no other"),

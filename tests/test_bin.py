@@ -1,6 +1,5 @@
 """Files of torch.save: read by ranges of bytes, compared with torch.load of the whole file."""
 
-import io
 import os
 import struct
 import zipfile
@@ -9,44 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from data.pretrained.checkpoint import BLOCK
-from tests.toy import CONFIG, WANTED, WEIGHTS, as_bin, folder, read, refusal
+from tests.toy import CONFIG, WEIGHTS, as_bin, folder, read, records_of, refusal, write_zip
 
 BIN = "pytorch_model.bin"
-# Records that the writer of torch adds by itself, and those that only newer versions write.
-ADDED = ("version", "byteorder", ".data/serialization_id", ".format_version", ".storage_alignment")
-
-
-def records_of(data: bytes) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(data)) as zipped:
-        return {info.filename.partition("/")[2]: zipped.read(info) for info in zipped.infolist()}
-
-
-def write_zip(path: Path, records: dict[str, bytes]):
-    """With the writer of torch.save."""
-    writer = torch._C.PyTorchFileWriter(str(path))
-    for record, content in records.items():
-        if record not in ADDED:
-            writer.write_record(record, content, len(content))
-    writer.write_end_of_file()
-
 
 # What is read by ranges
-
-
-@pytest.mark.parametrize("older", [False, True])
-def test_of_a_bin_only_the_directory_the_pickle_and_the_wanted_tensors_travel(hub, tmp_path, older):
-    path = folder(tmp_path / "toy", {BIN: as_bin(WEIGHTS)}) / BIN
-    if older:  # which named the zip after the file, and wrote fewer records
-        write_zip(path, records_of(path.read_bytes()))
-    commit = hub.add("org/toy", {"config.json": CONFIG, BIN: path.read_bytes()})
-    opened = read("org/toy")
-    n_blocks = 6 + (older and len(WEIGHTS) + 4)  # of an older file the header of every record
-    assert WANTED <= hub.sent(BIN) <= WANTED + n_blocks * BLOCK
-    assert len([r for r in hub.log if r.host == "cdn"]) <= 8 + n_blocks
-    assert opened.bytes_read == hub.sent(BIN) == read(path).bytes_read + 1  # are ranges served?
-    assert (opened.size, opened.revision, opened.notes[1:]) == (path.stat().st_size, commit, [])
-    assert opened.n_params == sum(t.numel() for t in WEIGHTS.values())
 
 
 def test_views_ties_and_dtypes_come_out_as_torch_loads_them(tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from config import ConfigError, TrainConfig, load
 from config.arms.__main__ import arms, main
-from data.results.compare import read_comparison
+from data.results.records import read_comparison
 from data.results.runs import FREE
 from model import ModelConfig, Transformer
 

@@ -92,7 +92,6 @@ def test_documents_come_back_exactly_and_are_in_one_split_only(tokenizer, tmp_pa
     splits = documents(tmp_path, decode)
     assert sorted(splits["train"] + splits["val"]) == encoded(many + many[:50])
     assert not set(splits["train"]) & set(splits["val"])
-    assert 0.1 < len(splits["val"]) / (len(many) + 50) < 0.3
 
 
 def test_spaced_puts_a_space_between_all_characters_and_half_a_character_becomes_a_question_mark(tmp_path):
@@ -127,12 +126,34 @@ def test_a_limit_stops_with_the_document_that_reaches_it(tmp_path):
     assert texts_in(tmp_path) == encoded(texts[:96])
 
 
-@pytest.mark.parametrize("texts, option", [
-    (["twice", "twice"], "seed=0"), ([""], "seed=0"), (["a", "b"], "val_fraction=nan")])
-def test_what_makes_no_corpus_is_refused_with_what_to_do_and_leaves_no_file(texts, option, tmp_path):
+@pytest.mark.parametrize("texts", [["twice", "twice"], [""]])
+def test_what_makes_no_corpus_is_refused_with_what_to_do_and_leaves_no_file(texts, tmp_path):
     with refused("expected at least one of each: give more text, or raise --max_tokens"):
-        write(tmp_path, [texts], f"--{option}")
+        write(tmp_path, [texts])
     assert not contents(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["val_fraction=-1", "val_fraction=nan", "val_fraction=1", "seed=-1", "num_proc=0",
+                                    "max_tokens=-5", "chunk_size=0", "chunk_size=x"])
+def test_a_number_that_an_option_cannot_be_is_named_in_one_line(option, tmp_path):
+    name, value = option.split("=")
+    with pytest.raises(SystemExit, match=f"^error: argument --{name}: .*{value}.*$"):
+        write(tmp_path, [["a", "b"]], f"--{option}")
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+@pytest.mark.parametrize("chunk_size", [10, 10_000, 20_000, 10**8])
+def test_the_share_to_validate_on_comes_out_within_a_document_for_every_size_of_chunk(chunk_size, share, tmp_path):
+    texts = [f"{i:05} " * (1000 + 10 * i) for i in range(101)]  # the longest has 12,001 tokens
+    write(tmp_path, [texts], f"--val_fraction={share}", f"--chunk_size={chunk_size}")
+    sizes = {split: sum(len(text) + 1 for text in found) for split, found in documents(tmp_path).items()}
+    assert abs(sizes["val"] - share * (sizes["train"] + sizes["val"])) <= 12_001
+
+
+def test_a_share_that_cannot_come_out_is_said(tmp_path, capsys):
+    for i, texts in enumerate([["short", "long " * 100], ["a", "b", "c"]]):
+        write(tmp_path / f"{i}", [texts], "--val_fraction=0.1")
+        assert "--val_fraction=0.1 does not come out" in capsys.readouterr().out
 
 
 def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_says_so_in_place_of_a_sample(monkeypatch, tmp_path):

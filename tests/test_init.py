@@ -15,19 +15,23 @@ KINDS = ["random", *KEYS_ALONE, "mimetic"]
 
 
 def start(kind, **kwargs):
-    """A model of L layers with this start; the same seed, and so the same draws below it, every time."""
+    """q, k and v of L layers with this start; the same seed, and so the same draws below it, every time."""
     torch.manual_seed(5)
-    model = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
-    if kind != "as drawn":
-        init.apply_(model, kind, **kwargs)
-    return model
+    generator = torch.Generator().manual_seed(0)
+    layers = torch.nn.ModuleList(torch.nn.ModuleDict({part: torch.nn.Linear(C, C) for part in "qkv"}) for _ in range(L))
+    for layer in layers:
+        for linear in layer.values():
+            torch.nn.init.normal_(linear.weight, std=0.02)
+        if kind != "as drawn":
+            init.apply_to_layer_(layer.q, layer.k, layer.v, H, kind, generator=generator, **kwargs)
+    return layers
 
 
-def head_matrices(model):
+def head_matrices(layers):
     """W_qk of every head by its definition, one product per head: (L, H, C, C)."""
     heads = []
-    for attn in [block.attn for block in model.blocks]:
-        heads += [wqk(attn.q.weight[rows].T, attn.k.weight[rows].T) for rows in torch.arange(C).split(D)]
+    for layer in layers:
+        heads += [wqk(layer.q.weight[rows].T, layer.k.weight[rows].T) for rows in torch.arange(C).split(D)]
     return torch.stack(heads).detach().unflatten(0, (L, H))
 
 
@@ -84,10 +88,10 @@ def test_what_a_start_draws_is_the_matrix_of_its_docstring(kind, sign):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qk_std, v_std", [(0.02, 0.02), ((3 * C) ** -0.5, 0.02), (0.02, (3 * C) ** -0.5)])
 def test_scale_is_what_was_asked_for_and_keys_have_the_norm_of_their_queries_head_by_head(kind, qk_std, v_std):
-    for random, block in zip(start("random", qk_std=qk_std, v_std=v_std).blocks,
-                             start(kind, qk_std=qk_std, v_std=v_std).blocks):
-        q, k, v = block.attn.q, block.attn.k, block.attn.v
-        torch.testing.assert_close(head_norms(q), head_norms(random.attn.q))
+    stds = dict(qk_std=qk_std, v_std=v_std)
+    for random, layer in zip(start("random", **stds), start(kind, **stds)):
+        q, k, v = layer.q, layer.k, layer.v
+        torch.testing.assert_close(head_norms(q), head_norms(random.q))
         assert [q.weight.std().item(), v.weight.std().item()] == pytest.approx([qk_std, v_std], rel=0.06)
         # The keys of tilted have W_q, and a part at right angles to it of sqrt(1 + D / C) |W_q|.
         factor = (2 + D / C) ** 0.5 if kind == "tilted" else 1
@@ -101,7 +105,7 @@ def test_a_start_changes_k_alone_or_q_and_k_and_nothing_else(kind):
     drawn, other = start("as drawn").state_dict(), start(kind).state_dict()
     changed = {name for name in drawn if not torch.equal(drawn[name], other[name])}
     parts = dict.fromkeys(KEYS_ALONE, "k") | dict(random="", mimetic="qk")
-    assert changed == {f"blocks.{i}.attn.{part}.weight" for i in range(L) for part in parts[kind]}
+    assert changed == {f"{i}.{part}.weight" for i in range(L) for part in parts[kind]}
 
 
 @pytest.mark.parametrize("kind", ["indefinite", "skew", "tilted", "mimetic"])
@@ -118,9 +122,8 @@ def test_every_head_and_layer_draws_apart_the_same_for_a_seed_and_otherwise_for_
 
 def test_a_start_of_your_own_may_exchange_queries_and_keys(monkeypatch):
     monkeypatch.setitem(init.STARTS, "exchanged", lambda w_q, w_k, generator: (w_k, w_q))
-    for drawn, block in zip(start("as drawn").blocks, start("exchanged").blocks):
-        assert torch.equal(block.attn.q.weight, drawn.attn.k.weight)
-        assert torch.equal(block.attn.k.weight, drawn.attn.q.weight)
+    for drawn, layer in zip(start("as drawn"), start("exchanged")):
+        assert torch.equal(layer.q.weight, drawn.k.weight) and torch.equal(layer.k.weight, drawn.q.weight)
 
 
 def test_one_matrix_for_q_and_k_is_scaled_once():
@@ -135,8 +138,10 @@ def test_an_unknown_start_is_refused():
         start("symetric")
 
 
+@pytest.mark.bert_block
 def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_gets():
-    ours, generator = start("random"), torch.Generator().manual_seed(3)
+    ours = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
+    generator = torch.Generator().manual_seed(3)
     bert = BertForMaskedLM(BertConfig(hidden_size=C, num_hidden_layers=L, num_attention_heads=H, vocab_size=50))
     theirs = [layer.attention.self for layer in bert.bert.encoder.layer]
     pairs = []

@@ -99,6 +99,8 @@ CHANGED_CONFIGS = [  # in that of Llama
     (dict(model_type=None), "no model_type in config.json: "),
     (dict(model_type="jetmoe"), "'jetmoe' is not known"),  # each token's router chooses its W_q
     (dict(model_type="llava", text_config={}), "'llava_text' is not known"),
+    (dict(model_type="colpali", vlm_config={}), "'colpali' is not known"),  # made of what is made of others
+    (dict(model_type="swin", num_attention_heads=None, num_heads=[2, 4]), "'swin' is not known.*--q.*--heads H,HKV"),
     (dict(num_hidden_layers=3), "3 attention layers in config.json, q_proj of layer 2 missing"),
     (dict(num_hidden_layers=1), "1 attention layers in config.json, 2 found"),
     (dict(model_type="olmo", num_attention_heads=None), "no number of heads"),

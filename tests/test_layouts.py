@@ -6,7 +6,6 @@ computes from basis vectors.
     python -m pytest tests/test_layouts.py -k MODEL_TYPE
 """
 
-import json
 import re
 
 import pytest
@@ -15,15 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.pretrained.layout_table import TABLE
 from data.pretrained.layouts import find_stacks
-from tests.tiny_models import CASES, build, configuration_auto, inputs, saved, shapes, small_config, transformers
+from data.pretrained.sources import open_checkpoint
+from tests.tiny_models import (CASES, NOT_RUN, build, configuration_auto, inputs, saved, shapes, small_config,
+                               transformers)
+from tests.toy import stacks_of
 
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
 NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level|"
-                      r"^mit\.|assign|channel_attn|x_attn|encoder_decoder_attention|"
-                      r"attention_bias|conv_encoder|text_backbone|text_enhancer|fusion_layer|char_encoder|"
-                      r"detr_|geometry_encoder|coder_transformer|depth_decoder.layers|vit_merger|image_pooling|"
-                      r"(layerwise|spatial)_projectors|visual_attention|\.output$")
+                      r"^mit\.|x_attn|encoder_decoder_attention|attention_bias|conv_encoder|char_encoder|vit_merger|"
+                      r"coder_transformer|depth_decoder.layers|image_pooling|(layerwise|spatial)_projectors|\.output$")
 # Outside of W_qk: replaced by the identity.
 NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$|attn\.pre_norm$")
 
@@ -137,7 +137,7 @@ def attention_modules(model):
 
 
 def hidden_states(args, kwargs):
-    for name in "hidden_states", "query", "queries":  # the second in FSMT, the third in Grounding DINO
+    for name in "hidden_states", "query":  # the second in FSMT
         if name in kwargs:
             return kwargs[name]
     return args[0]
@@ -177,25 +177,28 @@ def run(model, attention, reads, n, t):
         parts[path](**inputs(parts[path], reads, n, t))
 
 
-TRAINED_ON = {"paligemma", "colpali", "diffusion_gemma"}  # without a mask, after a training with one
+TRAINED_ON = {"paligemma", "diffusion_gemma"}  # without a mask, after a training with one
 
 
-@pytest.mark.parametrize("kind, config, stacks, reads, name", CASES)
-def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, reads, name, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.nn.functional, "normalize", lambda x, *_, **__: x)  # the cosine attention of Swin 2
+@pytest.mark.parametrize("kind, config, reads, name", CASES)
+def test_heads_are_those_of_the_models_own_attention(kind, config, reads, name, tmp_path):
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
+    found = find_stacks(config, shapes(tensors))
+    layers = {(stack.name, layer.index): layer.heads(tensors) for stack in found for layer in stack.layers}
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
         model.set_submodule(path, torch.nn.Identity())
     probe = Probe(model)
+    with open_checkpoint(model) as in_memory:
+        loaded = {name: info.loaded for name, info in in_memory.tensors.items()}
+        require_same(found, tensors, stacks_of(in_memory), loaded)
+    if kind in NOT_RUN:
+        assert len(layers) == len(probe.names)
+        return
     with torch.no_grad(), probe:
         run(model, probe.names.values(), reads, 70, 1)
         probe.basis = False
         run(model, probe.names.values(), reads, 2, 4)
-
-    found = find_stacks(config, shapes(tensors))
-    assert {stack.name for stack in found} == {*stacks}
-    layers = {(stack.name, layer.index): layer.heads(tensors) for stack in found for layer in stack.layers}
     matches = {}  # name of the module -> the layers that are it
     for module, heads in probe.heads.items():
         matches[module] = [key for key, weights in layers.items() if agree(*heads, *weights)]
@@ -207,6 +210,24 @@ def test_heads_are_those_of_the_models_own_attention(kind, config, stacks, reads
         assert causal[stack] == (None if kind in TRAINED_ON and stack == "text" else probe.causal[module])
 
 
+def require_same(found, tensors, also, others):
+    """
+    Both have the same stacks of layers with the same W_qk of each head. (Not the same weights: some files hold the rows
+    of a head in another order.)
+    """
+    assert [(stack.name, stack.causal) for stack in found] == [(stack.name, stack.causal) for stack in also]
+    for stack, same in zip(found, also):
+        assert [layer.index for layer in stack.layers] == [layer.index for layer in same.layers]
+        for one, two in zip(stack.layers, same.layers):
+            for (q, k), (p_q, p_k) in zip(heads_of(one, tensors), heads_of(two, others), strict=True):
+                torch.testing.assert_close(q @ k.T, p_q @ p_k.T)
+
+
+def heads_of(layer, tensors):
+    w_q, w_k = layer.heads(tensors)
+    return zip(w_q, w_k.repeat_interleave(len(w_q) // len(w_k), 0))
+
+
 def model_types(config):
     """Every model_type in a config, at any depth."""
     if not isinstance(config, dict):
@@ -215,35 +236,32 @@ def model_types(config):
 
 
 def test_every_model_type_of_the_table_is_proven():
-    # Of git and so on, whose config they share.
-    proven = {"git_text", "idefics_text", "phi4_multimodal_text", "cohere_asr_text"}
+    # Of git and so on, whose config they share; other names of a T5Gemma's sides; and those in test_neighbours.py.
+    proven = {"git_text", "idefics_text", "phi4_multimodal_text", "cohere_asr_text", "t5gemma_encoder",
+              "t5gemma_decoder", "nanogpt", "nanochat-checkpoint", "train.py-checkpoint", *OTHER_TYPES}
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(small_config(kind, config).to_dict())}
-    for param in OWN_CODE:
-        proven |= model_types(param.values[0])
-    proven |= {*OTHER_TYPES}  # below
-    proven |= {"t5gemma_encoder", "t5gemma_decoder"}  # other names
-    proven |= {"gemma3n"}  # made of such
-    proven |= {"nanogpt", "nanochat-checkpoint", "train.py-checkpoint"}  # in test_neighbours.py
-    assert TABLE.keys() - proven == {"mobilellm"}  # not in transformers
+    for *_, config in FUSED:
+        proven |= model_types(config)
+    # Not built here: they hold q and k in two Linear layers, or they are made of proven parts.
+    others = {kind: TABLE[kind][0].form for kind in TABLE.keys() - proven}
+    assert set(others.values()) == {"separate", "parts"}
+    assert others.keys() == {"mobilellm", "Dream", "llada", "minicpm", "exaone", "fast_vlm", "perception_lm", "gemma3n"}
 
 
 def first_of(config, keys):
     return next((getattr(config, key) for key in keys.split() if hasattr(config, key)), None)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, rows in TABLE.items() if rows[0].n_layer and kind != "davit"])
+@pytest.mark.parametrize("kind", [kind for kind, rows in TABLE.items() if rows[0].n_layer])
 def test_usual_sizes_are_those_of_the_class(kind):
     config = configuration_auto.CONFIG_MAPPING[kind]()
     n_head = first_of(config, "num_heads num_attention_heads attention_heads")
-    n_layer = first_of(config, "depths num_hidden_layers num_blocks")
+    n_layer = first_of(config, "num_hidden_layers num_blocks")
     row = TABLE[kind][0]
-    assert (row.n_shared or 0) == getattr(config, "num_kv_shared_layers", 0)
-    assert json.dumps([n_layer, n_head]) == json.dumps([row.n_layer, row.n_head])  # for which a list is a tuple
-    if isinstance(n_layer, int):  # not in stages
-        sizes = config.to_dict()
-        width = config.hidden_size // n_head
-        assert (sizes.get("d_kv") or sizes.get("head_dim") or width) == (row.head_dim or width)
+    assert (row.n_layer, row.n_head, row.n_shared or 0) == (n_layer, n_head, getattr(config, "num_kv_shared_layers", 0))
+    sizes, width = config.to_dict(), config.hidden_size // n_head
+    assert (sizes.get("d_kv") or sizes.get("head_dim") or width) == (row.head_dim or width)
 
 
 # ---- other names --------------------------------------------------------------------------------------------------
@@ -257,10 +275,6 @@ OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, 
     "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
 }
 OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert", "exaone4_5_text": "exaone4"}
-
-
-# Whose modules in memory have other names than what save_pretrained writes.
-IN_MEMORY = "vit deit beit dinov2 dinov2_with_registers ijepa vit_msn pixio audio-spectrogram-transformer".split()
 BUFFERS = {"h.0.attn.bias": (1, 1, 64, 64), "h.0.attn.masked_bias": (), "layers.0.attention.bias": (1, 1, 64, 64),
            "layers.0.self_attn.rotary_emb.inv_freq": (4,)}  # causal masks, not biases
 
@@ -268,24 +282,22 @@ BUFFERS = {"h.0.attn.bias": (1, 1, 64, 64), "h.0.attn.masked_bias": (), "layers.
 @pytest.mark.parametrize("kind, other, rename", [
     *[(kind, kind, rename) for kind, rename in OLD_NAMES.items()],
     *[(kind, other, (r"^gte\.", "new.")) for other, kind in OTHER_TYPES.items()],
-    *[(kind, kind, None) for kind in IN_MEMORY],
 ])
 def test_other_names_and_another_model_type_of_it_give_the_same_layers(kind, other, rename, tmp_path):
-    kind, config, _, _, name = next(param.values for param in CASES if param.values[0] == kind)
+    kind, config, _, name = next(param.values for param in CASES if param.values[0] == kind)
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
-    others = {re.sub(*rename, name): tensor for name, tensor in tensors.items()} if rename else model.state_dict()
+    others = {re.sub(*rename, name): tensor for name, tensor in tensors.items()}
     assert others.keys() != tensors.keys() or other != kind
     found = find_stacks(config, shapes(tensors))
     also = find_stacks(config | {"model_type": other}, shapes(others) | BUFFERS)
-    for stack, same in zip(found, also, strict=True):
-        assert stack.name == same.name and same.causal in (stack.causal, None)
-        for one, two in zip(stack.layers, same.layers, strict=True):
-            assert one.index == two.index
-            assert all(map(torch.equal, one.heads(tensors), two.heads(others)))
+    if other == "sl_model":  # it is not told whether it has a mask
+        also = [stack._replace(causal=False) for stack in also]
+    require_same(found, tensors, also, others)
 
 
-# ---- code that is not in transformers ---------------------------------------------------------
+# ---- code that is not in transformers -----------------------------------------------------------------------------
+
 
 def chunked(qkv, n_head, n_block):
     """NeoBERT: (T, n_head, 3 D) in three."""
@@ -293,16 +305,11 @@ def chunked(qkv, n_head, n_block):
     return q, k
 
 
-def apart(q, k, n_head, n_kv_head):
-    """Dream, LLaDA and Florence-2's BART; and those of transformers that no probe sees into: (T, C) each."""
-    return q.unflatten(-1, (n_head, -1)), k.unflatten(-1, (n_kv_head, -1))
-
-
 def in_sizes(qkv, n_head, n_kv_head):
     """nanoGPT, Qwen, ChatGLM, OLMo's own code, Ling and more: (T, [H D, Hkv D, Hkv D])."""
-    D = qkv.shape[-1] // (n_head + 2 * n_kv_head)
-    q, k, _ = qkv.split([n_head * D, n_kv_head * D, n_kv_head * D], -1)
-    return apart(q, k, n_head, n_kv_head)
+    heads = qkv.unflatten(-1, (n_head + 2 * n_kv_head, -1))
+    q, k, _ = heads.split([n_head, n_kv_head, n_kv_head], 1)
+    return q, k
 
 
 def rearranged(qkv, n_head, n_kv_head):
@@ -312,67 +319,28 @@ def rearranged(qkv, n_head, n_kv_head):
     return heads[..., :group, :].flatten(1, 2), heads[..., -2, :]
 
 
-OWN_CODE = []
+CHATGLM = "encoder.layers.0.self_attention.query_key_value.weight"
+MOONVIT = dict(model_type="moonvit", num_hidden_layers=1, num_attention_heads=8)
+FUSED = [  # the weight of layer 0, its projection as in that code, the number of key heads, and the config
+    ("transformer_encoder.0.qkv.weight", chunked, 8, dict(model_type="neobert")),
+    ("layer.0.attention.self.qkv_linear.weight", in_sizes, 8, dict(model_type="layoutlmv2")),  # needs detectron2
+    ("h.0.attn.c_attn.weight", in_sizes, 8, dict(model_type="qwen")),
+    ("layers.0.self_attn.W_pack.weight", in_sizes, 8, dict(model_type="baichuan")),
+    ("layers.0.attention.wqkv.weight", rearranged, 4, dict(model_type="internlm2", num_key_value_heads=4)),
+    (CHATGLM, in_sizes, 2, dict(model_type="chatglm", multi_query_attention=True, multi_query_group_num=2)),
+    (CHATGLM, chunked, 8, dict(model_type="chatglm", multi_query_attention=False, multi_query_group_num=2)),
+    ("blocks.0.att_proj.weight", in_sizes, 2, dict(model_type="hf_olmo", n_kv_heads=2)),
+    ("layers.0.attention.query_key_value.weight", in_sizes, 2, dict(model_type="bailing_moe", num_key_value_heads=2)),
+    ("vision_tower.blocks.0.wqkv.weight", in_sizes, 8, dict(
+        model_type="kimi_vl", text_config={}, vision_config=MOONVIT)),
+]
 
 
-def own(model_type, path, project, n=8, rows=96, words="q k", **config):
-    """
-    A model with code of its own, and its projection of x (T, C) to queries and keys (T, H, D), as that code has it.
-
-    path: of the one weight with so many rows; or with {} for the words, of q (32, 32) and k (4 n, 32). n: of key heads,
-    or of blocks.
-    """
-    config = dict(model_type=model_type, num_hidden_layers=1, num_attention_heads=8) | config
-    sizes = {path: (rows, 32)}
-    if "{}" in path:
-        of_q, of_k = words.split()
-        sizes = {path.format(of_q): (32, 32), path.format(of_k): (4 * n, 32)}
-    OWN_CODE.append(pytest.param(config, sizes, project, n, id=f"{model_type}-{len(OWN_CODE)}"))
-
-
-own("neobert", "model.transformer_encoder.0.qkv.weight", chunked)
-# This one transformers builds with detectron2 only.
-own("layoutlmv2", "layoutlmv2.encoder.layer.0.attention.self.qkv_linear.weight", in_sizes)
-own("davit", "vision_tower.blocks.0.0.spatial_block.window_attn.fn.qkv.weight", in_sizes, depths=[1], num_heads=[8])
-for side in "encoder", "decoder":
-    sizes = {f"{side}_layers": 1, f"{side}_attention_heads": 8}
-    own("florence2_language", f"language_model.model.{side}.layers.0.self_attn.{{}}_proj.weight", apart, **sizes)
-    own("pegasus_x", f"model.{side}.layers.0.self_attn.{{}}_proj.weight", apart, **sizes)
-    own("prophetnet", f"prophetnet.{side}.layers.0.self_attn.{{}}_proj.weight", apart, words="query key",
-        **{f"num_{side}_layers": 1, f"num_{side}_attention_heads": 8})
-own("dab-detr", "model.encoder.layers.0.self_attn.{}_proj.weight", apart, encoder_layers=1, encoder_attention_heads=8)
-own("dab-detr", "model.decoder.layers.0.self_attn.self_attn_{}_content_proj.weight", apart, words="query key",
-    decoder_layers=1, decoder_attention_heads=8)
-own("Dream", "model.layers.0.self_attn.{}_proj.weight", apart, 4, num_key_value_heads=4)
-for kind in "Local", "TransientGlobal":
-    own("longt5", f"encoder.block.0.layer.0.{kind}SelfAttention.{{}}.weight", apart, num_layers=1, num_heads=8, d_kv=4)
-own("gemma4_audio", "layers.0.self_attn.{}_proj.linear.weight", apart)
-own("gemma3n_audio", "conformer.0.attention.attn.{}_proj.weight", apart, num_hidden_layers=None,
-    num_attention_heads=None, conf_num_hidden_layers=1, conf_num_attention_heads=8)
-own("llada", "model.transformer.blocks.0.{}_proj.weight", apart, 4, n_kv_heads=4)
-own("minicpm", "model.layers.0.self_attn.{}_proj.weight", apart, 4, num_key_value_heads=4)
-own("exaone", "transformer.h.0.attn.attention.{}_proj.weight", apart, 4, num_key_value_heads=4)
-own("qwen", "transformer.h.0.attn.c_attn.weight", in_sizes)
-own("baichuan", "model.layers.0.self_attn.W_pack.weight", in_sizes)
-own("internlm2", "model.layers.0.attention.wqkv.weight", rearranged, 4, rows=64, num_key_value_heads=4)
-CHATGLM = "transformer.encoder.layers.0.self_attention.query_key_value.weight"
-own("chatglm", CHATGLM, in_sizes, 2, rows=48, multi_query_attention=True, multi_query_group_num=2)
-own("chatglm", CHATGLM, chunked, multi_query_attention=False, multi_query_group_num=2)
-own("hf_olmo", "model.transformer.blocks.0.att_proj.weight", in_sizes, 2, rows=48, n_kv_heads=2)
-own("bailing_moe", "model.layers.0.attention.query_key_value.weight", in_sizes, 2, rows=48, num_key_value_heads=2)
-own("kimi_vl", "vision_tower.encoder.blocks.0.wqkv.weight", in_sizes, text_config={},
-    vision_config=dict(model_type="moonvit", num_hidden_layers=1, num_attention_heads=8))
-for kind in "fast_vlm", "perception_lm":
-    own(kind, "model.language_model.layers.0.self_attn.{}_proj.weight", apart, 4,
-        vision_config={"model_type": "timm_wrapper"},
-        text_config=dict(model_type="qwen2", num_hidden_layers=1, num_attention_heads=8))
-
-
-@pytest.mark.parametrize("config, sizes, project, n", OWN_CODE)
-def test_heads_are_those_of_a_models_own_code(config, sizes, project, n):
+@pytest.mark.parametrize("name, project, n_kv_head, config", FUSED)
+def test_a_fused_weight_is_cut_as_a_models_own_code_cuts_it(name, project, n_kv_head, config):
     torch.manual_seed(0)
-    tensors = {name: torch.randn(size) for name, size in sizes.items()}
-    q, k = project(*[weight.T for weight in tensors.values()], 8, n)  # x = 1: basis vectors
-    [stack] = find_stacks(config, sizes)
-    w_q, w_k = stack.layers[0].heads(tensors)
+    weight = torch.randn(4 * (8 + 2 * n_kv_head), 32)
+    q, k = project(weight.T, 8, n_kv_head)  # x = 1: basis vectors; (C, H, D), (C, Hkv, D)
+    [stack] = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
+    w_q, w_k = stack.layers[0].heads({name: weight})
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))

@@ -1,4 +1,4 @@
-"""model.py against plain loops, and against the encoder of torch. pytest tests/test_model.py"""
+"""model.py against plain loops. tests/test_bert.py compares it with BERT. pytest tests/test_model.py"""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from transformers import BertConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from model import Block, ModelConfig, Transformer, rows_at
+from model import ModelConfig, Transformer, rows_at
 
 CFG = dict(vocab_size=61, block_size=16, n_layer=2, n_head=4, n_embd=32)
 POSITIONS = torch.tensor([[0, 5, 15], [14, 2, 2], [7, 8, 1]])  # of three sequences; any order
@@ -128,36 +128,3 @@ def pre_norm(block, x, predict_at=None):
     """GPT-2's block, in the two lines that the docstring of Block has."""
     x = rows_at(x, predict_at) + block.drop(block.attn(block.ln_1(x), predict_at))
     return x + block.drop(block.mlp(block.ln_2(x)))
-
-
-def torchs_encoder(ours, norm_first):
-    """torch.nn.TransformerEncoder with the weights of our blocks."""
-    names = {"attn.proj": "self_attn.out_proj", "ln_1": "norm1", "ln_2": "norm2",
-             "mlp.fc": "linear1", "mlp.proj": "linear2"}
-    layer = torch.nn.TransformerEncoderLayer(32, 4, 128, activation="gelu", layer_norm_eps=1e-12, batch_first=True,
-                                             norm_first=norm_first)
-    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    for block, layer in zip(ours.blocks, encoder.layers):
-        state, attn = {}, block.attn
-        for part in "weight", "bias":
-            state[f"self_attn.in_proj_{part}"] = torch.cat([getattr(x, part) for x in (attn.q, attn.k, attn.v)])
-            for name, torchs_name in names.items():
-                state[f"{torchs_name}.{part}"] = block.get_parameter(f"{name}.{part}")
-        layer.load_state_dict(state)
-    return encoder
-
-
-@pytest.mark.bert_block
-@either
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_the_encoder_of_torch_with_the_same_weights_has_the_same_hidden_states(norm_first, causal, monkeypatch):
-    """And the block that a fork gets by the obvious edit is torch's with norm_first."""
-    if norm_first:
-        monkeypatch.setattr(Block, "forward", pre_norm)
-    ours = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
-    idx = torch.randint(61, (3, 16))
-    x = F.layer_norm(ours.tok_emb(idx) + ours.pos_emb.weight, (32,), ours.ln_emb.weight, ours.ln_emb.bias, 1e-12)
-    mask = torch.nn.Transformer.generate_square_subsequent_mask(16) if causal else None
-    expected = torchs_encoder(ours, norm_first)(x, mask)
-    torch.testing.assert_close(ours.hidden(idx), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(ours.hidden(idx, POSITIONS), rows_at(expected, POSITIONS), atol=1e-5, rtol=1e-5)

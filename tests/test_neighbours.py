@@ -59,7 +59,7 @@ def of_train_py() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("files, lone, n_kv_head", [
     (of_nanogpt(), "ckpt.pt", H), (of_nanogpt("_orig_mod."), "ckpt.pt", H), (of_nanochat(), "model_000020.pt", 2),
-    (of_train_py(), "ckpt-00000040.pt", H)])
+    pytest.param(of_train_py(), "ckpt-00000040.pt", H, marks=pytest.mark.bert_block)])
 def test_training_scripts_have_their_own_config(tmp_path, hub, files, lone, n_kv_head):
     out = folder(tmp_path / "out", files, None)
     hub.add("org/out", files)

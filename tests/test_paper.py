@@ -119,6 +119,7 @@ def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(objective, sof
     assert exact(sum(by_hand[i, j] * x[i].outer(x[j]) for i, j in sees.nonzero()), gradient)
 
 
+@pytest.mark.bert_block  # with W_q and W_k of their own
 def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradient():
     """A step eta of q and k moves W_qk by -eta (W_q W_q^T G + G W_k W_k^T) + O(eta^2), G = sum beta_ij x_i x_j^T (Eq.
     S39-S41), in every head of model.py."""

@@ -41,7 +41,7 @@ def factors(m):
 def test_a_matrix_symmetric_between_positions_and_skew_between_contents_is_taken_apart(x):
     a, b = torch.randn(B, B, dtype=torch.float64), torch.randn(C - B, C - B, dtype=torch.float64)
     m = 2 * U @ (a + a.T) @ U.T + V @ (b - b.T) @ V.T
-    of_layer, of_head = parts.split_layer(x, *factors(m), causal=False)
+    of_layer, of_head = parts.split_layer(x, *factors(m))
     assert of_layer["directions"] == B
     assert (of_layer["on_positions"], of_layer["on_rest"]) == (pytest.approx(1), pytest.approx(-1))
     assert of_layer["share_positions"] + of_layer["share_rest"] == pytest.approx(1)
@@ -53,35 +53,10 @@ def test_in_the_data_metric_the_score_is_that_of_the_logits_between_all_tokens(x
     m = torch.randn(C, C, dtype=torch.float64)
     tokens = (x - x.mean((0, 1))).flatten(0, 1)  # (N T, C)
     between_all = tokens @ m @ tokens.T  # (N T, N T)
-    [of_layer, _] = parts.split_layer(x, *factors(m), causal=False)
+    [of_layer, _] = parts.split_layer(x, *factors(m))
     assert of_layer["on_data"] == pytest.approx(symmetry(between_all).item())
     of_means = (x.mean(0) - x.mean((0, 1))).square().sum() / T
     assert of_layer["of_inputs"] == pytest.approx((of_means / (tokens.square().sum() / (N * T))).item())
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_softmax_sees_the_variance_along_a_row_and_no_number_added_to_a_row(causal):
-    logits = torch.randn(2, 3, T, T, dtype=torch.float64)
-    expected = 0.0
-    for i in range(T):
-        seen = logits[:, :, i, : i + 1 if causal else T].numpy()
-        expected += (np.var(seen, axis=-1) * seen.shape[-1]).sum()
-    assert parts.variance_seen(logits, causal).item() == pytest.approx(expected)
-    shifted = logits + torch.randn(2, 3, T, 1, dtype=torch.float64)
-    assert parts.variance_seen(shifted, causal).item() == pytest.approx(expected)
-
-
-def test_of_logits_the_parts_are_seen_as_they_are(x):
-    m = U @ torch.randn(B, B, dtype=torch.float64) @ U.T  # no content has a say
-    [of_layer, _] = parts.split_layer(x, *factors(m), causal=True)
-    assert (of_layer["seen_positions"], of_layer["seen_rest"]) == (pytest.approx(1), pytest.approx(0, abs=1e-12))
-
-
-def test_what_heads_share_is_a_sum_over_pairs_of_them():
-    heads = torch.randn(4, C, C, dtype=torch.float64)
-    pairs = [(a, b) for i, a in enumerate(heads) for j, b in enumerate(heads) if i != j]
-    expected = sum(torch.trace(a @ b) for a, b in pairs) / sum((a * b).sum() for a, b in pairs)
-    assert parts.shared_by_heads(heads).item() == pytest.approx(expected.item())
 
 
 def test_like_attends_to_like_where_the_eigenvalues_of_the_symmetric_part_are_positive():
@@ -93,13 +68,13 @@ def test_like_attends_to_like_where_the_eigenvalues_of_the_symmetric_part_are_po
 def test_a_turn_between_q_and_k_hides_no_symmetry(x):
     w_q = torch.randn(2, C, 4, dtype=torch.float64)
     w_k = rotate(w_q[None], torch.full((1, C), -5))[0]  # the keys stand five positions before
-    [of_layer, *_] = parts.split_layer(x, w_q, w_k, causal=False, rotary=True)
+    [of_layer, *_] = parts.split_layer(x, w_q, w_k, rotary=True)
     assert of_layer["turned"] == pytest.approx(1) and of_layer["symmetry"] < 0.9
 
 
 def test_query_heads_that_share_a_key_head_are_added(x):
     w_q, w_k = torch.randn(4, C, 3, dtype=torch.float64), torch.randn(2, C, 3, dtype=torch.float64)
-    rows = parts.split_layer(x, w_q, w_k, causal=True)
+    rows = parts.split_layer(x, w_q, w_k)
     m = sum(w_q[h] @ w_k[h // 2].T for h in range(4))
     assert rows[0]["symmetry"] == pytest.approx(symmetry(m).item()) and len(rows) == 5
 

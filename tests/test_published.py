@@ -10,6 +10,7 @@ from matplotlib.colors import same_color
 
 import analyze
 from data.results import figures, models, runs
+from data.results.csv import public
 from data.results.csv.published import draw
 
 ROOT = Path(analyze.__file__).parent
@@ -99,10 +100,10 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
 
 
 def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file(tmp_path, analysed, drawn):
-    for model, revision in ("gpt2", ""), ("gpt2", "step1"), ("mine", ""):  # the second is a step of its training
-        symmetry = 0.9 if revision else 0.1
+    for model, source, symmetry in [("gpt2", "openai-community/gpt2", 0.1), ("mine", "/tmp/mine", 0.1),
+                                    ("gpt2", "openai-community/gpt2@step1", 0.9)]:  # a step of its training
         rows = [dict(layer=layer, symmetry=symmetry * layer) for layer in range(3)]
-        common = dict(model=model, revision=revision, stack="", causal=1, params=9, head=None, n=768, r=64, layout="",
+        common = dict(model=model, source=source, stack="", causal=1, params=9, head=None, n=768, r=64, layout="",
                       gamma=2.0, limit=0.1, directionality=-0.5, directionality_eq17=0.0)
         models.add_scores(tmp_path / "s.csv", models.score_table(rows, common))
     lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
@@ -125,6 +126,18 @@ def test_in_head_space_the_trace_is_the_same_if_the_rows_are_q_and_then_k():
         m = w_q @ w_k.T
         assert (trace.item() == pytest.approx((m @ m).trace().item())) == is_right
         assert analyze.symmetry(theirs).item() != pytest.approx(analyze.symmetry(m).item())
+
+
+# ---- public models -----------------------------------------------------------------------------------------------
+
+
+def test_the_picture_of_public_models_has_every_stack_and_p_counts_all_ways_to_choose_the_lowest(drawn, tmp_path):
+    assert public.exact_p(range(10, 20), [1, 2, 3]) == pytest.approx(2 / 286)
+    table = pd.read_csv(public.HERE / "public.csv")
+    public.draw(table, tmp_path / "p.png")
+    for axis, score in zip(drawn[0].axes, runs.SCORES):
+        dots = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
+        assert sorted(dots) == sorted(table[score])
 
 
 # ---- the authors' training runs ----------------------------------------------------------------------------------

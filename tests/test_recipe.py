@@ -191,6 +191,7 @@ def test_float16_clips_gradients_at_their_own_size_and_skips_an_update_that_over
 # ---- the constraint ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.bert_block
 @pytest.mark.parametrize("kind, sign", [("symmetric", 1), ("skew", -1)])
 def test_the_constraint_enters_the_gradient_with_its_weight_and_the_loss_of_the_log_not_at_all(trainer, kind, sign):
     gradients, losses = [], []

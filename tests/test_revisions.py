@@ -1,8 +1,6 @@
 """Trainings: what names stand for, in which order, and what is drawn of them. pytest tests/test_revisions.py"""
 
 import glob
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -82,20 +80,9 @@ def test_files_of_weights_that_match_count_as_folders_do(tmp_path):
     assert [target.step for target in revisions.find_targets(str(tmp_path), "ckpt-*")] == [20, 100]
 
 
-def test_a_link_that_leads_to_another_run_now_is_scored_anew(run, analysed):
-    Path("latest").symlink_to("run")
-    bert("other/checkpoint-2", 0.5)
-    asked = "--hf", "latest", "--revisions=checkpoint-2"
-    assert list(analysed(*asked).table.symmetry) == pytest.approx(symmetry_of("run/checkpoint-2"), abs=1e-5)
-    Path("latest").unlink()
-    Path("latest").symlink_to("other")
-    assert list(analysed(*asked).table.symmetry) == pytest.approx(symmetry_of("other/checkpoint-2"), abs=1e-5)
-
-
 def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed, drawn):
-    bert("decoder/checkpoint-5", 0.1, n_layer=2, causal=True)
-    analysed("--hf", "./run", "./decoder", "--revisions=checkpoint-*", "--plot=s.png")
-    medians, layers, others = drawn[0].axes[::2]
+    analysed(*CHECKPOINTS, "--plot=s.png")
+    medians, layers = drawn[0].axes[::2]
     values = np.reshape(symmetries(), (3, 3))  # (P, L)
     line = medians.lines[0]
     assert list(line.get_xdata()) == STEPS
@@ -106,8 +93,7 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
         np.testing.assert_allclose([edges.min(), edges.max()], np.percentile(values[i], [25, 75]), atol=1e-5)
     for i in range(3):
         np.testing.assert_allclose(layers.lines[i].get_ydata(), values[:, i], atol=1e-5)
-    assert [line.get_color() for line in medians.lines[:2]] == [figures.ENCODER, figures.DECODER]
-    assert len(others.lines) == 3  # two layers, and the line at 0
+    assert line.get_color() == figures.ENCODER
 
 
 @pytest.mark.parametrize("argv, wanted", [
@@ -123,18 +109,6 @@ def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analys
     said = str(found.status) if found.status != 1 else found.err.rstrip("\n")
     assert found.status and said.startswith("analyze.py: ") and wanted in said and "\n" not in said
     assert found.table.equals(before)
-
-
-def test_a_local_checkpoint_that_was_replaced_is_scored_again_although_its_file_is_older(run, analysed):
-    """By a file that keeps its time, as with cp -p."""
-    assert analysed(*CHECKPOINTS).status == 0
-    new = Path(bert("other", 0.4), "model.safetensors")
-    os.utime(new, (1e9, 1e9))
-    shutil.copy2(new, run / "checkpoint-10" / "model.safetensors")
-    found = analysed(*CHECKPOINTS)
-    assert found.status == 0 and found.err.count(": read ") == 1
-    of_step = found.table.symmetry[found.table.revision == "checkpoint-10"]
-    assert list(of_step) == pytest.approx(symmetry_of("other"), abs=1e-5)
 
 
 def test_after_ctrl_c_what_was_scored_is_there_and_is_not_scored_again(run, monkeypatch, analysed):
@@ -154,8 +128,8 @@ def test_after_ctrl_c_what_was_scored_is_there_and_is_not_scored_again(run, monk
 # ---- on the Hub --------------------------------------------------------------------------------------------------
 
 
-def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hub, analysed):
-    folders = [bert(str(i), mix, n_other=30_000) for i, mix in enumerate((0.0, 0.4, 0.9))]
+def test_branches_and_tags_are_read_in_order(hub, analysed):
+    folders = [bert(str(i), mix) for i, mix in enumerate((0.0, 0.4, 0.9))]
     hub.add("org/model", files_of(folders[2]), branch="step300")
     hub.add("org/model", files_of(folders[1]), branch="step10")
     hub.add("org/model", files_of(folders[0]), tag="step2")
@@ -164,7 +138,3 @@ def test_branches_and_tags_are_read_in_order_by_the_bytes_of_queries_and_keys(hu
     assert found.status == 0 and list(found.table.revision[::3]) == ["step2", "step10", "step300"]
     expected = [symmetry for folder in folders for symmetry in symmetry_of(folder)]
     assert list(found.table.symmetry) == pytest.approx(expected, abs=1e-5)
-    q_and_k = 3 * 2 * 16 * 16 * 4  # layers, q and k, float32
-    first_read = 1 + (1 << 15)  # of each file: whether ranges are served, and its header
-    whole = Path("0/model.safetensors").stat().st_size
-    assert 3 * q_and_k < hub.sent("model.safetensors") <= 3 * (q_and_k + first_read) < whole

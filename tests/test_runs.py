@@ -1,7 +1,6 @@
-"""data/results/compare.py, exact.py and claims.py, and analyze.py --runs. pytest tests/test_runs.py"""
+"""Comparisons of runs: their statistics, their files, and what analyze.py --runs prints. pytest tests/test_runs.py"""
 
 import csv
-import functools
 import itertools
 import math
 import os
@@ -13,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+import torch
 
 import analyze
 from config.arms import __main__ as arms
 from data import tokens
-from data.results import claims, compare, exact, runs
+from data.results import compare, exact, records, runs
+from tests.test_analyze import bert
 
 CSV = Path(runs.__file__).parent / "csv"
 STEPS = np.arange(0, 1100, 100.0)
@@ -49,17 +50,6 @@ def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
 def test_sign_flips_are_counted_as_by_hand(differences, p):
     assert exact.sign_flip(np.array(differences)) == p
     assert exact.sign_flip(-1e-7 * np.array(differences)) == p  # neither sign nor unit matters
-
-
-@pytest.mark.parametrize("ours, theirs, p", [
-    ([100, 200, 300, 400, 500], [600, 700, 800, 900, math.inf], 2 / 32),
-    # ranks 1, 2 | 3, 5 and 5 for three that never do: two pairs count, the third is even
-    ([1, 2, math.inf], [3, math.inf, math.inf], 0.5),
-    # seven differences of seven ranks, all but the last of one sign: one run that never does outweighs no other
-    ([1, 2, 3, 4, 5, 6, math.inf], [11, 12, 13, 14, 15, 16, 10], 2 * 8 / 128),
-    ([100, math.inf], [math.inf, 100], 1.0)])
-def test_a_run_that_never_gets_there_is_later_than_any_and_it_does_not_matter_by_how_much(ours, theirs, p):
-    assert exact.sign_flip_of_ranks(ours, theirs) == p
 
 
 @pytest.mark.parametrize("n", [5, 6, 7, 9])  # five pairs exclude nothing
@@ -111,14 +101,14 @@ def run_arms(tmp_path, seeds=range(1, 7)):
 
 
 def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_and_kept(tmp_path, capsys):
-    assert not run(*run_arms(tmp_path), "--level", "2.35", "--all", "--csv", tmp_path / "c.csv")
+    assert not run(*run_arms(tmp_path), "--all", "--csv", tmp_path / "c.csv")
     whole = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
-    # p: all six pairs of one sign, 2 / 2^6, twice over for two arms; smoothed, 2.35 is reached at 800 and 700
-    expected = [("random 2.035 baseline", "6 of 6 800 0.53 -0.50"),
-                ("fast 1.835 -0.200 [-0.200, -0.200] 0.062", "6 6 of 6 700 0.062 20% 0.53 -0.50"),
-                ("slow 2.800 +0.765 [+0.740, +0.790] 0.062", "6 0 of 6 not passed 0.062 not reached 0.53 -0.50")]
+    # p: all six pairs of one sign, 2 / 2^6, twice over for two arms
+    expected = [("random 2.035 baseline", "0.53 -0.50"),
+                ("fast 1.835 -0.200 [-0.200, -0.200] 0.062", "6 20% 0.53 -0.50"),
+                ("slow 2.800 +0.765 [+0.740, +0.790] 0.062", "6 not reached 0.53 -0.50")]
     assert whole == [f"{short} {more}".split() for short, more in expected]
-    assert not run(tmp_path / "c.csv", "--level", "2.35")
+    assert not run(tmp_path / "c.csv")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == "arm loss difference [95 %] p".split()
     assert [line.split() for line in lines[1:4]] == [short.split() for short, _ in expected]
@@ -144,7 +134,6 @@ def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_p
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew", commit="c1") for seed in (2, 3)]
     assert not run(*folders, "--all")
     out = capsys.readouterr().out
-    assert out.splitlines()[1].split()[3:7] == "2 of 2 750".split()  # the median of 700 and 800
     assert out.splitlines()[2].split()[2:4] == ["+1.800", "1"]  # of seed 2 alone
     assert "no p of other: with fewer than 6 pairs of seeds none can reach 5 %" in out and "nan" not in out
     assert "these runs differ in commit: c1 (random, other); c2 (random)" in out and "in torch" not in out
@@ -163,13 +152,13 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
-    # An arm that pandas could read as nan, and that is no baseline, because its weights were not random; and a comment.
-    folders = [write_run(tmp_path / "runs" / "null-1", init_from="out/bert")]
+    # An arm that pandas could read as nan, and that is no baseline, because its scale is not BERT's; and a comment.
+    folders = [write_run(tmp_path / "runs" / "null-1", qk_std=0.1)]
     folders += [write_run(tmp_path / "runs" / "c#_2-1", init="skew"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     first = capsys.readouterr().out
-    assert '"init_from": "out/bert"' in path.read_text() and first.splitlines()[1].startswith("random ")
+    assert first.splitlines()[1].startswith("random ")
     shutil.rmtree(tmp_path / "runs")
     assert not run(path, "--csv", again, "--plot", tmp_path / "b.png")
     assert capsys.readouterr().out == first and again.read_text() == path.read_text()
@@ -199,7 +188,7 @@ def test_keys_that_only_older_files_have_are_read(capsys):
     assert out.splitlines()[1].startswith("bert_deep ")
     assert "random_english is not tested against bert_deep: they differ in eval_interval, sha256\n" in out
     configs = dict(init="skew"), dict(init="skew", diagonal=0.4)
-    new, other = [compare.Record("a", seed, config, None) for seed, config in enumerate(configs)]
+    new, other = [records.Record("a", seed, config, None) for seed, config in enumerate(configs)]
     for pair in (new, other), (other, new):
         with pytest.raises(runs.RunError, match="two runs called a differ in diagonal"):
             compare.require_same_arm(*pair)
@@ -253,7 +242,7 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     for name in "log.csv", "scores.csv":
         text = Path(name).read_text()
         Path(name).write_text(text + text.splitlines()[-1][:-3])
-    whole = compare.read_run(".")
+    whole = records.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
 
@@ -279,60 +268,60 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path
     np.testing.assert_allclose(lines[3]["skew"], -np.arange(11) / 20)
 
 
-# ---- claims.csv: its numbers once more from the CSV files, by hand ---------------------------------------------------
+# ---- scores of other code ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found():
-    return claims.find_claims()
+def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(tmp_path, monkeypatch):
+    """As of a fork that adds one to analyze.Scores and to nothing else."""
+    def more(scores, numbers=analyze.Scores.numbers):
+        return numbers(scores) | dict(normality=numbers(scores)["symmetry"])
+
+    monkeypatch.setattr(analyze.Scores, "numbers", more)
+    with pytest.raises(TypeError, match="normality"):
+        analyze.score_rows(0, 2, torch.randn(2, 1, 8, 8), None)
+    with pytest.raises(KeyError, match="normality"):
+        analyze.score_model(bert(tmp_path / "m", 0.5))
 
 
-def differences(claim):
-    """Of the last values of a claim's measure, seed by seed, read without the code that is tested."""
-    last = last_rows(claim.files)[claim.measure]
-    return (last[claim.arm] - last[claim.baseline]).dropna().to_numpy()
+def test_a_stored_comparison_that_lacks_a_newer_score_is_read_with_nan(tmp_path, capsys):
+    assert not run(write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", init="skew"), "--csv", tmp_path / "c.csv")
+    before = capsys.readouterr().out
+    lines = (tmp_path / "c.csv").read_text().splitlines()
+    table = pandas.read_csv(tmp_path / "c.csv", comment="#").drop(columns=["directionality_eq17", "symmetry_1"])
+    (tmp_path / "old.csv").write_text("\n".join([*lines[:3], table.to_csv(index=False)]))
+    assert not run(tmp_path / "old.csv", "--csv", tmp_path / "new.csv")
+    assert capsys.readouterr().out == before
+    assert pandas.read_csv(tmp_path / "new.csv", comment="#")["directionality_eq17"].isna().all()
 
 
-@functools.cache
-def last_rows(files):
-    """The last value of every column that is not empty, by arm and seed."""
-    table = pandas.concat(pandas.read_csv(CSV / f"{name}.csv", comment="#") for name in files.split())
-    return table.groupby(["arm", "seed"]).last()
+# ---- claims.csv --------------------------------------------------------------------------------------------------
 
 
-def share_as_far(values):
-    """Of all ways to choose the signs of values, the share with a sum as far from 0."""
-    signs = np.array(list(itertools.product([1, -1], repeat=len(values))))  # (2^n, n)
-    return np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-9)
+def test_every_row_of_claims_csv_comes_out_of_its_files():
+    """Its p is corrected for the rows of its family. What the functions compute is tested above."""
+    claims = pandas.read_csv(CSV / "claims.csv", keep_default_na=False, na_values=dict(saved=[""]))
+    arms_of = {files: compare.pool([CSV / f"{name}.csv" for name in files.split()]) for files in set(claims["files"])}
+    found = []
+    for claim in claims.itertuples():
+        arms = arms_of[claim.files]
+        gain = compare.compare_pairs(compare.pairs_of(arms[claim.arm], arms[claim.baseline]), claim.measure)
+        found.append(gain | dict(family=claim.family))
+    found = pandas.DataFrame(found)
+    assert list(found["n_pairs"]) == list(claims["pairs"])
+    found["p"] = found.groupby("family")["p"].transform(exact.holm)
+    found["low"], found["high"] = zip(*found["interval"])
+    for column in "difference", "low", "high", "p":
+        np.testing.assert_allclose(found[column], claims[column].astype(float), atol=6e-6, err_msg=column)
+    is_loss = claims["measure"] == "val_loss"
+    saved = claims["saved"][is_loss].replace("not reached", -math.inf).astype(float)
+    np.testing.assert_allclose(found["speed_up"][is_loss], saved, atol=6e-6)
 
 
-def test_every_claim_has_the_mean_of_its_pairs_and_their_p_corrected_for_all_of_its_family(found):
-    """Also for the rows that are not shown. Holm: a test counts as many tests as have a p of at least its own."""
-    planned = pandas.read_csv(CSV / "claims.csv", keep_default_na=False)
-    pairs = [differences(claim) for claim in planned.itertuples()]
-    planned["p"] = [share_as_far(values) for values in pairs]
-    for claim in found.itertuples():
-        values = pairs[claim.Index]
-        assert claim.n_pairs == len(values) and claim.difference == pytest.approx(values.mean())
-        ps = planned["p"][planned["family"] == claim.family]
-        own = planned["p"][claim.Index]
-        assert claim.p_alone == pytest.approx(own)
-        assert claim.p == pytest.approx(min(1, max((ps >= p).sum() * p for p in ps[ps <= own])))
-    assert len(found) < len(planned)
-
-
-def test_false_discoveries_are_those_of_the_example_of_benjamini_and_hochberg():
-    """1995, section 3.2: of these 15 tests the first four are significant, and three after Holm's correction."""
+def test_holm_multiplies_by_the_tests_that_are_left():
+    """Benjamini and Hochberg 1995, section 3.2: of these 15 tests three are significant after Holm's correction."""
     ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324,
           0.4262, 0.5719, 0.6528, 0.759, 1]
-    assert exact.false_discoveries(ps).tolist() == [True] * 4 + [False] * 11
-    assert (exact.holm(ps) < 0.05).tolist() == [True] * 3 + [False] * 12
-    assert not exact.false_discoveries([0.2, 0.9, 0.06]).any()
-
-
-def test_the_readme_has_the_table_and_a_dot_of_the_figure_is_full_where_it_is_significant(found, tmp_path, drawn):
-    assert claims.readme(found) == claims.README.read_text()
-    claims.draw(found, tmp_path / "f.png")
-    dots = [line for axis in drawn[0].axes for line in axis.lines if line.get_marker() == "o"]
-    significant = list(found.p[found.measure == "val_loss"] < 0.05)
-    assert [dot.get_markerfacecolor() != "white" for dot in dots] == significant and len(set(significant)) == 2
+    corrected = exact.holm(ps)
+    assert list(corrected[:4]) == pytest.approx([15 * 0.0001, 14 * 0.0004, 13 * 0.0019, 12 * 0.0095])
+    assert (corrected < 0.05).tolist() == [True] * 3 + [False] * 12 and corrected.is_monotonic_increasing
+    assert exact.holm([0.2, math.nan, 0.9]).tolist()[::2] == [0.4, 0.9]  # an arm without pairs is no test

@@ -19,7 +19,7 @@ from config import ConfigError, TrainConfig, processes
 from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, split_batch
-from data.results import compare, runs
+from data.results import records, runs
 from tests.lives import DRAW, argv, begin_ranks, checkpoint, compile_quickly, end, log, make_trainer, run
 
 
@@ -220,13 +220,9 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, capsys)
 
 @pytest.mark.parametrize("name, has, calls, dtype", [
     ("cpu", True, ["gloo"], "float32"), ("cuda", True, ["high", "nccl"], "bfloat16"),
-    ("cuda", False, ["high", "gloo"], "float16"), ("mps", True, None, None)])
-def test_what_a_device_has_decides_how_products_are_computed_and_how_processes_talk(
-        cfg, monkeypatch, name, has, calls, dtype):
-    """
-    torch's "high" is TF32. Windows has no NCCL, and the GPU of a Mac nothing by which processes talk. The device is a
-    name here, and is not used.
-    """
+    ("cuda", False, ["high", "gloo"], "float16"), ("mps", True, [], None)])
+def test_the_device_decides_how_products_are_computed_and_how_processes_talk(cfg, monkeypatch, name, has, calls, dtype):
+    """torch's "high" is TF32. Windows has no NCCL. The device is a name here, and is not used."""
     found = []
     for of, attribute, value in (
             (processes, "find_device", lambda *_: torch.device(name)), (processes, "find_ranks", lambda: (0, 2, 0)),
@@ -234,25 +230,25 @@ def test_what_a_device_has_decides_how_products_are_computed_and_how_processes_t
             (processes.dist, "is_nccl_available", lambda: has), (torch, "set_float32_matmul_precision", found.append),
             (processes.dist, "init_process_group", lambda backend, **_: found.append(backend))):
         monkeypatch.setattr(of, attribute, value)
-    if calls is None:
+    if name == "mps":
         with pytest.raises(ConfigError, match="is mps, on which processes cannot talk: give --device=cpu"):
             processes.find_place(cfg)
     else:
         assert processes.find_place(replace(cfg, dtype="auto"))[1] == replace(cfg, dtype=dtype)
-        assert found == calls
+    assert found == calls
 
 
 # ---- where a run comes from, what is said and where --------------------------------------------------------------
 
 
 def test_the_file_of_an_arm_names_every_version_that_made_its_runs(finished, tmp_path):
-    one = compare.read_run(finished.out_dir)
+    one = records.read_run(finished.out_dir)
     arm = [one._replace(seed=seed, config=one.config | dict(torch=torch)) for seed, torch in enumerate("12")]
-    compare.write_comparison(tmp_path / "c.csv", dict(a=arm))
+    records.write_comparison(tmp_path / "c.csv", dict(a=arm))
     for _ in "12":  # the second time the file itself is one of what is put together
-        known = compare.read_comparison(tmp_path / "c.csv")
+        known = records.read_comparison(tmp_path / "c.csv")
         assert [record.config["torch"] for record in known] == ["1 and 2"] * len(known)
-        compare.write_comparison(tmp_path / "c.csv", dict(a=[*known, arm[0]._replace(seed=2)]))
+        records.write_comparison(tmp_path / "c.csv", dict(a=[*known, arm[0]._replace(seed=2)]))
 
 
 def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):

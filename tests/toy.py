@@ -2,6 +2,7 @@
 
 import io
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,30 @@ def as_bin(saved, **options) -> bytes:
     buffer = io.BytesIO()
     torch.save(saved, buffer, **options)
     return buffer.getvalue()
+
+
+# Records that the writer of torch adds by itself, and those that only newer versions write.
+ADDED = ("version", "byteorder", ".data/serialization_id", ".format_version", ".storage_alignment")
+
+
+def records_of(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as zipped:
+        return {info.filename.partition("/")[2]: zipped.read(info) for info in zipped.infolist()}
+
+
+def write_zip(path: Path, records: dict[str, bytes]):
+    """With the writer of torch.save."""
+    writer = torch._C.PyTorchFileWriter(str(path))
+    for record, content in records.items():
+        if record not in ADDED:
+            writer.write_record(record, content, len(content))
+    writer.write_end_of_file()
+
+
+def older_bin(path: Path) -> bytes:
+    """As an older torch wrote it, which named the zip after the file, and wrote fewer records."""
+    write_zip(path, records_of(as_bin(WEIGHTS)))
+    return path.read_bytes()
 
 
 def read(source, groups=GROUPS, weights=WEIGHTS):

@@ -10,13 +10,15 @@ A comparison is a file of config/arms (example.py explains one), one of your own
 micro_batch_size): these keys are those of config/tiny.py, if the command gives no others, such as --compile=on.
 """
 
+import csv
+import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
 
-from config import ConfigError, checked, load, read_flags, run_file
-from data.results.runs import HOW, RunError
+from config import HOW, TOLD, ConfigError, TrainConfig, checked, load, read_flags, run_file
 
 BASE = "config/tiny.py"  # of the runs of a CSV file
 OWN = "seed", "out_dir", "init_from"  # keys that every run of a comparison sets by itself
@@ -62,23 +64,39 @@ def runs_of_csv(path):
     The same of a CSV file that analyze.py --runs --csv has written, by seed. An arm that this code cannot run is left
     out and named: a patch had added a key, or a value of one.
     """
-    from data.results.compare import TOLD, read_comparison  # and pandas with it
-
     usual = vars(load([BASE]))
+    configs, seeds = read_csv(path)
     runs, left_out = [], {}
-    for record in read_comparison(path):
-        config = {key: value for key, value in record.config.items() if key not in TOLD | HOW - {"init_from"}}
+    for name, seed in seeds:
+        config = {key: value for key, value in configs[name].items() if key not in TOLD | HOW | {"seed"}}
         for key, value in config.items():
             try:
                 checked(key, value)
             except ConfigError:
-                left_out[record.arm] = f"{key} = {value}"
-        if record.arm not in left_out:
-            changes = {key: value for key, value in config.items() if key != "seed" and value != usual[key]}
-            runs.append((record.arm, record.seed, BASE, changes))
-    for arm, needs in left_out.items():
-        print(f"{path}: without {arm}, which needs {needs}: a patch beside this file brings it back", file=sys.stderr)
+                left_out[name] = f"{key} = {value}"
+        if name not in left_out:
+            runs.append((name, seed, BASE, {key: value for key, value in config.items() if value != usual[key]}))
+    for name, needs in left_out.items():
+        print(f"{path}: without {name}, which needs {needs}: a patch beside this file brings it back", file=sys.stderr)
     return sorted(runs, key=lambda run: run[1])
+
+
+def read_csv(path):
+    """{arm: its configuration}, and the pair (arm, seed) of every run, each once, of the CSV file of a comparison."""
+    configs, lines = {}, []
+    try:
+        for line in Path(path).read_text().splitlines():
+            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+            if comment:
+                configs[comment[1]] = json.loads(comment[2])
+            else:
+                lines.append(line)
+        shared = vars(TrainConfig()) | configs.pop(None)  # a key that is newer than the file has its default
+        rows = csv.DictReader(lines)
+        seeds = dict.fromkeys((row["arm"], int(row["seed"])) for row in rows)
+        return {name: shared | config for name, config in configs.items()}, list(seeds)
+    except (LookupError, TypeError, ValueError) as e:
+        raise ConfigError(f"{path} is no comparison, or damaged: give another file") from e
 
 
 def find_file(name):
@@ -96,7 +114,7 @@ def main(argv):
         print("\n".join(lines), flush=True)  # none before all are known to be right
     except BrokenPipeError:  # nobody reads any more, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ConfigError, RunError, OSError) as e:
+    except (ConfigError, OSError) as e:
         sys.exit(f"python -m config.arms: {e}")
 
 

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from data.pretrained.files import pick
 
-# ---- the table ------------------------------------------------------------------------------------------------------
-
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
 # both: a token sees those on both of its sides
 MASKS = {"causal": True, "both": False, "unknown": None, "": None}
@@ -28,15 +26,13 @@ class Row(NamedTuple):
 
     model_type: str  # of config.json, or of a config inside of it
     stack: str  # its name, if the model has several
-    # Of a layer, after any prefix: a regular expression but for "." and two numbers, {i} of the layer and {stage} of
-    # the stage, in models whose width grows from stage to stage.
-    path: str
+    path: str  # of a layer, after any prefix: a regular expression, except for "." and the number {i} of the layer
     weights: list[str]  # the tensors in that layer, with or without ".weight"
     causal: bool | None  # whether the mask is; None where it cannot be told
     form: str  # how the tensors hold q and k, a function of layouts.py; or "parts": the model is made of others
-    # The sizes of the class, which a config inside of another may leave out. Several numbers: of each stage.
-    n_layer: int | tuple[int, ...] | None
-    n_head: int | tuple[int, ...] | None
+    # The sizes of the class, which a config inside of another may leave out.
+    n_layer: int | None
+    n_head: int | None
     head_dim: int | None
     n_shared: int | None  # number of last layers that take the keys of an earlier one
     note: str  # where it was read, if not in transformers, and what else a reader may ask
@@ -57,8 +53,7 @@ def read_table() -> dict[str, list[Row]]:
         for line in csv.DictReader(file):
             causal = MASKS[line.pop("mask")]
             for column in "n_layer", "n_head", "head_dim", "n_shared":
-                numbers = tuple(map(int, line[column].split()))
-                line[column] = numbers if len(numbers) > 1 else next(iter(numbers), None)
+                line[column] = int(line[column]) if line[column] else None
             line["weights"] = line["weights"].split()
             table[line["model_type"]].append(Row(causal=causal, **line))
     return dict(table)
@@ -69,11 +64,11 @@ TABLE = read_table()
 
 # ---- the parts of a model -------------------------------------------------------------------------------------------
 #
-# Some have a config of their own inside of config.json, such as the image tower and the text of CLIP. Others are the
-# stages of a model whose width grows, such as Swin. A model without parts is one part.
+# Some have a config of their own inside of config.json, such as the image tower and the text of CLIP. A model without
+# parts is one part.
 
 # In this order: the text has what is left.
-PARTS = "vlm vision audio qformer backbone text_encoder encoder decoder text".split()
+PARTS = "vision audio qformer backbone text_encoder encoder decoder text".split()
 STARTS = {  # of the names of a part's tensors, where it is not the name of the part
     "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual|image_embed)\.|"
               r"vit\.|encoder\.encoder\.",  # HunyuanVL, Pix2Struct
@@ -100,20 +95,17 @@ class Part(NamedTuple):
 def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Part]:
     """The parts of a model, each with its config, its tensors, and the rows that say where its layers are."""
     rows = rows_of(model_type, config)
-    if rows and isinstance(rows[0].n_layer, tuple):
-        return find_stages(rows[0], config, names)
     if not rows or rows[0].form != "parts":
         return [Part("", model_type, config, names, rows)]
     parts, left = [], names
     for name in PARTS:
         part_config = config_of_part(model_type, name, config)
-        if part_config is None:
-            continue
-        start = STARTS.get(name, rf"{name}\.")
-        inside = {tensor for tensor in left if re.match(start, tensor)}
-        left = left - inside
-        for part in find_parts(part_type(model_type, name, part_config), part_config, inside):
-            parts.append(part._replace(name=joined(name, part.name)))
+        if part_config is not None:
+            inside = {tensor for tensor in left if re.match(STARTS.get(name, rf"{name}\."), tensor)}
+            left = left - inside
+            its_type = part_type(model_type, name, part_config)
+            rows = [row for row in rows_of(its_type, part_config) if row.form != "parts"]
+            parts.append(Part(name.removeprefix("text_"), its_type, part_config, inside, rows))
     return parts
 
 
@@ -147,23 +139,3 @@ def part_type(model_type: str, part: str, config: dict) -> str:
         if known in TABLE:
             return known
     return guess if own == model_type else own
-
-
-def find_stages(row: Row, config: dict, names: set[str]) -> list[Part]:
-    """The stages of a model such as Swin, each with its own numbers of layers and of heads."""
-    n_layers = pick(config, "depths", list, row.n_layer)
-    heads = config.get("num_attention_heads") or config.get("num_heads") or row.n_head
-    n_heads = len(n_layers) * [heads] if isinstance(heads, int) else heads
-    parts = []
-    for stage, (n_layer, n_head) in enumerate(zip(n_layers, n_heads)):
-        of_stage = row._replace(path=row.path.replace("{stage}", str(stage)))
-        inside = {match[0] for match in of_stage.match(names)}
-        sizes = dict(num_hidden_layers=n_layer, num_attention_heads=n_head)
-        parts.append(Part(f"stage {stage}", row.model_type, sizes, inside, [of_stage]))
-    return parts
-
-
-def joined(outer: str, inner: str) -> str:
-    """vision, global -> vision.global. MusicGen's text_encoder is the encoder, SAM 3's vision.backbone its vision."""
-    name = ".".join(filter(None, [outer, inner]))
-    return name.removeprefix("text_").removeprefix("vlm.").replace("vision.backbone", "vision")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from data.pretrained.by_hand import Hand, advice, find_names
 from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, require
-from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts, joined
+from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts
 
 # ---- what is found --------------------------------------------------------------------------------------------------
 
@@ -97,11 +97,8 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
     stacks, accounted_for = [], set()
     for part in find_parts(model_type, config, candidates):
         if part.names and not part.rows:
-            told = "no model_type in config.json"
-            if part.model_type:
-                told = f"model_type {part.model_type!r} is not known"
-            numbers = [pick(part.config, keys.format(""), int) for keys in (N_HEAD, N_KV_HEAD)]
-            raise CheckpointError(f"{told}: {advice(part.names, shapes, ','.join(str(n) for n in numbers if n))}")
+            told = f"model_type {part.model_type!r} is not known" if part.model_type else "no model_type in config.json"
+            raise CheckpointError(f"{told}: {advice(part.names, shapes, numbers_of_heads(part.config))}")
         found = []
         for row in part.rows:
             matches = row.match(part.names)
@@ -114,7 +111,8 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
                 layer.require_fit(shapes)
                 accounted_for.update(layer.names)
             # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
-            name = part.name if part.name and len(found) == 1 else joined(part.name, row.stack)
+            inner = row.stack if len(found) > 1 or not part.name else ""
+            name = ".".join(filter(None, [part.name, inner]))
             stacks.append(Stack(name, mask_is_causal(row, part.config), layers))
 
     for name in sorted(candidates - accounted_for):
@@ -128,20 +126,15 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
 # Tensors with such names are of no layer of self-attention. (Position projections have other names.)
 UNSCORED = re.compile("|".join((
     r"cross|encoder_attn|EncDecAttention|encoder_decoder_attention|\.x_attn|second_sub_layer",  # cross-attention
-    r"visual_attention",  # LXMERT: between words and regions
     r"resampler|head\.attention|\bhead\.[qk]_proj|\battn_pool|multi_modal_projector",  # pooling
     r"vit_merger",  # a single layer between an image tower and the text
     r"\bmtp\.",  # prediction of further tokens
     r"indexer\.",  # which keys are used: DeepSeek-V3.2
-    r"channel_attn",  # Florence-2: among channels, not tokens
     r"char_encoder",  # CANINE: among letters, before the tokens
     r"\bmit\.|prompts_generator",  # X-CLIP: among frames, and from frames to text
-    r"downsample\.",  # GroupViT: from groups to patches
     r"mask_decoder",  # SAM
     r"vqmodel|coder_transformer\.|depth_decoder\.",  # codes of images and of sound
-    # Detectors: the backbone, what mixes in the text, and what makes boxes and masks.
-    r"pixel_level|timm_model|conv_encoder|text_backbone|text_enhancer|bbox_attention",
-    r"detr_encoder|detr_decoder|geometry_encoder|dot_product_scoring",  # SAM 3
+    r"pixel_level|timm_model|conv_encoder|bbox_attention",  # DETR and Mask2Former: the backbone, boxes and masks
 )))
 # The names of queries and keys in the table. (In DeBERTa in_proj is one, in Mamba it is another thing.)
 QK = "|".join({weight for rows in TABLE.values() for row in rows for weight in row.weights} - {"in_proj"})
@@ -205,8 +198,7 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     """-> the layers of a stack, exactly those of the config, and the names of tensors in its other layers."""
     config = part.config
     layer_types = pick(config, "layer_types layers_block_type", list, [])
-    counted = row.stack.partition(".")[0]  # LXMERT's l.text are its l_layers
-    n_layer = pick(config, N_LAYER.format(counted), int, row.n_layer or len(layer_types))
+    n_layer = pick(config, N_LAYER.format(row.stack), int, row.n_layer or len(layer_types))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
     # The last layers take the keys of an earlier one (Gemma 3n and 4), or predict further tokens (DeepSeek-V3).
     n_own = max(0, n_layer - pick(config, "num_kv_shared_layers", int, row.n_shared or 0))
@@ -265,6 +257,15 @@ def read_sizes(row: Row, config: dict, i: int) -> Sizes:
     head_dim = pick(config, "head_dim d_kv d_head attention_head_size", int, row.head_dim)
     require(n_head, f"{row.model_type}: config.json has no number of heads")
     return Sizes(n_head, n_kv_head, head_dim)
+
+
+def numbers_of_heads(config: dict) -> str:
+    """As --heads takes them; "" if the config does not say. In some models there is one for each stage."""
+    found = []
+    for keys in N_HEAD, N_KV_HEAD:
+        numbers = [config.get(key) for key in keys.format("").split()]
+        found += [str(number) for number in numbers if type(number) is int][:1]
+    return ",".join(found)
 
 
 def of_layer(config: dict, i: int) -> dict:

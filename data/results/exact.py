@@ -34,15 +34,6 @@ def sign_flip(differences):
     return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
 
 
-def sign_flip_of_ranks(ours, theirs):
-    """
-    sign_flip for pairs of steps. A step may be inf, "not passed", so each step is replaced by its rank among those of
-    both sides: inf is later than any step, and it does not matter by how much. Equal steps share their mean rank.
-    """
-    ranks = pandas.Series([*ours, *theirs]).rank().to_numpy()
-    return sign_flip(ranks[: len(ours)] - ranks[len(ours) :])
-
-
 def interval(differences):
     """
     The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
@@ -74,14 +65,3 @@ def holm(ps):
     n_left = np.arange(len(ordered), 0, -1)  # m, m - 1, ..., 1
     corrected = (n_left * ordered).cummax()  # a larger p stays at least as large after the correction
     return corrected.clip(upper=1).reindex(ps.index)
-
-
-def false_discoveries(ps, rate=0.05):
-    """
-    Which of m comparisons are significant if `rate` of those that are called so may be of nothing? (m,) bool.
-
-    Benjamini and Hochberg: the largest k such that the k smallest p are at most rate * k / m; then these k.
-    """
-    order = np.sort(ps)
-    passed = order[order <= rate * np.arange(1, len(ps) + 1) / len(ps)]
-    return np.asarray(ps) <= max(passed, default=-1)

@@ -14,8 +14,8 @@ from PIL import Image
 
 from data.tokens import replacing
 from data.results import chance
+from data.results.models import is_causal, quartiles, whole_layers
 from data.results.runs import SCORES
-from data.results.tables import is_causal, quartiles, whole_layers
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -115,7 +115,7 @@ def draw_bar(axis, x, found, **style):
 def plot_models(stacks, path):
     """
     Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
-    matrices. The numbers at the dots refer to the legend. stacks: as of tables.by_stack
+    matrices. The numbers at the dots refer to the legend. stacks: as of models.by_stack
     """
     rows = [("median and quartiles over layers", draw_models, stacks)]
     plot_rows(path, rows, HEIGHT + 0.1 * len(stacks), ncols=2)  # every model has its line in the legend
@@ -160,7 +160,7 @@ def draw_stack(axis, table, score):
 
 def plot_matrices(results, path):
     """
-    A row for each model: W_qk of its last layer, and its entries M_ij against M_ji. Trainings, in a GIF: a movie.
+    A row for each model: W_qk of its last layer, and its entries M_ij against M_ji. Of a training, in a GIF: a movie.
     results: {target: its ScoredModel}
     """
     if str(path).endswith(".gif") and all(target.step is not None for target in results):
@@ -201,21 +201,16 @@ def draw_matrix(axis, m):
 
 
 def plot_movie(results, path):
-    """The pictures of draw_pair over the checkpoints of each training, a training a row, as a moving picture (GIF)."""
-    trainings = {}  # model -> step -> its ScoredModel
-    for target, result in results.items():
-        trainings.setdefault(target.model, {})[target.step] = result
-    fig = Figure((WIDTH, MATRIX * len(trainings)), layout="constrained")
-    axes = fig.subplots(len(trainings), 2, squeeze=False)
+    """The picture of draw_pair over the checkpoints of a training, as a moving picture (GIF)."""
+    fig = Figure((WIDTH, MATRIX), layout="constrained")
+    axes = fig.subplots(1, 2)
     canvas = FigureCanvasAgg(fig)
     frames = []
-    for step in sorted({target.step for target in results}):
-        for panels, (name, checkpoints) in zip(axes, trainings.items()):
-            latest = max((at for at in checkpoints if at <= step), default=min(checkpoints))
-            for axis in panels:
-                axis.clear()  # or every frame would keep what was drawn before
-            draw_pair(panels, checkpoints[latest], short(name))
-        fig.suptitle(f"step {step:,.0f}", fontsize=10)
+    for target, result in results.items():
+        for axis in axes:
+            axis.clear()  # or every frame would keep what was drawn before
+        draw_pair(axes, result, short(target.model))
+        fig.suptitle(f"step {target.step:,.0f}", fontsize=10)
         canvas.draw()
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
     *others, last = frames  # a preview and a printer show the first frame: it is the end of the training

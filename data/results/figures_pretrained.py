@@ -5,12 +5,9 @@ decoder.
 
 import numpy as np
 
-from data.results import chance
-from data.results.figures import (COLOURS, DECODER, ENCODER, KINDS, OTHERS, draw_bar, figure, plot_rows, put_chance,
-                                  put_legend, short)
+from data.results.figures import COLOURS, KINDS, draw_bar, plot_rows, put_chance, short
 from data.results.figures_runs import draw_layers, draw_quartiles_of
-from data.results.runs import SCORES
-from data.results.tables import quartiles
+from data.results.models import quartiles
 
 
 def put_log_steps(axis, trainings):
@@ -26,7 +23,7 @@ def put_log_steps(axis, trainings):
 
 
 def plot_training(trainings, path):
-    """Medians and quartiles over layers of all trainings; and for each training, a line for each layer."""
+    """Medians and quartiles over layers; and for each stack, which is a Record, a line for each layer."""
     rows = [("median and quartiles over layers", draw_medians, trainings)]
     rows += [(short(training.arm), draw_lines, training) for training in trainings]
     plot_rows(path, rows)
@@ -54,7 +51,7 @@ def plot_pretrained(models, ours, path):
     Figures 2, S1 and S2: scores against parameters, blue for encoders and purple for decoders. Dot: median over layers;
     bar: quartiles. A dot that is crossed out is not a score of W_qk. Repeated models are not drawn.
 
-    models: the rows of models.csv. ours: as of tables.by_stack. If a model is in ours, our score is the full dot, and
+    models: the rows of models.csv. ours: as of models.by_stack. If a model is in ours, our score is the full dot, and
     the published one is a hollow dot that is joined to it.
     """
     rows = []
@@ -87,40 +84,3 @@ def draw_model(axis, model, layers, score):
     draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
     if model["matrix"] != "wqk":
         axis.plot(x, median, "x", color="black", ms=8, mew=0.9, ls="", zorder=4, label="not of $W_{qk}$")
-
-
-# ---- models that lie in packages ---------------------------------------------------------------------------------
-
-SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHERS[0]),
-        "before": ("sees what came before", DECODER)}
-
-
-def plot_public(table, path):
-    """
-    The stacks of csv/public.csv, a row for each model. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
-    matrices.
-    """
-    table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
-    rows = list(dict.fromkeys(zip(table["sees"], table["model"])))
-    with figure(path, 1, 2, 0.29 * len(rows) + 1) as (axes,):
-        for axis, score in zip(axes, SCORES):
-            for y, (sees, model) in enumerate(rows):
-                stacks = table[(table["sees"] == sees) & (table["model"] == model)]
-                draw_stacks(axis, y, stacks, score, *SEES[sees])
-            axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-            axis.set_title(score, fontsize=9, loc="left")
-            axis.set_yticks(range(len(rows)), [f"{model}, cross" if sees == "cross" else model for sees, model in rows])
-            axis.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
-        axes[1].tick_params(labelleft=False)
-        put_legend(axes[:1], ncols=4)
-
-
-def draw_stacks(axis, y, stacks, score, label, colour):
-    """The stacks of one model, spread over its row."""
-    heights = y + (np.arange(len(stacks)) + 0.5) / len(stacks) * 0.7 - 0.35
-    for height, stack in zip(heights, stacks.itertuples()):
-        low, high = chance.interval(score, stack.n, stack.directionality_limit)
-        axis.barh(height, high - low, 0.7 / len(stacks), low, color="0.85", zorder=-1, label="95 of 100 by chance")
-        found = [getattr(stack, f"{score}{end}") for end in ("_q1", "", "_q3")]
-        axis.plot(found[::2], [height] * 2, color=colour, lw=1.2)
-        axis.plot(found[1], height, "o", color=colour, ms=5 if len(stacks) < 4 else 3, label=label)

@@ -95,8 +95,8 @@ def plot_run(record, path, gamma):
 # ---- a comparison ------------------------------------------------------------------------------------------------
 
 
-def plot_runs(arms, level, path, gamma):
-    """Figures 3 and S5: losses and scores over the steps. level: the loss at which a line is drawn [nats/token]"""
+def plot_runs(arms, path, gamma):
+    """Figures 3 and S5: losses and scores over the steps."""
     style = styles(arms)
     height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
     with figure(path, 2, 2, height) as axes:
@@ -106,11 +106,10 @@ def plot_runs(arms, level, path, gamma):
                 curves = [record.curve(column) for record in records]  # of scores: medians over layers
                 draw_seeds(axis, curves, label=name, **style[name])
             put_steps(axis)
-        loss.axhline(level, color="0.6", lw=0.8, ls=":", zorder=0, label=f"{level:g} nats/token")
         losses = [record.curve("val_loss") for records in arms.values() for record in records]
         top = pandas.concat(losses).quantile(0.9)  # those of the first steps are far above, and are cut off
         loss.set_ylabel("nats/token")
-        loss.set_ylim(top=max(top, level))
+        loss.set_ylim(top=top)
         draw_ends(ends, arms, style)
         put_zero(symmetry)
         put_zero(directionality)

@@ -1,11 +1,11 @@
 """
-Pretrained models, scored: the command line of analyze.py asks for some, a CSV file has those that were scored before,
-and the others are scored one after the other.
+Scores of pretrained models in a table, and in the CSV file that analyze.py --csv keeps of it: what is in the file is
+not scored again.
 """
 
-import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 from data.pretrained import revisions
 from data.pretrained.by_hand import read_hand
-from data.pretrained.files import CheckpointError, printable
+from data.pretrained.files import printable
+from data.pretrained.revisions import Target
 from data.pretrained.sources import known_models
-from data.results import tables
 from data.results.runs import RunError, require
 from data.tokens import locked, replacing
 
@@ -23,8 +23,9 @@ PAPER = "data/results/csv/paper.csv"
 
 # The columns of the CSV. A row has the scores of one layer, or of one of its heads.
 COLUMNS = {
-    "model": str,
+    "model": str,  # as the user named it
     "revision": str,  # which of its checkpoints; "" if its name stands for one only
+    "source": str,  # the path of this checkpoint, or its Hub id and revision: by it the rows are known
     "stack": str,  # encoder, decoder, ...; "" if the model has one stack
     "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
     "params": int,  # of the whole checkpoint
@@ -39,7 +40,6 @@ COLUMNS = {
     "directionality": float,
     "directionality_eq17": float,
     "rows": int,  # that this checkpoint has here: if there are fewer, some were lost
-    "changed": float,  # when a local checkpoint last changed, as of changed_at: if it has since, it is scored again
 }
 
 
@@ -53,7 +53,7 @@ def bar(items, name, unit, n):
     return tqdm(items, printable(name), n, leave=False, unit=unit, disable=None)
 
 
-# ---- the CSV file ------------------------------------------------------------------------------------------------
+# ---- the table ---------------------------------------------------------------------------------------------------
 
 
 def score_table(rows, common):
@@ -62,18 +62,47 @@ def score_table(rows, common):
 
     Raises KeyError if a row has no value for a column, or one for which there is no column.
     """
-    table = pd.DataFrame([common | row for row in rows], columns=None if rows else list(COLUMNS))
-    table = table.assign(rows=len(rows), changed=0.0)
+    common = dict(revision="", source="", rows=len(rows)) | common
+    table = pd.DataFrame([common | row for row in rows])
     unknown = set(table) - set(COLUMNS)
     if unknown:
         raise KeyError(f"no column for {unknown}")
     return table[list(COLUMNS)].astype(COLUMNS)
 
 
+def together(tables):
+    """One table of all."""
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def whole_layers(table):
+    """Without the scores of heads."""
+    return table[table["head"].isna()]
+
+
+def by_stack(table):
+    """A table with one checkpoint of each model -> {(model, stack): the rows of its whole layers}."""
+    return dict(list(whole_layers(table).groupby(["model", "stack"], sort=False)))
+
+
+def is_causal(stack):
+    """Whether no token sees a later one, from the rows of a stack. None: it is not known."""
+    causal = stack["causal"].iloc[0]
+    return None if causal is pd.NA else bool(causal)
+
+
+def quartiles(values):
+    """(..., L) -> (3, ...): first quartile, median and third quartile over layers."""
+    return np.nanpercentile(values, [25, 50, 75], axis=-1)
+
+
+# ---- the CSV file ------------------------------------------------------------------------------------------------
+
+
 def read_scores(path):
     """The table in a CSV file that add_scores has written; an empty one if there is no file."""
     if not path or not Path(path).exists():
-        return score_table([], {})
+        return together([])
     require(Path(path).is_file(), f"{path} is no file: give another --csv")
     numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
     try:
@@ -91,36 +120,25 @@ def add_scores(path, table):
     """Put the rows of one checkpoint into the CSV, in the place of those that it had of it."""
     with locked(Path(path).absolute().parent, wait=True):  # another process may add to it too
         others = read_scores(path)
-        ours = table["model"].iloc[0], table["revision"].iloc[0]
-        stays = [key != ours for key in zip(others["model"], others["revision"])]
+        stays = others["source"] != table["source"].iloc[0]
         with replacing(path) as temporary:
             together([others[stays], table]).to_csv(temporary, index=False)
 
 
-def together(found):
-    """One table of all."""
-    return pd.concat(found, ignore_index=True) if found else score_table([], {})
-
-
-def scores_so_far(path, targets, args):
+def scores_so_far(path, args):
     """
-    {(model, revision): its table} of the CSV file at path, if there is one: what is in it is not scored again. Left out
-    are checkpoints that lack rows, or have them twice, and local ones that have changed since then.
+    {source: its rows} of the CSV file at path, if there is one, without checkpoints that lack rows or have them twice.
+    Raises RunError if they were scored with other options.
     """
-    table = read_scores(path)
     ours = how_scored(args.gamma, args.per_head, str(read_hand(**layout_of(args)) or ""))
-    so_far = {}
-    for key, rows in table.groupby(["model", "revision"], sort=False):
+    found = {}
+    for source, rows in read_scores(path).groupby("source", sort=False):
         first = rows.iloc[0]
         theirs = how_scored(first["gamma"], rows["head"].notna().any(), first["layout"])
         require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
-        is_whole = len(rows) == rows["rows"].max() and not rows.duplicated(["stack", "layer", "head"]).any()
-        if is_whole:
-            so_far[key] = rows
-    for target in targets:
-        if target.key() in so_far and so_far[target.key()]["changed"].iloc[0] != changed_at(target.source):
-            del so_far[target.key()]
-    return so_far
+        if len(rows) == rows["rows"].max() and not rows.duplicated(["stack", "layer", "head"]).any():
+            found[source] = rows
+    return found
 
 
 def layout_of(args):
@@ -133,100 +151,59 @@ def how_scored(gamma, per_head, layout):
     return f"{flags} and the layout {layout}" if layout else flags
 
 
-def changed_at(source):
-    """When a local checkpoint, or a link on the way to it, last changed [s]. 0.0 of the Hub: it cannot be told."""
-    checkpoint = Path(os.path.expanduser(source))
-    files = [file for file in (checkpoint, *checkpoint.rglob("*")) if file.is_file() and file.suffix != ".csv"]
-    links = [place for place in (checkpoint, *checkpoint.parents) if place.is_symlink()]
-    found = [file.stat() for file in files] + [link.lstat() for link in links]
-    # A copy may keep the st_mtime of its original (cp -p, rsync -a); st_ctime tells when it came here, but on Windows.
-    return max((max(stat.st_ctime, stat.st_mtime) for stat in found), default=0.0)
+# ---- what is asked for -------------------------------------------------------------------------------------------
 
 
-def of_targets(targets, so_far):
-    """The table of these targets, as far as they are scored, with the step of each."""
-    step_of = {target.key(): target.step for target in targets}
-    table = together([so_far[checkpoint] for checkpoint in step_of if checkpoint in so_far])
-    steps = [step_of[checkpoint] for checkpoint in zip(table["model"], table["revision"])]
-    return table.assign(step=np.array(steps, float))  # nan where it is None
+class Asked(NamedTuple):
+    """What a command line asks for, and what there is of it."""
+
+    path: str | None  # of the CSV
+    targets: dict[str, Target]  # by source
+    to_score: dict[str, Target]  # those of them that have to be scored
+    found: dict[str, pd.DataFrame]  # source -> its rows, from the CSV and from what was scored since
+    n_errors: int  # names that stand for no checkpoint
 
 
-# ---- scoring what is not there -----------------------------------------------------------------------------------
-
-
-def report_models(args, score_model):
-    """Score all checkpoints that were asked for. -> the exit status: 1 if one of them could not be scored"""
+def find_asked(args):
+    """What the command line of analyze.py asks for. A name that cannot be found is told, and the others go on."""
     names = [row["name"] for row in known_models()] if args.paper else args.hf
     targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
-    for name, error in errors.items():  # a name that cannot be found does not stop the others
+    for name, error in errors.items():
         tell(f"analyze.py: {name}: {error}")
     is_training = any(target.step is not None for target in targets)
     require(is_training or errors or not (args.stride or args.limit),
             "--stride and --limit are of trainings: give --revisions as well")
 
     path = args.csv or (PAPER if args.paper else None)
-    so_far = scores_so_far(path, targets, args)
+    targets = {source_of(target): target for target in reversed(targets)}  # of m and ./m, the first name stays
+    targets = dict(reversed(targets.items()))
+    found = scores_so_far(path, args)
     # What is in the file is not scored again, unless its W_qk is to be drawn.
-    to_score = [target for target in targets if args.matrices or target.key() not in so_far]
+    to_score = {key: target for key, target in targets.items() if args.matrices or key not in found}
     if args.offline:
-        to_score = []
+        to_score = {}
     elif len(to_score) < len(targets):
         n_known = len(targets) - len(to_score)
-        tell(f"{n_known} of {len(targets)} are in {path}, and are not scored again: that takes another --csv")
-    results = score_all(to_score, path, args, score_model)
-    so_far |= {target.key(): result.table for target, result in results.items()}
-    report(args, of_targets(targets, so_far))
-    if args.matrices and results:
-        from data.results import figures
-
-        figures.plot_matrices(results, args.matrices)
-    return 1 if errors or len(results) < len(to_score) else 0
+        tell(f"{n_known} of {len(targets)} are already in {path}: delete their rows to score them again")
+    return Asked(path, targets, to_score, found, len(errors))
 
 
-def score_all(targets, path, args, score_model):
-    """
-    Score one checkpoint after the other. One that cannot be scored is named on stderr, and the others go on. path: of
-    the CSV to which they come. -> {target: its ScoredModel}
-    """
-    results = {}
-    for target in bar(targets, "checkpoints", "model", len(targets)):
-        changed = changed_at(target.source)
-        try:
-            result = score_model(target.source, args.gamma, args.per_head, args.device, **layout_of(args))
-        except CheckpointError as e:
-            tell(f"analyze.py: {target.label()}: {e}")
-            continue
-        tell(f"{target.label()}: {result.note}")
-        named = result.table.assign(model=target.model, revision=target.revision, changed=changed)
-        results[target] = result._replace(table=named)
-        if path:  # after every checkpoint, so that nothing is lost if this is stopped
-            add_scores(path, named)
-    return results
+def source_of(target):
+    """By what the rows of a checkpoint are known: its path without links, or its Hub id and revision."""
+    path = Path(target.source).expanduser()
+    return str(path.resolve()) if path.exists() else target.source
 
 
-# ---- what is printed and drawn -----------------------------------------------------------------------------------
+def keep(asked, source, scored):
+    """Put the table of a checkpoint that was scored into the CSV, so that nothing is lost if this is stopped."""
+    target = asked.targets[source]
+    asked.found[source] = scored.assign(model=target.model, revision=target.revision, source=source)
+    if asked.path:
+        add_scores(asked.path, asked.found[source])
 
 
-def report(args, table):
-    """It depends on the question: the paper, trainings, or single models. table: as of of_targets"""
-    from data.results import figures, figures_pretrained
-
-    trainings = tables.find_trainings(table)
-    stacks = tables.by_stack(table)
-    is_one = table["model"].nunique() == 1
-    if args.paper:
-        ours = [tables.model_table(stacks)] if stacks else []
-        show([*ours, tables.printed_tables()], args.plot, figures_pretrained.plot_pretrained, known_models(), stacks)
-    elif trainings:
-        show([tables.training_table(trainings)], args.plot, figures_pretrained.plot_training, trainings)
-    elif is_one:
-        show([tables.layer_table(table), tables.model_table(stacks)], args.plot, figures.plot_model, table)
-    elif len(table):
-        heads = [tables.layer_table(table)] if args.per_head and not args.csv else []
-        show([*heads, tables.model_table(stacks)], args.plot, figures.plot_models, stacks)
-
-
-def show(texts, path, draw, *drawn):
-    print(*texts, sep="\n", flush=True)  # OSError: a full disk
-    if path:
-        draw(*drawn, path)
+def table_of(asked):
+    """One table of all that is asked for, as far as it is scored, with the step of each checkpoint."""
+    steps = {source: np.nan if target.step is None else target.step for source, target in asked.targets.items()}
+    return together([asked.found[source].assign(model=target.model, revision=target.revision, step=steps[source])
+                     for source, target in asked.targets.items() if source in asked.found])

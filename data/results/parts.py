@@ -25,7 +25,6 @@ import pandas
 import torch
 from tqdm import tqdm
 
-from analyze import split_heads, symmetry, wqk
 from config import ConfigError
 from data.batches import get_batch, open_corpus
 from data.results import runs
@@ -43,18 +42,20 @@ COLUMNS = dict(
     of_inputs="share of the inputs' variance that is of their means by position",
     on_positions="symmetry of U^T M U",
     share_positions="|U^T M U|^2 / |M|^2",
-    seen_positions="share of the variance of logits that a softmax sees, with U U^T x in place of x",
     on_rest="symmetry of V^T M V",
     share_rest="|V^T M V|^2 / |M|^2",
-    seen_rest="the same share with V V^T x in place of x",
     on_data="symmetry of S^T M S",
     positive="share of the positive eigenvalues in the squared norm of the symmetric part: 1 if like attends to like",
-    shared="what heads share: sum of tr(M_a M_b) / sum of <M_a, M_b>, over heads a != b",
     turned="rotary: the symmetry of W_q R W_k^T at the distance where it is highest, R being the turn at a distance",
 )
 
 
 # ---- one matrix --------------------------------------------------------------------------------------------------
+
+
+def symmetry(m):
+    """tr(MM) / |M|^2, as in analyze.py: it stands on data/results, so nothing here can stand on it."""
+    return (m * m.mT).sum() / m.square().sum()
 
 
 def on_basis(m, basis):
@@ -71,20 +72,10 @@ def positive_share(m):
     return eigenvalues.clamp_min(0).square().sum() / eigenvalues.square().sum()
 
 
-def shared_by_heads(heads):
-    """
-    heads (H, C, C), whose sum is M. tr(MM) = sum_ab tr(M_a M_b), and |M|^2 = sum_ab <M_a, M_b>. What is left of both
-    without the terms of one head, a = b, is what heads share -> the quotient, which is no share: it may be beyond 1
-    """
-    m = heads.sum(0)
-    trace = (m * m.mT).sum() - (heads * heads.mT).sum()
-    return trace / (m.square().sum() - heads.square().sum())
-
-
 def turned_symmetry(w_q, w_k, n_distances):
     """The highest symmetry of sum_h W_q,h R_d W_k,h^T over distances d, R_d being the rotary turn."""
     turned = [rotate(w_k[None], torch.full((1, w_k.shape[1]), d))[0] for d in range(n_distances)]  # (H, C, D) each
-    return max(symmetry(wqk(w_q, w).sum(0)) for w in turned)
+    return max(symmetry((w_q @ w.mT).sum(0)) for w in turned)
 
 
 # ---- the inputs of a layer, x (N, T, C) --------------------------------------------------------------------------
@@ -105,28 +96,11 @@ def root_of_covariance(x):
     return vectors * values.clamp_min(0).sqrt()
 
 
-def logits(x, w_q, w_k, rotary):
-    """w_q and w_k (H, C, D) -> logits (N, H, T, T) without the biases, and without 1 / sqrt(D)."""
-    q, k = x[:, None] @ w_q, x[:, None] @ w_k  # (N, H, T, D)
-    if rotary:
-        at = torch.arange(x.shape[1])[None]  # (1, T)
-        q, k = rotate(q, at), rotate(k, at)
-    return q @ k.mT
-
-
-def variance_seen(found, causal):
-    """logits (N, H, T, T) -> the variance that a softmax sees: a number added to a whole row changes nothing."""
-    sees = torch.ones(found.shape[-2:])  # (T, T), 1: row i sees column j
-    sees = sees.tril() if causal else sees
-    mean = (found * sees).sum(-1, keepdim=True) / sees.sum(-1, keepdim=True)
-    return ((found - mean) * sees).square().sum()
-
-
 # ---- a layer, a run ----------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def split_layer(x, w_q, w_k, causal, rotary=False):
+def split_layer(x, w_q, w_k, rotary=False):
     """
     The rows of a layer and of its heads, as dicts of COLUMNS: x (N, T, C), w_q (H, C, D), w_k (Hkv, C, D).
     Heads that share a key head are added first, as in the layer's W_qk.
@@ -136,9 +110,7 @@ def split_layer(x, w_q, w_k, causal, rotary=False):
     u, v = basis[:, :n_directions], basis[:, n_directions:]  # (C, b), (C, C - b)
     s = root_of_covariance(x)
     w_k = w_k.repeat_interleave(len(w_q) // len(w_k), 0)  # (H, C, D): each query head with its key head
-    heads = wqk(w_q, w_k)  # (H, C, C)
-    few = x[:64]  # sequences: logits are many
-    seen = [variance_seen(logits(part, w_q, w_k, rotary), causal) for part in (few, few @ u @ u.mT, few @ v @ v.mT)]
+    heads = w_q @ w_k.mT  # (H, C, C)
 
     def row(m):
         on_u, on_v = on_basis(m, u), on_basis(m, v)
@@ -147,10 +119,7 @@ def split_layer(x, w_q, w_k, causal, rotary=False):
                     on_rest=symmetry(on_v), share_rest=on_v.square().sum() / norm, on_data=symmetry(on_basis(m, s)),
                     positive=positive_share(m))
 
-    of_layer = row(heads.sum(0)) | dict(directions=n_directions, of_inputs=of_inputs,
-                                        seen_positions=seen[1] / seen[0], seen_rest=seen[2] / seen[0])
-    if len(heads) > 1:
-        of_layer["shared"] = shared_by_heads(heads)
+    of_layer = row(heads.sum(0)) | dict(directions=n_directions, of_inputs=of_inputs)
     if rotary:
         of_layer["turned"] = turned_symmetry(w_q, w_k, x.shape[1])
     rows = [(None, of_layer), *enumerate(map(row, heads))]
@@ -175,8 +144,9 @@ def split_run(folder):
     layers = []
 
     def keep(attn, inputs):  # (N, T, C), before the attention of a layer
-        w_q, w_k = (split_heads(linear.weight.T, cfg.n_head) for linear in (attn.q, attn.k))  # (H, C, D) each
-        layers.append((inputs[0], w_q, w_k, cfg.causal, cfg.positions == "rotary"))
+        w_q = attn.q.weight.unflatten(0, (cfg.n_head, -1)).mT  # (H, C, D)
+        w_k = attn.k.weight.unflatten(0, (cfg.n_head, -1)).mT
+        layers.append((inputs[0], w_q, w_k, cfg.positions == "rotary"))
 
     for block in model.blocks:
         block.attn.register_forward_pre_hook(keep)

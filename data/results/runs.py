@@ -1,6 +1,6 @@
 """
-The files of a run of train.py; compare.py makes a Record of them. log.csv and scores.csv grow by rows. Any other file
-is complete, or not there.
+The files of a run of train.py, as it writes them; records.py reads them. log.csv and scores.csv grow by rows. Any other
+file is complete, or not there.
 
     run.json     the configuration, the token files, and where the run comes from; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
@@ -26,16 +26,13 @@ from typing import NamedTuple
 
 import torch
 
-from config import TrainConfig
+from config import HOW, ORIGIN, TrainConfig
 from data.tokens import replacing, write_json, writing
 from data.trained import RunError, opened_checkpoint
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
-# These keys say where and how a run runs, and not what it computes.
-HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
 # A resumed run may change these; and max_iters may grow.
 RESUME_FREE = HOW | {"data_dir", "eval_interval", "score_interval"}
-ORIGIN = ["commit", "python", "torch", "device_name"]  # where a run comes from; its corpus is in DATA
 FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
 
 

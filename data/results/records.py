@@ -1,0 +1,164 @@
+"""
+Runs of train.py as they are read again: from the folder of a run, or from the file of a comparison.
+
+One small CSV file keeps all runs of a comparison, with all that its tables and figures show:
+
+    # config {"n_layer": 2, ...}            what all arms share
+    # config of symmetric {"init": ...}     what is special to one of them
+    arm,seed,step,train_loss,val_loss,...   then one row for every step of a run that has a loss, or scores, or both
+"""
+
+import io
+import json
+import re
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas
+
+from config import HOW, ORIGIN, TrainConfig
+from data.results.runs import HEADERS, SCORES, RunError, RunScore, read_config, require
+from data.tokens import replacing
+
+LOSSES = ["train_loss", "val_loss"]  # [nats/token]
+MEDIANS = list(RunScore._fields[3:])  # scores kept as medians over layers
+SPREAD = "symmetry_std"  # over the heads of a layer, mean over layers
+DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
+
+
+class Record(NamedTuple):
+    """
+    A run of train.py, finished or not; or the training of a pretrained model, of which we have scores of layers only.
+    """
+
+    arm: str
+    seed: int
+    config: dict
+    # One row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores
+    # at one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
+    table: pandas.DataFrame
+
+    def curve(self, column):
+        """A column at those steps that have it: a Series by step."""
+        return self.table[column].dropna()
+
+    def last(self, column):
+        return self.curve(column).iloc[-1]
+
+    def is_finished(self):
+        return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
+
+    def layers(self, score):
+        """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
+        return self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
+
+
+def record_of_table(arm, config, table):
+    """A Record from a table with at least the losses. A score that is newer than the table is nan."""
+    of_layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
+    losses, scores = table[LOSSES], table.reindex(columns=[*MEDIANS, SPREAD, *of_layers])
+    # Losses and scores may have been written at different steps.
+    return Record(arm, config["seed"], config, losses.join(scores).sort_index())
+
+
+def by_layer(rows):
+    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one twice."""
+    table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
+    table.columns = [f"{score}_{layer}" for score, layer in table.columns]
+    return table
+
+
+# ---- the folder of a run -----------------------------------------------------------------------------------------
+
+
+def read_rows(path):
+    """The rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
+    text, header = path.read_text(errors="replace"), HEADERS[path.name]
+    require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
+    whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
+    return pandas.read_csv(whole_rows, dtype=float, index_col=False).astype(dict(step=int))
+
+
+def read_run(folder):
+    """The Record of a run in a folder. Raises RunError if there is no run."""
+    folder = Path(folder)
+    config = read_config(folder)
+    try:
+        log = read_rows(folder / "log.csv").set_index("step")
+        if not log.index.is_unique:
+            raise ValueError("a step is there twice")
+        scores = read_rows(folder / "scores.csv").astype(dict(layer=int))
+        n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
+        # The last step may lack some, as the run may be writing them.
+        scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
+        require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
+        of_layers = scores[scores["head"].isna()]
+        of_heads = scores[scores["head"].notna()]
+        medians = of_layers.groupby("step")[MEDIANS].median()
+        spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
+        spread = spread.groupby("step").mean().rename(SPREAD)
+        table = pandas.concat([log, medians, spread, by_layer(of_layers)], axis="columns")
+    except ValueError as e:
+        raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
+                       "ckpt.pt") from e
+    arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
+    return record_of_table(arm, config, table.round(DIGITS))
+
+
+# ---- the file of a comparison ------------------------------------------------------------------------------------
+
+
+def write_comparison(path, arms):
+    """Write {name of an arm: its records}. Raises RunError if the file at path would lose a run."""
+    tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
+    if Path(path).exists():
+        for record in read_comparison(path):
+            require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
+                    f"{record.seed}, which would be lost: give another --csv")
+    whole = pandas.concat(tables, names=["arm", "seed", "step"])
+    rows = whole.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join([*config_lines(arms), rows]))
+
+
+def config_lines(arms):
+    """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
+    configs = {}
+    for name, records in arms.items():
+        config = records[0].config
+        configs[name] = {key: config[key] for key in config if key not in HOW | {"seed"}}
+        for key in config.keys() & set(ORIGIN):  # in which the runs of an arm may differ
+            origins = {origin for record in records for origin in record.config.get(key, "unknown").split(" and ")}
+            configs[name][key] = " and ".join(sorted(origins))
+    first, *others = configs.values()
+    shared = {key: first[key] for key in first if all(other.get(key) == first[key] for other in others)}
+    lines = [f"# config {json.dumps(shared)}"]
+    for name, config in configs.items():
+        special = {key: config[key] for key in config if key not in shared}
+        lines.append(f"# config of {name} {json.dumps(special)}")
+    return lines
+
+
+def read_comparison(path):
+    """The records in a CSV file that write_comparison wrote. Raises RunError if it is another file, or damaged."""
+    configs, rows = {}, []
+    try:
+        for line in Path(path).read_text().splitlines():
+            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+            if comment:
+                configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+            else:
+                rows.append(line)
+        types = defaultdict(lambda: float, arm=str, seed=int, step=int)
+        # An arm may be called null, which pandas would read as nan.
+        table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
+        records = []
+        for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
+            # A key that is newer than the file has its default.
+            config = asdict(TrainConfig()) | configs[None] | configs[arm] | dict(seed=seed)
+            records.append(record_of_table(arm, config, of_run.set_index("step")))
+        return records
+    except (KeyError, TypeError, ValueError) as e:
+        raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
