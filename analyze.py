@@ -128,21 +128,24 @@ class Scores(NamedTuple):
 
 
 @torch.no_grad()
-def scores(w_q, w_k, gamma=GAMMA, device=None):
+def scores(w_q, w_k, gamma=GAMMA, device=None, grams=None):
     """
     The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays. nan for a zero matrix.
     Several W_q (H, C, r) may share one W_k (C, r). Of two Linear layers: scores(q.weight.T, k.weight.T).
 
     If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
     takes 3 to 5 C r^2 multiplications instead of C^2 r. device computes in float64; None: where W_q is.
+    grams: as find_grams returns them, if they are known.
     """
     w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
     if device is None and w_q.device.type == "mps":
         device = "cpu"  # the GPU of a Mac has no float64
     q, k = w_q.to(device).double(), w_k.to(device).double()
-    C, r = q.shape[-2:]
-    way = from_product if 3 * r > C else from_gram  # the faster one, as measured at C = 768 and 4096
-    s, row_norms, column_norms = way(q, k)  # (...), (..., C), (..., C)
+    grams = grams or find_grams(q, k)
+    if grams is None:
+        s, row_norms, column_norms = from_product(q, k)  # (...), (..., C), (..., C)
+    else:
+        s, row_norms, column_norms = from_gram(q, k, *grams)
     # W_qk is a sum of r matrices, each a column of W_q times a column of W_k. If they are unrelated, squared norms add
     # up. But heads can cancel: then little is left, and Gram matrices, which hold squares, have lost its digits.
     unrelated = (q.norm(dim=-2) * k.norm(dim=-2)).square().sum(-1)  # (...)
@@ -162,10 +165,10 @@ def from_product(w_q, w_k):
     return symmetry(m), m.norm(dim=-1), m.norm(dim=-2)
 
 
-def from_gram(w_q, w_k):
-    """The same without the (C, C) product."""
-    rows = squared_norms(w_q, w_k).clamp_min(0)  # (..., C); rounding can make a square negative
-    columns = squared_norms(w_k, w_q).clamp_min(0)  # (..., C), of the rows of M^T = W_k W_q^T
+def from_gram(w_q, w_k, gram_q, gram_k):
+    """The same without the (C, C) product. gram_q, gram_k (..., r, r): gram(w_q) and gram(w_k)."""
+    rows = squared_norms(w_q, gram_k).clamp_min(0)  # (..., C); rounding can make a square negative
+    columns = squared_norms(w_k, gram_q).clamp_min(0)  # (..., C), of the rows of M^T = W_k W_q^T
     return gram_trace(w_q, w_k) / rows.sum(-1), rows.sqrt(), columns.sqrt()
 
 
@@ -177,20 +180,39 @@ def gram_trace(w_q, w_k):
     return (kq * kq.mT).sum((-2, -1))
 
 
-def squared_norms(x, y):
-    """The squared norm of every row of x y^T: x, y (..., C, r) -> (..., C)."""
+def find_grams(w_q, w_k):
+    """gram(w_q) and gram(w_k); None if the (C, C) product is faster than to use them."""
+    C, r = w_q.shape[-2:]
+    if 3 * r > C:  # as measured at C = 768 and 4096
+        return None
+    return gram(w_q), gram(w_k)
+
+
+def gram(w):
+    """w^T w: (..., C, r) -> (..., r, r), the products of all pairs of columns."""
+    if w.shape[-1] <= WHOLE_GRAM:
+        return w.mT @ w
+    # It is symmetric: of its quarters the two off the diagonal are equal, so one of them is enough.
+    w_1, w_2 = w.tensor_split(2, -1)  # (..., C, r / 2)
+    cross = w_2.mT @ w_1  # (..., r / 2, r / 2)
+    upper = torch.cat([gram(w_1), cross.mT], -1)
+    lower = torch.cat([cross, gram(w_2)], -1)
+    return torch.cat([upper, lower], -2)
+
+
+def squared_norms(x, gram_y):
+    """The squared norm of every row of x y^T: x (..., C, r), gram_y = y^T y (..., r, r) -> (..., C)."""
     # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. x is a transposed weight, so x.mT is
     # contiguous, and these lines read memory in its order.
     if x.shape[-1] <= WHOLE_GRAM:
-        gram = y.mT @ y  # (..., r, r)
-        return ((gram @ x.mT) * x.mT).sum(-2)
-    # y^T y is symmetric: of its quarters the two off the diagonal are equal, so one of them is enough. With half of the
-    # columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and |a + b|^2 = |a|^2 + |b|^2 + 2 a b.
+        return ((gram_y @ x.mT) * x.mT).sum(-2)
+    # With half of the columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and |a + b|^2 = |a|^2 + |b|^2 + 2 a b.
     x_1, x_2 = x.tensor_split(2, -1)  # (..., C, r / 2)
-    y_1, y_2 = y.tensor_split(2, -1)
-    gram = y_2.mT @ y_1  # (..., r / 2, r / 2)
-    cross = ((gram @ x_1.mT) * x_2.mT).sum(-2)  # (..., C)
-    return squared_norms(x_1, y_1) + squared_norms(x_2, y_2) + 2 * cross
+    half = x_1.shape[-1]
+    cross = ((gram_y[..., half:, :half] @ x_1.mT) * x_2.mT).sum(-2)  # (..., C)
+    squares_1 = squared_norms(x_1, gram_y[..., :half, :half])
+    squares_2 = squared_norms(x_2, gram_y[..., half:, half:])
+    return squares_1 + squares_2 + 2 * cross
 
 
 # ---- heads and layers --------------------------------------------------------------------------------------------
@@ -294,17 +316,20 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
             w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
             n_kv_head, n_embd, head_dim = w_k.shape
-            whole, *heads = score_layer(w_q, w_k, gamma, per_head, device)
+            q, k = (w.double() for w in layer_factors(w_q, w_k))  # (C, Hkv D) each
+            grams = find_grams(q, k)  # which what chance gives needs as well
+            whole = scores(q, k, gamma, grams=grams)
             files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
+            heads = head_scores(w_q, w_k, gamma, device) if per_head else []
             place = dict(stack=stack.name, causal=stack.causal, layer=layer.index, n=n_embd)
-            limit = chance.of_layer(*layer_factors(w_q, w_k), gamma)
+            limit = chance.of_layer(q, k, gamma, grams)
             rows.append(place | dict(head=None, r=n_kv_head * head_dim, limit=limit) | whole.numbers())
             for h, of_head in enumerate(heads):
                 rows.append(place | dict(head=h, r=head_dim, limit=math.nan) | of_head.numbers())
-        w_q, w_k = layer_factors(w_q, w_k)  # of the last layer, (C, Hkv D) each
-        lengths = squared_norms(w_q, w_k) + squared_norms(w_k, w_q)  # (C,), of row i and column i
+        gram_q, gram_k = grams or (gram(q), gram(k))  # of the last layer
+        lengths = squared_norms(q, gram_k) + squared_norms(k, gram_q)  # (C,), of row i and column i
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
-        shown = wqk(w_q[longest], w_k[longest]).cpu().numpy()
+        shown = wqk(q[longest], k[longest]).float().cpu().numpy()
         common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
         return ScoredModel(models.score_table(rows, common), shown, ", ".join(opened.notes))
 

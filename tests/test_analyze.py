@@ -176,7 +176,7 @@ def test_weights_are_moved_to_the_device_before_heads_are_added(monkeypatch):
     def stop(w_q, w_k, *_):
         raise NotImplementedError(f"{w_q.device} {w_k.device}")
 
-    monkeypatch.setattr(analyze, "score_layer", stop)
+    monkeypatch.setattr(analyze, "layer_factors", stop)
     with pytest.raises(NotImplementedError, match="meta meta"):
         analyze.score_model(AutoModel.from_config(LLAMA), device="meta")
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,13 +43,22 @@ def test_by_chance_symmetry_is_1_over_n_give_or_take_root_2_over_n_and_direction
 def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_weights(r):
     w_q, w_k = torch.randn(2, N, r).double()
     s = torch.linalg.svdvals(w_q @ w_k.T)
-    for size in 1, 1e-30:
-        found = chance.moments(w_q * size, w_k)
+    w_small = w_q * 1e-30
+    for found in chance.moments(w_q, w_k), chance.moments(w_small, w_k), chance.moments(
+            w_small, w_k, (w_small.T @ w_small, w_k.T @ w_k)):
         ratios = [moment / found[0] ** power for power, moment in enumerate(found, 1)]
         expected = [((s ** (2 * p)).sum() / s.square().sum() ** p).item() for p in (1, 2, 3)]
         assert ratios == pytest.approx(expected, rel=1e-4)
     if r == N:
         assert chance.of_layer(w_q, w_k, 2.0) == pytest.approx(chance.of_random(N, 2.0), abs=0.1)
+
+
+@pytest.mark.parametrize("nu", [1.0, 2.5, 40.0, 1e6])
+def test_lengths_are_drawn_from_the_distribution_of_numpy(nu):
+    drawn = np.sort(np.random.default_rng(0).chisquare(nu, 200_000))
+    quantiles = chance.chi2_quantiles(nu)
+    below = np.searchsorted(drawn, quantiles) / len(drawn)
+    np.testing.assert_allclose(below, np.linspace(0, 1, len(quantiles)), atol=0.005)
 
 
 def test_what_is_printed_says_how_far_a_symmetry_is_from_chance(tmp_path, analysed):

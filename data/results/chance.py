@@ -20,12 +20,15 @@ Directionality is (r - c) / (r + c), where r is of the row norms and c of the co
 of V S, so r and c are two independent draws of the same. Here the s_i matter: the norms of a few long ones differ more.
 """
 
+import functools
 import math
 
 import numpy as np
 import torch
 
-DRAWS = 400  # of r, and so of c: each is compared with each
+QUANTILES = 2**14  # of a distribution, from which lengths are drawn
+NUMBERS = 2**21  # lengths to draw for a matrix (n, n): as many draws of r, and so of c, as these are rows of n
+PAIRS = 2**16  # of a draw of r and one of c
 RANDOM = 1.0, 3.0, 12.0  # moments / n of W_q W_k^T with random W_q, W_k (n, n): the Fuss-Catalan numbers
 
 
@@ -41,9 +44,9 @@ def interval(score, n, limit):
     return -limit, limit
 
 
-def of_layer(w_q, w_k, gamma):
-    """The limit of directionality for W_q W_k^T, (C, r) each."""
-    return directionality_limit(len(w_q), moments(w_q, w_k), gamma)
+def of_layer(w_q, w_k, gamma, grams=None):
+    """The limit of directionality for W_q W_k^T, (C, r) each. grams: W_q^T W_q and W_k^T W_k, if they are known."""
+    return directionality_limit(len(w_q), moments(w_q, w_k, grams), gamma)
 
 
 def of_random(n, gamma):
@@ -52,13 +55,37 @@ def of_random(n, gamma):
 
 
 @torch.no_grad()
-def moments(w_q, w_k):
-    """The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T: (C, r), (C, r) -> three numbers."""
-    w_q, w_k = (w.float() / w.abs().max().float() for w in (w_q, w_k))  # their size does not matter
+def moments(w_q, w_k, grams=None):
+    """The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T, but for a factor: three numbers."""
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r).
     C, r = w_q.shape
-    p = (w_k.mT @ w_k) @ (w_q.mT @ w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
+    if grams is None:
+        w_q, w_k = ((w / w.abs().max()).float() for w in (w_q, w_k))  # their size does not matter
+        p = (w_k.mT @ w_k) @ (w_q.mT @ w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
+    else:
+        gram_q, gram_k = ((gram / gram.trace()).float() for gram in grams)
+        p = gram_k @ gram_q
     return p.trace().item(), (p * p.mT).sum().item(), (p @ p * p.mT).sum().item()
+
+
+@functools.lru_cache(maxsize=4)
+def draws(n):
+    """
+    What is drawn once, because it would take longer than the scores if it were drawn for every layer: places in the
+    list of quantiles (S, n), and pairs of the S rows (2, PAIRS).
+    """
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(QUANTILES, (max(2, NUMBERS // n), n), generator=generator, dtype=torch.int32)
+    return places, torch.randint(len(places), (2, PAIRS), generator=generator)
+
+
+def chi2_quantiles(nu):
+    """QUANTILES numbers (QUANTILES,) that are distributed as chi^2 with nu degrees of freedom, in order."""
+    # The cube root of chi^2 / nu is nearly normal (Wilson and Hilferty), so these x are spread well enough.
+    root = 1 - 2 / (9 * nu) + torch.linspace(-7, 7, 2001, dtype=torch.float64) * math.sqrt(2 / (9 * nu))
+    x = nu * root.clamp_min(0) ** 3
+    below_x = torch.special.gammainc(torch.tensor(nu / 2, dtype=torch.float64), x / 2)
+    return np.interp((np.arange(QUANTILES) + 0.5) / QUANTILES, below_x.numpy(), x.numpy())
 
 
 def directionality_limit(n, moments, gamma):
@@ -75,11 +102,13 @@ def directionality_limit(n, moments, gamma):
     skew = c3 / c2**1.5
     nu = 1 / max(skew**2, 1e-6)  # with more than 10^6 degrees of freedom it is normal
     b = math.copysign(math.sqrt(c2 / nu), skew)
-    chi2 = np.random.default_rng(0).chisquare(nu, (DRAWS, n))
-    norms = np.sqrt(np.maximum(s2 + b * (chi2 - nu), 0))
-    threshold = norms.mean(1, keepdims=True) + gamma * norms.std(1, ddof=1, keepdims=True)
-    excess = np.maximum(norms - threshold, 0).sum(1)  # (DRAWS,)
-    rows, columns = (excess[side] for side in np.triu_indices(DRAWS, 1))
+    lengths = np.sqrt(np.maximum(s2 + b * (chi2_quantiles(nu) - nu), 0))  # (QUANTILES,)
+    places, pairs = draws(n)
+    norms = torch.tensor(lengths, dtype=torch.float32)[places]  # (S, n)
+    above_mean = norms - norms.mean(1, keepdim=True)
+    std = (above_mean.square().sum(1, keepdim=True) / (n - 1)).sqrt()
+    excess = (above_mean - gamma * std).clamp_min_(0).sum(1)  # (S,)
+    rows, columns = excess[pairs]  # (PAIRS,) each
     total = rows + columns
-    balance = np.divide(rows - columns, total, out=np.zeros_like(total), where=total > 0)
-    return float(np.quantile(np.abs(balance), 0.95))
+    balance = torch.where(total > 0, (rows - columns) / total, 0.0)
+    return torch.quantile(balance.abs(), 0.95).item()
