@@ -229,9 +229,9 @@ class Transformer(nn.Module):
 
     def loss(self, x, targets):
         """x (N, C), targets (N,) -> F.cross_entropy of the logits of x, ()."""
-        # All logits, (N, V), may need more memory than the rest of the model. In float32 torch can make a few rows of
-        # them at a time, which is faster as well. Under autocast it cannot, and torch.compile does better without.
+        options = None  # all logits at once, (N, V), which may need more memory than the rest of the model
         rows = LOGITS_AT_ONCE // self.cfg.vocab_size
-        at_once = rows >= len(x) or torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling()
-        options = None if at_once else nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
+        if rows < len(x) and x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling():
+            # A few rows of logits at a time, which is faster as well. In 16 bits it loses digits.
+            options = nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
         return F.linear_cross_entropy(x, self.tok_emb.weight, targets, linear_bias=self.head.bias, options=options)
