@@ -20,9 +20,14 @@ Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers
 head, and Hkv D for a layer: queries that share a key head are added first (layer_factors).
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main(), Ctrl-C ends the program without a traceback
+
+import contextlib
 import math
 import os
-import signal
 import sys
 from typing import Any, NamedTuple
 
@@ -141,7 +146,9 @@ def scores(w_q, w_k, gamma=GAMMA, device=None, grams=None):
     if device is None and w_q.device.type == "mps":
         device = "cpu"  # the GPU of a Mac has no float64
     q, k = w_q.to(device).double(), w_k.to(device).double()
-    grams = grams or find_grams(q, k)
+    if grams is None:
+        q, k = near_one(q), near_one(k)
+        grams = find_grams(q, k)
     if grams is None:
         s, row_norms, column_norms = from_product(q, k)  # (...), (..., C), (..., C)
     else:
@@ -157,6 +164,13 @@ def scores(w_q, w_k, gamma=GAMMA, device=None, grams=None):
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     return Scores(*(score.masked_fill(is_zero, math.nan) for score in (s, d, eq17)))
+
+
+def near_one(w):
+    """w times a power of two, such that its largest entry is near 1. The scores stay, and products do not overflow."""
+    largest = w.abs().amax((-2, -1), keepdim=True)
+    exponent = torch.where(largest > 0, largest, 1.0).log2().floor().clamp(-1000, 1000)
+    return w * torch.exp2(-exponent)
 
 
 def from_product(w_q, w_k):
@@ -258,9 +272,8 @@ def layer_factors(w_q, w_k):
 
 
 def sum_exactly(heads):
-    """(H, D, C) -> (D, C), in twice the digits of the weights, so that heads that nearly cancel lose none."""
-    twice = torch.float32 if heads.itemsize == 2 else torch.float64
-    return sum(heads[1:], heads[0].to(twice))
+    """(H, D, C) -> (D, C), in float64: heads that nearly cancel lose no digit, and large ones do not overflow."""
+    return sum(heads[1:], heads[0].double())
 
 
 def side_by_side(heads):
@@ -305,18 +318,20 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
 
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = by_hand.read_hand(**layout)
-    name = type(source).__name__ if isinstance(source, torch.nn.Module) else str(source)
+    in_memory = isinstance(source, torch.nn.Module)
+    name = type(source).__name__ if in_memory else files.as_text(str(source))
     rows = []
-    with sources.open_checkpoint(source, layout_is_known=hand is not None) as opened:
+    with plain_torch(), sources.open_checkpoint(source) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
-        stacks = layouts.find_stacks(opened.config, shapes, hand)  # where q and k are
+        stacks = layouts.find_stacks(opened.config, shapes, hand, in_memory)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
         for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
             w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
             n_kv_head, n_embd, head_dim = w_k.shape
-            q, k = (w.double() for w in layer_factors(w_q, w_k))  # (C, Hkv D) each
+            factors = [w.double() for w in layer_factors(w_q, w_k)]  # (C, Hkv D) each
+            q, k = map(near_one, factors)
             grams = find_grams(q, k)  # which what chance gives needs as well
             whole = scores(q, k, gamma, grams=grams)
             files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
@@ -329,9 +344,17 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         gram_q, gram_k = grams or (gram(q), gram(k))  # of the last layer
         lengths = squared_norms(q, gram_k) + squared_norms(k, gram_q)  # (C,), of row i and column i
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
-        shown = wqk(q[longest], k[longest]).float().cpu().numpy()
+        shown = wqk(*(w[longest] for w in factors)).cpu().numpy()
         common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
-        return ScoredModel(models.score_table(rows, common), shown, ", ".join(opened.notes))
+        notes = opened.notes + (by_hand.left_out(hand, shapes) if hand else [])
+        return ScoredModel(models.score_table(rows, common), shown, ", ".join(notes))
+
+
+@contextlib.contextmanager
+def plain_torch():
+    """In the block new tensors are on the CPU and nothing is rounded to fewer bits, whatever the user has set."""
+    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.no_grad():
+        yield
 
 
 def report_models(args):
@@ -404,6 +427,8 @@ def main(argv):
     from data.pretrained.files import CheckpointError  # here: the scores by themselves need torch alone
     from data.results import options, report, runs
 
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     args = options.parse(argv, __doc__, GAMMA)
     try:
         sys.exit(report.report_runs(args) if args.runs else report_models(args))

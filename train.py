@@ -6,9 +6,9 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume      # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
-`loop` is the loop of training, and `Trainer.train_step` is one step of it. data/results/runs.py describes the files in
-out_dir. Ctrl-C, SIGTERM and SIGHUP save a checkpoint before the run ends. The exit status is then 130, 143 or 129 (with
-torchrun 1). config/processes.py says how to train on several nodes.
+`loop` trains, and `Trainer.train_step` is one step. data/results/runs.py describes the files in out_dir, and
+config/processes.py says how to train on several nodes. Ctrl-C, SIGTERM and SIGHUP save a checkpoint before the run
+ends, with the exit status 130, 143 or 129 (with torchrun 1).
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def loop(trainer, signals):
     """Trains until max_iters, or until a process gets a signal. Returns whether that was so."""
     cfg = trainer.cfg
     watch = Watch(trainer, signals)
-    hidden = trainer.place.rank > 0 or None  # one bar for all; with None tqdm hides it where stderr is no terminal
+    hidden = trainer.place.rank > 0 or None  # one bar for all; None: where stderr is no terminal, tqdm hides it too
     with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
         if trainer.rows == runs.HEADERS:  # nothing is written yet, and the start belongs to every curve
             trainer.write_scores()
@@ -202,7 +202,7 @@ class Trainer:
 
     def train_step(self, batch):
         """
-        Update the weights once, by the gradient of the mean loss over the whole batch.
+        Updates the weights once, by the gradient of the mean loss over the whole batch.
 
         A large batch does not fit in memory. So it is split into micro-batches, and backward() adds the gradient of
         each to p.grad. With several processes, DDP takes the mean of p.grad over them at the end.
@@ -253,10 +253,9 @@ class Trainer:
         self.unread = []
 
     def fail(self, what):
+        advice = f"lower learning_rate, or use another dtype. Your last good checkpoint is {self.out}/ckpt.pt"
         if self.step == 0:
             advice = "this is the start, so choose another init, qk_std or v_std"
-        else:
-            advice = f"lower learning_rate, or use another dtype. Your last good checkpoint is {self.out}/ckpt.pt"
         raise FloatingPointError(f"step {self.step}: {what}; {advice}")
 
     @torch.no_grad()
@@ -274,20 +273,17 @@ class Trainer:
             self.fail(f"the validation loss is {loss}")
         return loss
 
-    # -- before the first step --
-
     def begin(self):
         """Load out_dir/ckpt.pt if this run resumes. Nothing is written yet: the run may be refused."""
         cfg, say = self.cfg, self.place.say
-        state = runs.find_checkpoint(self.out, cfg, self.corpus.meta, self.place.device)
-        if state is not None:
-            for part in self.PARTS:
+        with runs.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:
+            for part in self.PARTS if state else []:
                 getattr(self, part).load_state_dict(state[part])
-            for name in self.SAVED:
+            for name in self.SAVED if state else []:
                 setattr(self, name, state[name])
-            if state["config"]["max_iters"] < cfg.max_iters:
-                say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} updates")
-        elif cfg.init_from == "resume":
+        if state and state["config"]["max_iters"] < cfg.max_iters:
+            say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} updates")
+        elif not state and cfg.init_from == "resume":
             say(f"{self.out} has no checkpoint yet: starting from the beginning")
         if self.step == 0 and cfg.constraint != "none":
             term = cfg.constraint_weight * constraint(cfg, self.model).item()
@@ -317,8 +313,6 @@ class Trainer:
             self.place.say(f"torch.compile does not work here, so this run is not compiled: {first_line(e)}")
             torch.compiler.set_stance("force_eager")  # from now on it runs as if not compiled
         self.optimizer.zero_grad()
-
-    # -- files --
 
     def write_log(self, val_loss):
         """Append a row to log.csv, print it, and begin the next one. At step 0 there is no training loss yet."""
@@ -370,16 +364,18 @@ class Trainer:
                 self.place.say(f"this run writes no model.safetensors: {e}")
 
     def draw(self):
-        """Draws run.png. Returns a table of its scores, or why there is no picture."""
-        from data.results import figures_runs, records, report  # here, because matplotlib takes a second
-
+        """Draws run.png. Returns a table of its scores, or why there is none: a picture never ends a run."""
         self.drawn_at = time.monotonic()
+        table = ""
         try:
+            from data.results import figures_runs, records, report  # here, because matplotlib takes a second
+
             run = records.read_run(self.out)
-        except runs.RunError as e:  # a spreadsheet has changed log.csv; the weights and the next rows are good
-            return f"no picture and no table: {e}"
-        figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
-        return f"{report.table_of_ends(run)}; picture: {self.out}/run.png"
+            table = f"{report.table_of_ends(run)}; "
+            figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
+            return f"{table}picture: {self.out}/run.png"
+        except Exception as e:  # a full disk, a name that matplotlib cannot show, a changed log.csv, ...
+            return f"{table}no picture: {first_line(e)}"
 
     def finish(self):
         """Draws the last picture, and prints a table of the scores and three samples of text."""

@@ -31,6 +31,7 @@ class ConfigError(ValueError):
 POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
 FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
 SHARE = "a share below 1", lambda x: 0 <= x < 1
+SEED = "from 0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 PATHS = "data_dir", "out_dir"  # keys that may begin with ~
 
 
@@ -52,7 +53,7 @@ class TrainConfig:
     objective: Literal["auto", "masked", "next"] = key("auto", "tokens to predict; auto: next if causal, else masked")
     n_layer: int = key(4, "blocks")
     n_head: int = key(4, "attention heads")
-    n_embd: int = key(256, "embedding size; the MLP is four times as wide")
+    n_embd: int = key(256, "embedding size; the MLP is four times as wide", ("2 or more", lambda x: x >= 2))
     block_size: int = key(512, "tokens in a sequence")
     dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
@@ -62,7 +63,7 @@ class TrainConfig:
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
     init_from: Literal["scratch", "resume"] = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there")
-    mlm_probability: float = key(0.15, "share of the tokens that are masked", SHARE)
+    mlm_probability: float = key(0.15, "share of the tokens that are masked", ("between 0 and 1", lambda x: 0 < x < 1))
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
     constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in an update, over all processes")
@@ -78,7 +79,7 @@ class TrainConfig:
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "updates between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
-    seed: int = key(1, "of weights, data order, masks and dropout", FROM_ZERO)
+    seed: int = key(1, "of weights, data order, masks and dropout", SEED)
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
     threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
@@ -96,6 +97,12 @@ class TrainConfig:
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
+        if not self.predicts_next and self.mlm_probability * self.block_size < 0.5:
+            raise ConfigError(f"mlm_probability = {self.mlm_probability} of block_size = {self.block_size} tokens is "
+                              "less than half a token in a sequence")
+        if self.learning_rate * max(1, self.qkv_rate) * self.weight_decay >= 1:
+            raise ConfigError(f"weight_decay = {self.weight_decay} with learning_rate = {self.learning_rate}: expected "
+                              "a product below 1, at which an update removes a weight")
 
     @property
     def predicts_next(self):
@@ -198,6 +205,8 @@ def checked(name, value):
     expected, allowed = KEYS[name].metadata["numbers"]
     if kind in (int, float) and not allowed(value):
         raise ConfigError(f"{name} = {value}, expected {expected}")
+    if name in PATHS and not value.strip():
+        raise ConfigError(f"{name} = {value!r}, expected a path")
     return os.path.expanduser(value) if name in PATHS else value
 
 

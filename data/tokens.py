@@ -49,6 +49,14 @@ def load(folder):
     return Corpus(meta, *(np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS))
 
 
+def require_whole(corpus):
+    """DataError if a file has become shorter while a run reads it. To read where it ended would kill the process."""
+    for ids in corpus.train, corpus.val:
+        if os.path.getsize(ids.filename) < ids.nbytes:
+            raise DataError(f"{ids.filename} has been cut off while this run reads it: prepare it again, and go on "
+                            "with --init_from=resume")
+
+
 def read_meta(folder):
     """meta.json, with the ids of its tokenizer. DataError if it is damaged, or if it does not describe the files."""
     path = folder / "meta.json"
@@ -74,8 +82,11 @@ def is_unchanged(path, known, sha256):
 
 def digest(path):
     """The SHA-256 of a file, in hexadecimal."""
+    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(2**20):  # hashlib.file_digest needs Python 3.11
+            sha256.update(block)
+    return sha256.hexdigest()
 
 
 # ---- files of any kind -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ The checkpoint of a run, and the model in it, for use. data/results/runs.py writ
 
 import contextlib
 import pickle
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -28,11 +29,24 @@ def opened_checkpoint(path, device):
             damaged = zipped.testzip()  # reads all of it, and compares checksums, which torch does not
         if damaged:
             raise zipfile.BadZipFile(damaged)
-        yield torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True)
     except (OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
             ValueError) as e:
         raise RunError(f"{path} is not a checkpoint that can be resumed: missing, cut short, damaged, or of another "
                        "program") from e
+    try:
+        yield state
+    except (RuntimeError, LookupError, TypeError, ValueError) as e:  # such as a weight more or less in model.py
+        said = textwrap.shorten(f"{type(e).__name__}: {e}", 300)
+        raise RunError(f"{path} does not fit this code: go on with the commit that is in run.json ({said})") from e
+
+
+def complete_config(config):
+    """The keys of a run, in which newer ones have their defaults. Raises ValueError if this code lacks one."""
+    unknown = sorted(config.keys() - vars(TrainConfig()).keys())
+    if unknown:
+        raise ValueError(f"no key here has the name {', '.join(unknown)}")
+    return vars(TrainConfig()) | config
 
 
 def open_run(folder):
@@ -42,7 +56,7 @@ def open_run(folder):
     Raises RunError if there is no checkpoint, or if it is damaged.
     """
     with opened_checkpoint(Path(folder, "ckpt.pt"), "cpu") as state:
-        cfg = TrainConfig(**state["config"])
+        cfg = TrainConfig(**complete_config(state["config"]))
         meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
         model = Transformer(cfg.of_model(meta["vocab_size"])).eval()
         model.load_state_dict(state["model"])

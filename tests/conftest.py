@@ -22,7 +22,7 @@ for signum, usual in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.def
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "bert_block: needs the block of BERT, with its q and k, which a fork may not have")
+    config.addinivalue_line("markers", "bert_block: needs BERT's block, with its q and its k, which a fork may not have")
 
 
 @pytest.fixture

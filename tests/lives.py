@@ -160,6 +160,10 @@ def signal_at(name, n, signum=signal.SIGKILL, rank="0", slow_steps=False):
         at_call(name, n, partial(signal.raise_signal, signum)).start()
 
 
+def draw_as_ever():
+    train.Trainer.draw = DRAW
+
+
 def compile_quickly():
     """Without inductor, which takes half a minute."""
     compile = torch.nn.Module.compile

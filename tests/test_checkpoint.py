@@ -1,5 +1,6 @@
 """The checkpoint reader of data/pretrained, with the real Hub client against the stand-in of tests/hub.py."""
 
+import io
 import json
 import os
 import signal
@@ -229,6 +230,45 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path):
     with open_checkpoint(toy) as opened:
         os.truncate(toy / "model.safetensors", len(FILE) // 2)
         assert "cut short" in one_line(lambda: list(opened.stream(GROUPS)))
+
+
+# Several files
+
+
+def test_the_index_says_which_file_holds_a_tensor(tmp_path):
+    """An old copy of one, in the file that is read last, does not win; nor is what is not there left out."""
+    first, last = SHARDS
+    stale = next(iter(SHARDS[first]))
+    both = SHARDED | {last: save(SHARDS[last] | {stale: torch.zeros_like(WEIGHTS[stale])})}
+    read(folder(tmp_path / "old", both))
+    alone = {file: data for file, data in both.items() if not file.endswith("json")}
+    assert f"{stale} is in {last} and in another file" in refusal(folder(tmp_path / "both", alone))
+    lost = SHARDED | {first: save({name: weight for name, weight in SHARDS[first].items() if name != stale})}
+    assert f"{stale} is not in the file that the index names" in refusal(folder(tmp_path / "lost", lost))
+
+
+def test_a_piece_stands_for_all_pieces(tmp_path):
+    pieces = {file: save(part) for file, part in SHARDS.items()}
+    toy = folder(tmp_path / "toy", pieces)
+    read(toy)  # without an index
+    for file in pieces:
+        read(toy / file)
+    first, last = pieces
+    (toy / last).unlink()
+    for source in toy, toy / first:
+        assert f"{last} is not there, and {first} is one of 2 files" in refusal(source)
+
+
+@pytest.mark.parametrize("wrap", [
+    lambda name: f"module.{name}", lambda name: f"_orig_mod.{name}",
+    lambda name: name.replace(".q.", "._fsdp_wrapped_module.q._checkpoint_wrapped_module.")])
+def test_names_are_those_of_the_plain_model_whatever_wrapped_it(tmp_path, wrap):
+    """TransformerEngine adds _extra_state: bytes in a safetensors file, and anything at all in a file of torch."""
+    state = {wrap(name): weight for name, weight in WEIGHTS.items()}
+    one = {"model.safetensors": save(state | {wrap("layers.0.q._extra_state"): torch.ones(3, dtype=torch.uint8)})}
+    extra = {wrap("layers.0.q._extra_state"): io.BytesIO(b"scales"), wrap("layers.1.q._extra_state"): {"a": [1]}}
+    for files in one, {"pytorch_model.bin": as_bin(state | extra)}:
+        assert set(read(folder(tmp_path / next(iter(files)), files)).tensors) == set(WEIGHTS)
 
 
 # Tensors that cannot be scored

@@ -67,7 +67,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
     (["--n_embd=36", "--n_head=4", "--positions=rotary"], "turns pairs, and n_embd / n_head = 9"),
     (["--grad_clip=0"], "grad_clip = 0.0, expected more than 0"),  # elsewhere 0 means: no limit
-    (["--seed=-1"], "seed = -1, expected 0 or more"),
+    (["--seed=-1"], "seed = -1, expected from 0 to 2^63 - 1"),
     (["--learning_rate=nan"], "learning_rate = 'nan', expected float"),
     (["--dropout=1.0"], "dropout = 1.0, expected a share below 1"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
@@ -75,6 +75,13 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--objective=next"], "every token would see the one it predicts"),
     (["a.py", "b.py"], "one config file at most"),
     (["--qk_std=1e999"], "qk_std = inf, expected more than 0, and finite"),
+    (["--mlm_probability=0"], "mlm_probability = 0.0, expected between 0 and 1"),
+    (["--mlm_probability=1.0"], "mlm_probability = 1.0, expected between 0 and 1"),
+    (["--mlm_probability=0.007", "--block_size=64"], "is less than half a token in a sequence"),
+    (["--out_dir="], "out_dir = '', expected a path"), (["--data_dir= "], "data_dir = ' ', expected a path"),
+    (["--seed=18446744073709551616"], "seed = 18446744073709551616, expected from 0 to 2^63 - 1"),
+    (["--n_embd=1", "--n_head=1"], "n_embd = 1, expected 2 or more"),
+    (["--weight_decay=1e5"], "weight_decay = 100000.0 with learning_rate = 5e-05: expected a product below 1"),
 ])
 def test_a_mistake_is_named_with_its_value_and_what_was_expected(argv, words):
     with pytest.raises(ConfigError) as e:
@@ -117,11 +124,13 @@ PLAN = "base = 'config/tiny.py'\nseeds = [3, 4]\narms = dict(a=dict(keep=2), b=d
 
 def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has_two(tmp_path, capsys):
     (tmp_path / "two.py").write_text(PLAN)
-    main([str(tmp_path / "two.py"), "--keep=1"])  # a key for all of them
+    main([str(tmp_path / "two.py"), "--n_layer=1"])  # a key for all of them
     found = [load(shlex.split(line)) for line in capsys.readouterr().out.splitlines()]
-    assert [(cfg.keep, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
+    assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
         (1, False, 3, "out/arms/two/a-3"), (1, True, 3, "out/arms/two/b-3"),
         (1, False, 4, "out/arms/two/a-4"), (1, True, 4, "out/arms/two/b-4")]
+    main([str(tmp_path / "two")])  # as a shell completes it
+    assert capsys.readouterr().out.count("config/tiny.py") == 4
 
 
 def test_arms_that_need_a_key_or_a_value_of_other_code_are_left_out_and_named(tmp_path, capsys):
@@ -141,9 +150,16 @@ def test_arms_that_need_a_key_or_a_value_of_other_code_are_left_out_and_named(tm
     (["{}/two.py"], "unknown key caussal"),  # of its second arm
     (["data/results/csv/claims.csv"], "claims.csv is no comparison"),
     (["config/arms/starts.py", "--seed=3"], "sets seed, which every run of a comparison sets by itself"),
+    (["starts", "--n_embd=64"], "arm random_up has qk_std = 0.0237.* of its own, so --n_embd=64 is not for all arms"),
+    (["data/results/csv/starts.csv", "--n_embd=64"], "has qk_std = 0.0237.* of its own, so --n_embd=64 is not"),
+    (["starts", "--init=random"], "arm symmetric_up has init = 'symmetric' of its own, so --init=random is not"),
+    (["{}/seeds.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
+    (["{}/arms.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "two.py").write_text(PLAN.replace("causal", "caussal"))
+    (tmp_path / "seeds.py").write_text(PLAN.replace("[3, 4]", "3"))
+    (tmp_path / "arms.py").write_text("base = 'config/tiny.py'\nseeds = [3]\narms = ['a']")
     with pytest.raises(SystemExit, match=said):
         main([word.format(tmp_path) for word in words])
     assert capsys.readouterr().out == ""

@@ -30,6 +30,7 @@ GEMMA_3N = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_visi
 BACKBONE = dict(model_type="depth_anything", backbone_config={  # as in Depth-Anything-V2-Small-hf
     "model_type": "dinov2", "hidden_size": 384, "num_attention_heads": 6})
 BACKBONE_NAMES = qk("backbone.encoder.layer.{i}.attention.attention", range(12), (384, 384), weights="query key")
+LAGUNA = dict(LLAMA, model_type="laguna", head_dim=8, num_key_value_heads=2, num_attention_heads_per_layer=[4, 6])
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
 CLIP_VISION = "vision_model.encoder.layers.{i}.self_attn"
 TEXT = {"text": (True, 2, 4, 4)}
@@ -50,6 +51,8 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
     "an encoder may be there without its decoder": (
         dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6),
         qk("encoder.block.{i}.layer.0.SelfAttention", BOTH, (24, 32), weights="q k"), {"encoder": (False, 2, 4, 4)}),
+    "the number of heads may be one for each layer": (
+        LAGUNA, llama([0], k=(16, 32)) | llama([1], (48, 32), (16, 32)), {"": (True, 2, 6, 2)}),
     "layers that predict further tokens are left out": (
         LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)) | llama([0], prefix="mtp."),
         {"": (True, 2, 4, 4)}),
@@ -126,7 +129,11 @@ CHANGED_TENSORS = [  # of Llama
     *[(llama() | {f"{Q_PROJ}.{part}": (32,)}, f"quantised weights .*{part}.*score the model it was made from")
       for part in ("SCB", "qzeros", "g_idx", "weight_packed", "weight_shape", "codes", "codebooks")],
     *[(llama() | {f"{Q_PROJ}{beside}": (8, 32)}, "q_proj.* lies beside .*merge_and_unload")
-      for beside in (".lora_A.default.weight", ".base_layer.weight", "_lora.down.weight", ".parametrizations.scale")],
+      for beside in (".lora_A.default.weight", ".base_layer.weight", "_lora.down.weight")],
+    (llama() | {f"{Q_PROJ}.parametrizations.weight.original0": (8,)}, "remove_parametrizations"),
+    (llama() | {f"{Q_PROJ}.weight_orig": (32, 32), f"{Q_PROJ}.weight_mask": (32, 32)}, r"prune\.remove"),
+    (llama() | {f"{Q_PROJ}.biases": (32, 4)}, "quantised weights"),  # 4 bits of MLX
+    (llama() | {f"{Q_PROJ}._weight_qdata": (32, 32)}, "quantised weights"),  # torchao
 ]
 
 
@@ -134,6 +141,8 @@ CHANGED_TENSORS = [  # of Llama
     *[(LLAMA | change, llama(), message) for change, message in CHANGED_CONFIGS],
     *[(LLAMA, names, message) for names, message in CHANGED_TENSORS],
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
+    (dict(LLAMA, model_type="bert"), qk("layer.{i}.attention.self", k=(16, 32), weights="query key"), "do not fit"),
+    ({}, llama(), "no config.json.*--q 'model.layers.{i}.self_attn.q_proj.weight' --k .*--heads H,HKV"),
     (dict(architecture="vit_base_patch16_224"), qk("blocks.{i}.attn", BOTH, (96, 32), weights="qkv"),
      "no model_type .* score .*--qkv 'blocks.{i}.attn.qkv.weight' --heads H,HKV"),  # of timm
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one

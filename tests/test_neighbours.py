@@ -114,9 +114,9 @@ def bare(names: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("files, told", [
     (bare("config.json zero_to_fp32.py latest"), "DeepSpeed"),
-    (bare("config.json tf_model.h5 toy.Q4.gguf"), "convert it with save_pretrained"),
+    (bare("config.json tf_model.h5"), "convert it with save_pretrained"),
+    (bare("config.json toy.Q4.gguf"), "from_pretrained(FOLDER, gguf_file=FILE)"),
     (bare("config.json other.ckpt another.pt"), "the path of one file"),  # which of them?
-    (bare("model.safetensors"), "no config.json"),
     ({"adapter_config.json": b'{"base_model_name_or_path": "org/base"}', "adapter_model.safetensors": FILE},
      "merge it into org/base with PEFT's merge_and_unload()"),
     ({"model.onnx": b""}, "of ONNX take the two initialisers"),

@@ -1,8 +1,6 @@
 """data/results/parts.py: W_qk on the directions of position and on the rest, by matrices whose answer is known."""
 
-import inspect
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel
 
 from analyze import symmetry
 from data.results import parts
@@ -59,6 +56,23 @@ def test_in_the_data_metric_the_score_is_that_of_the_logits_between_all_tokens(x
     assert of_layer["of_inputs"] == pytest.approx((of_means / (tokens.square().sum() / (N * T))).item())
 
 
+def test_few_directions_have_their_chance_beside_them(x):
+    """Of a random matrix 1/b and sqrt(2)/b, and as much between random directions of the rest, whatever is on U."""
+    found = []
+    for _ in range(20):
+        m = torch.randn(C, C, dtype=torch.float64)
+        m = m - U @ U.T @ m + 50 * U @ U.T  # heavy, and symmetric between position directions
+        [of_layer, _] = parts.split_layer(x, *factors(m))
+        assert (of_layer["chance"], of_layer["chance_std"]) == pytest.approx((1 / B, 2**0.5 / B))
+        assert of_layer["on_positions"] > 0.99
+        on_rest = [symmetry(W.T @ V.T @ m @ V @ W).item() for W in
+                   torch.linalg.qr(torch.randn(500, C - B, B, dtype=torch.float64)).Q]
+        assert of_layer["on_random"] == pytest.approx(np.mean(on_rest), abs=5 * np.std(on_rest) / 64**0.5)
+        assert of_layer["random_std"] == pytest.approx(np.std(on_rest), rel=0.4)
+        found.append(of_layer["on_random"])
+    assert np.mean(found) == pytest.approx(1 / B, abs=0.15)
+
+
 def test_like_attends_to_like_where_the_eigenvalues_of_the_symmetric_part_are_positive():
     m = torch.diag(torch.tensor([3.0, -1.0])) + torch.tensor([[0.0, 5.0], [-5.0, 0.0]])  # and a skew part
     assert parts.positive_share(m).item() == pytest.approx(0.9)
@@ -96,9 +110,14 @@ def test_the_command_splits_a_run_into_its_table_and_its_picture(cfg, tmp_path, 
     assert table["symmetry"].to_list() == pytest.approx(scores["symmetry"].to_list(), abs=1e-4)
     parts.main([str(tmp_path / "parts.csv"), "--plot", str(tmp_path / "parts.png")])
     assert (tmp_path / "parts.png").read_bytes().startswith(b"\x89PNG")
-    for path, words in ("nowhere", "nowhere"), (f"{cfg.out_dir}/log.csv", "is no file that --csv has written"):
+    name = Path(cfg.out_dir).name
+    for argv, words in (["nowhere"], "nowhere"), ([f"{name}/log.csv"], "is no file that --csv has written"), (
+            [name, "parts.csv"], f"arm {name} is there twice with the seed 1: name each run once"):
         with pytest.raises(SystemExit, match=words):
-            parts.main([str(tmp_path / path)])
+            parts.main([str(tmp_path / path) for path in argv])
+    with pytest.raises(SystemExit):  # before any work
+        parts.main([cfg.out_dir, "--plot", "parts.xyz"])
+    assert "parts.xyz does not end in .png, " in capsys.readouterr().err
 
 
 def test_files_are_put_together_and_an_arm_may_be_called_by_a_number(tmp_path, capsys, drawn):
@@ -120,19 +139,3 @@ def test_a_run_whose_logits_or_corpus_are_others_is_refused(cfg, tmp_path):
             (corpus / "meta.json").write_text(json.dumps(meta))
         with pytest.raises(RunError, match=words):
             parts.split_run(tmp_path / name)
-
-
-MARKS = {"learned": r"mbedding\(\s*config\.max_pos", "rotary": "apply_rotary", "bias": "relative_attention_bias",
-         "relative": "rel_embeddings"}  # in the code of a model that knows positions by this kind
-TYPES = {"BERT": "bert", "ALBERT": "albert", "ROBERTA": "roberta", "GPT": "gpt2", "GPT-neo": "gpt_neo",
-         "LLAMA": "llama", "MISTRAL": "mistral", "Pythia": "gpt_neox", "phi-1": "phi", "phi-3": "phi3",
-         "ModernBERT": "modernbert", "T5Encoder": "t5", "T5Decoder": "t5", "DEBERTA": "deberta-v2"}
-
-
-@pytest.mark.parametrize("family", TYPES)
-def test_positions_of_models_csv_are_those_of_the_code_of_transformers(family):
-    models = pandas.read_csv("data/pretrained/models.csv").query("modality == 'language'")
-    [kind] = models[(models["family"] == family) & ~models["name"].str.startswith("gpt-j")]["positions"].unique()
-    source = inspect.getsource(inspect.getmodule(AutoModel._model_mapping[type(AutoConfig.for_model(TYPES[family]))]))
-    found = {name for name, mark in MARKS.items() if re.search(mark, source)}
-    assert kind in found and found <= {kind, "learned"}  # some have learned ones as well, as an option

@@ -185,6 +185,21 @@ def test_a_checkpoint_of_another_run_is_refused_with_what_differs(copied):
     resume(copied, max_iters=14)
 
 
+@pytest.mark.parametrize("spoil, words", [
+    (lambda state: state["config"].update(gain=2), "ValueError: no key here has the name gain"),
+    (lambda state: state["model"].update(gain=torch.ones(1)), 'Unexpected key(s) in state_dict: "gain"'),
+    (lambda state: state["model"].pop("head.bias"), 'Missing key(s) in state_dict: "head.bias"'),
+    (lambda state: state.pop("scaler"), "KeyError: 'scaler'"), (lambda state: state.pop("kept"), "KeyError: 'kept'")])
+def test_a_checkpoint_of_other_code_is_refused_with_what_differs(copied, spoil, words):
+    state = checkpoint(copied)
+    spoil(state)
+    torch.save(state, Path(copied.out_dir, "ckpt.pt"))
+    before = files_of(copied.out_dir)
+    said = refusal(copied, init_from="resume")
+    assert "ckpt.pt does not fit this code: go on with the commit that is in run.json" in said and words in said
+    assert files_of(copied.out_dir) == before
+
+
 class RunsCode:
     """Its pickle makes a file when it is opened."""
 
@@ -367,10 +382,17 @@ def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch
 
 
 @pytest.mark.bert_block
-@pytest.mark.parametrize("init, constraint", [("symmetric", "skew"), ("skew", "symmetric")])
-def test_a_constraint_that_divides_by_zero_at_the_start_is_refused(cfg, init, constraint):
-    said = refusal(cfg, init=init, constraint=constraint, constraint_weight=0.1)
+@pytest.mark.parametrize("init, constraint, weight", [
+    ("symmetric", "skew", 0.1), ("skew", "symmetric", 0.1), ("random", "symmetric", 1e300)])
+def test_a_constraint_that_is_without_bounds_at_the_start_is_refused(cfg, init, constraint, weight):
+    said = refusal(cfg, init=init, constraint=constraint, constraint_weight=weight)
     assert f"constraint = {constraint!r} adds " in said and f"choose another constraint than at init = {init!r}" in said
+
+
+@pytest.mark.parametrize("changes", [dict(qk_std=1e30), dict(init="skew", n_head=16), dict(init="tilted", n_head=16)])
+def test_a_start_that_is_no_number_is_the_fault_of_the_start_and_not_of_the_learning_rate(cfg, changes):
+    said = refusal(cfg, **changes)
+    assert "step 0: the validation loss is nan; this is the start" in said and "learning_rate" not in said
 
 
 # ---- what a step may cost ----------------------------------------------------------------------------------------

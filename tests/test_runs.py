@@ -204,6 +204,8 @@ def test_keys_that_only_older_files_have_are_read(capsys):
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
     (("a-1/scores.csv", "^100,0,,", "100,0,,x"), "a-1", "scores.csv is damaged"),
     (("a-1/log.csv", r"\Z", "1000,0,,2.0,,\n"), "a-1", "log.csv or scores.csv is damaged"),
+    (("a-1/scores.csv", r"(?s)^500,.*", ""), "a-1", "scores.csv ends at step 400, and the other one at step 1000"),
+    (("a-1/log.csv", r"(?s)^500,.*", ""), "a-1", "log.csv ends at step 400, and the other one at step 1000"),
     (("a-1/run.json", r"(?s)\A.*", "{"), "a-1", "run.json cannot be read"),
     (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is no comparison, or damaged"),
     (("c.csv", "^a,1,100,", "a,1,100,x"), "c.csv", "c.csv is no comparison, or damaged"),

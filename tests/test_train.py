@@ -2,6 +2,8 @@
 
 import io
 import math
+import os
+import shutil
 import sys
 from dataclasses import replace
 from itertools import count, product
@@ -20,7 +22,8 @@ from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, split_batch
 from data.results import records, runs
-from tests.lives import DRAW, argv, begin_ranks, checkpoint, compile_quickly, end, log, make_trainer, run
+from tests.lives import (DRAW, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
+                         make_trainer, refusal, run)
 
 
 @pytest.fixture
@@ -264,6 +267,25 @@ def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):
     assert western.buffer.getvalue().decode("cp1252").splitlines() == ["a is ? ?"]
 
 
+def test_a_picture_never_ends_a_run(cfg, monkeypatch, tmp_path):
+    """matplotlib is first imported in the middle of a run, and does not know this backend. Then the disk is full."""
+    status, said = end(begin(argv(cfg), tmp_path / "life", draw_as_ever, MPLBACKEND="nonsense"))
+    assert status == 0 and "no picture: " in said and "nonsense" in said and "validation text" in said, said
+    with monkeypatch.context() as patched:
+        patched.setattr(train.Trainer, "draw", DRAW)
+        patched.setattr(train, "DRAW_EVERY", 0)
+        patched.setattr("data.results.figures_runs.plot_run", lambda *_: os.truncate("/dev/full/no", 0))
+        run(cfg, out_dir=tmp_path / "full")
+    assert checkpoint(replace(cfg, out_dir=tmp_path / "full"))["step"] == 12
+
+
+def test_a_token_file_that_is_cut_off_under_a_run_ends_it_in_one_line(cfg, tmp_path):
+    copy = shutil.copytree(cfg.data_dir, tmp_path / "copy")
+    with at_call("train.Trainer.evaluate", 2, lambda: os.truncate(copy / "train.bin", 100)):
+        said = refusal(cfg, data_dir=str(copy))
+    assert "train.bin has been cut off while this run reads it" in said
+
+
 def test_the_end_of_a_run_takes_any_name_and_any_file(cfg, monkeypatch, capsys):
     """Two dollars are a formula to matplotlib; one token has no half; a spreadsheet may have changed log.csv."""
     monkeypatch.setattr(train.Trainer, "draw", DRAW)
@@ -273,4 +295,4 @@ def test_the_end_of_a_run_takes_any_name_and_any_file(cfg, monkeypatch, capsys):
     assert Path(cfg.out_dir, "run.png").stat().st_size > 1000
     monkeypatch.setattr(runs, "append", lambda path, rows, append=runs.append: append(path, [*rows, *rows]))
     run(cfg, out_dir=cfg.out_dir + "_twice")
-    assert "no picture and no table: " in capsys.readouterr().out
+    assert "\nno picture: " in capsys.readouterr().out

@@ -21,7 +21,8 @@ import torch
 from tqdm import tqdm
 
 from data.pretrained.files import Folder, only_checkpoint_errors, read_config, require
-from data.pretrained.formats import DTYPES, N_READERS, TensorInfo, name_of, read_safetensors, read_torch
+from data.pretrained.formats import (DTYPES, N_READERS, TensorInfo, name_of, read_safetensors, read_torch,
+                                     without_wrappers)
 
 AHEAD = 3  # groups that are read in advance
 PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")  # weights in these are read as they are; FP8 is scaled
@@ -41,19 +42,24 @@ class Checkpoint(AbstractContextManager):
     notes: how much was read so far, and what else the user should know
     """
 
-    def __init__(self, folder: Folder, files: list[str], layout_is_known=False):
-        """files: those of the weights, several if they are shards. layout_is_known: it may have no config."""
+    def __init__(self, folder: Folder, files: list[str], index: Mapping[str, str]):
+        """files: those of the weights, several if they are shards. index: in which of them a tensor is, if known."""
         self.revision = folder.revision
         self._folder = folder
         read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
         with ThreadPool(N_READERS) as pool:
             found = pool.starmap(read_file, [(folder, file) for file in files])
-        self.config = read_config(folder, files[0], found[0].saved, layout_is_known)
+        self.config = read_config(folder, files[0], found[0].saved)
         self.size = sum(file.size for file in found)
         tensors = {}
         for file in found:
-            tensors |= file.tensors
-        self.tensors = attach_scales(tensors)
+            for name, info in file.tensors.items():
+                if index.get(name, info.file) == info.file:  # else it is an old copy
+                    require(name not in tensors, f"{name} is in {info.file} and in another file: remove one of them")
+                    tensors[name] = info
+        missing = [name for name in index if name not in tensors]
+        require(not missing, f"{', '.join(missing):.100} is not in the file that the index names: get both again")
+        self.tensors = attach_scales(without_wrappers(tensors))
         # Tied weights, the same bytes of a .bin, count once.
         n_params_at = {(info.file, info.start, info.end): math.prod(info.shape)
                        for info in self.tensors.values() if info.dtype.startswith(("F", "BF"))}
@@ -119,16 +125,27 @@ class ModuleInMemory(Checkpoint):
     notes = ["in memory"]
 
     def __init__(self, module: torch.nn.Module):
-        names = {name for name, _ in [*module.named_parameters(), *module.named_buffers()]}  # each tied weight once
-        state = {name: weight for name, weight in module.state_dict().items() if name in names}
-        require(not any(weight.is_meta for weight in state.values()), "its weights are on the meta device")
+        while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
+            module = module.module  # DDP
         config = getattr(module, "config", None)
         self.config = config.to_dict() if hasattr(config, "to_dict") else {}
+        state = without_wrappers(module.state_dict())
+        once = without_wrappers(dict([*module.named_parameters(), *module.named_buffers()]))  # each tied weight
         self.tensors = {}
-        for name, weight in state.items():
-            dtype, shape = name_of(weight.dtype), tuple(weight.shape)
-            self.tensors[name] = TensorInfo("", dtype, shape, 0, 0, loaded=weight)
+        for name in [name for name in state if name in once]:
+            weight = state[name]
+            require(not weight.is_meta, "its weights are on the meta device")
+            self.tensors[name] = TensorInfo("", name_of(weight.dtype), tuple(weight.shape), 0, 0, loaded=weight)
         self.n_params = sum(weight.numel() for weight in module.parameters())
+
+    def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
+        """The same, one tensor after the other, because processes that share one have to gather it together."""
+        for group in groups:
+            yield {name: self._read(name) for name in group}
+
+    def _read_stored(self, info: TensorInfo) -> torch.Tensor:
+        weight = info.loaded.detach()
+        return weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded by FSDP2
 
     def __exit__(self, *_):
         pass

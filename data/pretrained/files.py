@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def as_text(path: str) -> str:
+    """A path as a text that can be written to a file: of a byte that is not UTF-8, its number."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def require(condition, message: str):
     if not condition:
         raise CheckpointError(message)
@@ -141,11 +146,10 @@ def refuse_pointer(head: bytes, name: str):
 # It tells the layout of the weights. It is in config.json, or in what a training script writes in place of one.
 
 
-def read_config(folder: Folder, file: str, saved: dict, layout_is_known: bool) -> dict:
+def read_config(folder: Folder, file: str, saved: dict) -> dict:
     """
-    The config for a file of weights. saved: what torch.save has put into that file, {} if it is of safetensors.
-
-    CheckpointError: there is none, or it does not tell the layout.
+    The config for a file of weights, {} if there is none. saved: what torch.save has put into that file, {} if it is of
+    safetensors.
     """
     model_args = saved.get("model_args")
     of_training = saved.get("config")
@@ -160,7 +164,4 @@ def read_config(folder: Folder, file: str, saved: dict, layout_is_known: bool) -
         n_kv_head = config.get("n_kv_head", config.get("n_head"))
         return {**config, "num_key_value_heads": n_kv_head, "model_type": "nanochat-checkpoint"}
 
-    if not folder.has("config.json"):
-        require(layout_is_known, "no config.json, which tells the layout of the weights: put it beside them")
-        return {}
-    return read_json(folder, "config.json")
+    return read_json(folder, "config.json") if folder.has("config.json") else {}

@@ -11,10 +11,12 @@ whole. In both cases torch's restricted unpickler refuses a pickle that would ru
 
 import argparse
 import bisect
+import io
 import json
 import math
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
@@ -36,8 +38,11 @@ N_READERS = 8
 # Under which training scripts save the weights.
 STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")
 
-# The options of MAE, DeiT and DINO lie beside their weights.
-torch.serialization.add_safe_globals([argparse.Namespace])
+# Parts of names that torch.compile, FSDP, DDP and checkpointing of activations add.
+WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
+
+# The options of MAE, DeiT and DINO lie beside their weights; TransformerEngine's _extra_state is made of bytes.
+torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,13 @@ class WeightFile(NamedTuple):
 
 def name_of(dtype: torch.dtype) -> str:
     return NAMES.get(dtype, str(dtype))
+
+
+def without_wrappers(tensors: Mapping) -> dict:
+    """The same tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
+    names = {name: WRAPPERS.sub("", name) for name in tensors if not name.endswith("_extra_state")}
+    is_clear = len(set(names.values())) == len(names)
+    return {plain if is_clear else name: tensors[name] for name, plain in names.items()}
 
 
 # ---- safetensors -----------------------------------------------------------------------------------------------
@@ -147,7 +159,10 @@ def read_torch(folder: Folder, file: str) -> WeightFile:
     except Exception as e:  # zipfile and torch raise more than a dozen kinds, for damaged files and for forbidden ones
         code = re.search(r"GLOBAL (\S+)", str(e))
         why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
-        raise CheckpointError(f"{file} {why}; look for a safetensors version, or save the state_dict() alone") from e
+        how = "look for a safetensors version, or save the state_dict() alone"
+        if "torchao" in why:
+            why, how = "holds quantised weights of torchao", "score the model that it was made from"
+        raise CheckpointError(f"{file} {why}; {how}") from e
 
 
 def find_records(ranges: Ranges) -> list[int]:
@@ -155,6 +170,8 @@ def find_records(ranges: Ranges) -> list[int]:
     with zipfile.ZipFile(ranges) as zipped:
         infos = zipped.infolist()
         end = zipped.start_dir
+    require(not any(info.filename.endswith("/constants.pkl") for info in infos),
+            f"{ranges.path} is of TorchScript: save torch.jit.load(FILE).state_dict() with torch.save")
     require(all(info.compress_type == zipfile.ZIP_STORED for info in infos),
             f"{ranges.path} is compressed: load it with torch, and save it again")
     begins = sorted(info.header_offset for info in infos)
@@ -190,5 +207,8 @@ def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
     tensors = {name: tensor for name, tensor in saved.items()
                if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided}
     found = ", ".join(map(str, saved)) or "nothing"
-    require(tensors, f"{file} holds {found:.100}, and no weights by their names: save one state_dict() alone")
+    inside = "".join(f" Under {key} are {', '.join(map(str, value)):.60}." for key, value in saved.items()
+                     if isinstance(value, dict) and value)
+    require(tensors, f"{file} holds {found:.100}, and no weights by their names: save one state_dict() alone."
+            f"{inside:.200}")
     return tensors

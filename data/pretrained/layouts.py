@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.pretrained.by_hand import Hand, advice, find_names
+from data.pretrained.by_hand import Hand, advice, beside, find_names
 from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, require
 from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts
 
@@ -75,19 +75,22 @@ class Stack(NamedTuple):
 
 
 @only_checkpoint_errors("config.json, or a shape,")
-def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand | None = None) -> list[Stack]:
+def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand | None = None,
+                in_python=False) -> list[Stack]:
     """
     The stacks of self-attention layers in a checkpoint, from its config.json and the shapes of its tensors by name.
-    hand: which tensors they are in the words of the user, instead of the table.
+    hand: which tensors they are in the words of the user, instead of the table. in_python: refusals name arguments of
+    score_model instead of flags.
 
     CheckpointError: an unknown model_type, missing layers, tensors that look like q or k but have no known place,
     shapes that do not fit the config, quantised weights, adapters beside the weights, or a config that makes no sense.
     """
-    refuse_changed(config, shapes)
+    refuse_changed(config, shapes, beside(hand) if hand else BESIDE)
     if hand:
         sizes = Sizes(*hand.heads, None)
+        softmax = softmax_layers(config, pick(config, N_LAYER.format(""), int, 0))
         layers = [Layer(i, names, "by hand", "given", sizes, hand._asdict())
-                  for i, names in find_names(hand, shapes).items()]
+                  for i, names in find_names(hand, shapes, config, softmax).items()]
         for layer in layers:
             layer.require_fit(shapes)
         return [Stack("", None, tuple(layers))]
@@ -98,7 +101,9 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
     for part in find_parts(model_type, config, candidates):
         if part.names and not part.rows:
             told = f"model_type {part.model_type!r} is not known" if part.model_type else "no model_type in config.json"
-            raise CheckpointError(f"{told}: {advice(part.names, shapes, numbers_of_heads(part.config))}")
+            told = told if config else "no config.json, which tells the layout of the weights: put it beside them"
+            heads = numbers_of_heads(part.config)
+            raise CheckpointError(f"{told}: {advice(part.model_type, part.names, shapes, heads, in_python)}")
         found = []
         for row in part.rows:
             matches = row.match(part.names)
@@ -144,19 +149,29 @@ BESIDE = re.compile(rf"(^|\.)({QK}|in_proj)(\.linear)?(\.|_lora)(?P<rest>.+)")
 HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale",  # of activations
             "input_min", "input_max", "output_min", "output_max",  # of activations too, in Gemma 4
             "weight_integer", "bias_integer", "fc_scaling_factor"}  # of I-BERT, which rounds the weight when it runs
-QUANTISED = re.compile(r"q?weight_?(scale|packed|shape|g_idx|\.)|qweight|qzeros|g_idx|scales|SCB|codes|codebooks")
+QUANTISED = re.compile(r"_?q?weight_?(scale|packed|shape|g_idx|qdata|zero_point|\.)|qweight|qzeros|g_idx|scales|biases|"
+                       "SCB|codes|codebooks")
 WRITTEN_OUT = ("score the model it was made from, or have its weights written out as floats: model.dequantize() and "
                "save_pretrained() of transformers (compressed-tensors: with run_compressed=False; GPTQ: GPTQModel)")
 
 
-def refuse_changed(config: dict, names: Iterable[str]):
+# How to write what lies beside a weight into the weight: the first whose pattern is in the rest of the name.
+UNDO = {
+    "orig$|mask$": "torch.nn.utils.prune.remove(module, 'weight')",
+    "parametrizations": "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')",
+    "": "PEFT's model.merge_and_unload(), if it is of LoRA or the like",
+}
+
+
+def refuse_changed(config: dict, names: Iterable[str], beside: re.Pattern):
     """CheckpointError if queries or keys are stored in fewer bits, or something beside them changes them."""
     for name in names:
-        beside = BESIDE.search(name)
-        if beside and beside["rest"] not in HARMLESS and not UNSCORED.search(name):
-            require(not QUANTISED.match(beside["rest"]), f"quantised weights ({name}): {WRITTEN_OUT}")
-            raise CheckpointError(f"{name} lies beside a query or key and may change it: merge the two, LoRA and the "
-                                  "like with PEFT's model.merge_and_unload(), and save the model again")
+        found = beside.search(name)
+        if found and found["rest"] not in HARMLESS and not UNSCORED.search(name):
+            require(not QUANTISED.match(found["rest"]), f"quantised weights ({name}): {WRITTEN_OUT}")
+            how = next(how for pattern, how in UNDO.items() if re.search(pattern, found["rest"]))
+            raise CheckpointError(f"{name} lies beside a query or key and may change it: merge the two with {how}, and "
+                                  "save the model again")
     how = pick(config, "quantization_config compression_config quantization", dict, {})
     spared = pick(how, "modules_to_not_convert ignore", list, [])
     attention_is_spared = any("attn" in pattern for pattern in spared)  # as in gpt-oss
@@ -170,6 +185,17 @@ def refuse_changed(config: dict, names: Iterable[str]):
 
 # The layer_types with a softmax. Others, such as "linear_attention", "conv" and "mamba", have none.
 SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}
+# The same in config.json files without layer_types: key -> from its value, and the number n of layers, their numbers
+TOLD = {
+    "full_attention_interval": lambda value, n: range(value - 1, n, value),
+    "hybrid_override_pattern": lambda value, n: [i for i, kind in enumerate(value) if kind == "*"],
+    "attn_type_list": lambda value, n: [i for i, kind in enumerate(value) if kind == 1],
+    "full_attn_idxs": lambda value, n: value,
+    "linear_attn_config": lambda value, n: [i - 1 for i in value["full_attn_layers"]],
+}
+# model_types with layers of other kinds. If config.json does not tell which, these are the layers without the weights.
+HYBRID = {"bailing_hybrid", "granitemoehybrid", "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "minimax", "nemotron_h",
+          "olmo_hybrid", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"}
 
 # model_type -> from the config and the number n of layers, the numbers of those that have their own
 OWN = {
@@ -180,13 +206,13 @@ OWN = {
 }
 
 
-def scored_layers(model_type: str, config: dict, n_layer: int) -> list[int]:
-    """The layers with a softmax and queries and keys of their own."""
+def softmax_layers(config: dict, n_layer: int) -> list[int] | None:
+    """The layers with a softmax; None if the config does not tell them apart from others."""
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     if layer_types:
         return [i for i, layer_type in enumerate(layer_types[:n_layer]) if layer_type in SOFTMAX]
-    own = OWN.get(model_type, lambda config, n: range(n))
-    return list(own(config, n_layer))
+    told = [layers_of(config[key], n_layer) for key, layers_of in TOLD.items() if config.get(key) is not None]
+    return [i for i in told[0] if i < n_layer] if told else None
 
 
 # Keys of config.json, which are tried in this order. {0} is the name of the stack.
@@ -203,19 +229,21 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     # The last layers take the keys of an earlier one (Gemma 3n and 4), or predict further tokens (DeepSeek-V3).
     n_own = max(0, n_layer - pick(config, "num_kv_shared_layers", int, row.n_shared or 0))
     last = range(n_own, n_layer + pick(config, "num_nextn_predict_layers", int, 0))
-    scored = scored_layers(row.model_type, config, n_own)
     names = defaultdict(dict)  # layer -> weight -> name of the tensor
     for match in matches:
         if int(match["i"]) not in last:
             names[int(match["i"])][match["weight"]] = match[0]
-
+    # Some of the weights may be in other layers too, as where these have no softmax.
+    whole = [i for i in names if len(names[i]) == len(row.weights)]
+    scored = softmax_layers(config, n_own)
+    if scored is None:
+        own = OWN.get(row.model_type, lambda config, n: range(n))
+        scored = sorted(whole) if row.model_type in HYBRID else list(own(config, n_own))
     require(scored, f"{row.model_type}: by its config.json no layer has queries and keys of its own")
     told = f"{row.model_type}: {len(scored)} attention layers in config.json"
     for i in scored:
         for weight in row.weights:
             require(weight in names[i], f"{told}, {weight} of layer {i} missing")
-    # Some of the weights may be in other layers too, as where these have no softmax.
-    whole = [i for i in names if len(names[i]) == len(row.weights)]
     prefixes = {match["prefix"] for match in matches}
     require(len(whole) == len(scored) and len(prefixes) == 1,
             f"{told}, {len(whole)} found under {' and '.join(sorted(prefixes))!r}")
@@ -254,7 +282,7 @@ def read_sizes(row: Row, config: dict, i: int) -> Sizes:
     n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
     attn_config = pick(config, "attn_config", dict, {})  # DBRX
     n_kv_head = pick(config, N_KV_HEAD.format(row.stack), int, pick(attn_config, "kv_n_heads", int))
-    head_dim = pick(config, "head_dim d_kv d_head attention_head_size", int, row.head_dim)
+    head_dim = pick(config, "head_dim attention_head_dim d_kv d_head attention_head_size", int, row.head_dim)
     require(n_head, f"{row.model_type}: config.json has no number of heads")
     return Sizes(n_head, n_kv_head, head_dim)
 
@@ -275,7 +303,8 @@ def of_layer(config: dict, i: int) -> dict:
         return pick(of_layers, str(i), dict, {})
     layer_types = pick(config, "layer_types", list, [])
     layer_type = layer_types[i] if i < len(layer_types) else None
-    own = {}
+    n_heads = pick(config, "num_attention_heads_per_layer", list)  # Laguna
+    own = {"num_attention_heads": n_heads[i]} if n_heads else {}
     if layer_type == "full_attention":
         own["head_dim"] = pick(config, "global_head_dim head_dim", int)
         if pick(config, "attention_k_eq_v", bool):
@@ -290,18 +319,22 @@ def of_layer(config: dict, i: int) -> dict:
 
 
 def separate(weights, sizes, config):
-    """q (H D, C) and k (Hkv D, C)."""
+    """q (H D, C) and k (Hkv D, C); each query head has its own key head, if the config does not say otherwise."""
+    return shared(weights, sizes._replace(n_kv_head=sizes.n_kv_head or sizes.n_head), config)
+
+
+def shared(weights, sizes, config):
+    """The same; as many key heads as there are, if the config does not say."""
     q, k = weights
     head_dim = sizes.head_dim or q.shape[1] // sizes.n_head
-    n_kv_head = sizes.n_kv_head or -1  # -1: as many as there are
-    return q.unflatten(0, (sizes.n_head, head_dim)), k.unflatten(0, (n_kv_head, head_dim))
+    return q.unflatten(0, (sizes.n_head, head_dim)), k.unflatten(0, (sizes.n_kv_head or -1, head_dim))
 
 
 def gated(weights, sizes, config):
     """q and the gate of the output, head by head (2 H D, C), and k (Hkv D, C)."""
     q_and_gate, k = weights
     q = q_and_gate.unflatten(0, (sizes.n_head, 2, -1))[:, 0].flatten(0, 1)
-    return separate([q, k], sizes, config)
+    return shared([q, k], sizes, config)
 
 
 def blocks(weights, sizes, config):
@@ -366,10 +399,19 @@ def latent(weights, sizes, config):
 def given(weights, sizes, config):
     """As the user says: config is by_hand.Hand, as a dict."""
     weights = [weight.mT if config["transposed"] else weight for weight in weights]  # (out, in)
-    if len(weights) == 1:
-        parts = dict(zip(config["order"], weights[0].unflatten(0, (3, -1))))
-        weights = [parts["q"], parts["k"]]
-    return separate(weights, sizes._replace(head_dim=len(weights[0]) // sizes.n_head), {})
+    for weight in weights:  # (H, D, C), or (3, H D, C)
+        require(weight.ndim < 3 or weight.shape[1] <= weight.shape[2],
+                f"a weight of shape {tuple(weight.shape)} is taken as (heads, out, in): say if it is transposed")
+    weights = [weight.flatten(0, -2) for weight in weights]  # (H D, C)
+    n_head, n_kv_head = sizes[:2]
+    if len(weights) == 2:
+        return separate(weights, sizes._replace(head_dim=len(weights[0]) // n_head), {})
+    head_dim = len(weights[0]) // (n_head + 2 * n_kv_head)
+    if config["order"] == "grouped":
+        return grouped(weights, sizes._replace(head_dim=head_dim), {})
+    rows = dict(q=n_head * head_dim, k=n_kv_head * head_dim, v=n_kv_head * head_dim)
+    parts = dict(zip(config["order"], weights[0].split([rows[part] for part in config["order"]])))
+    return separate([parts["q"], parts["k"]], sizes._replace(head_dim=head_dim), {})
 
 
-FORMS = {form.__name__: form for form in (separate, gated, blocks, conv1d, grouped, multi_query, latent, given)}
+FORMS = {form.__name__: form for form in (separate, shared, gated, blocks, conv1d, grouped, multi_query, latent, given)}

@@ -61,10 +61,10 @@ def is_hub_id(repo: str) -> bool:
 
 
 @only_checkpoint_errors("the checkpoint")
-def open_checkpoint(source, layout_is_known=False) -> Checkpoint:
+def open_checkpoint(source) -> Checkpoint:
     """
     Open a module in memory, or what find_source takes: a folder, a file of weights (safetensors, or by torch.save), or
-    a repository of the Hub. layout_is_known: by the user's own words, so that it may have no config.json.
+    a repository of the Hub.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, or the checkpoint-N of
     a Trainer.
@@ -76,7 +76,8 @@ def open_checkpoint(source, layout_is_known=False) -> Checkpoint:
     if os.path.isfile(path):
         path, file = os.path.split(path)
         require(file.endswith(SUFFIXES), f"no file of weights ({', '.join(SUFFIXES)}){what_to_do([file])}")
-        return Checkpoint(Folder(Path(path).resolve()), [file], layout_is_known)
+        folder = Folder(Path(path).resolve())
+        return Checkpoint(folder, all_pieces([file], folder.names), {})
     if os.path.isdir(path):
         folder = Folder(Path(path).resolve())
     else:
@@ -85,7 +86,7 @@ def open_checkpoint(source, layout_is_known=False) -> Checkpoint:
         require(is_hub_id(repo), "there is no file or folder of this name, and a Hub id is org/name[@revision]")
         folder = open_repository(repo, revision or None)
     enter_model(folder)
-    return Checkpoint(folder, weight_files(folder), layout_is_known)
+    return Checkpoint(folder, *weight_files(folder))
 
 
 # ---- what is in a folder -----------------------------------------------------------------------------------------
@@ -106,13 +107,27 @@ def choose_weights(names: list[str]) -> str | None:
     others = [name for name in names if not name.startswith(NO_WEIGHTS)]
     for pattern in WEIGHTS:
         found = [name for name in others if re.fullmatch(pattern, name)]
-        if len(found) == 1 or (found and pattern == NANOCHAT):
+        is_one = len(found) == 1 or len({re.sub(r"-\d+-of-", "-of-", name) for name in found}) == 1
+        if is_one or (found and pattern == NANOCHAT):
             return found[-1]  # the last step: all names have the same number of digits
     return None
 
 
-def weight_files(folder: Folder) -> list[str]:
-    """The file of the weights, or several, which are shards of one checkpoint."""
+def all_pieces(files: list[str], names: list[str]) -> list[str]:
+    """The files; or if the first is a piece, as NAME-00001-of-00004.bin, all. CheckpointError: one is missing."""
+    piece = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.\w+)", files[0])
+    if not piece:
+        return files
+    before, number, n, ending = piece.groups()
+    pieces = [f"{before}{i:0{len(number)}}-of-{n}{ending}" for i in range(1, int(n) + 1)]
+    missing = [name for name in pieces if name not in names]
+    require(not missing,
+            f"{', '.join(missing):.100} is not there, and {files[0]} is one of {int(n)} files: get them all")
+    return pieces
+
+
+def weight_files(folder: Folder) -> tuple[list[str], dict[str, str]]:
+    """The files of the weights, several if they are pieces of one checkpoint; and in which of them each tensor is."""
     if "adapter_config.json" in folder.names:
         base = pick(read_json(folder, "adapter_config.json"), "base_model_name_or_path", str, "its model")
         raise CheckpointError(f"an adapter, not a model: merge it into {base:.100} with PEFT's merge_and_unload(), and "
@@ -123,14 +138,14 @@ def weight_files(folder: Folder) -> list[str]:
         raise CheckpointError(f"no model.safetensors or pytorch_model.bin here{where}, but "
                               f"{', '.join(folder.names) or 'nothing':.150}{what_to_do(folder.names)}")
     if not name.endswith(".json"):
-        return [name]
+        return all_pieces([name], folder.names), {}
     index = read_json(folder, name).get("weight_map")  # tensor -> file
     require(isinstance(index, dict) and index and all(isinstance(file, str) for file in index.values()),
             f"{name} has no weight_map of names, get it again")
     files = sorted(set(index.values()))
     missing = [file for file in files if file not in folder.names]
     require(not missing, f"{', '.join(missing):.100}, which {name} names, is not there: get it again")
-    return files
+    return files, index
 
 
 def what_to_do(names: list[str]) -> str:
@@ -139,6 +154,8 @@ def what_to_do(names: list[str]) -> str:
     if ".onnx" in text:
         return (": of ONNX take the two initialisers of a layer with the onnx package, "
                 "analyze.scores(onnx.numpy_helper.to_array(q), ...(k)), each as (in, out)")
+    if ".gguf" in text:
+        return ": of GGUF, from_pretrained(FOLDER, gguf_file=FILE) of transformers, and then save_pretrained"
     if re.search("zero_to_fp32|global_step|mp_rank|distcp", text):
         return ": pieces of DeepSpeed, FSDP or Megatron have to be put together first, by the program that made them"
     return ": convert it with save_pretrained, or give the path of one file"

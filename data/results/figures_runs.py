@@ -51,7 +51,7 @@ def draw_quartiles_of(axis, arms, score):
     for name, style in styles(arms).items():
         layers = [record.layers(score) for record in arms[name]]  # (S, L) each
         means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
-        draw_quartiles(axis, means.index, means, label=name, **style)
+        draw_quartiles(axis, means.index, means, label=short(name), **style)
     put_steps(axis)
 
 
@@ -107,7 +107,7 @@ def plot_runs(arms, path, gamma):
                 draw_seeds(axis, curves, label=name, **style[name])
             put_steps(axis)
         losses = [record.curve("val_loss") for records in arms.values() for record in records]
-        top = pandas.concat(losses).quantile(0.9)  # those of the first steps are far above, and are cut off
+        top = pandas.concat(losses).quantile(0.9)  # the first losses are far above, and are cut off
         loss.set_ylabel("nats/token")
         loss.set_ylim(top=top)
         draw_ends(ends, arms, style)

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from config import ConfigError
 from data.batches import get_batch, open_corpus
-from data.results import runs
+from data.results import options, runs
 from data.tokens import DataError, replacing
 from data.trained import open_run
 from model import rotate
@@ -36,12 +36,17 @@ SHARE = 0.95  # of the variance of the mean inputs
 N_TOKENS = 2**16  # of validation, in at most N_SEQUENCES
 LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
 N_SEQUENCES = 1024
+N_DRAWS = 64
 COLUMNS = dict(
     symmetry="of M",
     directions="b, the number of position directions",
     of_inputs="share of the inputs' variance that is of their means by position",
     on_positions="symmetry of U^T M U",
     share_positions="|U^T M U|^2 / |M|^2",
+    chance="symmetry of a random matrix between b directions, on average: 1 / b",
+    chance_std="its standard deviation: sqrt(2) / b",
+    on_random="symmetry of M between b random directions of the rest, on average over N_DRAWS draws",
+    random_std="its standard deviation",
     on_rest="symmetry of V^T M V",
     share_rest="|V^T M V|^2 / |M|^2",
     on_data="symmetry of S^T M S",
@@ -54,8 +59,8 @@ COLUMNS = dict(
 
 
 def symmetry(m):
-    """tr(MM) / |M|^2, as in analyze.py: it stands on data/results, so nothing here can stand on it."""
-    return (m * m.mT).sum() / m.square().sum()
+    """tr(MM) / |M|^2 of m (..., n, n), as in analyze.py, which imports this folder and cannot be imported here."""
+    return (m * m.mT).sum((-2, -1)) / m.square().sum((-2, -1))
 
 
 def on_basis(m, basis):
@@ -64,6 +69,17 @@ def on_basis(m, basis):
     z_i^T (B^T M B) z_j. With orthonormal columns |B^T M B|^2 is the part of |M|^2 between directions of the subspace.
     """
     return basis.mT @ m @ basis
+
+
+def random_symmetries(m, rest, b):
+    """
+    The symmetry of M between b random directions of the rest, (C, C - b) -> (N_DRAWS,).
+
+    Position directions are few, and few directions often score high by chance. These are as few, without positions.
+    """
+    drawn = torch.randn((N_DRAWS, rest.shape[1], b), generator=torch.Generator().manual_seed(0), dtype=rest.dtype)
+    bases = rest @ torch.linalg.qr(drawn).Q  # (N_DRAWS, C, b), orthonormal columns
+    return symmetry(on_basis(m, bases))
 
 
 def positive_share(m):
@@ -119,16 +135,14 @@ def split_layer(x, w_q, w_k, rotary=False):
                     on_rest=symmetry(on_v), share_rest=on_v.square().sum() / norm, on_data=symmetry(on_basis(m, s)),
                     positive=positive_share(m))
 
-    of_layer = row(heads.sum(0)) | dict(directions=n_directions, of_inputs=of_inputs)
+    of_layer = row(heads.sum(0))
+    drawn = random_symmetries(heads.sum(0), v, n_directions)
+    of_layer |= dict(directions=n_directions, of_inputs=of_inputs, chance=1 / n_directions,
+                     chance_std=math.sqrt(2) / n_directions, on_random=drawn.mean(), random_std=drawn.std())
     if rotary:
         of_layer["turned"] = turned_symmetry(w_q, w_k, x.shape[1])
     rows = [(None, of_layer), *enumerate(map(row, heads))]
     return [dict(head=head) | {name: float(value) for name, value in found.items()} for head, found in rows]
-
-
-def split_layers(layers, **labels):
-    """layers: what split_layer takes of each -> a list of rows, dicts of the labels, layer, head and COLUMNS."""
-    return [labels | dict(layer=i) | row for i, layer in enumerate(layers) for row in split_layer(*layer)]
 
 
 @torch.no_grad()
@@ -151,7 +165,8 @@ def split_run(folder):
     for block in model.blocks:
         block.attn.register_forward_pre_hook(keep)
     model.hidden(idx)
-    return split_layers(layers, arm=Path(folder).resolve().name.removesuffix(f"-{cfg.seed}"), seed=cfg.seed)
+    labels = dict(arm=Path(folder).resolve().name.removesuffix(f"-{cfg.seed}"), seed=cfg.seed)
+    return [labels | dict(layer=i) | row for i, layer in enumerate(layers) for row in split_layer(*layer)]
 
 
 def write(rows, path):
@@ -201,10 +216,12 @@ def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.results.parts", description=__doc__.splitlines()[1])
     cli.add_argument("runs", nargs="+", help="folders of train.py, and files that --csv has written")
     cli.add_argument("--csv", metavar="FILE", help="keep the table")
-    cli.add_argument("--plot", metavar="FILE", help="draw symmetry and its parts")
+    cli.add_argument("--plot", metavar="FILE", type=options.picture, help="draw symmetry and its parts")
     args = cli.parse_args(argv)
     try:
         table = pandas.concat([read(path) for path in tqdm(args.runs)], ignore_index=True)
+        for arm, seed in table.loc[table.duplicated(["arm", "seed", "layer", "head"]), ["arm", "seed"]].to_numpy():
+            raise runs.RunError(f"arm {arm} is there twice with the seed {seed}: name each run once")
         if args.csv:
             write(table, args.csv)
         if args.plot:

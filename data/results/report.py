@@ -58,8 +58,8 @@ loss: at the end [nats/token], mean over seeds
 difference: loss less the baseline's, mean over pairs of one seed, and its 95 % confidence interval
 p: exact sign flips of the pairs, after Holm for the number of arms"""
 LEGEND_OF_ALL = """\
-speed-up: share of the steps not needed to come to the baseline's last loss (means of three evaluations), median over
-pairs
+speed-up: share of the steps not needed to come to the baseline's last loss, median over pairs; the rule of Table 1, but
+each loss is the mean of three evaluations, because one of them may be low by chance
 symmetry, directionality: at the end, median over layers"""
 
 
@@ -210,7 +210,7 @@ def model_table(stacks):
                       with_quartiles(layers["symmetry"]), f"{from_chance:+.1f}", theirs[0],
                       with_quartiles(layers["directionality"]), theirs[1], f"{n_outside}/{len(layers)}"])
     notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(matrices - {"wqk"})]
-    notes += ["median [quartiles] over layers; from chance: symmetry, in standard deviations above that of chance; "
+    notes += ["median [quartiles] over layers; from chance: symmetry, in standard deviations above chance; "
               "outside: layers whose directionality is larger than in 95 % of random matrices with the same singular "
               "values"]
     return "\n".join([align(lines), *notes])

@@ -15,6 +15,7 @@ A checkpoint also holds all rows so far. A run that goes on writes both CSV file
 there twice, whatever a kill, an editor or a full disk has done to these files.
 """
 
+import contextlib
 import json
 import platform
 import shutil
@@ -28,7 +29,7 @@ import torch
 
 from config import HOW, ORIGIN, TrainConfig
 from data.tokens import replacing, write_json, writing
-from data.trained import RunError, opened_checkpoint
+from data.trained import RunError, complete_config, opened_checkpoint
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
 # A resumed run may change these; and max_iters may grow.
@@ -99,21 +100,24 @@ def find_origin(device_name):
     return dict(zip(ORIGIN, values))
 
 
-def find_checkpoint(folder, cfg, meta, device):
+@contextlib.contextmanager
+def checkpoint_to_resume(folder, cfg, meta, device):
     """
-    The checkpoint (a dict) from which a run goes on, or None if it begins at step 0. Nothing is changed in the folder.
+    Gives a block the checkpoint (a dict) from which a run goes on, or None if it begins at step 0.
 
-    RunError: the folder has a run and cfg does not resume, or another run, or a model, or the checkpoint is damaged.
+    Raises RunError if the folder has a run and cfg does not resume, or another run, or a model, or if the checkpoint is
+    damaged, or if the block fails on it. Nothing is changed in the folder.
     """
     path = folder / "ckpt.pt"
     if not path.exists():
         require_nothing_to_lose(folder, cfg)
-        return None
+        yield None
+        return
     require(cfg.init_from == "resume",
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     with opened_checkpoint(path, device) as state:
         require_same_run(path, state, describe(cfg, meta))
-        return state
+        yield state
 
 
 def require_nothing_to_lose(folder, cfg):
@@ -130,7 +134,7 @@ def require_nothing_to_lose(folder, cfg):
 
 def require_same_run(path, theirs, ours):
     """RunError if a run cannot continue the other because of a key. theirs, ours: as `describe` returns them."""
-    theirs = asdict(TrainConfig()) | theirs["config"] | theirs["data"]  # a key that is newer has its default
+    theirs = complete_config(theirs["config"]) | theirs["data"]
     for key, here in (ours["config"] | ours["data"]).items():
         there = theirs[key]
         same = there == here or (key == "max_iters" and there < here)

@@ -1,0 +1,178 @@
+"""A layout by the user's own words: what is scored, and what is not scored in silence. pytest tests/test_by_hand.py"""
+
+import json
+import shlex
+
+import pytest
+import torch
+from safetensors.torch import save
+
+import analyze
+from data.pretrained.by_hand import read_hand
+from data.pretrained.files import CheckpointError
+from data.pretrained.layouts import find_stacks
+from data.results import models, options
+from tests.toy import folder
+
+C, H, HKV, D = 12, 4, 2, 5
+torch.manual_seed(0)
+Q, K, V = torch.randn(2, H, D, C), torch.randn(2, HKV, D, C), torch.randn(2, HKV, D, C)  # of two layers
+
+
+def strange(path, tensors, config=None):
+    files = {"model.safetensors": save({name: weight.contiguous() for name, weight in tensors.items()})}
+    return folder(path, files, json.dumps(config).encode() if config else None)
+
+
+def layers(name, weights, numbers=(0, 1)):
+    return {name.format(i=i): weights[n] for n, i in enumerate(numbers)}
+
+
+def separate(numbers=(0, 1), path="b.{i}"):
+    return layers(f"{path}.wq.weight", Q.flatten(1, 2), numbers) | layers(f"{path}.wk.weight", K.flatten(1, 2), numbers)
+
+
+def score(model, **words):
+    return analyze.score_model(model, **dict(q="b.{i}.wq.weight", k="b.{i}.wk.weight", heads=(H, HKV)) | words)
+
+
+def symmetries():
+    """By an explicit sum over the heads of each layer."""
+    found = []
+    for q, k in zip(Q.double(), K.double()):
+        m = sum(q[h].T @ k[h // (H // HKV)] for h in range(H))
+        found.append((torch.trace(m @ m) / m.square().sum()).item())
+    return found
+
+
+def fused(order):
+    """(L, (H + 2 Hkv) D, C): in blocks of all queries, keys and values, or with the queries of a key head beside it."""
+    parts = dict(q=Q, k=K, v=V)
+    if order != "grouped":
+        return torch.cat([parts[part].flatten(1, 2) for part in order], 1)
+    groups = [torch.cat([Q[:, 2 * g : 2 * g + 2].flatten(1, 2), K[:, g], V[:, g]], 1) for g in range(HKV)]
+    return torch.cat(groups, 1)
+
+
+# ---- what is scored ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["qkv", "vkq", "grouped"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_one_tensor_with_fewer_keys_than_queries_is_cut_as_it_was_made(tmp_path, order, transposed):
+    weights = fused(order).mT if transposed else fused(order)
+    model = strange(tmp_path / "m", layers("h.{i}.attn.attn.weight", weights))
+    found = analyze.score_model(model, qkv="h.{i}.attn.attn.weight", heads=(H, HKV), order=order, transposed=transposed)
+    assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-6)
+
+
+def test_weights_of_three_dimensions_are_heads(tmp_path):
+    """TransformerLens has (H, C, D), that is (in, out) in each head."""
+    lens = layers("b.{i}.W_Q", Q.mT) | layers("b.{i}.W_K", K.mT)
+    model = strange(tmp_path / "m", lens)
+    found = analyze.score_model(model, q="b.{i}.W_Q", k="b.{i}.W_K", heads=(H, HKV), transposed=True)
+    assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-6)
+    with pytest.raises(CheckpointError, match=r"\(4, 12, 5\) is taken as \(heads, out, in\): say if it is transposed"):
+        analyze.score_model(model, q="b.{i}.W_Q", k="b.{i}.W_K", heads=(H, HKV))
+
+
+@pytest.mark.parametrize("config", [
+    None, {"num_hidden_layers": 2, "num_attention_heads": 4}, {"text_config": {"n_layer": 2, "n_head": 4}},
+    {"depths": [2, 6], "num_heads": [4, 8]}])
+def test_a_config_that_agrees_or_none_is_fine(tmp_path, config):
+    assert list(score(strange(tmp_path / "m", separate(), config)).table.symmetry) == pytest.approx(symmetries())
+
+
+def test_layers_that_the_config_says_have_no_softmax_may_be_missing(tmp_path):
+    config = dict(num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
+    found = score(strange(tmp_path / "m", separate((1, 3)), config))
+    assert list(found.table.layer) == [1, 3] and list(found.table.symmetry) == pytest.approx(symmetries())
+
+
+def test_one_chunk_of_several_is_said_to_be_one(tmp_path):
+    both = {name: weight.clone() for n in (0, 1) for name, weight in separate(path=f"b.{n}.{{i}}").items()}
+    found = score(strange(tmp_path / "m", both), q="b.0.{i}.wq.weight", k="b.0.{i}.wk.weight")
+    assert "2 other layers, as b.1.0.wq.weight, are not scored" in found.note and len(found.table) == 2
+    assert "not scored" not in score(strange(tmp_path / "one", separate())).note
+
+
+# ---- what is not scored in silence -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beside, words", [
+    ("wq.lora_A.weight", "merge_and_unload"), ("wk.lora_B.default.weight", "merge_and_unload"),
+    ("wq_lora.down.weight", "merge_and_unload"), ("wk.weight_scale", "quantised"), ("wq.scales", "quantised"),
+    ("wq.weight_mask", r"prune\.remove"), ("wk.parametrizations.weight.0.base", "remove_parametrizations")])
+def test_what_lies_beside_a_named_weight_and_may_change_it_is_refused(tmp_path, beside, words):
+    model = strange(tmp_path / "m", separate() | {f"b.1.{beside}": torch.ones(3)})
+    with pytest.raises(CheckpointError, match=rf"b\.1\.{beside}.*{words}|{words}.*b\.1\.{beside}"):
+        score(model)
+
+
+def test_what_changes_no_query_or_key_is_not_refused(tmp_path):
+    others = dict.fromkeys(["b.0.wq.bias", "b.0.wq_norm.weight", "b.0.wv.lora_A.weight", "b.0.wq._extra_state"])
+    model = strange(tmp_path / "m", separate() | {name: torch.ones(3) for name in others})
+    assert list(score(model).table.symmetry) == pytest.approx(symmetries())
+
+
+@pytest.mark.parametrize("end", ["base_layer.weight", "weight_orig", "parametrizations.weight.original"])
+def test_the_wrapped_weight_itself_is_no_way_around(tmp_path, end):
+    tensors = {name.replace("weight", end): weight for name, weight in separate().items()}
+    model = strange(tmp_path / "m", tensors | {"b.0.wq.lora_A.weight": torch.ones(3)})
+    with pytest.raises(CheckpointError, match="may change it"):
+        score(model, q=f"b.{{i}}.wq.{end}", k=f"b.{{i}}.wk.{end}")
+
+
+@pytest.mark.parametrize("numbers, config, words", [
+    ((0, 2), None, "nothing in layers 1: get all files"),
+    ((2, 3), None, "nothing in layers 1: get all files"),
+    ((0, 1), {"num_hidden_layers": 4}, "2 layers by your words, and 4 in config.json"),
+    ((0, 1), {"num_attention_heads": 2}, "4 heads by your words, and 2 in config.json"),
+    ((0, 1), {"layer_types": ["attention"] * 3, "n_layer": 3}, "nothing in layers 2")])
+def test_layers_that_are_missing_and_other_numbers_in_the_config_are_refused(tmp_path, numbers, config, words):
+    with pytest.raises(CheckpointError, match=words):
+        score(strange(tmp_path / "m", separate(numbers), config))
+
+
+def test_a_query_with_its_gate_is_not_twice_as_many_heads(tmp_path):
+    """As q_proj of Qwen3-Next, (2 H D, C)."""
+    gated = torch.cat([Q, torch.randn(2, H, D, C)], 2).flatten(1, 2)
+    tensors = separate() | layers("b.{i}.wq.weight", gated)
+    config = dict(num_attention_heads=H, num_key_value_heads=HKV, linear_num_value_heads=2 * H)
+    with pytest.raises(CheckpointError, match="8 heads by your words, and 4 in config.json"):
+        score(strange(tmp_path / "m", tensors, config), heads=(2 * H, HKV))
+
+
+# ---- a refusal names the words to try ----------------------------------------------------------------------------
+
+PLAIN, GROUPED = (3 * C, C), ((H + 2 * HKV) * D, C)
+
+
+@pytest.mark.parametrize("names, heads", [
+    ({"transformer.h.{i}.attn.attn.weight": GROUPED}, "4,2"),  # LitGPT, with the queries of a key head beside it
+    ({"transformer.h.{i}.attn.qkv.weight": GROUPED}, "4,2"),  # LitGPT now
+    ({"decoder.layers.{i}.self_attention.linear_qkv.weight": GROUPED}, "4,2"),  # Megatron
+    ({"layers.{i}.attention.wqkv.weight": GROUPED}, "4,2"),  # gpt-fast
+    ({"sentence_encoder.layers.{i}.self_attn.q_proj.weight": (C, C)}, "4"),  # fair-esm
+    ({"encoder.blocks.{i}.attn.query.weight": (C, C)}, "4"),  # Whisper's .pt
+    ({"transformer.resblocks.{i}.attn.in_proj_weight": PLAIN}, "4"),  # open_clip
+    ({"layers.{i}.attention.wq.weight": (C, C)}, "4"),  # llama2.c
+    ({"layers.{i}.attn.q_proj.weight": (C, C)}, "4"),  # torchtune
+    ({"blocks.{i}.attn.W_Q": (H, C, 3)}, "4"),  # TransformerLens
+])
+def test_the_words_of_a_refusal_are_those_that_score_the_model(names, heads):
+    shapes = {name.format(i=i): shape for i in range(2) for name, shape in names.items()}
+    for name, shape in list(shapes.items()):  # beside the query its key
+        for query, key in ("q_proj", "k_proj"), ("query", "key"), ("wq.", "wk."), ("W_Q", "W_K"):
+            shapes[name.replace(query, key)] = shape
+    with pytest.raises(CheckpointError, match="no config.json") as error:
+        find_stacks({}, shapes)
+    flags = str(error.value).partition(": --")[2].replace("H,HKV", heads).partition(" or ")[0]
+    args = options.parse(["--hf", "m", *shlex.split(f"--{flags}")], "", 2.0)
+    [stack] = find_stacks({}, shapes, read_hand(**models.layout_of(args)))
+    assert len(stack.layers) == 2
+
+
+def test_no_order_is_proposed_that_the_model_does_not_have():
+    with pytest.raises(CheckpointError, match="name them with --q, --k and --heads"):
+        find_stacks(dict(model_type="codegen", n_head=4), {"h.0.attn.qkv_proj.weight": PLAIN})
