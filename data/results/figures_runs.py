@@ -51,7 +51,7 @@ def draw_quartiles_of(axis, arms, score):
     for name, style in styles(arms).items():
         layers = [record.layers(score) for record in arms[name]]  # (S, L) each
         means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
-        draw_quartiles(axis, means.index, means, label=name, **style)
+        draw_quartiles(axis, means.index, means, label=short(name), **style)
     put_steps(axis)
 
 
