@@ -9,8 +9,7 @@ import torch
 from matplotlib.colors import same_color
 
 import analyze
-from data.pretrained import sources
-from data.results import figures, figures_pretrained, models, runs
+from data.results import figures, models, runs
 from data.results.csv import public
 from data.results.csv.published import draw
 
@@ -144,21 +143,6 @@ def test_the_picture_of_public_models_has_every_stack_and_p_counts_all_ways_to_c
         assert list(span.get_xdata()) == [variants[score].min(), variants[score].max()]
     names = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
     assert len(names) == 13 and "chython (reactions)" in names and "Marian (translation, cross)" in names
-
-
-def test_the_picture_of_kinds_of_positions_has_a_dot_for_each_published_model(drawn, tmp_path):
-    known = sources.known_models()
-    figures_pretrained.plot_positions(known, tmp_path / "p.png")
-    (axis,) = drawn[0].axes
-    table = pd.DataFrame(known).query("matrix == 'wqk' and repeats == '' and modality == 'language'")
-    assert len(axis.lines) == 2 * table.groupby(["causal", "positions"]).ngroups == 12
-    for dots, median in zip(axis.lines[::2], axis.lines[1::2]):
-        name = axis.get_yticklabels()[int(dots.get_ydata()[0])].get_text()
-        causal = str(int(same_color(dots.get_color(), figures.DECODER)))
-        row = table[(table["causal"] == causal) & (table["positions"] == name.split()[0])]
-        expected = row["symmetry"].astype(float)
-        assert list(dots.get_xdata()) == list(expected) and f"({len(expected)})" in name
-        assert median.get_xdata()[0] == expected.median()
 
 
 # ---- the authors' training runs ----------------------------------------------------------------------------------

@@ -1,17 +1,11 @@
 """
 Pictures of scores over the training of pretrained models, and of what was published. Blue is an encoder and purple a
-decoder. One of them is drawn by itself:
-
-    python -m data.results.figures_pretrained    # png/published_positions.png
+decoder.
 """
-
-import itertools
-from pathlib import Path
 
 import numpy as np
 
-from data.pretrained.sources import known_models
-from data.results.figures import COLOURS, KINDS, draw_bar, figure, plot_rows, put_chance, put_legend, short
+from data.results.figures import COLOURS, KINDS, draw_bar, plot_rows, put_chance, short
 from data.results.figures_runs import draw_layers, draw_quartiles_of
 from data.results.models import quartiles
 
@@ -93,32 +87,3 @@ def draw_model(axis, model, layers, score):
     if model["matrix"] != "wqk":
         axis.plot(x, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
                   label="crossed out: not a score of $W_{qk}$")
-
-
-POSITIONS = dict(learned="learned positions", bias="bias by distance", relative="relative positions",
-                 rotary="rotary positions")  # values of models.csv, in words
-
-
-def plot_positions(models, path):
-    """The published symmetry of language models by how they know positions: a dot for each. models: of models.csv"""
-    groups = {}  # (causal, positions) -> symmetries
-    for causal, kind in itertools.product("01", POSITIONS):
-        of_group = dict(matrix="wqk", repeats="", modality="language", causal=causal, positions=kind)
-        symmetries = [float(row["symmetry"]) for row in models if row | of_group == row]
-        if symmetries:
-            groups[causal, kind] = symmetries
-    title = "Published symmetry of language models, by kind of positions"
-    with figure(path, 1, 1, 0.35 * len(groups) + 1, title) as ((axis,),):
-        for y, ((causal, kind), symmetries) in enumerate(groups.items()):
-            is_decoder = causal == "1"
-            axis.plot(symmetries, [y] * len(symmetries), "o", color=COLOURS[is_decoder], alpha=0.5,
-                      label=KINDS[is_decoder])
-            axis.plot([np.median(symmetries)] * 2, [y - 0.35, y + 0.35], color="black", label="median of the row")
-        names = [f"{POSITIONS[kind]} ({len(symmetries)})" for (_, kind), symmetries in groups.items()]
-        axis.set(yticks=range(len(groups)), yticklabels=names, ylim=(len(groups) - 0.5, -0.5),
-                 xlabel="symmetry of $W_{qk}$: median over the layers of a model")
-        put_legend([axis])
-
-
-if __name__ == "__main__":
-    plot_positions(known_models(), Path(__file__).parent / "png" / "published_positions.png")

@@ -14,7 +14,7 @@ from matplotlib import colormaps
 
 from data.results import chance
 from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, RANDOM, draw_quartiles, figure, in_words,
-                                  put_chance, put_legend, put_titles, put_zero)
+                                  put_chance, put_legend, put_titles, put_zero, short)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
@@ -53,7 +53,7 @@ def draw_quartiles_of(axis, arms, score):
     for name, style in styles(arms).items():
         layers = [record.layers(score) for record in arms[name]]  # (S, L) each
         means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
-        draw_quartiles(axis, means.index, means, label=in_words(name), **style)
+        draw_quartiles(axis, means.index, means, label=short(name), **style)
     put_steps(axis)
 
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from data.pretrained import revisions
 from data.pretrained.by_hand import read_hand
-from data.pretrained.files import printable
+from data.pretrained.files import as_text, printable
 from data.pretrained.revisions import Target
 from data.pretrained.sources import known_models
 from data.results.runs import RunError, require
@@ -191,7 +191,7 @@ def find_asked(args):
 def source_of(target):
     """By what the rows of a checkpoint are known: its path without links, or its Hub id and revision."""
     path = Path(target.source).expanduser()
-    return str(path.resolve()) if path.exists() else target.source
+    return as_text(str(path.resolve()) if path.exists() else target.source)
 
 
 def keep(asked, source, scored):
