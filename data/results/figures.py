@@ -48,7 +48,7 @@ def figure(path, rows, columns, height=HEIGHT, title="", **shared):
     the format that the name of the file says. shared: sharex and sharey, as in plt.subplots.
     """
     fig = Figure((WIDTH, height * rows + 0.3), layout="constrained")
-    fig.suptitle(title, fontsize=11, parse_math=False)  # a name may hold dollars
+    fig.suptitle(title, fontsize=11)
     axes = fig.subplots(rows, columns, squeeze=False, **shared)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
@@ -197,12 +197,13 @@ def draw_pair(axes, result, name):
     m, layers = result.shown, whole_layers(result.table)
     layer, causal = layers.iloc[-1], is_causal(layers.iloc[[-1]])
     n_layer = (layers["stack"] == layer["stack"]).sum()
+    where = f"{layer['stack']} layer".strip()
     n = min(LARGEST, len(m))
     draw_matrix(axes[0], m[:n, :n])
     axes[0].plot([-0.5, n - 0.5], [-0.5, n - 0.5], color="black", lw=0.8, ls="--")
     axes[0].set(ylabel="query side", xlabel=f"key side (the {n} largest of {layer.n} dimensions)\n"
                                             "red: above 0, blue: below; dashed: the diagonal")
-    put_titles(axes, [f"{KINDS[causal]} {name}: $W_{{qk}}$ of {layer['stack']} layer {n_layer} of {n_layer}",
+    put_titles(axes, [f"{KINDS[causal]} {name}: $W_{{qk}}$ of {where} {n_layer} of {n_layer}",
                       f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
     i, j = np.triu_indices(len(m), 1)
     limit = 1.05 * np.quantile(np.abs(m), 0.999)
