@@ -92,7 +92,7 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.MLP", SwiGLU, {}, OTHER),
     ("model.Block", rms_norm, {}, "a Hugging Face BERT has a weight blocks.0.ln_1.bias, and this model has none"),
     (None, None, dict(positions="rotary"), "a Hugging Face BERT has a weight pos_emb.weight, and this model has none"),
-    (None, None, dict(causal=True, qk_norm=True), f"{OTHER} with these weights, because it has no qk_norm, and no other"),
+    (None, None, dict(causal=True, qk_norm=True), f"{OTHER} with these weights, because it has no qk_norm"),
 ]
 
 
