@@ -181,7 +181,7 @@ def test_the_rows_have_the_speed_of_their_steps_alone(cfg, monkeypatch):
 
 def test_a_run_that_no_bert_can_hold_says_so_and_is_scored_from_its_checkpoint(cfg, tmp_path, capsys):
     run(cfg, max_iters=2, qk_norm=True)
-    assert "writes no model.safetensors: a Hugging Face BERT" in capsys.readouterr().out
+    assert "writes no model.safetensors (analyze.py scores its ckpt.pt): a Hugging Face BERT" in capsys.readouterr().out
     assert not Path(cfg.out_dir, "model.safetensors").exists()
     with pytest.raises(SystemExit) as end:
         analyze.main(["--hf", cfg.out_dir, "--csv", str(tmp_path / "scores.csv")])
