@@ -319,7 +319,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = by_hand.read_hand(**layout)
     in_memory = isinstance(source, torch.nn.Module)
-    name = type(source).__name__ if in_memory else str(source)
+    name = type(source).__name__ if in_memory else files.as_text(str(source))
     rows = []
     with plain_torch(), sources.open_checkpoint(source) as opened:
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}

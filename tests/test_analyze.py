@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from matplotlib import cbook
 from PIL import Image
 from safetensors.torch import load_file, save
 from transformers import (AutoModel, BertConfig, GPT2Config, LlamaConfig, T5Config, TrainerControl, TrainerState,
@@ -67,7 +69,8 @@ def factors(C, r, seed=0):
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma, dtype):
     w_q, w_k = (w.to(dtype) for w in factors(C, r))
     m = w_q.double() @ w_k.double().T
-    assert [x.item() for x in scores(w_q, w_k, gamma)] == pytest.approx(defined(m, gamma), abs=1e-5)
+    found = [x.item() for x in scores(w_q, w_k, gamma)[:3]]  # a fork may have a score more
+    assert found == pytest.approx(defined(m, gamma), abs=1e-5)
     plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
     assert [x.item() for x in plain] == pytest.approx(defined(m, gamma), abs=1e-12)
 
@@ -453,6 +456,17 @@ def test_an_encoder_decoder_has_a_line_in_the_table_and_a_row_of_the_picture_for
             assert list(line.get_ydata()) == pytest.approx(list(wanted.symmetry)) and line.get_color() == colour
             assert list(line.get_xdata()) == list(wanted.layer)
     assert len({axis.get_ylim() for axis in symmetry}) == 1
+
+
+@pytest.mark.parametrize("name", [b"a$x_{1}$b", b"_m^\\", b"two\nlines", b"\xff"])
+def test_names_are_written_as_they_are_into_pictures_and_csv_files(drawn, analysed, name):
+    folder = bert(os.fsdecode(name), 0.5)
+    found = analysed("--hf", folder, "--plot=f.png", "--matrices=m.png")
+    told = name.decode(errors="backslashreplace")
+    assert found.status == 0 and set(found.table.model) == {told}
+    for title in drawn[0].axes[0].get_title("left"), drawn[1].axes[0].get_title("left"):
+        assert told.replace("\n", "?").replace("$", r"\$") in title and not cbook.is_math_text(title)
+    assert "not scored again" not in found.err and analysed("--hf", folder).err.startswith("1 of 1 are already in")
 
 
 def by_length(m):

@@ -85,3 +85,10 @@ def test_a_file_without_a_state_dict_says_so(tmp_path):
     saved = {"student": WEIGHTS, "teacher": WEIGHTS, "epoch": 3}  # as DINO's full ones
     told = refusal(folder(tmp_path / "toy", {"dino.pth": as_bin(saved)}))
     assert "dino.pth holds student, teacher, epoch" in told and "state_dict()" in told
+    assert "Under student are layers.0.q.weight" in told
+
+
+def test_programs_of_torchscript_are_told_the_way_on(tmp_path):
+    path = folder(tmp_path / "toy", {}) / BIN
+    torch.jit.trace(torch.nn.Linear(3, 3), torch.ones(3)).save(str(path))
+    assert f"{BIN} is of TorchScript: save torch.jit.load(FILE).state_dict()" in refusal(path)

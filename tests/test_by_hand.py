@@ -1,13 +1,17 @@
 """A layout by the user's own words: what is scored, and what is not scored in silence. pytest tests/test_by_hand.py"""
 
 import json
+import shlex
 
 import pytest
 import torch
 from safetensors.torch import save
 
 import analyze
+from data.pretrained.by_hand import read_hand
 from data.pretrained.files import CheckpointError
+from data.pretrained.layouts import find_stacks
+from data.results import models, options
 from tests.toy import folder
 
 C, H, HKV, D = 12, 4, 2, 5
@@ -137,3 +141,38 @@ def test_a_query_with_its_gate_is_not_twice_as_many_heads(tmp_path):
     config = dict(num_attention_heads=H, num_key_value_heads=HKV, linear_num_value_heads=2 * H)
     with pytest.raises(CheckpointError, match="8 heads by your words, and 4 in config.json"):
         score(strange(tmp_path / "m", tensors, config), heads=(2 * H, HKV))
+
+
+# ---- a refusal names the words to try ----------------------------------------------------------------------------
+
+PLAIN, GROUPED = (3 * C, C), ((H + 2 * HKV) * D, C)
+
+
+@pytest.mark.parametrize("names, heads", [
+    ({"transformer.h.{i}.attn.attn.weight": GROUPED}, "4,2"),  # LitGPT, with the queries of a key head beside it
+    ({"transformer.h.{i}.attn.qkv.weight": GROUPED}, "4,2"),  # LitGPT now
+    ({"decoder.layers.{i}.self_attention.linear_qkv.weight": GROUPED}, "4,2"),  # Megatron
+    ({"layers.{i}.attention.wqkv.weight": GROUPED}, "4,2"),  # gpt-fast
+    ({"sentence_encoder.layers.{i}.self_attn.q_proj.weight": (C, C)}, "4"),  # fair-esm
+    ({"encoder.blocks.{i}.attn.query.weight": (C, C)}, "4"),  # Whisper's .pt
+    ({"transformer.resblocks.{i}.attn.in_proj_weight": PLAIN}, "4"),  # open_clip
+    ({"layers.{i}.attention.wq.weight": (C, C)}, "4"),  # llama2.c
+    ({"layers.{i}.attn.q_proj.weight": (C, C)}, "4"),  # torchtune
+    ({"blocks.{i}.attn.W_Q": (H, C, 3)}, "4"),  # TransformerLens
+])
+def test_the_words_of_a_refusal_are_those_that_score_the_model(names, heads):
+    shapes = {name.format(i=i): shape for i in range(2) for name, shape in names.items()}
+    for name, shape in list(shapes.items()):  # beside the query its key
+        for query, key in ("q_proj", "k_proj"), ("query", "key"), ("wq.", "wk."), ("W_Q", "W_K"):
+            shapes[name.replace(query, key)] = shape
+    with pytest.raises(CheckpointError, match="no config.json") as error:
+        find_stacks({}, shapes)
+    flags = str(error.value).partition(": --")[2].replace("H,HKV", heads).partition(" or ")[0]
+    args = options.parse(["--hf", "m", *shlex.split(f"--{flags}")], "", 2.0)
+    [stack] = find_stacks({}, shapes, read_hand(**models.layout_of(args)))
+    assert len(stack.layers) == 2
+
+
+def test_no_order_is_proposed_that_the_model_does_not_have():
+    with pytest.raises(CheckpointError, match="name them with --q, --k and --heads"):
+        find_stacks(dict(model_type="codegen", n_head=4), {"h.0.attn.qkv_proj.weight": PLAIN})

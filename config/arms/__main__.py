@@ -7,7 +7,7 @@ The runs of a comparison, one a line, as arguments of train.py:
 
 A comparison is a file of config/arms (example.py explains one), one of your own, or the CSV file in which analyze.py
 --runs keeps it. Such a CSV file has what a run computes, and not where and how it ran (device, threads, compile, keep,
-micro_batch_size): these keys are those of config/tiny.py, if the command gives no others, such as --compile=on.
+micro_batch_size): these keys are as in config/tiny.py, unless the command sets them, as with --compile=on.
 """
 
 import csv

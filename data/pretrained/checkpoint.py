@@ -129,13 +129,13 @@ class ModuleInMemory(Checkpoint):
             module = module.module  # DDP
         config = getattr(module, "config", None)
         self.config = config.to_dict() if hasattr(config, "to_dict") else {}
-        names = {name for name, _ in [*module.named_parameters(), *module.named_buffers()]}  # each tied weight once
-        state = {name: weight for name, weight in module.state_dict().items() if name in names}
+        state = without_wrappers(module.state_dict())
+        once = without_wrappers(dict([*module.named_parameters(), *module.named_buffers()]))  # each tied weight
         self.tensors = {}
-        for name, weight in without_wrappers(state).items():
+        for name in [name for name in state if name in once]:
+            weight = state[name]
             require(not weight.is_meta, "its weights are on the meta device")
-            dtype, shape = name_of(weight.dtype), tuple(weight.shape)
-            self.tensors[name] = TensorInfo("", dtype, shape, 0, 0, loaded=weight)
+            self.tensors[name] = TensorInfo("", name_of(weight.dtype), tuple(weight.shape), 0, 0, loaded=weight)
         self.n_params = sum(weight.numel() for weight in module.parameters())
 
     def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:

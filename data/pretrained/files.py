@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def as_text(path: str) -> str:
+    """A path as a text that can be written to a file: of a byte that is not UTF-8, its number."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def require(condition, message: str):
     if not condition:
         raise CheckpointError(message)

@@ -159,7 +159,10 @@ def read_torch(folder: Folder, file: str) -> WeightFile:
     except Exception as e:  # zipfile and torch raise more than a dozen kinds, for damaged files and for forbidden ones
         code = re.search(r"GLOBAL (\S+)", str(e))
         why = f"is refused: unpickling it would run {code[1]:.80}" if code else "is damaged, or no PyTorch state dict"
-        raise CheckpointError(f"{file} {why}; look for a safetensors version, or save the state_dict() alone") from e
+        how = "look for a safetensors version, or save the state_dict() alone"
+        if "torchao" in why:
+            why, how = "holds quantised weights of torchao", "score the model that it was made from"
+        raise CheckpointError(f"{file} {why}; {how}") from e
 
 
 def find_records(ranges: Ranges) -> list[int]:
@@ -167,6 +170,8 @@ def find_records(ranges: Ranges) -> list[int]:
     with zipfile.ZipFile(ranges) as zipped:
         infos = zipped.infolist()
         end = zipped.start_dir
+    require(not any(info.filename.endswith("/constants.pkl") for info in infos),
+            f"{ranges.path} is of TorchScript: save torch.jit.load(FILE).state_dict() with torch.save")
     require(all(info.compress_type == zipfile.ZIP_STORED for info in infos),
             f"{ranges.path} is compressed: load it with torch, and save it again")
     begins = sorted(info.header_offset for info in infos)
@@ -202,5 +207,8 @@ def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
     tensors = {name: tensor for name, tensor in saved.items()
                if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided}
     found = ", ".join(map(str, saved)) or "nothing"
-    require(tensors, f"{file} holds {found:.100}, and no weights by their names: save one state_dict() alone")
+    inside = "".join(f" Under {key} are {', '.join(map(str, value)):.60}." for key, value in saved.items()
+                     if isinstance(value, dict) and value)
+    require(tensors, f"{file} holds {found:.100}, and no weights by their names: save one state_dict() alone."
+            f"{inside:.200}")
     return tensors

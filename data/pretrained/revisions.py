@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.pretrained.files import CheckpointError, printable, require
+from data.pretrained.files import CheckpointError, as_text, printable, require
 from data.pretrained.hub import list_revisions
 from data.pretrained.sources import SUFFIXES, find_source, is_hub_id
 
@@ -26,18 +26,15 @@ CHECKPOINT = re.compile(r"(step|checkpoint|ckpt|iter|epoch)[-_=]?\d|model_\d+\.p
 
 
 class Target(NamedTuple):
-    """One checkpoint to score. model and revision together name it in a CSV."""
+    """One checkpoint to score."""
 
     model: str  # as the user named it
     revision: str  # which of its checkpoints: a branch, tag, folder or file; "" if there is only one
     source: str  # what open_checkpoint takes
     step: float | None = None  # its step in the training, in the unit of the names; None if it is not known
 
-    def key(self) -> tuple[str, str]:
-        return self.model, self.revision
-
     def label(self) -> str:
-        return " ".join(self.key()).strip()
+        return f"{self.model} {self.revision}".strip()
 
 
 def read_step(name: str) -> float | None:
@@ -56,7 +53,7 @@ def find_targets(model: str, revisions: str | None = None) -> list[Target]:
     revisions: a glob for the branches and tags of a repository of the Hub, or for the folders and files in a folder.
     """
     if not revisions:
-        return [Target(model, "", find_source(model))]
+        return [Target(as_text(model), "", find_source(model))]
     folder = os.path.expanduser(model)
     found = find_files(folder, revisions) if os.path.isdir(folder) else find_revisions(model, revisions)
     return in_order(model, found)
@@ -84,7 +81,8 @@ def find_revisions(model: str, pattern: str) -> dict[str, str]:
 
 def in_order(model: str, sources: dict[str, str]) -> list[Target]:
     """The checkpoints of one training, in the order of its steps. sources: {name: what open_checkpoint takes}."""
-    targets = [Target(model, name, source, read_step(name)) for name, source in sorted(sources.items())]
+    targets = [Target(as_text(model), as_text(name), source, read_step(name))
+               for name, source in sorted(sources.items())]
     training = [target for target in targets if target.step is not None]
     left_out = [target.revision for target in targets if target.step is None]  # as the branch main
     require(training, f"nothing of {model} that matches has a step in its name")

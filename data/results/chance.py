@@ -16,8 +16,9 @@ twice E W_ij^2 W_ji^2, which are (n + 1) / (n (n - 1) (n + 2)). With p = sum_i s
 
 So the variance is 2 / n^2, and the standard deviation sqrt(2) / n: the s_i hardly matter.
 
-Directionality is (r - c) / (r + c), where r is of the row norms and c of the column norms. These are those of U S and
-of V S, so r and c are two independent draws of the same. Here the s_i matter: the norms of a few long ones differ more.
+Directionality is (r - c) / (r + c), where r depends on the row norms and c on the column norms. Row norms are the norms
+of the rows of U S, and column norms of V S, so r and c are two independent draws of the same number. Here the s_i
+matter: if a few of them are much larger than the others, norms differ more.
 """
 
 import functools
@@ -33,7 +34,7 @@ RANDOM = 1.0, 3.0, 12.0  # moments / n of W_q W_k^T with random W_q, W_k (n, n):
 
 
 def deviations(symmetry, n):
-    """How many standard deviations a symmetry is above that of chance."""
+    """How many standard deviations a symmetry is above its mean over random matrices."""
     return (symmetry - 1 / n) * n / math.sqrt(2)
 
 
@@ -56,7 +57,7 @@ def of_random(n, gamma):
 
 @torch.no_grad()
 def moments(w_q, w_k, grams=None):
-    """The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T, but for a factor: three numbers."""
+    """The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T, times a constant: three numbers."""
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r).
     C, r = w_q.shape
     if grams is None:
@@ -91,7 +92,7 @@ def chi2_quantiles(nu):
 def directionality_limit(n, moments, gamma):
     """95 of 100 matrices (n, n) with these moments have a directionality between minus this and this."""
     # The squared length of row i is sum_j s_j^2 U_ij^2, and a row of U is a random direction: g / |g| with normal g_j.
-    # sum_j U_ij^2 = 1, so n times this length is s2 + sum_j (s_j^2 - s2 / n) g_j^2, as |g|^2 is n but for O(sqrt(n)).
+    # sum_j U_ij^2 = 1, so n times this length is s2 + sum_j (s_j^2 - s2 / n) g_j^2, as |g|^2 is n + O(sqrt(n)).
     # Such a sum of squares is distributed nearly as b (chi^2 - nu), chi^2 with nu degrees of freedom, if b and nu give
     # it the same second and third moments, c2 = b^2 nu and c3 = b^3 nu (Pearson).
     s2, s4, s6 = moments

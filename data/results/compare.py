@@ -64,7 +64,7 @@ def conditions(config):
 
 def find_baselines(arms, chosen=None):
     """
-    {arm: its baseline}, sorted: arms with the same conditions stand together, and the first of them is their baseline.
+    {arm: its baseline}, sorted: arms with the same conditions are neighbours, and the first of them is their baseline.
     This is the chosen arm, else the first with BERT's plain random start, else the first.
     """
     names_of = {}  # values of conditions -> the names of the arms that have them

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure  # without pyplot, no window is opened and 
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from data.pretrained.files import as_text, printable
 from data.tokens import replacing
 from data.results import chance
 from data.results.models import is_causal, quartiles, whole_layers
@@ -49,8 +50,10 @@ def figure(path, rows, columns, height=HEIGHT, **shared):
 
 
 def short(name):
-    """The end of a long name, so that it fits above a panel."""
-    return name if len(name) <= 32 else f"...{name[-29:]}"
+    """The end of a long name, so that it fits above a panel, written as it is."""
+    name = as_text(name)
+    name = printable(name if len(name) <= 32 else f"...{name[-29:]}").replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name  # or a legend would leave it out
 
 
 def put_titles(axes, titles):

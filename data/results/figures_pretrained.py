@@ -11,7 +11,7 @@ from data.results.models import quartiles
 
 
 def put_log_steps(axis, trainings):
-    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 stands to its left."""
+    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 is to its left."""
     steps = np.concatenate([training.table.index for training in trainings])
     positive = steps[steps > 0]
     if len(positive) and positive.max() >= 30 * positive.min():

@@ -51,7 +51,7 @@ def draw_quartiles_of(axis, arms, score):
     for name, style in styles(arms).items():
         layers = [record.layers(score) for record in arms[name]]  # (S, L) each
         means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
-        draw_quartiles(axis, means.index, means, label=name, **style)
+        draw_quartiles(axis, means.index, means, label=short(name), **style)
     put_steps(axis)
 
 
@@ -88,7 +88,8 @@ def plot_run(record, path, gamma):
             put_zero(axis)
             put_chance(axis, score, record.config["n_embd"], chance.of_random(record.config["n_embd"], gamma))
         put_titles(axes[0], ["loss [nats/token]", "symmetry of $W_{qk}$, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{record.arm}, seed {record.seed}", parse_math=False)  # it may hold dollars
+        name = record.arm.encode(errors="replace").decode()  # a folder may have a name that is no text
+        loss.figure.suptitle(f"{name}, seed {record.seed}", parse_math=False)  # it may hold dollars
         put_legend(axes[0])
 
 
@@ -107,7 +108,7 @@ def plot_runs(arms, path, gamma):
                 draw_seeds(axis, curves, label=name, **style[name])
             put_steps(axis)
         losses = [record.curve("val_loss") for records in arms.values() for record in records]
-        top = pandas.concat(losses).quantile(0.9)  # those of the first steps are far above, and are cut off
+        top = pandas.concat(losses).quantile(0.9)  # the first losses are far above, and are cut off
         loss.set_ylabel("nats/token")
         loss.set_ylim(top=top)
         draw_ends(ends, arms, style)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from data.pretrained import revisions
 from data.pretrained.by_hand import read_hand
-from data.pretrained.files import printable
+from data.pretrained.files import as_text, printable
 from data.pretrained.revisions import Target
 from data.pretrained.sources import known_models
 from data.results.runs import RunError, require
@@ -24,7 +24,7 @@ PAPER = "data/results/csv/paper.csv"
 # The columns of the CSV. A row has the scores of one layer, or of one of its heads.
 COLUMNS = {
     "model": str,  # as the user named it
-    "revision": str,  # which of its checkpoints; "" if its name stands for one only
+    "revision": str,  # which of its checkpoints; "" if the name has only one
     "source": str,  # the path of this checkpoint, or its Hub id and revision: by it the rows are known
     "stack": str,  # encoder, decoder, ...; "" if the model has one stack
     "causal": "Int64",  # 1: no token sees a later one; 0: all see all; an empty cell: it is not known
@@ -159,9 +159,9 @@ class Asked(NamedTuple):
 
     path: str | None  # of the CSV
     targets: dict[str, Target]  # by source
-    to_score: dict[str, Target]  # those of them that have to be scored
+    to_score: dict[str, Target]  # targets that have to be scored
     found: dict[str, pd.DataFrame]  # source -> its rows, from the CSV and from what was scored since
-    n_errors: int  # names that stand for no checkpoint
+    n_errors: int  # names without a checkpoint
 
 
 def find_asked(args):
@@ -191,7 +191,7 @@ def find_asked(args):
 def source_of(target):
     """By what the rows of a checkpoint are known: its path without links, or its Hub id and revision."""
     path = Path(target.source).expanduser()
-    return str(path.resolve()) if path.exists() else target.source
+    return as_text(str(path.resolve()) if path.exists() else target.source)
 
 
 def keep(asked, source, scored):

@@ -32,7 +32,7 @@ def parse(argv, description, gamma):
     models.add_argument("--limit", type=at_least(1, int), metavar="N", help="of a training, score N, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper: score nothing new")
 
-    hand = parser.add_argument_group("a layout that is not known ({i} stands for the number of the layer)")
+    hand = parser.add_argument_group("a layout that is not known ({i} is the number of the layer)")
     hand.add_argument("--q", metavar="PATTERN", help="the names of its query weights")
     hand.add_argument("--k", metavar="PATTERN", help="the names of its key weights")
     hand.add_argument("--qkv", metavar="PATTERN", help="or of weights that are q, k and v in one")

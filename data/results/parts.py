@@ -59,7 +59,7 @@ COLUMNS = dict(
 
 
 def symmetry(m):
-    """tr(MM) / |M|^2 of m (..., n, n), as in analyze.py, which stands on data/results: nothing here can import it."""
+    """tr(MM) / |M|^2 of m (..., n, n), as in analyze.py, which imports this folder and cannot be imported here."""
     return (m * m.mT).sum((-2, -1)) / m.square().sum((-2, -1))
 
 

@@ -32,14 +32,14 @@ LIMIT = 600  # updates; a run that does not arrive counts as so many
 class Track(NamedTuple):
     loss: float  # [nats/token] on the validation batches: a run has arrived at its first evaluation that is not above
     baseline: str  # the entry that the table compares with
-    record: str  # the entry that stands
+    record: str  # the fastest entry
 
 
 TRACKS = {"start": Track(2.25, "random", "ltg_bert"), "open": Track(1.75, "rotary", "muon_ltg_bert")}
 
 
 def read_entry(path):
-    """The eight runs of an entry, by seed. Raises RunError if they cannot be compared with those of other entries."""
+    """The eight runs of an entry, by seed. Raises RunError if they cannot be compared with other entries."""
     records = read_comparison(path)
     seeds = sorted(record.seed for record in records)
     require(seeds == list(SEEDS), f"{path} has the seeds {seeds}, expected {SEEDS.start} to {SEEDS.stop - 1}")

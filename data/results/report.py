@@ -210,7 +210,7 @@ def model_table(stacks):
                       with_quartiles(layers["symmetry"]), f"{from_chance:+.1f}", theirs[0],
                       with_quartiles(layers["directionality"]), theirs[1], f"{n_outside}/{len(layers)}"])
     notes = [f"* published: {matrix}, not W_qk" for matrix in sorted(matrices - {"wqk"})]
-    notes += ["median [quartiles] over layers; from chance: symmetry, in standard deviations above that of chance; "
+    notes += ["median [quartiles] over layers; from chance: symmetry, in standard deviations above chance; "
               "outside: layers whose directionality is larger than in 95 % of random matrices with the same singular "
               "values"]
     return "\n".join([align(lines), *notes])

@@ -1,0 +1,155 @@
+"""score_model where other programs call it: in their contexts, wrapped, sharded. pytest tests/test_contexts.py"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from transformers import AutoModel, LlamaConfig
+
+import analyze
+from data.pretrained.files import CheckpointError
+
+LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+                    head_dim=16, intermediate_size=32)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return AutoModel.from_config(LLAMA)
+
+
+def symmetries(model):
+    """By an explicit sum over the heads of each layer, in float64."""
+    found = []
+    for layer in model.layers:
+        q, k = (w.weight.detach().double().unflatten(0, (-1, 16)) for w in (layer.self_attn.q_proj, layer.self_attn.k_proj))
+        m = sum(q[h].T @ k[h // 3] for h in range(6))
+        found.append((torch.trace(m @ m) / m.square().sum()).item())
+    return found
+
+
+# ---- contexts of the user ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", [
+    lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, lambda: torch.device("meta")])
+def test_scores_are_computed_in_float64_in_whatever_context(tmp_path, model, context):
+    model.save_pretrained(tmp_path)
+    expected = symmetries(model)
+    with context():
+        for source in model, str(tmp_path):
+            assert list(analyze.score_model(source).table.symmetry) == pytest.approx(expected, abs=1e-9)
+
+
+def test_deterministic_algorithms_change_nothing(model):
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert list(analyze.score_model(model, per_head=True).table.symmetry[::7]) == pytest.approx(symmetries(model))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+# ---- wrapped and sharded -----------------------------------------------------------------------------------------
+
+
+class Wrapper(torch.nn.Module):
+    """As DDP holds a model."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.register_buffer("_extra_state", None)
+
+    def get_extra_state(self):
+        return {"scales": [1]}  # as TransformerEngine has it
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_a_wrapped_model_has_the_scores_of_the_model(model):
+    expected = symmetries(model)
+    apply_activation_checkpointing(model, check_fn=lambda module: "DecoderLayer" in type(module).__name__)
+    for wrapped in model, Wrapper(model), torch.compile(model):
+        assert list(analyze.score_model(wrapped).table.symmetry) == pytest.approx(expected)
+
+
+SHARDED = """
+import os, torch
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModel
+import analyze
+from tests.test_contexts import LLAMA, symmetries
+init_process_group("gloo")
+torch.manual_seed(0)
+model = AutoModel.from_config(LLAMA)
+expected = symmetries(model)
+for layer in model.layers:
+    fully_shard(layer)
+fully_shard(model)
+found = list(analyze.score_model(model).table.symmetry)
+destroy_process_group()
+assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-9, (found, expected)
+"""
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_weights_that_fsdp2_has_sharded_are_gathered(n):
+    """With keys that queries share, in one process and in two."""
+    env = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29500 + os.getpid() % 1000), "WORLD_SIZE": str(n)}
+    processes = [subprocess.Popen([sys.executable, "-c", SHARDED], env=env | {"RANK": str(rank)}, stderr=subprocess.PIPE,
+                                  text=True) for rank in range(n)]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * n, errors[0][-2000:]
+
+
+def test_a_model_without_a_config_is_told_the_arguments():
+    layer = torch.nn.TransformerEncoderLayer(12, 4, 8, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2)
+    with pytest.raises(CheckpointError) as error:
+        analyze.score_model(encoder)
+    call = str(error.value).partition("score ")[2].partition(": ")[2].replace("'H,HKV'", "4")
+    assert call.startswith("score_model(model, qkv='layers.{i}.self_attn.in_proj_weight'")
+    found = eval(call, dict(score_model=analyze.score_model, model=encoder)).table.symmetry
+    q, k, _ = encoder.layers[1].self_attn.in_proj_weight.detach().double().chunk(3)
+    assert found[1] == pytest.approx((torch.trace(q.T @ k @ q.T @ k) / (q.T @ k).square().sum()).item())
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e-80, 1e78, 1e150])
+def test_products_outside_of_float64_do_not_change_the_scores(scale):
+    torch.manual_seed(0)
+    w_q, w_k = torch.randn(2, 40, 6, dtype=torch.float64)
+    plain = analyze.scores(w_q, w_k)
+    for q, k in (w_q * scale, w_k * scale), (w_q * scale, w_k), (w_q, w_k * scale):
+        assert [x.item() for x in analyze.scores(q, k)] == pytest.approx([x.item() for x in plain], abs=1e-12)
+
+
+def test_large_heads_in_bfloat16_are_added_without_overflow():
+    torch.manual_seed(0)
+    w_q, w_k = torch.randn(4, 8, 3).bfloat16(), torch.randn(1, 8, 3).bfloat16()
+    [plain] = analyze.score_layer(w_q, w_k)
+    [large] = analyze.score_layer(w_q * 2.0**126, w_k)
+    assert (w_q * 2.0**126).isfinite().all() and large.symmetry.item() == pytest.approx(plain.symmetry.item(), abs=1e-9)
+
+
+# ---- Ctrl-C while imports run ------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_while_torch_is_imported_ends_without_a_traceback():
+    with subprocess.Popen([sys.executable, "-X", "importtime", "analyze.py", "--hf", "gpt2"], stderr=subprocess.PIPE,
+                          text=True) as process:
+        for line in process.stderr:
+            if "torch." in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[1]
+    assert process.returncode == -signal.SIGINT and "Traceback" not in rest
