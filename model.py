@@ -12,12 +12,12 @@ fill in masked ones. With causal=True no token sees a later one, and it learns t
     decoder = Transformer(ModelConfig(**sizes, causal=True))
     loss = decoder(idx, targets)              # the token after each token: targets (B, T)
 
-As in BERT (Devlin et al. 2019): LayerNorm after each sublayer, learned absolute positions, exact GELU, output weights
-tied to the token embedding. Logits and training equal those of transformers' BertForMaskedLM and BertLMHeadModel
-(tests/test_bert.py, tests/test_recipe.py); data/bert.py exchanges weights with them. This file imports torch alone.
+As in BERT (Devlin et al. 2019), LayerNorm comes after each sublayer, positions are learned, GELU is exact, and the
+output weights are tied to the token embedding. Logits and training equal those of BertForMaskedLM and BertLMHeadModel
+in transformers (tests/test_recipe.py), and data/bert.py writes a model for them. This file imports torch alone.
 
 Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H (the size of a head), V = vocab_size.
-Q is the number of queries in a sequence: all T tokens, or in the last block only the K masked ones.
+Q is the number of queries in a sequence. It is T, or K in the last block if only K masked tokens are predicted.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 LN_EPS = 1e-12  # in every LayerNorm, as in BERT; PyTorch's default is 1e-5
-LOGITS_AT_ONCE = 2**24  # numbers: 64 MB
 BERT_STD = 0.02  # of every matrix at the start, as in BERT, whatever n_embd is
+LOGITS_AT_ONCE = 2**24  # at most, 64 MB of them, where a loss is computed in float32
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class ModelConfig:
 def rows_at(x, predict_at):
     """The rows of x (B, T, C) at predict_at (B, K) -> (B, K, C). All rows if predict_at is None."""
     if predict_at is None:
-        return x  # in all blocks but the last, and everywhere in a decoder
+        return x  # as in every block but the last, and everywhere in a decoder
     return x.take_along_dim(predict_at[:, :, None], dim=1)
 
 
 def rotate(x, positions):
     """
-    Rotary positions (Su et al. 2021): turn x (B, H, T, D), whose tokens stand at positions (B or 1, T).
+    Rotary positions (Su et al. 2021): turn x (B, H, T, D), whose tokens are at positions (B or 1, T).
 
     Dimensions d and d + D/2 are a plane. At position t it is turned by t 10000^(-2d/D). So the product of a query and a
     key depends on how far apart they are, and not on where.
@@ -149,8 +149,8 @@ class Block(nn.Module):
         x = rows_at(x, predict_at) + self.drop(self.attn(self.ln_1(x), predict_at))
         return x + self.drop(self.mlp(self.ln_2(x)))
 
-    predict_at is there for speed alone: what the last block makes of the other rows is not used. A block of your own
-    can do without it, if Transformer.hidden then returns rows_at(x, predict_at).
+    predict_at is there for speed alone, because nobody uses the other rows of the last block. A block of your own can
+    do without it, if Transformer.hidden then returns rows_at(x, predict_at).
     """
 
     def __init__(self, cfg):
@@ -169,7 +169,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Dense, GELU, LayerNorm. Transformer.forward turns the output into logits."""
+    """BERT's last layers: dense, GELU, LayerNorm. Transformer.forward turns the output into logits."""
 
     def __init__(self, cfg):
         super().__init__()
@@ -194,7 +194,7 @@ class Transformer(nn.Module):
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
         self.head = Head(cfg)
-        self.apply(self._init_weights)  # in the order above, so a seed gives the same weights
+        self.apply(self._init_weights)  # always in the order above, so a seed gives the same weights
 
     @staticmethod
     def _init_weights(module):
@@ -228,11 +228,10 @@ class Transformer(nn.Module):
         return self.loss(x.flatten(0, 1), targets.flatten())
 
     def loss(self, x, targets):
-        """x (N, C), targets (N,) -> the mean cross-entropy of the logits of x, (), without keeping all logits."""
-        # All logits, (N, V), may need more memory than the rest of the model. In float32 they are made some rows at a
-        # time, which is faster as well. Autocast does not know how to do this, and torch.compile fuses what follows
-        # the product instead, which is faster still: there, and for small vocabularies, all rows are made at once.
+        """x (N, C), targets (N,) -> F.cross_entropy of the logits of x, ()."""
+        options = None  # all logits at once, (N, V), which may need more memory than the rest of the model
         rows = LOGITS_AT_ONCE // self.cfg.vocab_size
-        at_once = rows >= len(x) or torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling()
-        options = None if at_once else nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
+        if rows < len(x) and x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling():
+            # A few rows of logits at a time, which is faster as well. In 16 bits it loses digits.
+            options = nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
         return F.linear_cross_entropy(x, self.tok_emb.weight, targets, linear_bias=self.head.bias, options=options)

@@ -4,8 +4,8 @@ How fast, against what people would use instead, as ratios within one run:
     python tests/bench.py                # or one of: layer train
 
 A ratio above 1 means that ours is faster. Both sides do the same work on the same machine with the same threads, in
-turns, after a warm-up; the ratio is that of the medians. Needs tests/requirements.txt. Some minutes on two cores; on a
-GPU the rows of train are BERT of 12 layers, in bfloat16.
+turns, after a warm-up, and the ratio compares the medians. It needs tests/requirements.txt and some minutes on two
+cores. On a GPU the rows of train are a BERT of 12 layers, in bfloat16.
 """
 
 import argparse
@@ -17,6 +17,8 @@ from statistics import median
 
 import numpy as np
 import torch
+import torch.nn as nn
+import torch.nn.functional as F
 import transformers
 from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
@@ -60,8 +62,9 @@ def row(name, *numbers):
 
 def plain_scores(q, k, group):
     """
-    What one would write first, from the weights of two Linear layers, q (H D, C) and k (Hkv D, C): repeat every key
-    head for the group of queries that meets it, form M in float32, add its transpose, take norms.
+    The two scores as people compute them by hand, in the authors' notebooks or from the weights that TransformerLens
+    gives: repeat every key head for its group of queries, form M in float32, add its transpose, take norms. The weights
+    are those of two Linear layers, q (H D, C) and k (Hkv D, C).
     """
     k = k.unflatten(0, (-1, HEAD_DIM)).repeat_interleave(group, 0).flatten(0, 1)
     m = q.float().T @ k.float()  # (C, C)
@@ -73,7 +76,7 @@ def plain_scores(q, k, group):
 
 
 def bench_layer():
-    head("scores of a layer of LLaMA-3-8B's shape, bfloat16", "plain / ours", "plain [s]", "ours [s]")
+    head("scores of a layer of LLaMA-3-8B's shape, bfloat16", "by hand / ours", "by hand [s]", "ours [s]")
     q = torch.randn(4096, 4096, device=DEVICE).bfloat16()  # nn.Linear stores (out, in)
     k = torch.randn(1024, 4096, device=DEVICE).bfloat16()
     w_q = q.unflatten(0, (-1, HEAD_DIM)).mT  # (32, C, D), views as those that layouts.py finds
@@ -143,11 +146,58 @@ def sides(vocab_size, causal, rows, sizes, dtype, compile):
             training_step(ours, lambda: ours(idx, targets, predict_at), dtype))
 
 
+class NanoGPTBlock(nn.Module):
+    """The block of nanoGPT: LayerNorm before each sublayer, q, k and v in one product."""
+
+    def __init__(self, n_head, C):
+        super().__init__()
+        self.n_head = n_head
+        self.ln_1, self.ln_2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.qkv, self.proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
+        self.mlp = nn.Sequential(nn.Linear(C, 4 * C), nn.GELU(), nn.Linear(4 * C, C))
+
+    def forward(self, x):
+        heads = self.qkv(self.ln_1(x)).unflatten(-1, (3 * self.n_head, -1)).transpose(1, 2)
+        y = F.scaled_dot_product_attention(*heads.chunk(3, dim=1), is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).flatten(2))
+        return x + self.mlp(self.ln_2(x))
+
+
+class NanoGPT(nn.Module):
+    """A decoder as nanoGPT writes it, with all logits and F.cross_entropy."""
+
+    def __init__(self, vocab_size, block_size, n_layer, n_head, C):
+        super().__init__()
+        self.tok_emb, self.pos_emb = nn.Embedding(vocab_size, C), nn.Embedding(block_size, C)
+        self.blocks = nn.Sequential(*(NanoGPTBlock(n_head, C) for _ in range(n_layer)), nn.LayerNorm(C))
+
+    def forward(self, idx, targets):
+        x = self.blocks(self.tok_emb(idx) + self.pos_emb.weight)
+        return F.cross_entropy((x @ self.tok_emb.weight.T).flatten(0, 1), targets.flatten())
+
+
+def sides_of_decoders(vocab_size, rows, sizes, dtype, compile):
+    """The training step of nanoGPT's decoder, and ours."""
+    ours = Transformer(ModelConfig(vocab_size, 512, *sizes, dropout=0.0, attn_dropout=0.0, causal=True)).to(DEVICE)
+    theirs = NanoGPT(vocab_size, 512, *sizes).to(DEVICE)
+    idx = torch.randint(vocab_size, (rows, 512), device=DEVICE)
+    if compile:
+        ours.compile(dynamic=False)
+        theirs.compile(dynamic=False)
+    return [training_step(model, lambda model=model: model(idx, idx.roll(-1, dims=1)), dtype)
+            for model in (theirs, ours)]
+
+
 def bench_train():
     head("training step against transformers", "like for like", "theirs [s]", "ours [s]")
     for name, *case in CASES_ON_GPU if GPU else CASES:
         torch._dynamo.reset()
         row(name, *ratio(*sides(*case), 7))
+    head("training step of a decoder, 50,304 tokens, against nanoGPT's", "nanoGPT / ours", "nanoGPT [s]", "ours [s]")
+    for dtype, compile in ("float32", False), ("bfloat16", True):
+        torch._dynamo.reset()
+        name = f"{dtype}, {'compiled' if compile else 'eager'}"
+        row(name, *ratio(*sides_of_decoders(50304, *(BERT if GPU else MINI), dtype, compile), 7))
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, "
           f"{torch.cuda.get_device_name() if GPU else 'CPU'}")
 
