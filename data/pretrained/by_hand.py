@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from data.pretrained.files import require
+from data.pretrained.formats import WRAPPERS
 
 QUERY = re.compile(r"(?<![a-zA-Z])(query|[wW]?[qQ])(?![a-zA-Z])")  # in a name
 FIRST = re.compile(r"(^|\.)\d+(?=\.)")  # number in a name
@@ -42,6 +43,7 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=Fals
         return None
     require(bool(q) == bool(k) != bool(qkv), "name q and k, or qkv alone")
     patterns = (qkv,) if qkv else (q, k)
+    patterns = tuple(WRAPPERS.sub("", pattern) for pattern in patterns)
     is_numbered = all(pattern.count("{i}") == 1 for pattern in patterns)
     require(is_numbered, f"{', '.join(patterns)}: {{i}} has to stand once, for the number of the layer")
     numbers = re.fullmatch(r"\(?([1-9]\d*)(?:, ?([1-9]\d*))?\)?", str(heads))
