@@ -164,7 +164,7 @@ def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_says_so_in_place_o
         write(tmp_path / "out", [["a", "b"]], "--tokenizer=gpt2")
     corpus = tokens.Corpus(tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2"), None, None)
     line = samples.sample(None, corpus, True)
-    assert line.startswith("no sample of text: tiktoken cannot fetch") and "\n" not in line
+    assert line.startswith("There is no sample of text: tiktoken cannot fetch") and "\n" not in line
 
 
 # ---- all or nothing ----------------------------------------------------------------------------------------------
@@ -276,6 +276,8 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     text.main(argv)  # its token files are no text, or this would be refused
     with refused("^nowhere is no file, nor a folder with files in it$"):
         text.main(["nowhere"])
+    with refused("a.txt would be read 2 times: name each file or folder once"):
+        text.main([str(source), str(source / "a.txt")])
 
 
 def many_paragraphs(path, n):
