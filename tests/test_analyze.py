@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -200,52 +199,6 @@ def test_analyze_itself_needs_torch_alone():
     code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
             "('data', 'config', 'train', 'model', 'init', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"
-
-
-# ---- a layout by hand --------------------------------------------------------------------------------------------
-
-
-def by_hand(path, names, weights, config=b'{"model_type": "strange", "num_attention_heads": 4}'):
-    """A folder with one tensor of each name in two layers; weights: of layer 0 and of layer 1."""
-    tensors = {name.format(i=i): w.contiguous() for i in range(2) for name, w in zip(names, weights[i])}
-    files = {"model.safetensors": save(tensors | {"head": torch.ones(7, 16)}, {"format": "pt"})}
-    return folder(path, files, config)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path, analysed, fused):
-    q, k, v = torch.randn(3, 2, 16, 16)
-    if fused:
-        names = ["h.{i}.c_attn.weight"]
-        weights = [[w] for w in torch.cat([k, v, q], dim=1).mT]
-        flags = ["--qkv", names[0], "--order=kvq", "--transposed", "--heads=4"]
-        said = dict(qkv=names[0], order="kvq", transposed=True, heads=4)
-        whole = q.mT @ k
-    else:
-        names = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight"]
-        weights = list(zip(q, k[:, :8]))  # four query heads share two key heads
-        flags = ["--q", names[0], "--k", names[1], "--heads=4,2"]
-        said = dict(q=names[0], k=names[1], heads=(4, 2))
-        whole = sum(q[:, 4 * h :][:, :4].mT @ k[:, 4 * (h // 2) :][:, :4] for h in range(4))
-    strange = by_hand(tmp_path / "strange", names, weights, config=None)  # it does not need one
-    found = analysed("--hf", "strange", *flags)
-    assert found.status == 0 and set(found.table.causal) == {""}
-    for row, m in zip(found.table.itertuples(), whole, strict=True):
-        assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
-    scored = analyze.score_model(strange, **said)
-    assert list(scored.table.symmetry) == list(found.table.symmetry)
-    assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
-
-
-def test_the_refusal_of_an_unknown_type_names_the_candidates_and_its_flags_score_them(tmp_path, analysed):
-    names = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight", "dec.{i}.qkv.weight"]
-    by_hand(tmp_path / "strange", names, [
-        [torch.randn(16, 16), torch.randn(16, 16), torch.randn(48, 16)] for _ in range(2)])
-    told = analysed("--hf", "strange").err
-    assert "'strange' is not known" in told and "if its code says so" in told and len(told) < 500
-    assert f"--q '{names[0]}' --k '{names[1]}'" in told and f"--qkv '{names[2]}'" in told
-    assert told.endswith("--heads 4\n")
-    assert analysed("--hf", "strange", *shlex.split(re.search("--q .*?--k '.*?'", told)[0]), "--heads", 4).status == 0
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
