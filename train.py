@@ -392,9 +392,10 @@ def describe_start(trainer):
     """Say what begins, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
     kind = "decoder" if cfg.causal else "encoder"
+    processes = f", made by {place.world} processes" if place.world > 1 else ""
     place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, "
               f"on {place.device} ({cfg.dtype})")
-    place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {place.world} processes; "
+    place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens{processes}; "
               f"{len(trainer.corpus.train):,} training tokens")
     if trainer.step == cfg.max_iters:
         place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")

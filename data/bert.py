@@ -97,10 +97,11 @@ def to_hf(model):
     cfg, ours = model.cfg, model.state_dict()
     names = hf_names(cfg.n_layer)
     for name in sorted(ours.keys() ^ names.keys()):  # not in both
-        raise ValueError(f"{'this model' if name in ours else 'a Hugging Face BERT'} alone has a weight {name}")
+        has, lacks = ("this model", "a Hugging Face BERT") if name in ours else ("a Hugging Face BERT", "this model")
+        raise ValueError(f"{has} has a weight {name}, and {lacks} has none")
     if not computes_what_bert_computes(model):
-        raise ValueError("a Hugging Face BERT with these weights would compute other logits: it has no qk_norm, and "
-                         "no other block or attention than BERT's")
+        raise ValueError("a Hugging Face BERT would compute something else with these weights, because it has no "
+                         "qk_norm, and no other block or attention than BERT's")
     state = {names[name]: tensor for name, tensor in ours.items()}
     state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # (1, C)
     config = dict(  # all else is as in a new BertConfig

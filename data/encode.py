@@ -8,6 +8,8 @@ import numpy as np
 
 from data.tokens import DataError
 
+MASK = "░"  # a masked token in a text. Code is full of underscores
+
 # A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
 # where a word ends, because gpt2 begins a new token at the space or newline that follows. Without such a place it is
 # cut anywhere: then a token or two may differ from those of the whole text.
@@ -25,8 +27,8 @@ def make_encode(meta):
 
 
 def make_decode(meta):
-    """A function that turns ids into a text, in which documents end with a space, and _ is a masked token."""
-    special = {meta["eot_token"]: b" ", meta["mask_token"]: b"_"}
+    """A function that turns ids into a text, in which documents end with a space, and MASK is a masked token."""
+    special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
     to_bytes = int.to_bytes if meta["tokenizer"] == "bytes" else open_gpt2().decode_single_token_bytes
     return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
 

@@ -1,6 +1,7 @@
 """
-Shows how a trained model completes text. A decoder goes on with it, and an encoder fills in masked tokens, shown as
-"_". Both take the most likely token. train.py ends with three rows of validation text. A prompt of your own:
+Shows how a trained model completes text. A decoder goes on with it, and an encoder fills in masked tokens, which are
+shown as ░ (or as ? where a terminal lacks this sign). Both take the most likely token. train.py ends with three rows of
+validation text. In a prompt of your own _ stands for a masked token:
 
     python -m data.samples out/tiny --prompt="import _ as np"
 """
@@ -27,7 +28,7 @@ def sample(model, corpus, predicts_next):
     try:
         decode = make_decode(meta)
     except DataError as error:  # no reason for a run to fail at its end
-        return f"no sample of text: {error}"
+        return f"There is no sample of text: {error}"
     model.eval()
     T = model.cfg.block_size
     shown = []
@@ -63,17 +64,17 @@ def complete_text(folder, prompt):
     pieces = [prompt] if cfg.predicts_next else prompt.split("_")
     ids = [i for piece in pieces for i in (meta["mask_token"], *encode(piece).tolist())][1:]
     if not ids or not (cfg.predicts_next or len(pieces) > 1):
-        raise DataError("nothing to complete: a decoder goes on with a prompt, an encoder fills in every _ of it")
+        raise DataError("there is nothing to complete: a decoder goes on with a prompt, an encoder fills in every _")
     if len(ids) > cfg.block_size and not cfg.predicts_next:
-        raise DataError(f"a prompt of {len(ids)} tokens: an encoder sees block_size = {cfg.block_size} at most")
+        raise DataError(f"the prompt has {len(ids)} tokens, and this encoder sees block_size = {cfg.block_size}")
     completed = complete(model, torch.tensor([ids]), meta, cfg.predicts_next, cfg.block_size)
     return decode(completed[0].tolist())
 
 
 def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.samples", description="Complete a text with the model of a run.")
-    cli.add_argument("run", help="its folder, such as out/tiny")
-    cli.add_argument("--prompt", required=True, help="a decoder goes on with it, an encoder fills in every _ of it")
+    cli.add_argument("run", help="the folder of a run, such as out/tiny")
+    cli.add_argument("--prompt", required=True, help="a text: a decoder goes on with it, an encoder fills in every _")
     args = cli.parse_args(argv)
     prepare_streams()
     try:

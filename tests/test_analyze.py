@@ -324,10 +324,11 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
     found = analysed("--paper", "--plot=p.png")
     assert found.status == 0 and not any(first in str(entry) for entry in hub.log)
     assert list(found.table.model) == 3 * [known[0]["name"]] + 2 * [known[1]["name"]]
-    lines = found.out.splitlines()[1:3]
+    lines = found.out.splitlines()[2:4]
     for line, row, star in zip(lines, known, (" ", "*")):  # of these two, the second is not of W_qk
         assert line.split()[0] == row["name"] and f" {float(row['symmetry']):.2f}{star}" in line
-    assert "* published: tiled_kv, not W_qk" in found.out and Path("p.png").stat().st_size > 1000
+    assert "* This number is not a score of W_qk, but of queries with the wrong keys." in found.out
+    assert Path("p.png").stat().st_size > 1000
 
 
 # ---- the CSV is gone on with, and nothing in it is lost ----------------------------------------------------------
@@ -346,7 +347,7 @@ def test_models_in_the_csv_are_not_read_again_and_those_that_are_not_asked_for_s
     second = analysed("--hf", "b", model(LLAMA, "c"))
     assert (first.status, second.status) == (0, 0) and "b: read" not in second.err and "c: read" in second.err
     assert "1 of 2 are already in s.csv: delete their rows to score them again" in second.err
-    assert [line.split()[0] for line in second.out.splitlines()[1:3]] == ["b", "c"]
+    assert [line.split()[0] for line in second.out.splitlines()[2:4]] == ["b", "c"]
     assert second.table[:5].equals(first.table) and list(second.table.model[5:]) == ["c"] * 2
     shutil.rmtree("b")
     third = analysed("--hf", "a", "b", "--matrices=w.png")  # which reads them again, and one of them is gone
@@ -407,7 +408,7 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("argv", [
     "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --stride=0", "--revisions=step* --limit=-3",
-    "--revisions=step* --limit=0", "--revisions=", "--revisions=step* --hf a b", "--runs out --per_head",
+    "--revisions=step* --limit=0", "--revisions=", "--runs out --per_head",
     "--runs out --matrices=w.png"])
 def test_options_that_make_no_sense_end_at_once(argv, capsys):
     with pytest.raises(SystemExit) as e:
@@ -431,7 +432,7 @@ def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(tmp_path,
 
 def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(drawn, analysed):
     found = analysed("--hf", model(BERT, "b"), model(LLAMA, "l"), "--plot=f.png")
-    lines = found.out.splitlines()[1:3]
+    lines = found.out.splitlines()[2:4]
     for axis, name in zip(drawn[0].axes, ("symmetry", "directionality")):
         dots = [c for c in axis.containers if c.has_yerr]
         for dot, (_, layers), line in zip(dots, found.table.groupby("model")[name], lines):
@@ -445,8 +446,10 @@ def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(drawn, an
 
 def test_an_encoder_decoder_has_a_line_in_the_table_and_a_row_of_the_picture_for_each_stack(drawn, analysed):
     found = analysed("--hf", model(T5, "m"), "--per_head", "--plot=f.png")
-    lines = [line.split() for line in found.out.splitlines()]
-    assert [words[1:3] for words in lines[-3:-1]] == [["encoder", "2"], ["decoder", "3"]]
+    layers, whole = found.out.split("Whole models, medians over layers:\n")
+    assert [line.split()[1:3] for line in whole.splitlines()[1:3]] == [["encoder", "2"], ["decoder", "3"]]
+    limit = found.table["limit"][0]
+    assert f"{-limit:.2f} to {limit:.2f}" in layers.splitlines()[2] and layers.startswith("Layers:\n")
     symmetry = drawn[0].axes[::2]
     for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (figures.ENCODER, figures.DECODER)):
         heads, layers, _zero = axis.lines  # the band of chance is no line
@@ -510,7 +513,7 @@ def test_a_moving_picture_has_a_frame_for_each_step_and_begins_with_the_last(mon
     for step in steps:
         bert(f"a/step{step}", mix=step / 300)
     assert analysed("--hf", "./a", "--revisions=step*", "--matrices=w.gif").status == 0
-    for m, step in zip(shown, steps, strict=True):
+    for m, step in zip(shown, steps, strict=True):  # of one model
         np.testing.assert_allclose(m, by_length(wqk_of(f"a/step{step}")[-1]), rtol=1e-3, atol=1e-5)
     with Image.open("w.gif") as movie:
         assert movie.n_frames == 3
@@ -523,6 +526,12 @@ def test_a_moving_picture_has_a_frame_for_each_step_and_begins_with_the_last(mon
     assert analysed("--hf", "./a", "--revisions=step300", "--matrices=last.gif").status == 0
     with Image.open("last.gif") as last:  # a training of one step: its end
         assert np.abs(np.asarray(last.convert("RGB")).astype(int) - frames[0]).mean() < 1
+    # Of two trainings, one above the other.
+    for step in steps:
+        bert(f"b/step{step}", mix=0.5)
+    assert analysed("--hf", "./a", "./b", "--revisions=step*", "--matrices=two.gif").status == 0
+    with Image.open("two.gif") as movie:
+        assert movie.n_frames == 3 and movie.height > 1.8 * frames[0].shape[0]
 
 
 @pytest.mark.skipif(not (SHARED / "weights").exists(), reason="needs ../shared/weights")

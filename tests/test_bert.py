@@ -83,16 +83,16 @@ def window(size):
     return with_functions(scaled_dot_product_attention=attention)
 
 
-OTHER = "would compute other logits"
+OTHER = "would compute something else"
 FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_hf says of it
     ("model.Block.forward", pre_norm, {}, OTHER),
     ("model.F", window(300), dict(block_size=512), OTHER),
     ("model.F", window(511), dict(block_size=512), OTHER),  # one token alone does not see the last one
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
     ("model.MLP", SwiGLU, {}, OTHER),
-    ("model.Block", rms_norm, {}, "a Hugging Face BERT alone has a weight blocks.0.ln_1.bias"),
-    (None, None, dict(positions="rotary"), "a Hugging Face BERT alone has a weight pos_emb.weight"),
-    (None, None, dict(causal=True, qk_norm=True), f"{OTHER}: it has no qk_norm, and no other"),
+    ("model.Block", rms_norm, {}, "a Hugging Face BERT has a weight blocks.0.ln_1.bias, and this model has none"),
+    (None, None, dict(positions="rotary"), "a Hugging Face BERT has a weight pos_emb.weight, and this model has none"),
+    (None, None, dict(causal=True, qk_norm=True), f"{OTHER} with these weights, because it has no qk_norm"),
 ]
 
 

@@ -65,7 +65,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     (["--init=symetric"], "init = 'symetric', expected random | symmetric"),
     (["--init_from=out/bert"], "init_from = 'out/bert', expected scratch | resume"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
-    (["--n_embd=36", "--n_head=4", "--positions=rotary"], "turns pairs, and n_embd / n_head = 9"),
+    (["--n_embd=36", "--n_head=4", "--positions=rotary"], "turns pairs of columns, and n_embd / n_head = 9 is odd"),
     (["--grad_clip=0"], "grad_clip = 0.0, expected more than 0"),  # elsewhere 0 means: no limit
     (["--seed=-1"], "seed = -1, expected from 0 to 2^63 - 1"),
     (["--learning_rate=nan"], "learning_rate = 'nan', expected float"),

@@ -164,7 +164,7 @@ def test_without_the_files_of_gpt2_the_writer_stops_and_a_run_says_so_in_place_o
         write(tmp_path / "out", [["a", "b"]], "--tokenizer=gpt2")
     corpus = tokens.Corpus(tokens.TOKENIZERS["gpt2"] | dict(tokenizer="gpt2"), None, None)
     line = samples.sample(None, corpus, True)
-    assert line.startswith("no sample of text: tiktoken cannot fetch") and "\n" not in line
+    assert line.startswith("There is no sample of text: tiktoken cannot fetch") and "\n" not in line
 
 
 # ---- all or nothing ----------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """The exercises of tests/exercises: our own functions pass them, and what is missing or wrong is told in a sentence."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,9 +40,13 @@ OURS = {
 }
 
 
+STEPS = [f"step_{i}" for i in range(1, 6)]
+
+
 @pytest.fixture
 def solved(monkeypatch, finished):
     """Every function is ours, and every run of step 4 is at its end."""
+    monkeypatch.setattr(test_steps, "UPDATES", 12)
     for (step, name), function in OURS.items():
         monkeypatch.setattr(step, name, function)
     monkeypatch.setattr(step_5_start, "NAME", "symmetric")
@@ -63,11 +69,32 @@ def check(step):
 
 
 @pytest.mark.parametrize("step, told", [
-    (step_1_symmetry, "1/n on average"), (step_2_directionality, "as printed +0.58"), (step_3_attention, "of rank D"),
-    (step_4_predict, "masked decoder: predicted (0.5, -0.5), came ("), (step_5_start, "symmetric takes 508 updates")])
+    (step_1_symmetry, "1/n on average"), (step_2_directionality, "+0.58 as printed"), (step_3_attention, "of rank D"),
+    (step_4_predict, "predicted -0.50, off by"), (step_5_start, "symmetric takes 508 updates")])
 def test_our_own_functions_pass_every_step_and_it_is_said_what_was_learned(solved, step, told):
     learned = check(step)
     assert told in learned and "float64" not in learned
+
+
+@pytest.mark.parametrize("symmetries, told", [
+    ((0.7, 0.0, 0.1, 0.2), "The encoder is the most symmetric."), ((0.1, 0.0, 0.2, 0.0), "train another seed")])
+def test_step_4_says_how_far_off_guesses_were_and_what_runs_show(solved, monkeypatch, tmp_path, symmetries, told):
+    for name, symmetry in zip(step_4_predict.RUNS, symmetries):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "run.json").touch()
+        monkeypatch.setitem(step_4_predict.RUNS, name, str(folder))
+    ends = dict(zip(step_4_predict.RUNS.values(), symmetries))
+
+    def read_run(folder):
+        return SimpleNamespace(is_finished=lambda: True, config=dict(max_iters=12),
+                               last=lambda score: ends[folder] if score == "symmetry" else -0.3)
+
+    monkeypatch.setattr(test_steps.records, "read_run", read_run)
+    learned = check(step_4_predict)
+    first = symmetries[0]
+    assert f"encoder: symmetry {first:.2f}, predicted 0.50, off by {abs(first - 0.5):.2f}; directionality -0.30, " \
+           "predicted -0.50, off by 0.20" in learned and told in learned
 
 
 @pytest.mark.parametrize("step, name", OURS)
@@ -79,17 +106,25 @@ def test_a_function_that_is_not_filled_in_is_named(solved, monkeypatch, step, na
 @pytest.mark.parametrize("step, name, wrong, told", [
     (step_1_symmetry, "symmetry", lambda m: (m * m.T).sum() / m.norm(), "The symmetry of A + A^T is 1, and yours is 7"),
     (step_2_directionality, "directionality", lambda m: analyze.directionality(m.T), "norm(dim=1) is of rows"),
-    (step_2_directionality, "directionality", lambda m: analyze.directionality(m, 1), "only what is above"),
+    (step_2_directionality, "directionality", analyze.directionality_eq17, "whole norms are added up"),
+    (step_2_directionality, "directionality", lambda m: analyze.directionality(m, 1), "The threshold is mean + 2"),
+    (step_2_directionality, "directionality", lambda m: "columns", "returns 'columns', and a number is expected"),
     (step_2_directionality, "directionality", lambda m: analyze.directionality(m) + 0 / m[0, 1], "yours is nan"),
     (step_2_directionality, "directionality_as_printed", analyze.directionality, "As printed it is 0.585"),
     (step_3_attention, "head", lambda x, w_q, w_k, w_v: head(x, 2 * w_q, w_k, w_v), "softmax over keys"),
-    (step_3_attention, "wqk", lambda w_q, w_k: w_q.T @ w_k, "M is (C, C)"),
+    (step_3_attention, "head", lambda x, w_q, w_k, w_v: x, "a tensor of shape (7, 12), and the shape (7, 4) is"),
+    (step_3_attention, "wqk", lambda w_q, w_k: w_q.T @ w_k, "a tensor of shape (4, 4), and the shape (12, 12) is"),
+    (step_3_attention, "wqk", lambda w_q, w_k: w_k @ w_q.T, "M is (C, C)"),
+    (step_3_attention, "rotated", lambda w_q, w_k, r: (r @ w_q, w_k), "ends in RuntimeError: mat1 and mat2"),
+    (step_3_attention, "rotated", lambda w_q, w_k, r: w_q @ r, "does not return a pair"),
     (step_3_attention, "rotated", lambda w_q, w_k, r: (w_q, w_k), "returns the W_q that it was given"),
     (step_3_attention, "rotated", lambda w_q, w_k, r: (w_q @ r, w_k @ r.T), "changes W_qk"),
-    (step_4_predict, "predictions", lambda: dict(predictions(), encoder=(50, 0)), "both from -1 to 1"),
+    (step_4_predict, "predictions", lambda: dict(predictions(), encoder=(50, 0)), "two numbers from -1 to 1"),
+    (step_4_predict, "predictions", lambda: dict(predictions(), encoder=("high", 0)), "two numbers from -1 to 1"),
+    (step_4_predict, "predictions", lambda: "high", "returns 'high', and a dict is expected"),
     (step_5_start, "start", init.random, "the random start"),
     (step_5_start, "start", lambda w_q, w_k, generator: (w_q, torch.randn_like(w_k)), "draw with the generator"),
-    (step_5_start, "start", lambda w_q, w_k, generator: (w_q, w_k[0]), "two tensors of (2, 64, 32)")])
+    (step_5_start, "start", lambda w_q, w_k, generator: (w_q, w_k[0]), "and the shape (2, 64, 32) is expected")])
 def test_a_wrong_answer_is_told_what_is_wrong_with_it(solved, monkeypatch, step, name, wrong, told):
     monkeypatch.setattr(step, name, wrong)
     assert told in missing(step)
@@ -97,7 +132,9 @@ def test_a_wrong_answer_is_told_what_is_wrong_with_it(solved, monkeypatch, step,
 
 def test_what_comes_after_the_function_is_told_as_well(solved, monkeypatch, tmp_path):
     monkeypatch.setitem(step_4_predict.RUNS, "decoder", str(tmp_path))
-    assert missing(step_4_predict).startswith("Now train the decoder to its end")
+    assert missing(step_4_predict).startswith("Now train the decoder for 12 updates")
+    monkeypatch.setattr(test_steps, "UPDATES", 13)  # the run of the encoder has finished, but is shorter
+    assert missing(step_4_predict).startswith("Now train the encoder for 13 updates")
     monkeypatch.setattr(step_5_start, "NAME", "mine")
     assert missing(step_5_start) == "It is a start. Now copy it to init.py, and name it in STARTS: mine."
     monkeypatch.setitem(init.STARTS, "mine", init.symmetric)
@@ -109,6 +146,13 @@ def test_what_comes_after_the_function_is_told_as_well(solved, monkeypatch, tmp_
 def test_plain_pytest_leaves_the_exercises_out(monkeypatch, pytestconfig, args, is_ignored):
     monkeypatch.chdir(pytestconfig.rootpath)
     assert conftest.pytest_ignore_collect(SimpleNamespace(args=args)) == is_ignored
+
+
+def test_the_command_prints_a_line_for_each_step_and_no_traceback(pytestconfig):
+    command = [sys.executable, "-m", "pytest", "tests/exercises", "-p", "no:cacheprovider"]
+    out = subprocess.run(command, cwd=pytestconfig.rootpath, capture_output=True, text=True).stdout
+    assert [line.split(":")[0] for line in out.splitlines() if "returns nothing yet" in line] == STEPS
+    assert "Traceback" not in out and "FAILURES" not in out and len(out.splitlines()) < 16
 
 
 def test_every_answer_of_the_questions_names_a_test_or_a_file_that_is_there():

@@ -96,8 +96,8 @@ def test_an_arm_whose_inputs_tell_no_position_has_no_dot_between_position_direct
     columns = dict(seed=0, layer=0, head=None, symmetry=0.1, on_positions=[0.2, 0.3], on_rest=0.4)
     parts.plot_parts(pandas.DataFrame(dict(arm=["yes", "no"], of_inputs=[0.5, 0.001], **columns)), tmp_path / "p.png")
     dots = {line.get_label(): line.get_xdata() for line in drawn[0].axes[0].lines if line.get_marker() == "o"}
-    np.testing.assert_equal(dots["between its position directions"], [0.2, np.nan])
-    np.testing.assert_equal(dots["on the rest"], [0.4, 0.4])
+    np.testing.assert_equal(dots["between position directions"], [0.2, np.nan])
+    np.testing.assert_equal(dots["between all other directions"], [0.4, 0.4])
 
 
 def test_the_command_splits_a_run_into_its_table_and_its_picture(finished, tmp_path, capsys):

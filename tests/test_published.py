@@ -84,8 +84,8 @@ def test_repeats_have_the_scores_of_what_they_repeat_to_the_last_digit():
 def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(analysed, drawn, monkeypatch):
     monkeypatch.setattr(analyze, "score_model", None)  # nothing may be scored
     out = analysed("--paper", "--offline", "--plot=f.png").out
-    assert "of 70 rows 52 are of W_qk, and 18 are not" in out
-    assert out.splitlines()[57].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "random_init"]
+    assert "Of 70 rows 52 are of W_qk, and 18 are not" in out
+    assert out.splitlines()[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "an", "untrained", "model"]
     models = [model for figure in ("2", "S1", "S2") for model in MODELS
               if model.figure == figure and not model.repeats]
     assert len(models) == 180 - 7
@@ -135,9 +135,14 @@ def test_the_picture_of_public_models_has_every_stack_and_p_counts_all_ways_to_c
     assert public.exact_p(range(10, 20), [1, 2, 3]) == pytest.approx(2 / 286)
     table = pd.read_csv(public.HERE / "public.csv")
     public.draw(table, tmp_path / "p.png")
+    variants = table[table["model"] == "SCEPTR"]
     for axis, score in zip(drawn[0].axes, runs.SCORES):
         dots = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
-        assert sorted(dots) == sorted(table[score])
+        assert sorted(dots) == sorted(table[score].drop(variants.index))
+        (span,) = [line for line in axis.lines if line.get_label() == "range of the medians of 16 variants"]
+        assert list(span.get_xdata()) == [variants[score].min(), variants[score].max()]
+    names = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
+    assert len(names) == 13 and "chython (reactions)" in names and "Marian (translation, cross)" in names
 
 
 # ---- the authors' training runs ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 import analyze
 from config.arms import __main__ as arms
 from data import tokens
-from data.results import compare, exact, records, runs
+from data.results import chance, compare, exact, figures, record, records, runs
 from tests.test_analyze import bert
 
 CSV = Path(runs.__file__).parent / "csv"
@@ -135,8 +135,8 @@ def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_p
     assert not run(*folders, "--all")
     out = capsys.readouterr().out
     assert out.splitlines()[2].split()[2:4] == ["+1.800", "1"]  # of seed 2 alone
-    assert "no p of other: with fewer than 6 pairs of seeds none can reach 5 %" in out and "nan" not in out
-    assert "these runs differ in commit: c1 (random, other); c2 (random)" in out and "in torch" not in out
+    assert "There is no p for other, because fewer than 6 pairs cannot reach p < 0.05." in out and "nan" not in out
+    assert "The commit of these runs differs: c1 (random, other); c2 (random)." in out and "torch" not in out
 
 
 def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
@@ -146,7 +146,7 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
     assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
     assert out.splitlines()[1].split() == ["random", "2.000", "baseline"]
-    assert "random: 1 of its 2 runs have finished" in out and "part: 0 of its 2 runs have finished" in out
+    assert "random: 1 of 2 runs have finished. Only these" in out and "part: 0 of 2 runs have finished. So all" in out
     lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
     assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
 
@@ -186,7 +186,7 @@ def test_keys_that_only_older_files_have_are_read(capsys):
     assert not run(*files, "--arms", "random_self_bert_deep", "bert_deep", "random_english")
     out = capsys.readouterr().out
     assert out.splitlines()[1].startswith("bert_deep ")
-    assert "random_english is not tested against bert_deep: they differ in eval_interval, sha256\n" in out
+    assert "random_english is not compared with bert_deep, because they differ in eval_interval, sha256.\n" in out
     configs = dict(init="skew"), dict(init="skew", diagonal=0.4)
     new, other = [records.Record("a", seed, config, None) for seed, config in enumerate(configs)]
     for pair in (new, other), (other, new):
@@ -232,7 +232,7 @@ def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp
     out = capsys.readouterr().out
     assert [line.count("baseline") for line in out.splitlines()[1:6]] == [1] * 5
     for name, keys in reasons.items():
-        assert f"{name} is not tested against a: they differ in {keys}\n" in out
+        assert f"{name} is not compared with a, because they differ in {keys}.\n" in out
     assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
 
 
@@ -267,6 +267,49 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds(tmp_path
     assert [text.get_text() for text in ends.get_yticklabels()] == ["random", "skew"]
     np.testing.assert_allclose(lines[2]["random"], (np.arange(11) + 1) / 20)  # the median of 0, 1 and 4
     np.testing.assert_allclose(lines[3]["skew"], -np.arange(11) / 20)
+
+
+def test_more_arms_than_six_have_lines_and_no_bands_and_names_are_words(tmp_path, drawn):
+    for n_arms, has_bands in (6, True), (7, False):
+        folders = [write_run(tmp_path / f"arm_{i}-{seed}", FALL + seed, seed, n_head=i + 1)
+                   for i in range(n_arms) for seed in (1, 2)]
+        assert not run(*folders, "--plot", tmp_path / "p.png")
+        loss, ends, symmetry, _ = drawn.pop().axes
+        assert len(loss.collections) == len(symmetry.collections) == n_arms * has_bands and len(loss.lines) == n_arms
+        assert [text.get_text() for text in ends.get_yticklabels()] == [f"arm {i}" for i in range(n_arms)]
+
+
+def test_a_single_run_is_described_by_its_losses_scores_and_time_and_drawn_by_layer(tmp_path, capsys, drawn):
+    folder = write_run(tmp_path / "a-1", init="skew", n_embd=64)
+    log = pandas.read_csv(f"{folder}/log.csv")
+    log = log.assign(tokens=4096 * STEPS.astype(int), tokens_per_s=8192, train_loss=2.5)
+    log.to_csv(f"{folder}/log.csv", index=False)
+    assert not run(folder, "--plot", tmp_path / "p.png", "--csv", tmp_path / "c.csv")
+    out = capsys.readouterr().out
+    for words in ("a, seed 1: encoder of 2 layers and 64 columns, init = skew", "1,000 of 1,000 updates",
+                  "validation loss 2.0000", "training loss 2.5000", "time 8.3 minutes, 8,192 tokens/s"):
+        assert words in out
+    assert out.splitlines()[4].split() == ["1", "0.05", "0.55", "0.00", "-0.50"]  # a layer, with its start and end
+    loss, symmetry, directionality = drawn[0].axes
+    np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
+    np.testing.assert_allclose(symmetry.lines[1].get_ydata(), (np.arange(11) + 1) / 20)
+    low, high = chance.interval("directionality", 64, chance.of_random(64, 2.0))
+    band = directionality.patches[0].get_bbox()
+    assert (band.y0, band.y1) == pytest.approx((low, high)) and directionality.patches[0].get_label() == figures.RANDOM
+    assert not run(tmp_path / "c.csv")  # of a file the time is not known
+    assert capsys.readouterr().out == out[: out.index("time")]
+
+
+def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tmp_path, drawn, capsys):
+    record.main(["--plot", str(tmp_path / "p.png")])
+    told = capsys.readouterr().out.split("\n\n")
+    for axis, table in zip(drawn[0].axes, told, strict=True):
+        rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+        bars = [bar.get_width() for bar in axis.patches]
+        assert [f"{width:.0f}" for width in bars] == [row[1].split(" ±")[0] for row in rows] and bars == sorted(bars)
+        first, *others, last = [text.get_text() for text in axis.get_yticklabels()]
+        assert f"**{first.replace(' ', '_')}**" == rows[0][0] and last.split()[0] == rows[-1][0]
+        assert all(len(line.get_xdata()) == 8 for line in axis.lines)  # the seeds
 
 
 # ---- scores of other code ----------------------------------------------------------------------------------------

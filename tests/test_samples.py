@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from data import samples
+from data.batches import open_corpus
 from data.trained import open_run
 from tests.lives import run
 
@@ -26,10 +27,21 @@ def test_a_prompt_is_completed_with_the_most_likely_tokens(causal, cfg):
 
 
 @pytest.mark.parametrize("prompt, message", [
-    ("none", "nothing to complete"), ("", "nothing to complete"), ("_" * 17, "a prompt of 17 tokens: an encoder sees"),
+    ("none", "there is nothing to complete"), ("", "there is nothing to complete"),
+    ("_" * 17, "the prompt has 17 tokens, and this encoder sees"),
 ])
 def test_a_prompt_that_cannot_be_completed_ends_in_one_line(prompt, message, finished):
     with pytest.raises(SystemExit, match=f"^error: {message}.*$"):
         samples.main([finished.out_dir, f"--prompt={prompt}"])
     with pytest.raises(SystemExit, match="^error: nowhere/ckpt.pt is not a checkpoint .*: missing, .*$"):
         samples.main(["nowhere", f"--prompt={prompt}"])
+
+
+def test_masks_are_shown_with_a_sign_that_code_does_not_have(finished):
+    model, cfg, _ = open_run(finished.out_dir)
+    corpus = open_corpus(cfg)
+    text = samples.sample(model, corpus, predicts_next=False)
+    seen, completed = [[line.split(":", 1)[1] for line in text.splitlines() if line.startswith(f"  {word}")]
+                       for word in ("seen", "model")]
+    for row, filled_in in zip(seen, completed, strict=True):
+        assert row.count("░") == len(range(3, 16, 7)) and "░" not in filled_in

@@ -128,7 +128,7 @@ def open_repository(repo: str, asked: str | None) -> Folder:
             raise
         path = Path(cached).parent
         folder = Folder(path, path.name)
-        folder.notes.append("read from the local cache, the Hub being out of reach")
+        folder.notes.append("read from the local cache, because the Hub is out of reach")
         return folder
 
 

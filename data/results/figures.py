@@ -27,7 +27,14 @@ WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9
 HEIGHT = 2.6  # of a row [inches]
 MATRIX = 3.3  # height of a row of matrices [inches]
 LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single entries cannot be seen
-CHANCE = "95 of 100 random matrices"
+# What a grey band is: of the models, and of runs, whose files have no singular values.
+CHANCE = "95 % of random matrices with the same singular values"
+RANDOM = "95 % of random initializations"
+# What the names of these arms do not say by themselves.
+ARMS = {"learned": "learned positions", "rotary": "rotary positions", "bias": "bias by distance",
+        "none": "no positions", "learned_causal": "learned, causal attention",
+        "rotary_causal": "rotary, causal attention", "learned_decoder": "learned, decoder",
+        "decoder_masked": "masked decoder", "random_64": "random, C = 64", "symmetric_64": "symmetric, C = 64"}
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
 
@@ -35,12 +42,13 @@ FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of
 
 
 @contextlib.contextmanager
-def figure(path, rows, columns, height=HEIGHT, **shared):
+def figure(path, rows, columns, height=HEIGHT, title="", **shared):
     """
-    Axes (rows, columns) to draw on, in rows that are height [inches] high. At the end they are saved, in the format
-    that the name of the file says. shared: sharex and sharey, as in plt.subplots.
+    Axes (rows, columns) to draw on, in rows that are height [inches] high, below a title. At the end they are saved, in
+    the format that the name of the file says. shared: sharex and sharey, as in plt.subplots.
     """
-    fig = Figure((WIDTH, height * rows), layout="constrained")
+    fig = Figure((WIDTH, height * rows + 0.3), layout="constrained")
+    fig.suptitle(title, fontsize=11)
     axes = fig.subplots(rows, columns, squeeze=False, **shared)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
@@ -54,6 +62,11 @@ def short(name):
     name = as_text(name)
     name = printable(name if len(name) <= 32 else f"...{name[-29:]}").replace("$", r"\$")
     return f" {name}" if name.startswith("_") else name  # or a legend would leave it out
+
+
+def in_words(arm):
+    """The name of an arm as it is shown."""
+    return short(ARMS.get(arm, arm.replace("_", " ")))
 
 
 def put_titles(axes, titles):
@@ -79,19 +92,19 @@ def put_legend(axes, ncols=3, named=(), **options):
     axes[0].figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=ncols, **options)
 
 
-def put_chance(axis, score, n, limit):
-    """Draw a grey band: the scores of 95 of 100 random matrices. limit: of directionality, with the singular values"""
-    axis.axhspan(*chance.interval(score, n, limit), color="0.93", lw=0, zorder=-1, label=CHANCE)
+def put_chance(axis, score, n, limit, label=CHANCE):
+    """Draw a grey band: the scores of 95 % of random matrices. limit: of directionality, as chance.py computes it"""
+    axis.axhspan(*chance.interval(score, n, limit), color="0.9", lw=0, zorder=-1, label=label)
 
 
-def plot_rows(path, rows, height=HEIGHT, sharex=False, **legend):
+def plot_rows(path, heading, rows, height=HEIGHT, sharex=False, **legend):
     """
     A row for each of rows, (title, what draws it, what it takes), and a column for each score, with one range. What
     draws it takes an axis, what it takes, and the score. legend: options of put_legend.
     """
-    with figure(path, len(rows), len(SCORES), height, sharex=sharex, sharey="col") as axes:
-        for panels, (title, draw, shown) in zip(axes, rows):
-            put_titles(panels, [title])  # of the first
+    with figure(path, len(rows), len(SCORES), height, heading, sharex=sharex, sharey="col") as axes:
+        for panels, (name, draw, shown) in zip(axes, rows):
+            put_titles(panels, [name])  # of the first
             for axis, score in zip(panels, SCORES):
                 draw(axis, shown, score)
                 put_zero(axis)
@@ -117,11 +130,12 @@ def draw_bar(axis, x, found, **style):
 
 def plot_models(stacks, path):
     """
-    Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 of 100 random
+    Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 % of random
     matrices. The numbers at the dots refer to the legend. stacks: as of models.by_stack
     """
-    rows = [("median and quartiles over layers", draw_models, stacks)]
-    plot_rows(path, rows, HEIGHT + 0.1 * len(stacks), ncols=2)  # every model has its line in the legend
+    height = HEIGHT + 0.1 * len(stacks)  # every model has its line in the legend
+    plot_rows(path, "Scores of pretrained models by size", [("", draw_models, stacks)], height, ncols=2,
+              title="dots: median over layers; bars: quartiles")
 
 
 def draw_models(axis, stacks, score):
@@ -143,7 +157,8 @@ def draw_models(axis, stacks, score):
 def plot_model(table, path):
     """The scores of the layers and heads of one model, a row for each stack."""
     stacks = table.groupby(["model", "stack"], sort=False)
-    plot_rows(path, [(short(" ".join(name).strip()), draw_stack, rows) for name, rows in stacks])
+    rows = [(short(" ".join(name).strip()), draw_stack, rows) for name, rows in stacks]
+    plot_rows(path, "Scores of each layer", rows)
 
 
 def draw_stack(axis, table, score):
@@ -163,7 +178,7 @@ def draw_stack(axis, table, score):
 
 def plot_matrices(results, path):
     """
-    A row for each model: W_qk of its last layer, and its entries M_ij against M_ji. Of a training, in a GIF: a movie.
+    A row for each model: W_qk of its last layer, and its entries (i, j) against (j, i). A GIF of trainings is a movie.
     results: {target: its ScoredModel}
     """
     if str(path).endswith(".gif") and all(target.step is not None for target in results):
@@ -179,20 +194,24 @@ def draw_pair(axes, result, name):
     M, the W_qk of the last layer, and a dot for each pair of its dimensions at (M_ij, M_ji): these are a line if M is
     symmetric, and a round cloud if it is random. result: a ScoredModel
     """
-    m, last = result.shown, whole_layers(result.table).iloc[[-1]]
-    layer, causal = last.iloc[0], is_causal(last)
-    draw_matrix(axes[0], m[:LARGEST, :LARGEST])
+    m, layers = result.shown, whole_layers(result.table)
+    layer, causal = layers.iloc[-1], is_causal(layers.iloc[[-1]])
+    n_layer = (layers["stack"] == layer["stack"]).sum()
+    where = f"{layer['stack']} layer".strip()
     n = min(LARGEST, len(m))
-    where = f"{layer['stack']} layer {layer.layer}".strip()
-    put_titles(axes, [f"{KINDS[causal]}: {name}, {where}",
+    draw_matrix(axes[0], m[:n, :n])
+    axes[0].plot([-0.5, n - 0.5], [-0.5, n - 0.5], color="black", lw=0.8, ls="--")
+    axes[0].set(ylabel="query side", xlabel=f"key side (the {n} largest of {layer.n} dimensions)\n"
+                                            "red: above 0, blue: below; dashed: the diagonal")
+    put_titles(axes, [f"{KINDS[causal]} {name}: $W_{{qk}}$ of {where} {n_layer} of {n_layer}",
                       f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
-    axes[0].set(xlabel=f"key side: the {n} largest of {layer.n}\nred: above 0, blue: below", ylabel="query side")
     i, j = np.triu_indices(len(m), 1)
     limit = 1.05 * np.quantile(np.abs(m), 0.999)
     axes[1].axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)  # where M_ij = M_ji
     axes[1].plot(m[i, j], m[j, i], ".", ms=4, mew=0, color=COLOURS[causal], alpha=0.5)
     axes[1].set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xticks=[0], yticks=[0],
-                xlabel="$M_{ij}$", ylabel="$M_{ji}$")
+                xlabel="entry in row i, column j\n(a dot for each pair; line: both equal)",
+                ylabel="entry in row j, column i")
 
 
 def draw_matrix(axis, m):
@@ -204,17 +223,23 @@ def draw_matrix(axis, m):
 
 
 def plot_movie(results, path):
-    """The picture of draw_pair over the checkpoints of a training, as a moving picture (GIF)."""
-    fig = Figure((WIDTH, MATRIX), layout="constrained")
-    axes = fig.subplots(1, 2)
+    """The rows of draw_pair over the checkpoints of trainings, as a moving picture (GIF)."""
+    trainings = {}  # model -> its checkpoints, in their order
+    for target, result in results.items():
+        trainings.setdefault(target.model, []).append((target, result))
+    fig = Figure((WIDTH, MATRIX * len(trainings) + 0.3), layout="constrained")
+    axes = fig.subplots(len(trainings), 2, squeeze=False)
     canvas = FigureCanvasAgg(fig)
     frames = []
-    for target, result in results.items():
-        for axis in axes:
-            axis.clear()  # or every frame would keep what was drawn before
-        draw_pair(axes, result, short(target.model))
-        fig.suptitle(f"step {target.step:,.0f}", fontsize=10)
+    for checkpoints in zip(*trainings.values()):
+        for panels, (target, result) in zip(axes, checkpoints):
+            for axis in panels:
+                axis.clear()  # or every frame would keep what was drawn before
+            draw_pair(panels, result, short(target.model))
+        steps = dict.fromkeys(f"{target.step:,.0f}" for target, _ in checkpoints)
+        fig.suptitle(f"$W_{{qk}}$ in training: step {' and '.join(steps)}", fontsize=11)
         canvas.draw()
+        fig.set_layout_engine("none")  # so that the panels stay where they are in the first frame
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
     *others, last = frames  # a preview and a printer show the first frame: it is the end of the training
     times = [2000] + [200] * len(others)  # [ms]

@@ -24,9 +24,9 @@ def put_log_steps(axis, trainings):
 
 def plot_training(trainings, path):
     """Medians and quartiles over layers; and for each stack, which is a Record, a line for each layer."""
-    rows = [("median and quartiles over layers", draw_medians, trainings)]
+    rows = [("lines: median over layers; bands: quartiles", draw_medians, trainings)]
     rows += [(short(training.arm), draw_lines, training) for training in trainings]
-    plot_rows(path, rows)
+    plot_rows(path, "Scores over the training of pretrained models", rows)
 
 
 def draw_medians(axis, trainings, score):
@@ -42,7 +42,8 @@ def draw_lines(axis, training, score):
 
 # ---- what was published ------------------------------------------------------------------------------------------
 
-FIGURES = {"2": "language", "S1": "vision and audio", "S2": "language, encoder-decoders"}
+FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
+           "S2": "Encoder-decoders of language (Figure S2)"}
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 
 
@@ -58,8 +59,9 @@ def plot_pretrained(models, ours, path):
     for name, kind in FIGURES.items():
         shown = [(model, ours.get((model["name"], model["stack"]))) for model in models
                  if model["figure"] == name and not model["repeats"]]
-        rows.append((f"Figure {name}, {kind}", draw_published, shown))
-    plot_rows(path, rows, sharex=True, title="dots: median over layers; bars: quartiles")
+        rows.append((kind, draw_published, shown))
+    plot_rows(path, "Published scores of pretrained models by size", rows, sharex=True,
+              title="each dot: one model, median over layers; bars: quartiles")
 
 
 def draw_published(axis, shown, score):
@@ -83,4 +85,5 @@ def draw_model(axis, model, layers, score):
     label = f"{KINDS[causal]}, {model['modality']}"
     draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
     if model["matrix"] != "wqk":
-        axis.plot(x, median, "x", color="black", ms=8, mew=0.9, ls="", zorder=4, label="not of $W_{qk}$")
+        axis.plot(x, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
+                  label="crossed out: not a score of $W_{qk}$")

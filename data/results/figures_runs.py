@@ -13,25 +13,27 @@ import pandas
 from matplotlib import colormaps
 
 from data.results import chance
-from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, draw_quartiles, figure, put_chance,
-                                  put_legend, put_titles, put_zero, short)
+from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, RANDOM, draw_quartiles, figure, in_words,
+                                  put_chance, put_legend, put_titles, put_zero, short)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
+MOST_BANDS = 6  # arms whose ranges of seeds are drawn: of more, bands cover each other
 
 
 # ---- what they share ---------------------------------------------------------------------------------------------
 
 
-def draw_seeds(axis, curves, **style):
+def draw_seeds(axis, curves, with_band=True, **style):
     """
     The mean over seeds, and a band from the lowest seed to the highest. curves: a Series by step for each seed, which
     may be behind the others, or have been written at other intervals.
     """
     table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
     axis.plot(table.mean(axis="columns"), **style)
-    low, high = table.min(axis="columns"), table.max(axis="columns")  # (S,) each
-    axis.fill_between(table.index, low, high, color=style["color"], alpha=0.1, lw=0)
+    if with_band:
+        low, high = table.min(axis="columns"), table.max(axis="columns")  # (S,) each
+        axis.fill_between(table.index, low, high, color=style["color"], alpha=0.1, lw=0)
 
 
 def draw_layers(axis, records, score):
@@ -78,17 +80,19 @@ def styles(arms):
 
 def plot_run(record, path, gamma):
     """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
-    with figure(path, 1, 3) as axes:
+    kind = "decoder" if record.config["causal"] else "encoder"
+    title = f"Training of {in_words(record.arm)}, seed {record.seed}: {kind} of {record.config['n_layer']} layers"
+    with figure(path, 1, 3, title=title) as axes:
         loss, *panels = axes[0]
         loss.plot(record.curve("train_loss"), color="0.7", label="training loss")
         loss.plot(record.curve("val_loss"), color="black", label="validation loss")
         put_steps(loss)
+        n_embd = record.config["n_embd"]
         for axis, score in zip(panels, SCORES):
             draw_layers(axis, [record], score)
             put_zero(axis)
-            put_chance(axis, score, record.config["n_embd"], chance.of_random(record.config["n_embd"], gamma))
-        put_titles(axes[0], ["loss [nats/token]", "symmetry of $W_{qk}$, by layer", "directionality, by layer"])
-        loss.figure.suptitle(f"{record.arm}, seed {record.seed}", parse_math=False)  # it may hold dollars
+            put_chance(axis, score, n_embd, chance.of_random(n_embd, gamma), RANDOM)
+        put_titles(axes[0], ["loss [nats/token]", "symmetry of $W_{qk}$", "directionality of $W_{qk}$"])
         put_legend(axes[0])
 
 
@@ -99,26 +103,27 @@ def plot_runs(arms, path, gamma):
     """Figures 3 and S5: losses and scores over the steps."""
     style = styles(arms)
     height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
-    with figure(path, 2, 2, height) as axes:
+    with figure(path, 2, 2, height, "Runs compared: loss and scores over training") as axes:
         loss, ends, symmetry, directionality = axes.flat
         for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
             for name, records in arms.items():
                 curves = [record.curve(column) for record in records]  # of scores: medians over layers
-                draw_seeds(axis, curves, label=name, **style[name])
+                draw_seeds(axis, curves, len(arms) <= MOST_BANDS, label=name, **style[name])
             put_steps(axis)
         losses = [record.curve("val_loss") for records in arms.values() for record in records]
-        top = pandas.concat(losses).quantile(0.9)  # the first losses are far above, and are cut off
-        loss.set_ylabel("nats/token")
+        top = pandas.concat(losses).quantile(0.9)  # those of the first steps are far above, and are cut off
         loss.set_ylim(top=top)
         draw_ends(ends, arms, style)
         put_zero(symmetry)
         put_zero(directionality)
         widths = {records[0].config["n_embd"] for records in arms.values()}
         if len(widths) == 1:  # the range is of one size
-            put_chance(directionality, "directionality", *widths, chance.of_random(*widths, gamma))
-        put_titles(axes.flat, ["validation loss", "loss at the end", "symmetry of $W_{qk}$", "directionality"])
-        put_legend(axes.flat, named=arms, title="lines and bars: mean of seeds; dots: seeds; "
-                   "bands: lowest to highest seed\nscores: median over layers")
+            put_chance(directionality, "directionality", *widths, chance.of_random(*widths, gamma), RANDOM)
+        put_titles(axes.flat, ["validation loss [nats/token]", "loss at the end [nats/token]",
+                               "symmetry of $W_{qk}$", "directionality of $W_{qk}$"])
+        bands = "; coloured bands: lowest to highest seed" if len(arms) <= MOST_BANDS else ""
+        put_legend(axes.flat, named=arms, title=f"lines and bars: mean over seeds; dots: seeds{bands}\n"
+                                                "colours: as the names; scores: median over layers")
 
 
 def draw_ends(axis, arms, style):
@@ -130,7 +135,27 @@ def draw_ends(axis, arms, style):
         axis.plot([np.mean(losses)] * 2, [i - 0.3, i + 0.3], lw=2, **style[name])
     axis.locator_params(axis="x", nbins=4)
     # The first at the top.
-    axis.set(yticks=range(len(arms)), yticklabels=[short(name) for name in arms], ylim=(len(arms) - 0.5, -0.5))
-    axis.set(xlabel="nats/token")
+    axis.set(yticks=range(len(arms)), yticklabels=[in_words(name) for name in arms], ylim=(len(arms) - 0.5, -0.5))
     for name, text in zip(arms, axis.get_yticklabels()):
         text.set_color(style[name]["color"])  # these names explain the lines of all panels
+
+
+# ---- the record --------------------------------------------------------------------------------------------------
+
+
+def plot_record(tracks, path):
+    """A bar for each entry, the fastest first. tracks: {its title: (entries {name: updates (S,)}, baseline, record)}"""
+    n_entries = max(len(entries) for entries, _, _ in tracks.values())
+    title = "The record: updates to reach a loss"
+    with figure(path, len(tracks), 1, 0.23 * n_entries + 0.5, title, sharex=True) as axes:
+        for axis, (track, (entries, baseline, record)) in zip(axes.flat, tracks.items()):
+            names = sorted(entries, key=lambda name: entries[name].mean())
+            for y, name in enumerate(names):
+                label, colour = {record: ("the record", OTHERS[0]), baseline: ("baseline", "0.6")}.get(
+                    name, ("other entries", ENCODER))
+                axis.barh(y, entries[name].mean(), color=colour, alpha=0.7, label=label)
+                axis.plot(entries[name], [y] * len(entries[name]), ".", color="black", ms=4, label="one seed")
+            axis.set(yticks=range(len(names)), yticklabels=map(in_words, names), ylim=(len(names) - 0.5, -0.5))
+            put_titles([axis], [track])
+        axis.set_xlabel("updates, mean over seeds (600: the loss was not reached)")
+        put_legend(axes.flat, ncols=4, title="qkv: q, k and v start with standard deviation $1/\\sqrt{3C}$")

@@ -12,48 +12,53 @@ def parse(argv, description, gamma):
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", metavar="NAME", help="names of models.csv, Hub ids, paths")
-    what.add_argument("--paper", action="store_true", help="every model of data/pretrained/models.csv")
-    what.add_argument("--runs", nargs="+", metavar="DIR", help="folders of runs, files that --csv wrote")
+    what.add_argument("--hf", nargs="+", metavar="NAME",
+                      help="score these models: names of data/pretrained/models.csv, Hub ids, folders or files")
+    what.add_argument("--paper", action="store_true", help="score every model of data/pretrained/models.csv")
+    what.add_argument("--runs", nargs="+", metavar="DIR",
+                      help="compare runs of train.py: their folders, or a file that --csv has written")
     parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
-                        help="keep every score. What is already in FILE is not scored again, even if the checkpoint "
-                             "has changed: delete its rows for that. With --runs: keep the comparison")
+                        help="write every score to FILE. A model that FILE has already is not scored again, even if it "
+                             "has changed, until its rows are deleted. With --runs, write the comparison to FILE")
     parser.add_argument("--plot", metavar="FILE", type=picture,
-                        help="several models: Figure 2; one: its layers and heads; runs: Figures 3 and S5")
+                        help="draw the scores: of several models against their sizes, of one model by layer, of runs "
+                             "over the steps of training")
 
     models = parser.add_argument_group("models (--hf, --paper)")
-    models.add_argument("--per_head", action="store_true", help="score every head as well")
-    models.add_argument("--matrices", metavar="FILE", type=picture, help="draw last layers; a .gif: over steps")
-    models.add_argument("--gamma", type=at_least(0, float), default=gamma, help="in deviations (%(default)s)")
+    models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
+    models.add_argument("--matrices", metavar="FILE", type=picture,
+                        help="draw W_qk of the last layer; in a .gif, over training")
+    models.add_argument("--gamma", type=at_least(0, float), default=gamma,
+                        help="a row or column counts from so many standard deviations above the mean (%(default)s)")
     models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
-                        help="where to compute (%(default)s)")
-    models.add_argument("--revisions", metavar="GLOB", help="branches, tags or files of NAME: a training")
-    models.add_argument("--stride", type=at_least(1, int), metavar="N", help="of a training, score every N-th")
-    models.add_argument("--limit", type=at_least(1, int), metavar="N", help="of a training, score N, evenly spread")
-    models.add_argument("--offline", action="store_true", help="with --paper: score nothing new")
+                        help="the device to compute on (%(default)s)")
+    models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
+                        "GLOB, as checkpoints of a training")
+    models.add_argument("--stride", type=at_least(1, int), metavar="N", help="score every N-th of these checkpoints")
+    models.add_argument("--limit", type=at_least(1, int), metavar="N", help="score N of these, evenly spread")
+    models.add_argument("--offline", action="store_true", help="with --paper, print what was published")
 
-    hand = parser.add_argument_group("a layout that is not known ({i} is the number of the layer)")
-    hand.add_argument("--q", metavar="PATTERN", help="the names of its query weights")
-    hand.add_argument("--k", metavar="PATTERN", help="the names of its key weights")
-    hand.add_argument("--qkv", metavar="PATTERN", help="or of weights that are q, k and v in one")
-    hand.add_argument("--order", default="qkv", help="of the three (%(default)s); grouped: key head by key head")
-    hand.add_argument("--heads", metavar="H[,HKV]", help="how many there are of queries, and of keys")
-    hand.add_argument("--transposed", action="store_true", help="they are (in, out), as of GPT-2's Conv1D")
+    hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer")
+    hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
+    hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
+    hand.add_argument("--qkv", metavar="PATTERN", help="how the weights are named that hold q, k and v in one")
+    hand.add_argument("--order", default="qkv",
+                      help="the order of q, k and v in them (%(default)s), or grouped: key head by key head")
+    hand.add_argument("--heads", metavar="H[,HKV]", help="the number of query heads, and of key heads")
+    hand.add_argument("--transposed", action="store_true", help="the weights are (in, out), as in GPT-2's Conv1D")
 
     of_runs = parser.add_argument_group("runs of train.py (--runs)")
-    of_runs.add_argument("--baseline", metavar="ARM", help="what others are measured against (the plain start)")
-    of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all)")
-    of_runs.add_argument("--all", action="store_true", help="all columns: pairs, speed-up, scores")
+    of_runs.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the random start)")
+    of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
+    of_runs.add_argument("--all", action="store_true", help="print more columns: pairs, speed-up and scores")
     args = parser.parse_args(argv)
     if args.offline and not args.paper:
-        parser.error("--offline goes with --paper; for models in the local cache set HF_HUB_OFFLINE=1")
+        parser.error("--offline needs --paper. For models in the local cache set HF_HUB_OFFLINE=1")
     of_hf = [args.revisions, args.stride, args.limit, args.q, args.k, args.qkv, args.heads]
-    if args.revisions and len(args.hf or []) > 1:
-        parser.error("--revisions is of one NAME")
     if args.revisions == "" or (any(of_hf) and not args.hf):
-        parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads go with --hf")
+        parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads need --hf")
     if args.runs and (args.matrices or args.per_head):
-        parser.error("--matrices and --per_head are of models, not of runs")
+        parser.error("--matrices and --per_head are for models, and not for runs")
     return args
 
 

@@ -192,24 +192,27 @@ def read(path):
 def plot_parts(table, path):
     """For each arm the symmetry of W_qk, on its position directions, and on the rest: median over layers."""
     # Here, because matplotlib takes a second.
-    from data.results.figures import ENCODER, OTHERS, figure, put_legend
+    from data.results.figures import ENCODER, OTHERS, figure, in_words, put_legend
 
     of_layers = table[table["head"].isna()].groupby(["arm", "seed"], sort=False).median(numeric_only=True)
     tells_positions = of_layers.groupby("arm")["of_inputs"].transform("median") >= LEAST_OF_INPUTS
     of_layers["on_positions"] = of_layers["on_positions"].where(tells_positions)
     arms = list(dict.fromkeys(table["arm"]))
-    with figure(path, 1, 1, 1 + 0.35 * len(arms)) as ((axis,),):
-        drawn = dict(symmetry=("$W_{qk}$", "black"), on_positions=("between its position directions", OTHERS[0]),
-                     on_rest=("on the rest", ENCODER))
+    with figure(path, 1, 1, 1 + 0.35 * len(arms), "Symmetry of W_qk, and of its parts") as ((axis,),):
+        drawn = dict(symmetry=("all of $W_{qk}$", "black"), on_positions=("between position directions", OTHERS[0]),
+                     on_rest=("between all other directions", ENCODER))
         for shift, (column, (label, colour)) in zip((-0.2, 0, 0.2), drawn.items()):
             seeds = of_layers.groupby("arm")[column].agg(["mean", "min", "max"]).loc[arms]
             y = np.arange(len(arms)) + shift
             axis.hlines(y, seeds["min"], seeds["max"], color=colour, lw=2, alpha=0.4)
             axis.plot(seeds["mean"], y, "o", color=colour, label=label)
         axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-        axis.set(yticks=range(len(arms)), yticklabels=[arm.replace("_", " ") for arm in arms])
+        axis.set(yticks=range(len(arms)), yticklabels=map(in_words, arms))
         axis.set(ylim=(len(arms) - 0.5, -0.5), xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
-        put_legend([axis], title="dots: mean of seeds; bars: lowest to highest seed")
+        key = "dots: mean over seeds; bars: lowest to highest seed"
+        if of_layers["on_positions"].isna().any():
+            key += "\nno orange dot: the inputs of this model hold no positions"
+        put_legend([axis], title=key)
 
 
 def main(argv=None):

@@ -1,15 +1,17 @@
 """
 The record: an encoder of at most 125,000 parameters to a loss on the benchmark's corpus, in the fewest updates.
 
-    python -m data.results.record    # the tables of both tracks
+    python -m data.results.record                    # the tables of both tracks
+    python -m data.results.record --plot record.png  # and a picture of them
 
-In the track `start` only init.py and its scales may change, so that a line shows what an initialisation is worth. In
+In the track `start` only init.py and its scales may change, so that a line shows what an initialization is worth. In
 `open` all may, but the task. csv/record/README.md has the rules, and how to enter.
 
 An entry is a file csv/record/TRACK/NAME.csv of analyze.py --runs --csv; and NAME.patch beside it, if the code was
 changed. What this file requires of an entry is only what makes its numbers comparable with the others.
 """
 
+import argparse
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -64,10 +66,14 @@ def steps_of(records, loss):
     return np.array(steps)
 
 
-def table(name):
+def read_track(name):
+    """The entries of a track: {name: the updates of its runs (S,)}."""
+    return {path.stem: steps_of(read_entry(path), TRACKS[name].loss) for path in (FOLDER / name).glob("*.csv")}
+
+
+def table(name, entries):
     """The entries of a track as lines of Markdown, the fastest first."""
     track = TRACKS[name]
-    entries = {path.stem: steps_of(read_entry(path), track.loss) for path in (FOLDER / name).glob("*.csv")}
     head = f"| {name}: {track.loss} nats | updates | arrived | against {track.baseline} | p |"
     lines = [head, "|---|---|---|---|---|"]
     for entry, steps in sorted(entries.items(), key=lambda item: item[1].mean()):
@@ -80,9 +86,26 @@ def table(name):
     return "\n".join(lines)
 
 
-def main():
+def plot(entries_of, path):
+    from data.results import figures_runs  # here, because matplotlib takes a second
+
+    tracks = {}
+    for name, entries in entries_of.items():
+        free = {"start": "only the initialization is free", "open": "all is free"}[name]
+        title = f"Track {name}, to {TRACKS[name].loss} nats/token: {free}"
+        tracks[title] = entries, TRACKS[name].baseline, TRACKS[name].record
+    figures_runs.plot_record(tracks, path)
+
+
+def main(argv=None):
+    cli = argparse.ArgumentParser(prog="python -m data.results.record", description="Print the tables of the record.")
+    cli.add_argument("--plot", metavar="FILE", help="draw the entries of both tracks as bars")
+    args = cli.parse_args(argv)
     try:
-        print("\n\n".join(map(table, TRACKS)))
+        entries_of = {name: read_track(name) for name in TRACKS}
+        print("\n\n".join(table(name, entries) for name, entries in entries_of.items()))
+        if args.plot:
+            plot(entries_of, args.plot)
     except (RunError, OSError) as e:
         sys.exit(f"record: {e}")
 

@@ -15,5 +15,5 @@ def directionality(m):
 
 
 def directionality_as_printed(m):
-    """The same, but of what stands out the whole norm counts."""
+    """m (n, n) -> the same, except that the whole norm of every row or column that stands out is added."""
     return None

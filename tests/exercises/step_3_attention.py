@@ -18,5 +18,5 @@ def wqk(w_q, w_k):
 
 
 def rotated(w_q, w_k, r):
-    """r (D, D) is a rotation, r r^T = I -> another W_q and W_k, of which the head returns the same."""
+    """r (D, D) is a rotation, r r^T = I -> another W_q and W_k, with which the head returns the same."""
     return None

@@ -1,5 +1,5 @@
 """
-Step 5: an initialisation of your own, and what it is worth.
+Step 5: an initialization of your own, and what it is worth.
 
 A start takes the random W_q and W_k of the heads of a layer, w_q and w_k (H, C, D), and returns another pair (init.py
 has seven). The W_qk of head h is w_q[h] @ w_k[h].T. Draw what you need with torch.randn(..., generator=generator).

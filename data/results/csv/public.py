@@ -19,11 +19,15 @@ import numpy as np
 import pandas
 
 from data.results import chance
-from data.results.figures import DECODER, ENCODER, OTHERS, figure, put_legend
+from data.results.figures import CHANCE, DECODER, ENCODER, OTHERS, figure, put_legend
 from data.results.report import align
 from data.results.runs import SCORES
 
 HERE = Path(__file__).parent
+DOMAINS = dict(AntiBERTy="antibodies", RXNMapper="reactions", SCEPTR="T-cell receptors", chython="reactions",
+               SVTRv2="text in pictures", Marian="translation", IgLM="antibodies", MGM="microbiomes") | {
+                   "BERT-tiny": "text", "MiniLM-L6": "text", "MiniLM-L3": "text", "PP-OCRv4": "text in pictures"}
+MOST_STACKS = 3  # of one model that are drawn one by one
 SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHERS[0]),
         "before": ("sees what came before", DECODER)}
 
@@ -54,31 +58,36 @@ def report(table):
 
 
 def draw(table, path):
-    """A row for each model. Dot: median over layers; bar: quartiles; grey: 95 of 100 random matrices."""
+    """A row for each model. Dot: median over layers; bar: quartiles; grey: 95 % of random matrices."""
     table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
-    rows = list(dict.fromkeys(zip(table["sees"], table["model"])))
-    with figure(path, 1, 2, 0.29 * len(rows) + 1) as (axes,):
+    rows = list(table.groupby(["sees", "model"], sort=False))
+    names = [f"{model} ({DOMAINS[model]}{', cross' if sees == 'cross' else ''})" for (sees, model), _ in rows]
+    title = "Scores of public models, from Python packages"
+    with figure(path, 1, 2, 0.29 * len(rows) + 1, title, sharey=True) as (axes,):
         for axis, score in zip(axes, SCORES):
-            for y, (sees, model) in enumerate(rows):
-                stacks = table[(table["sees"] == sees) & (table["model"] == model)]
+            for y, ((sees, _), stacks) in enumerate(rows):
                 draw_stacks(axis, y, stacks, score, *SEES[sees])
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-            axis.set_title(score, fontsize=9, loc="left")
-            axis.set_yticks(range(len(rows)), [f"{model}, cross" if sees == "cross" else model for sees, model in rows])
-            axis.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
-        axes[1].tick_params(labelleft=False)
-        put_legend(axes[:1], ncols=4)
+            axis.set_title(f"{score} of $W_{{qk}}$", fontsize=9, loc="left")
+        axes[0].set(yticks=range(len(rows)), yticklabels=names, ylim=(len(rows) - 0.4, -0.6))  # the first at the top
+        put_legend(axes[:1], ncols=2, title="dots: median over layers; bars: quartiles")
 
 
 def draw_stacks(axis, y, stacks, score, label, colour):
-    """The stacks of one model, spread over its row."""
+    """The stacks of one model, spread over its row. Of many variants: the range of their medians, and chance of all."""
+    limits = [chance.interval(score, stack.n, stack.directionality_limit) for stack in stacks.itertuples()]
+    if len(stacks) > MOST_STACKS:
+        low, high = np.median(limits, axis=0)
+        axis.barh(y, high - low, 0.7, low, color="0.85", zorder=-1)
+        axis.plot(stacks[score].quantile([0, 1]), [y] * 2, color=colour, lw=5, alpha=0.5, solid_capstyle="butt",
+                  label=f"range of the medians of {len(stacks)} variants")
+        return
     heights = y + (np.arange(len(stacks)) + 0.5) / len(stacks) * 0.7 - 0.35
-    for height, stack in zip(heights, stacks.itertuples()):
-        low, high = chance.interval(score, stack.n, stack.directionality_limit)
-        axis.barh(height, high - low, 0.7 / len(stacks), low, color="0.85", zorder=-1, label="95 of 100 by chance")
+    for height, stack, (low, high) in zip(heights, stacks.itertuples(), limits):
+        axis.barh(height, high - low, 0.7 / len(stacks), low, color="0.85", zorder=-1, label=CHANCE)
         found = [getattr(stack, f"{score}{end}") for end in ("_q1", "", "_q3")]
         axis.plot(found[::2], [height] * 2, color=colour, lw=1.2)
-        axis.plot(found[1], height, "o", color=colour, ms=5 if len(stacks) < 4 else 3, label=label)
+        axis.plot(found[1], height, "o", color=colour, ms=5, label=label)
 
 
 if __name__ == "__main__":

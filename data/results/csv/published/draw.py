@@ -38,22 +38,22 @@ def describe(plain, symmetric, scores):
 
 def main(path=HERE.parents[1] / "png" / "published_runs.png"):
     curves, trajectories, rows, pairs = read_loss_curves(), read_trajectories(), {}, {}
-    with figure(path, 6, 3, 1.7, sharex=True, sharey="col") as axes:
+    with figure(path, 6, 3, 1.7, "Training runs of the paper's authors", sharex=True, sharey="col") as axes:
         for name, scores in trajectories.items():
             model, kind, corpus = name.split("--")  # an encoder and a decoder share a row
             title = f"{DEPTHS[model]} layers, {CORPORA[corpus]}"
             loss, *panels = row = axes[pairs.setdefault(title, len(pairs))]
             plain, symmetric, colour = curves[name], curves[f"{name}--symmetric-init"], COLOURS[kind == "decoder"]
             rows[name] = describe(plain, symmetric, scores)
-            put_titles(row, [f"{title}: training loss", *SCORES])
+            put_titles(row, [f"{title}: loss [nats]", *SCORES])
             loss.plot(plain, color=colour, lw=1, label=kind)
-            loss.plot(symmetric, color=colour, lw=1, ls=":", label=f"{kind}, symmetric initialisation")
+            loss.plot(symmetric, color=colour, lw=1, ls=":", label=f"{kind}, symmetric initialization")
             for axis, score in zip(panels, SCORES):
                 draw_quartiles(axis, scores.index, scores[score], color=colour)
         for axis, limits in zip(axes[-1], [(0, 5), (-0.8, 0.8), (-1, 0.6)]):  # of their columns
             axis.set_ylim(limits)
             put_steps(axis)
-        put_legend(axes[0], ncols=2, title="scores: median and quartiles over layers")
+        put_legend(axes[0], ncols=2, title="losses: of training; scores: median over layers, bands: quartiles")
     print(pandas.DataFrame.from_dict(rows, orient="index").to_string(float_format="{:.3f}".format))
 
 
