@@ -108,9 +108,9 @@ def test_the_command_splits_a_run_into_its_table_and_its_picture(finished, tmp_p
     assert table["symmetry"].to_list() == pytest.approx(scores["symmetry"].to_list(), abs=1e-4)
     parts.main([str(tmp_path / "parts.csv"), "--plot", str(tmp_path / "parts.png")])
     assert (tmp_path / "parts.png").read_bytes().startswith(b"\x89PNG")
-    name = Path(finished.out_dir).name
-    for argv, words in (["nowhere"], "nowhere"), ([f"{name}/log.csv"], "is no file that --csv has written"), (
-            [name, "parts.csv"], f"arm {name} is there twice with the seed 1: name each run once"):
+    folder = finished.out_dir
+    for argv, words in (["nowhere"], "nowhere"), ([f"{folder}/log.csv"], "is no file that --csv has written"), (
+            [folder, "parts.csv"], "two runs have the same arm and seed: name each run once"):
         with pytest.raises(SystemExit, match=words):
             parts.main([str(tmp_path / path) for path in argv])
     with pytest.raises(SystemExit):  # before any work
