@@ -11,20 +11,21 @@ How W_q and W_k of a layer start: the paper's starts (S2.1), and controls that s
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
 Rows are the query side, columns the key side. Heads are blocks of D rows of q.weight and k.weight.
 
-The symmetric start changes two things at once. Any W_qk is S + N, with S symmetric and N skew. The logit of a token x
-with itself is x^T S x, as x^T N x = 0. On average it is in proportion to the trace of S: to how much of W_qk lies
-along the identity I. A symmetric matrix may have such a part or not. Each start fixes both:
+The symmetric start changes two things at once: W_qk becomes symmetric, and a token attends to tokens that are like it.
+The second follows from the trace of W_qk. The logit of a token x with itself is x^T W_qk x, and for random x its mean
+is proportional to the trace. A symmetric matrix can have a trace above 0, below 0, or of 0. So there is a start for
+each combination of symmetry and trace (Z and A are random matrices, and N is a skew one):
 
-    init         W_k of a head                 symmetry of a head   along I   a token attends to
-    random       independent of W_q            about 0              0         all tokens alike
-    symmetric    W_q                           +1                   +         what is like it
-    tilted       W_q (I + N)^T, N skew          0                   +         what is like it, as in symmetric
-    mimetic      W_q W_k^T near 0.7 (Z + I)    0.5 to 0.75          +         what is like it
-    indefinite   W_q (A + A^T)                 +1                   0         all tokens alike
-    negative     -W_q                          +1                   -         what is unlike it
-    skew         W_q (A - A^T)^T               -1                   0         all tokens alike
+    init         W_k of a head                 symmetry of a head   trace   a token attends to
+    random       independent of W_q            about 0              0       all tokens alike
+    symmetric    W_q                           +1                   +       what is like it
+    tilted       W_q (I + N)^T                  0                   +       what is like it, as in symmetric
+    mimetic      W_q W_k^T near 0.7 (Z + I)    0.5 to 0.75          +       what is like it
+    indefinite   W_q (A + A^T)                 +1                   0       all tokens alike
+    negative     -W_q                          +1                   -       what is unlike it
+    skew         W_q (A - A^T)^T               -1                   0       all tokens alike
 
-Only q and k change, and the scale of v if v_std is set: all else is that of the random start with the same seed.
+A start changes q and k, and v only if v_std is set. Everything else is as in the random start with the same seed.
 q and k remain two parameters, so training can move them apart.
 """
 
@@ -32,45 +33,45 @@ import torch
 
 from model import BERT_STD  # with which every matrix is drawn
 
-# A start takes the random one of a layer, w_q and w_k (H, C, D), and returns another w_q and w_k.
+# A start is a function. It takes the random W_q and W_k of a layer, w_q and w_k (H, C, D), and returns new ones.
 # The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrices Z and A are drawn from `generator`.
 
 
 def normal_matrices(w_q, generator):
-    """A ~ N(0, 1) for every head, (H, D, D)."""
+    """Returns A ~ N(0, 1) for every head, (H, D, D)."""
     H, _, D = w_q.shape
     return torch.randn(H, D, D, generator=generator).to(w_q)
 
 
 def with_norm_of(w_q, w):
-    """w (H, C, D) with every head at its norm in w_q, so that a start does not change the scale."""
+    """Returns w (H, C, D), scaled so that every head has the norm that it has in w_q."""
     return w * head_norms(w_q) / head_norms(w)
 
 
 def head_norms(m):
-    """The norm of every head of m (H, ..., ...) -> (H, 1, 1)."""
+    """Returns the norm of every head of m (H, ..., ...), as (H, 1, 1)."""
     return m.norm(dim=(1, 2), keepdim=True)
 
 
 def random(w_q, w_k, generator):
-    """BERT's start: the draws of model.py as they are."""
+    """BERT's start: the random matrices of model.py as they are."""
     return w_q, w_k
 
 
 def symmetric(w_q, w_k, generator):
-    """W_qk = W_q W_q^T: symmetric, and x^T W_qk x = |W_q^T x|^2 is never negative."""
+    """W_qk = W_q W_q^T is symmetric, and x^T W_qk x = |W_q^T x|^2 is never negative."""
     # After LayerNorm, the logit of a token with itself is about C std^2 sqrt(D). With another token it is random, with
-    # standard deviation C std^2.
+    # the standard deviation C std^2.
     return w_q, w_q
 
 
 def tilted(w_q, w_k, generator):
     """
-    W_qk = W_q (I + N) W_q^T = W_q W_q^T + W_q N W_q^T: the symmetric start plus a skew part of the same norm.
+    W_qk = W_q (I + N) W_q^T = W_q W_q^T + W_q N W_q^T is the symmetric start plus a skew part of the same norm.
 
-    The parts are orthogonal and of the same norm, so the symmetry of a head is exactly 0. Yet x^T W_qk x is the same as
-    in `symmetric` for every x. |W_k| is about sqrt(2 + D / C) |W_q|. The symmetry of a layer of H heads is about
-    (H - 1) / (3 H + 1): the symmetric parts of two heads are alike and add up, their skew parts do not.
+    Both parts have the same norm and are orthogonal, so the symmetry of a head is exactly 0. Yet x^T W_qk x is the same
+    as in `symmetric` for every x. The norm of W_k is about sqrt(2 + D / C) times that of W_q. A layer of H heads has a
+    symmetry of about (H - 1) / (3 H + 1), because the symmetric parts of its heads add up and the skew parts do not.
     """
     a = normal_matrices(w_q, generator)  # (H, D, D)
     n = a - a.mT  # (H, D, D), skew
@@ -83,7 +84,7 @@ def tilted(w_q, w_k, generator):
 
 def mimetic(w_q, w_k, generator):
     """
-    W_qk = the best approximation of rank D to 0.7 Z + 0.7 I, Z ~ N(0, 1/C) (Trockman and Kolter 2023, Section 3).
+    W_qk is the best approximation of rank D to 0.7 Z + 0.7 I, Z ~ N(0, 1/C) (Trockman and Kolter 2023, Section 3).
 
     Then W_q and W_k are scaled to the norm that W_q has in the random start. Without this they would be larger.
     """
@@ -99,14 +100,14 @@ def mimetic(w_q, w_k, generator):
 
 
 def indefinite(w_q, w_k, generator):
-    """W_qk = W_q (A + A^T) W_q^T: symmetric, with as many negative eigenvalues as positive ones."""
+    """W_qk = W_q (A + A^T) W_q^T is symmetric, and has as many negative eigenvalues as positive ones."""
     a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a + a.mT)  # (H, C, D)
     return w_q, with_norm_of(w_q, w_k)
 
 
 def negative(w_q, w_k, generator):
-    """W_qk = -W_q W_q^T: symmetric, but a token avoids what is like it."""
+    """W_qk = -W_q W_q^T is symmetric, but a token avoids tokens that are like it."""
     return w_q, -w_q  # if symmetry alone helped, this would help too
 
 
@@ -115,7 +116,7 @@ def skew(w_q, w_k, generator):
     W_qk = W_q (A - A^T) W_q^T, so W_qk^T = -W_qk.
 
     The paper (S2.1) has one A for all heads. With A ~ N(0, 1) single heads are then not skew, and W_k is tens of times
-    larger than W_q. Here each head has its own, and its W_k gets the norm of its W_q.
+    larger than W_q. Here each head has an A of its own, and its W_k gets the norm of its W_q.
     """
     a = normal_matrices(w_q, generator)  # (H, D, D)
     w_k = w_q @ (a - a.mT).mT  # (H, C, D)
@@ -147,7 +148,7 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std=BERT_STD, v_std=BERT_
 
 
 def apply_(model, init="random", qk_std=BERT_STD, v_std=BERT_STD, seed=0):
-    """The same for every layer of a new Transformer."""
+    """Changes every layer of a new Transformer to the start `init`, in place."""
     generator = torch.Generator().manual_seed(seed)  # its own: torch's random state stays as it is
     for block in model.blocks:
         attn = block.attn

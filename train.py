@@ -39,9 +39,9 @@ from data.tokens import DataError, locked
 from model import Transformer
 
 MISTAKES = ConfigError, DataError, runs.RunError, OSError  # what a user can mend ends in one line
-READ_EVERY = 10  # updates at most between two looks at the loss, each of which waits for the GPU
-READ_SECONDS = 5  # and seconds at most: torchrun kills a run 30 seconds after it told it to stop
-DRAW_EVERY = 10  # seconds at least between two pictures of the run; one costs as much as many small steps
+READ_EVERY = 10  # the most updates between two looks at the loss, because each look waits for the GPU
+READ_SECONDS = 5  # the most seconds: torchrun kills a run 30 seconds after it has told it to stop
+DRAW_EVERY = 10  # the fewest seconds between two pictures, because one costs as much as many small steps
 
 
 # ---- the model, its initialisation, the optimizer ------------------------------------------------------------------
@@ -71,12 +71,12 @@ def make_optimizer(cfg, model):
     # AdamW keeps running means of the gradient g and of its square:
     #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
     # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
-    # fused=True: one pass over the weights does it all.
+    # fused=True does all of this in one pass over the weights.
     return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
 
 
 def learning_rate(cfg, step):
-    """Linear warm-up to cfg.learning_rate, then linear decay that would reach 0 at max_iters."""
+    """Returns the rate of a step. It rises to cfg.learning_rate, and then falls so that it would be 0 at max_iters."""
     warmup_iters = min(cfg.warmup_iters, cfg.max_iters)  # a very short run is all warm-up
     if step < warmup_iters:
         return cfg.learning_rate * ((step + 1) / warmup_iters)  # step + 1: a rate of 0 would waste an update
@@ -132,7 +132,7 @@ class Watch:
         self.began = time.perf_counter()
 
     def is_time(self):
-        # Several processes must stop at the same step, so they ask each other every few steps. One need not wait.
+        """Several processes must stop at the same step, so they ask each other every few steps. One need not wait."""
         told_alone = self.trainer.place.world == 1 and len(self.signals) > 0
         return self.trainer.step >= self.next_look or told_alone
 
@@ -153,7 +153,7 @@ class Watch:
 
 
 def stacked_qk(model):
-    """W_q and W_k of every layer, (L, C, C) each. nn.Linear stores (out, in), so W_q = q.weight.T."""
+    """Returns W_q and W_k of every layer, (L, C, C) each. nn.Linear stores (out, in), so W_q = q.weight.T."""
     w_q = torch.stack([block.attn.q.weight for block in model.blocks]).mT
     w_k = torch.stack([block.attn.k.weight for block in model.blocks]).mT
     return w_q, w_k
@@ -161,8 +161,8 @@ def stacked_qk(model):
 
 def constraint(cfg, model):
     """
-    A term of the loss that makes every W_qk = M more symmetric, or more skew: the mean over layers of |M|^2 / |M_s|^2,
-    Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148). M_s and M_n are the symmetric and the skew part of M.
+    Returns a term of the loss that makes every W_qk = M more symmetric, or more skew. It is the mean over layers of
+    |M|^2 / |M_s|^2, Eq. (S147), or of |M|^2 / |M_n|^2, Eq. (S148), with the symmetric part M_s and the skew part M_n.
     """
     w_q, w_k = stacked_qk(model)
     m = w_q @ w_k.mT  # (L, C, C)
@@ -188,10 +188,10 @@ class Trainer:
         self.n_params = sum(p.numel() for p in self.model.parameters())
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
         self.optimizer = make_optimizer(cfg, self.model)
-        # The smallest number of float16 is 6e-8. The scaler multiplies the loss, so that small gradients do not become
-        # 0, and divides the gradients by the same factor before the update.
+        # The smallest number of float16 is 6e-8. So that small gradients do not become 0, the scaler multiplies the
+        # loss by a factor, and divides the gradients by it before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
-        self.step = 0  # the number of batches so far; an update each, but those that float16 skips
+        self.step = 0  # the number of batches so far, each an update except those that float16 skips
         self.scored_qk = None  # W_q and W_k when scores.csv was last written
         self.unread = []  # the losses of the last updates, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
@@ -232,7 +232,7 @@ class Trainer:
         self.step += 1
 
     def autocast(self):
-        """Compute matrix products in cfg.dtype. Weights stay in float32, or small updates would be rounded away."""
+        """Computes matrix products in cfg.dtype. In weights of 16 bits small updates would be rounded away."""
         dtype = getattr(torch, self.cfg.dtype)
         return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
 
@@ -242,7 +242,7 @@ class Trainer:
         torch.manual_seed(int(seed))
 
     def read_losses(self):
-        """Copy the losses of the last updates to the host. The run ends here if training has diverged."""
+        """Copies the losses of the last updates to the host. Ends the run if training has diverged."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits for the device
         for loss in losses:
             if not math.isfinite(loss):
@@ -260,13 +260,13 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self):
-        """The mean loss [nats/token] over eval_iters validation batches, which are the same for every seed."""
+        """Returns the mean loss [nats/token] of eval_iters validation batches, which are the same for every seed."""
         self.model.eval()  # switches dropout off
         losses = []
         for i in range(self.cfg.eval_iters):
             for _, micro_batch in self.loader.micro_batches(self.loader.val_batch(i)):
                 with self.autocast():
-                    losses.append(self.model(*micro_batch))  # (), a mean over as many tokens every time
+                    losses.append(self.model(*micro_batch))  # (), each a mean over the same number of tokens
         self.model.train()
         loss = self.place.mean(torch.stack(losses).mean()).item()  # each process has its own rows
         if not math.isfinite(loss):  # before a row or a checkpoint of it is written
@@ -274,7 +274,7 @@ class Trainer:
         return loss
 
     def begin(self):
-        """Load out_dir/ckpt.pt if this run resumes. Nothing is written yet: the run may be refused."""
+        """Loads out_dir/ckpt.pt if this run resumes. Nothing is written yet, because the run may be refused."""
         cfg, say = self.cfg, self.place.say
         with runs.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:
             for part in self.PARTS if state else []:
@@ -315,7 +315,7 @@ class Trainer:
         self.optimizer.zero_grad()
 
     def write_log(self, val_loss):
-        """Append a row to log.csv, print it, and begin the next one. At step 0 there is no training loss yet."""
+        """Appends a row to log.csv, prints it, and begins the next one. At step 0 there is no training loss yet."""
         n = len(self.losses)
         tokens_per_step = self.cfg.batch_size * self.cfg.block_size
         row = runs.LogRow(self.step, self.step * tokens_per_step, val_loss=val_loss)
@@ -334,7 +334,7 @@ class Trainer:
 
     @torch.no_grad()
     def write_scores(self):
-        """Append to scores.csv the rows of every layer and head."""
+        """Appends a row for every layer and head to scores.csv."""
         if self.place.rank == 0:
             now = stacked_qk(self.model)  # copies, which the next updates do not change
             rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
@@ -342,7 +342,7 @@ class Trainer:
             self.scored_qk = now
 
     def save(self):
-        """Write the model as a Hugging Face BERT, ckpt.pt to resume from, and now and then run.png."""
+        """Writes the model as a Hugging Face BERT, ckpt.pt to resume from, and now and then run.png."""
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the next loss would show it
             self.fail("weights are no longer finite")
         if self.place.rank == 0:
@@ -356,12 +356,12 @@ class Trainer:
                 self.draw()
 
     def export(self):
-        """Write the model as a Hugging Face BERT, which analyze.py and transformers can open."""
+        """Writes the model as a Hugging Face BERT, which analyze.py and transformers can open."""
         try:
             bert.save_folder(self.model, self.out)
         except ValueError as e:  # this model has something that BERT does not have, such as qk_norm
             if self.step == 0:
-                self.place.say(f"this run writes no model.safetensors: {e}")
+                self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {e}")
 
     def draw(self):
         """Draws run.png. Returns a table of its scores, or why there is none: a picture never ends a run."""
@@ -389,13 +389,12 @@ class Trainer:
 
 
 def describe_start(trainer):
-    """Say what begins, in a few lines."""
+    """Prints what begins, in a few lines."""
     cfg, place = trainer.cfg, trainer.place
-    kind = "decoder" if cfg.causal else "encoder"
-    processes = f", made by {place.world} processes" if place.world > 1 else ""
-    place.say(f"{trainer.out}: {kind} of {cfg.n_layer} layers, {trainer.n_params / 1e6:.2f} M parameters, "
-              f"on {place.device} ({cfg.dtype})")
-    place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens{processes}; "
+    place.say(f"{trainer.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, "
+              f"{trainer.n_params / 1e6:.2f} M parameters, on {place.device} ({cfg.dtype})")
+    processes = f"{place.world} processes" if place.world > 1 else "one process"
+    place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {processes}; "
               f"{len(trainer.corpus.train):,} training tokens")
     if trainer.step == cfg.max_iters:
         place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
@@ -404,7 +403,7 @@ def describe_start(trainer):
 
 
 def train(cfg, place):
-    """A run, from its corpus to its last line of output. Exits with 128 + the signal if it was told to stop."""
+    """Does a run, from its corpus to its last line. Exits with 128 + the signal if it was told to stop."""
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
             if place.rank == 0:  # the other processes wait for the files

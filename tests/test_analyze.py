@@ -69,7 +69,8 @@ def factors(C, r, seed=0):
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma, dtype):
     w_q, w_k = (w.to(dtype) for w in factors(C, r))
     m = w_q.double() @ w_k.double().T
-    assert [x.item() for x in scores(w_q, w_k, gamma)] == pytest.approx(defined(m, gamma), abs=1e-5)
+    found = [x.item() for x in scores(w_q, w_k, gamma)[:3]]  # a fork may have a score more
+    assert found == pytest.approx(defined(m, gamma), abs=1e-5)
     plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
     assert [x.item() for x in plain] == pytest.approx(defined(m, gamma), abs=1e-12)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 from data.bert import bert_logits, save_folder, to_hf
-from model import Block, ModelConfig, SelfAttention, Transformer, rows_at
+from model import Block, ModelConfig, Transformer, rows_at
 from tests.test_model import CFG, POSITIONS, either, noisy, pre_norm
 
 pytestmark = pytest.mark.bert_block
@@ -33,16 +33,14 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, tmp_path):
     torch.testing.assert_close(bert_logits(ours.state_dict(), ours.cfg, idx), out.logits, atol=1e-5, rtol=1e-5)
 
 
-def tied(init=SelfAttention.__init__):
-    """An __init__ of SelfAttention with one nn.Linear for q and k."""
-    def tied_init(attn, cfg):
-        init(attn, cfg)
-        attn.k = attn.q
-    return tied_init
+def tied(cfg):
+    block = Block(cfg)
+    block.attn.k = block.attn.q
+    return block
 
 
 def test_one_matrix_for_q_and_k_is_exported_as_a_bert_in_which_both_are_equal(monkeypatch, tmp_path):
-    monkeypatch.setattr(SelfAttention, "__init__", tied())
+    monkeypatch.setattr("model.Block", tied)
     ours = noisy(Transformer(ModelConfig(**CFG)))
     save_folder(ours, tmp_path)
     idx = torch.randint(61, (3, 16))
@@ -59,15 +57,12 @@ def rms_norm(cfg):
     return block
 
 
-class SwiGLU(torch.nn.Module):
-    def __init__(self, cfg):
-        super().__init__()
-        self.fc = torch.nn.Linear(cfg.n_embd, 8 * cfg.n_embd)
-        self.proj = torch.nn.Linear(4 * cfg.n_embd, cfg.n_embd)
-
-    def forward(self, x):
-        gate, x = self.fc(x).chunk(2, -1)
-        return self.proj(F.silu(gate) * x)
+def gated(cfg):
+    """SwiGLU in place of the MLP: the names are BERT's, and the shapes are not."""
+    block = Block(cfg)
+    block.mlp.fc = torch.nn.Linear(cfg.n_embd, 8 * cfg.n_embd)
+    block.mlp.forward = lambda x: block.mlp.proj(F.glu(block.mlp.fc(x)))
+    return block
 
 
 def with_functions(**changes):
@@ -89,7 +84,7 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F", window(300), dict(block_size=512), OTHER),
     ("model.F", window(511), dict(block_size=512), OTHER),  # one token alone does not see the last one
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
-    ("model.MLP", SwiGLU, {}, OTHER),
+    ("model.Block", gated, {}, OTHER),
     ("model.Block", rms_norm, {}, "a Hugging Face BERT has a weight blocks.0.ln_1.bias, and this model has none"),
     (None, None, dict(positions="rotary"), "a Hugging Face BERT has a weight pos_emb.weight, and this model has none"),
     (None, None, dict(causal=True, qk_norm=True), f"{OTHER} with these weights, because it has no qk_norm"),

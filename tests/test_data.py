@@ -276,6 +276,8 @@ def test_text_takes_what_is_text_and_counts_the_rest(tmp_path, capsys):
     text.main(argv)  # its token files are no text, or this would be refused
     with refused("^nowhere is no file, nor a folder with files in it$"):
         text.main(["nowhere"])
+    with refused("a.txt would be read 2 times: name each file or folder once"):
+        text.main([str(source), str(source / "a.txt")])
 
 
 def many_paragraphs(path, n):

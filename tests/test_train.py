@@ -181,7 +181,7 @@ def test_the_rows_have_the_speed_of_their_steps_alone(cfg, monkeypatch):
 
 def test_a_run_that_no_bert_can_hold_says_so_and_is_scored_from_its_checkpoint(cfg, tmp_path, capsys):
     run(cfg, max_iters=2, qk_norm=True)
-    assert "writes no model.safetensors: a Hugging Face BERT" in capsys.readouterr().out
+    assert "writes no model.safetensors (analyze.py scores its ckpt.pt): a Hugging Face BERT" in capsys.readouterr().out
     assert not Path(cfg.out_dir, "model.safetensors").exists()
     with pytest.raises(SystemExit) as end:
         analyze.main(["--hf", cfg.out_dir, "--csv", str(tmp_path / "scores.csv")])
@@ -205,7 +205,7 @@ def test_two_processes_give_the_losses_of_one_that_does_not_compile(cfg, tmp_pat
     two = replace(cfg, out_dir=cfg.out_dir + "_two")
     other_node = argv(two, threads=1)  # which may have its own device and paths
     (status, output), other = map(end, begin_ranks(argv(two), tmp_path / "rank", other_node, compile_quickly))
-    assert status == 0 and other == (0, ""), (output, other)
+    assert status == other[0] == 0 and "loss" not in other[1], (output, other)  # but torch may warn of a Python
     assert "made by 2 processes" in output and "torch.compile" not in output
     run(cfg, compile="off")
     for name in "step", "tokens", "val_loss", "train_loss":
@@ -287,10 +287,10 @@ def test_a_token_file_that_is_cut_off_under_a_run_ends_it_in_one_line(cfg, tmp_p
 
 
 def test_the_end_of_a_run_takes_any_name_and_any_file(cfg, monkeypatch, capsys):
-    """Two dollars are a formula to matplotlib; one token has no half; a spreadsheet may have changed log.csv."""
+    """Dollars are a formula to matplotlib, \\xe9 is no UTF-8; one token has no half; log.csv may have changed."""
     monkeypatch.setattr(train.Trainer, "draw", DRAW)
     processes.prepare_streams()
-    cfg = replace(cfg, max_iters=2, causal=True, block_size=1, out_dir=cfg.out_dir + "_$5_$10")
+    cfg = replace(cfg, max_iters=2, causal=True, block_size=1, out_dir=cfg.out_dir + "_$5_$10_\udce9")
     run(cfg)
     assert Path(cfg.out_dir, "run.png").stat().st_size > 1000
     monkeypatch.setattr(runs, "append", lambda path, rows, append=runs.append: append(path, [*rows, *rows]))

@@ -15,8 +15,10 @@ With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or
 
 import codecs
 import functools
+import os
 import pathlib
 import sys
+from collections import Counter
 
 from tqdm import tqdm
 
@@ -94,7 +96,11 @@ def main(argv=None):
     cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
-    parts = choose([file for path in args.paths for file in files_in(path)], args.column)
+    files = [file for path in args.paths for file in files_in(path)]
+    for path, n in Counter(os.path.abspath(file) for file in files).items():
+        if n > 1:
+            raise DataError(f"{path} would be read {n} times: name each file or folder once")
+    parts = choose(files, args.column)
     names = " ".join(map(str, args.paths))
     source = f"{args.column} of {names}" if args.column else names
     read_part = functools.partial(read_column, column=args.column) if args.column else read
