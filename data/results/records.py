@@ -95,7 +95,8 @@ def read_run(folder):
         scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
         require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
         last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
-        if last_loss == config["max_iters"] and last_score < last_loss:  # or an earlier score would pass for the last one
+        is_finished = last_loss == config["max_iters"]
+        if is_finished and last_score < last_loss:  # or an earlier score would pass for the last one
             raise ValueError(f"scores.csv ends at step {last_score}, and log.csv at step {last_loss}")
         of_layers = scores[scores["head"].isna()]
         of_heads = scores[scores["head"].notna()]
