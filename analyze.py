@@ -142,7 +142,7 @@ def scores(w_q, w_k, gamma=GAMMA, device=None, grams=None):
     takes 3 to 5 C r^2 multiplications instead of C^2 r. device computes in float64; None: where W_q is.
     grams: as find_grams returns them, if they are known.
     """
-    w_q, w_k = torch.as_tensor(w_q), torch.as_tensor(w_k)
+    w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     if device is None and w_q.device.type == "mps":
         device = "cpu"  # the GPU of a Mac has no float64
     q, k = w_q.to(device).double(), w_k.to(device).double()

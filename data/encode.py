@@ -29,8 +29,12 @@ def make_encode(meta):
 def make_decode(meta):
     """A function that turns ids into a text, in which documents end with a space, and MASK is a masked token."""
     special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
-    to_bytes = int.to_bytes if meta["tokenizer"] == "bytes" else open_gpt2().decode_single_token_bytes
+    to_bytes = byte_of if meta["tokenizer"] == "bytes" else open_gpt2().decode_single_token_bytes
     return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
+
+
+def byte_of(i):
+    return bytes([i])
 
 
 def open_gpt2():

@@ -130,11 +130,12 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
 
 
 @pytest.mark.parametrize("r", [8, 50])
-@pytest.mark.parametrize("scale", [1e-21, 1e-38, 1e21])
+@pytest.mark.parametrize("scale", [1e-160, 1e-38, 1e78, 1e150])
 def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale):
     w_q, w_k = factors(96, r)
-    scaled = w_q * scale, w_k * scale
-    assert [x.item() for x in scores(*scaled)] == pytest.approx([x.item() for x in scores(w_q, w_k)], abs=1e-5)
+    plain = [x.item() for x in scores(w_q, w_k)]
+    for q, k in (w_q.double() * scale, w_k.double() * scale), (w_q, w_k.double() * scale):
+        assert [x.item() for x in scores(q, k)] == pytest.approx(plain, abs=1e-5)
 
 
 # ---- in a notebook -----------------------------------------------------------------------------------------------

