@@ -85,8 +85,8 @@ def find_names(hand: Hand, names, config: dict, softmax: list[int] | None) -> di
     for word, said, key in ("layers", len(found), N_LAYER), ("heads", hand.heads[0], N_HEAD):
         told = sorted(numbers_of(config, key))
         require(not told or said in told or (softmax and key is N_LAYER),
-                f"{said} {word} by your words, and {' or '.join(map(str, told))} in config.json: a pattern has to match "
-                "all layers, and --heads is the number of heads of q, without a gate")
+                f"{said} {word} by your words, and {' or '.join(map(str, told))} in config.json: a pattern has to "
+                "match all layers, and --heads is the number of heads of q, without a gate")
     return {layer: tuple(found[layer]) for layer in sorted(found)}
 
 

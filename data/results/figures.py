@@ -203,7 +203,7 @@ def draw_pair(axes, result, name):
     axes[0].plot([-0.5, n - 0.5], [-0.5, n - 0.5], color="black", lw=0.8, ls="--")
     axes[0].set(ylabel="query side", xlabel=f"key side (the {n} largest of {layer.n} dimensions)\n"
                                             "red: above 0, blue: below; dashed: the diagonal")
-    put_titles(axes, [f"{KINDS[causal]} {name}: $W_{{qk}}$ of {where} {n_layer} of {n_layer}",
+    put_titles(axes, [f"{KINDS[causal]} {name}: W_qk of {where} {n_layer} of {n_layer}",
                       f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
     i, j = np.triu_indices(len(m), 1)
     limit = 1.05 * np.quantile(np.abs(m), 0.999)
