@@ -26,6 +26,7 @@ from analyze import directionality, directionality_eq17, scores, symmetry, wqk
 from data.pretrained import sources
 from data.pretrained.files import CheckpointError
 from data.results import figures, models
+from tests.test_by_hand import layers, strange
 from tests.toy import files_of, folder
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -209,42 +210,21 @@ def test_analyze_itself_needs_torch_alone():
 # ---- a layout by hand --------------------------------------------------------------------------------------------
 
 
-def by_hand(path, names, weights, config=b'{"model_type": "strange", "num_attention_heads": 4}'):
-    """A folder with one tensor of each name in two layers; weights: of layer 0 and of layer 1."""
-    tensors = {name.format(i=i): w.contiguous() for i in range(2) for name, w in zip(names, weights[i])}
-    files = {"model.safetensors": save(tensors | {"head": torch.ones(7, 16)}, {"format": "pt"})}
-    return folder(path, files, config)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path, analysed, fused):
+def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path, analysed):
     q, k, v = torch.randn(3, 2, 16, 16)
-    if fused:
-        names = ["h.{i}.c_attn.weight"]
-        weights = [[w] for w in torch.cat([k, v, q], dim=1).mT]
-        flags = ["--qkv", names[0], "--order=kvq", "--transposed", "--heads=4"]
-        said = dict(qkv=names[0], order="kvq", transposed=True, heads=4)
-        whole = q.mT @ k
-    else:
-        names = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight"]
-        weights = list(zip(q, k[:, :8]))  # four query heads share two key heads
-        flags = ["--q", names[0], "--k", names[1], "--heads=4,2"]
-        said = dict(q=names[0], k=names[1], heads=(4, 2))
-        whole = sum(q[:, 4 * h :][:, :4].mT @ k[:, 4 * (h // 2) :][:, :4] for h in range(4))
-    strange = by_hand(tmp_path / "strange", names, weights, config=None)  # it does not need one
-    found = analysed("--hf", "strange", *flags)
+    name, fused = "h.{i}.c_attn.weight", torch.cat([k, v, q], dim=1).mT
+    strange(tmp_path / "strange", layers(name, fused))  # without a config.json, which it does not need
+    found = analysed("--hf", "strange", "--qkv", name, "--order=kvq", "--transposed", "--heads=4")
     assert found.status == 0 and set(found.table.causal) == {""}
-    for row, m in zip(found.table.itertuples(), whole, strict=True):
-        assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and names[0] in row.layout and "heads" in row.layout
-    scored = analyze.score_model(strange, **said)
-    assert list(scored.table.symmetry) == list(found.table.symmetry)
+    for row, m in zip(found.table.itertuples(), q.mT @ k, strict=True):
+        assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and name in row.layout and "heads" in row.layout
     assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
 
 
 def test_the_refusal_of_an_unknown_type_names_the_candidates_and_its_flags_score_them(tmp_path, analysed):
     names = ["blocks.{i}.attn.wq.weight", "blocks.{i}.attn.wk.weight", "dec.{i}.qkv.weight"]
-    by_hand(tmp_path / "strange", names, [
-        [torch.randn(16, 16), torch.randn(16, 16), torch.randn(48, 16)] for _ in range(2)])
+    q, k, fused = (layers(name, torch.randn(2, n, 16)) for name, n in zip(names, (16, 16, 48)))
+    strange(tmp_path / "strange", q | k | fused, dict(model_type="strange", num_attention_heads=4))
     told = analysed("--hf", "strange").err
     assert "'strange' is not known" in told and "if its code says so" in told and len(told) < 500
     assert f"--q '{names[0]}' --k '{names[1]}'" in told and f"--qkv '{names[2]}'" in told
@@ -261,16 +241,15 @@ def model(config, path):
     return str(path)
 
 
-def bert(path, mix, n_layer=3, causal=False, n_other=10):
+def bert(path, mix):
     """A BERT whose keys are partly its queries, so that its symmetry grows with `mix`; and weights that are neither."""
     torch.manual_seed(0)
-    weights = {"embeddings.word_embeddings.weight": torch.randn(n_other, 16)}
-    for i in range(n_layer):
+    weights = {"embeddings.word_embeddings.weight": torch.randn(10, 16)}
+    for i in range(3):
         q, k = torch.randn(2, 16, 16)
         weights[f"encoder.layer.{i}.attention.self.query.weight"] = q
         weights[f"encoder.layer.{i}.attention.self.key.weight"] = torch.lerp(k, q, mix)
-    config = dict(model_type="bert", is_decoder=causal, num_hidden_layers=n_layer, num_attention_heads=2,
-                  hidden_size=16)
+    config = dict(model_type="bert", num_hidden_layers=3, num_attention_heads=2, hidden_size=16)
     files = {"model.safetensors": save(weights, {"format": "pt"})}
     return str(folder(Path(path), files, json.dumps(config).encode()))
 
@@ -455,7 +434,10 @@ def test_an_encoder_decoder_has_a_line_in_the_table_and_a_row_of_the_picture_for
     layers, whole = found.out.split("Whole models, medians over layers:\n")
     assert [line.split()[1:3] for line in whole.splitlines()[1:3]] == [["encoder", "2"], ["decoder", "3"]]
     limit = found.table["limit"][0]
-    assert f"{-limit:.2f} to {limit:.2f}" in layers.splitlines()[2] and layers.startswith("Layers:\n")
+    assert f"{-limit:.2f} to {limit:.2f}" in layers.splitlines()[2]
+    above_chance = (found.table["symmetry"][0] - 1 / 32) / (math.sqrt(2) / 32)
+    assert f" {above_chance:+.1f} " in layers.splitlines()[2]
+    assert layers == f"Layers:\n{analyze.score_model('m', per_head=True)}\n\n"
     symmetry = drawn[0].axes[::2]
     for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (figures.ENCODER, figures.DECODER)):
         heads, layers, _zero = axis.lines  # the band of chance is no line
