@@ -61,6 +61,11 @@ def numbers(found):
     return [score.tolist() for score in found[:3]]
 
 
+def in_row(row):
+    """The same three in a row of a table."""
+    return row.symmetry, row.directionality, row.directionality_eq17
+
+
 def factors(C, r, seed=0):
     generator = torch.Generator().manual_seed(seed)
     heavy = 1 + 9 * (torch.rand(2, C, 1, generator=generator) < 0.05)  # some rows and columns stand out
@@ -217,7 +222,7 @@ def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path
     found = analysed("--hf", "strange", "--qkv", name, "--order=kvq", "--transposed", "--heads=4")
     assert found.status == 0 and set(found.table.causal) == {""}
     for row, m in zip(found.table.itertuples(), q.mT @ k, strict=True):
-        assert (row.symmetry, row.directionality, row.directionality_eq17) == pytest.approx(defined(m), abs=1e-5) and name in row.layout and "heads" in row.layout
+        assert in_row(row) == pytest.approx(defined(m), abs=1e-5) and name in row.layout and "heads" in row.layout
     assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
 
 
@@ -274,7 +279,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
         q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
         for row, m in zip(rows.itertuples(), [sum(heads), *heads], strict=True):
-            assert (row.symmetry, row.directionality, row.directionality_eq17) == pytest.approx(defined(m), abs=1e-5)
+            assert in_row(row) == pytest.approx(defined(m), abs=1e-5)
     scored = analyze.score_model("m", per_head=True).table
     assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
 
