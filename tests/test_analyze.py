@@ -54,6 +54,16 @@ def defined(m, gamma=2.0):
     return s, *((r - c) / (r + c) if r + c else 0.0 for r, c in (excess, outliers))
 
 
+def numbers(found):
+    """The three scores that `defined` returns, as numbers, or lists of them. A fork may have a score more."""
+    return [score.tolist() for score in found[:3]]
+
+
+def in_row(row):
+    """The same three in a row of a table."""
+    return row.symmetry, row.directionality, row.directionality_eq17
+
+
 def factors(C, r, seed=0):
     generator = torch.Generator().manual_seed(seed)
     heavy = 1 + 9 * (torch.rand(2, C, 1, generator=generator) < 0.05)  # some rows and columns stand out
@@ -68,8 +78,7 @@ def factors(C, r, seed=0):
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma, dtype):
     w_q, w_k = (w.to(dtype) for w in factors(C, r))
     m = w_q.double() @ w_k.double().T
-    found = [x.item() for x in scores(w_q, w_k, gamma)[:3]]  # a fork may have a score more
-    assert found == pytest.approx(defined(m, gamma), abs=1e-5)
+    assert numbers(scores(w_q, w_k, gamma)) == pytest.approx(defined(m, gamma), abs=1e-5)
     plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
     assert [x.item() for x in plain] == pytest.approx(defined(m, gamma), abs=1e-12)
 
@@ -99,9 +108,9 @@ def test_heads_that_all_but_cancel_are_scored_to_1e_4(n_head, D):
     half = n_head // 2
     w_q = torch.cat([w_q] * half + [-w_q * (1 + 1e-5)] * half, 1)
     w_k = torch.cat([w_k] * n_head, 1)
-    found = [x.item() for x in scores(w_q, w_k)]
+    found = numbers(scores(w_q, w_k))
     assert found == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-4)
-    batch = [x.tolist() for x in scores(torch.stack([w_q, w_k]), torch.stack([w_k, w_k]))]  # one of two is such
+    batch = numbers(scores(torch.stack([w_q, w_k]), torch.stack([w_k, w_k])))  # one of two is such
     assert [x[0] for x in batch] == pytest.approx(found, abs=1e-6)
     assert [x[1] for x in batch] == pytest.approx(defined(w_k.double() @ w_k.double().T), abs=1e-4)
 
@@ -122,7 +131,7 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     w_q = torch.cat([w_q, -w_q * (1 + 1e-6 * torch.randn(4, 96, 8))])
     whole = sum(q.double() @ w_k[0].double().T for q in w_q)
     found = analyze.score_layer(w_q, w_k)[0]
-    assert [x.item() for x in found] == pytest.approx(defined(whole), abs=1e-4)
+    assert numbers(found) == pytest.approx(defined(whole), abs=1e-4)
     with pytest.raises(ValueError, match="8 query heads cannot share 3 key heads"):
         analyze.head_scores(w_q, w_k[[0, 0, 0]])
 
@@ -131,9 +140,9 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
 @pytest.mark.parametrize("scale", [1e-160, 1e-38, 1e78, 1e150])
 def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale):
     w_q, w_k = factors(96, r)
-    plain = [x.item() for x in scores(w_q, w_k)]
+    plain = numbers(scores(w_q, w_k))
     for q, k in (w_q.double() * scale, w_k.double() * scale), (w_q, w_k.double() * scale):
-        assert [x.item() for x in scores(q, k)] == pytest.approx(plain, abs=1e-5)
+        assert numbers(scores(q, k)) == pytest.approx(plain, abs=1e-5)
 
 
 # ---- in a notebook -----------------------------------------------------------------------------------------------
@@ -144,7 +153,7 @@ def test_scores_take_arrays_of_numpy_and_parameters_and_leave_no_gradient_behind
     expected = defined(w_q.double() @ w_k.double().T)
     for kind in np.asarray, torch.nn.Parameter:
         found = scores(kind(w_q), kind(w_k))
-        assert [float(x) for x in found] == pytest.approx(expected, abs=1e-5)
+        assert numbers(found) == pytest.approx(expected, abs=1e-5)
         assert not any(x.requires_grad for x in found)
 
 
@@ -210,16 +219,15 @@ def model(config, path):
     return str(path)
 
 
-def bert(path, mix, n_layer=3, causal=False, n_other=10):
+def bert(path, mix):
     """A BERT whose keys are partly its queries, so that its symmetry grows with `mix`; and weights that are neither."""
     torch.manual_seed(0)
-    weights = {"embeddings.word_embeddings.weight": torch.randn(n_other, 16)}
-    for i in range(n_layer):
+    weights = {"embeddings.word_embeddings.weight": torch.randn(10, 16)}
+    for i in range(3):
         q, k = torch.randn(2, 16, 16)
         weights[f"encoder.layer.{i}.attention.self.query.weight"] = q
         weights[f"encoder.layer.{i}.attention.self.key.weight"] = torch.lerp(k, q, mix)
-    config = dict(model_type="bert", is_decoder=causal, num_hidden_layers=n_layer, num_attention_heads=2,
-                  hidden_size=16)
+    config = dict(model_type="bert", num_hidden_layers=3, num_attention_heads=2, hidden_size=16)
     files = {"model.safetensors": save(weights, {"format": "pt"})}
     return str(folder(Path(path), files, json.dumps(config).encode()))
 
@@ -244,7 +252,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
         q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
         for row, m in zip(rows.itertuples(), [sum(heads), *heads], strict=True):
-            assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5)
+            assert in_row(row) == pytest.approx(defined(m), abs=1e-5)
     scored = analyze.score_model("m", per_head=True).table
     assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
 
@@ -404,7 +412,10 @@ def test_an_encoder_decoder_has_a_line_in_the_table_and_a_row_of_the_picture_for
     layers, whole = found.out.split("Whole models, medians over layers:\n")
     assert [line.split()[1:3] for line in whole.splitlines()[1:3]] == [["encoder", "2"], ["decoder", "3"]]
     limit = found.table["limit"][0]
-    assert f"{-limit:.2f} to {limit:.2f}" in layers.splitlines()[2] and layers.startswith("Layers:\n")
+    assert f"{-limit:.2f} to {limit:.2f}" in layers.splitlines()[2]
+    above_chance = (found.table["symmetry"][0] - 1 / 32) / (math.sqrt(2) / 32)
+    assert f" {above_chance:+.1f} " in layers.splitlines()[2]
+    assert layers == f"Layers:\n{analyze.score_model('m', per_head=True)}\n\n"
     symmetry = drawn[0].axes[::2]
     for axis, stack, colour in zip(symmetry, ("encoder", "decoder"), (figures.ENCODER, figures.DECODER)):
         heads, layers, _zero = axis.lines  # the band of chance is no line

@@ -3,7 +3,6 @@
 import hashlib
 import pathlib
 import re
-import shutil
 
 import pandas
 import pytest
@@ -73,9 +72,8 @@ def test_the_page_has_the_tables_of_all_entries_and_every_entry_says_how_to_run_
         assert re.match(r"Commit [0-9a-f]{40}: python train\.py config/record\.py ", patch.read_text()), patch
 
 
-def test_the_updates_of_a_run_are_the_first_with_the_loss_and_all_of_them_if_none_has(tmp_path):
-    entry = tmp_path / "entry.csv"
-    shutil.copy(record.FOLDER / "open" / "rotary.csv", entry)
+def test_the_updates_of_a_run_are_the_first_with_the_loss_and_all_of_them_if_none_has():
+    entry = record.FOLDER / "open" / "rotary.csv"
     table = pandas.read_csv(entry, comment="#").set_index(["seed", "step"])["val_loss"]
     expected = []
     for seed in record.SEEDS:

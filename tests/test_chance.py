@@ -1,8 +1,5 @@
 """What chance gives (data/results/chance.py), against matrices that are turned. pytest tests/test_chance.py"""
 
-import math
-
-import numpy as np
 import pytest
 import torch
 
@@ -51,20 +48,3 @@ def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_w
         assert ratios == pytest.approx(expected, rel=1e-4)
     if r == N:
         assert chance.of_layer(w_q, w_k, 2.0) == pytest.approx(chance.of_random(N, 2.0), abs=0.1)
-
-
-@pytest.mark.parametrize("nu", [1.0, 2.5, 40.0, 1e6])
-def test_lengths_are_drawn_from_the_distribution_of_numpy(nu):
-    drawn = np.sort(np.random.default_rng(0).chisquare(nu, 200_000))
-    quantiles = chance.chi2_quantiles(nu)
-    below = np.searchsorted(drawn, quantiles) / len(drawn)
-    np.testing.assert_allclose(below, np.linspace(0, 1, len(quantiles)), atol=0.005)
-
-
-def test_what_is_printed_says_how_far_a_symmetry_is_from_chance(tmp_path, analysed):
-    from tests.test_analyze import bert
-
-    folder = bert(tmp_path / "m", 0.5, n_layer=1)
-    model = analyze.score_model(folder)
-    deviations = f"{(model.table.symmetry[0] - 1 / 16) / (math.sqrt(2) / 16):+.1f}"
-    assert deviations in analysed("--hf", folder).out.splitlines()[1].split() and deviations in repr(model).split()

@@ -1,8 +1,7 @@
 """data/results/parts.py: W_qk on the directions of position and on the rest, by matrices whose answer is known."""
 
-import json
-import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -101,22 +100,21 @@ def test_an_arm_whose_inputs_tell_no_position_has_no_dot_between_position_direct
     np.testing.assert_equal(dots["between all other directions"], [0.4, 0.4])
 
 
-def test_the_command_splits_a_run_into_its_table_and_its_picture(cfg, tmp_path, capsys):
-    run(cfg, max_iters=2)
-    parts.main([cfg.out_dir, "--csv", str(tmp_path / "parts.csv")])
-    assert f"{Path(cfg.out_dir).name} " in capsys.readouterr().out
+def test_the_command_splits_a_run_into_its_table_and_its_picture(finished, tmp_path, capsys):
+    parts.main([finished.out_dir, "--csv", str(tmp_path / "parts.csv")])
+    assert f"{Path(finished.out_dir).name} " in capsys.readouterr().out
     table = pandas.read_csv(tmp_path / "parts.csv")
-    scores = pandas.read_csv(f"{cfg.out_dir}/scores.csv").query("step == 2")
+    scores = pandas.read_csv(f"{finished.out_dir}/scores.csv").query("step == 12")
     assert table["symmetry"].to_list() == pytest.approx(scores["symmetry"].to_list(), abs=1e-4)
     parts.main([str(tmp_path / "parts.csv"), "--plot", str(tmp_path / "parts.png")])
     assert (tmp_path / "parts.png").read_bytes().startswith(b"\x89PNG")
-    name = Path(cfg.out_dir).name
-    for argv, words in (["nowhere"], "nowhere"), ([f"{name}/log.csv"], "is no file that --csv has written"), (
-            [name, "parts.csv"], f"arm {name} is there twice with the seed 1: name each run once"):
+    folder = finished.out_dir
+    for argv, words in (["nowhere"], "nowhere"), ([f"{folder}/log.csv"], "is no file that --csv has written"), (
+            [folder, "parts.csv"], "two runs have the same arm and seed: name each run once"):
         with pytest.raises(SystemExit, match=words):
             parts.main([str(tmp_path / path) for path in argv])
     with pytest.raises(SystemExit):  # before any work
-        parts.main([cfg.out_dir, "--plot", "parts.xyz"])
+        parts.main([finished.out_dir, "--plot", "parts.xyz"])
     assert "parts.xyz does not end in .png, " in capsys.readouterr().err
 
 
@@ -129,13 +127,10 @@ def test_files_are_put_together_and_an_arm_may_be_called_by_a_number(tmp_path, c
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:]] == [["64", "0"], ["null", "0"]]
 
 
-def test_a_run_whose_logits_or_corpus_are_others_is_refused(cfg, tmp_path):
-    for name, changes, words in ("norm", dict(qk_norm=True), "qk_norm"), ("moved", {}, "is not the corpus of"):
-        corpus = shutil.copytree(cfg.data_dir, tmp_path / f"of_{name}")
-        run(cfg, max_iters=2, out_dir=tmp_path / name, data_dir=corpus, **changes)
-        if not changes:  # other text in a folder of the same name
-            meta = json.loads((corpus / "meta.json").read_text())
-            meta["sha256"]["val"] = "0"
-            (corpus / "meta.json").write_text(json.dumps(meta))
-        with pytest.raises(RunError, match=words):
-            parts.split_run(tmp_path / name)
+def test_a_run_whose_logits_or_corpus_are_others_is_refused(cfg, finished, monkeypatch):
+    run(cfg, max_iters=2, qk_norm=True)
+    with pytest.raises(RunError, match="has qk_norm"):
+        parts.split_run(cfg.out_dir)
+    monkeypatch.setattr(parts, "open_corpus", lambda cfg: SimpleNamespace(meta=dict(sha256="of another text")))
+    with pytest.raises(RunError, match="is not the corpus of"):
+        parts.split_run(finished.out_dir)

@@ -91,19 +91,13 @@ def smooth(loss):
     return loss.rolling(3, min_periods=1).mean()
 
 
-def first_step(loss, level):
-    """The first step at which the smoothed loss is at or below the level; inf, later than any, if it never is."""
-    reached = loss.index[smooth(loss) <= level]
-    return float(reached[0]) if len(reached) else inf
-
-
 def speed_up(loss, baseline_loss):
     """
-    (T - t) / T, where T is the last step, and t is the first at which the smoothed loss is at or below the last one of
+    1 - t / T, where T is the last step, and t is the first at which the smoothed loss is at or below the last one of
     the baseline. -inf, less than any number, if it never is.
     """
-    T = loss.index[-1]
-    return (T - first_step(loss, smooth(baseline_loss).iloc[-1])) / T
+    reached = loss.index[smooth(loss) <= smooth(baseline_loss).iloc[-1]]
+    return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
 
 
 # ---- an arm and its baseline -------------------------------------------------------------------------------------

@@ -175,17 +175,18 @@ def find_asked(args):
             "--stride and --limit are of trainings: give --revisions as well")
 
     path = args.csv or (PAPER if args.paper else None)
-    targets = {source_of(target): target for target in reversed(targets)}  # of m and ./m, the first name stays
-    targets = dict(reversed(targets.items()))
+    of_source = {}
+    for target in targets:
+        of_source.setdefault(source_of(target), target)  # of m and ./m, the first name stays
     found = scores_so_far(path, args)
     # What is in the file is not scored again, unless its W_qk is to be drawn.
-    to_score = {key: target for key, target in targets.items() if args.matrices or key not in found}
+    to_score = {key: target for key, target in of_source.items() if args.matrices or key not in found}
     if args.offline:
         to_score = {}
-    elif len(to_score) < len(targets):
-        n_known = len(targets) - len(to_score)
-        tell(f"{n_known} of {len(targets)} are already in {path}: delete their rows to score them again")
-    return Asked(path, targets, to_score, found, len(errors))
+    elif len(to_score) < len(of_source):
+        n_known = len(of_source) - len(to_score)
+        tell(f"{n_known} of {len(of_source)} are already in {path}: delete their rows to score them again")
+    return Asked(path, of_source, to_score, found, len(errors))
 
 
 def source_of(target):

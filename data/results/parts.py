@@ -223,8 +223,8 @@ def main(argv=None):
     args = cli.parse_args(argv)
     try:
         table = pandas.concat([read(path) for path in tqdm(args.runs)], ignore_index=True)
-        for arm, seed in table.loc[table.duplicated(["arm", "seed", "layer", "head"]), ["arm", "seed"]].to_numpy():
-            raise runs.RunError(f"arm {arm} is there twice with the seed {seed}: name each run once")
+        is_repeated = table.duplicated(["arm", "seed", "layer", "head"]).any()
+        runs.require(not is_repeated, "two runs have the same arm and seed: name each run once")
         if args.csv:
             write(table, args.csv)
         if args.plot:

@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas
 
 from config import HOW, ORIGIN, TrainConfig
@@ -82,16 +81,6 @@ def read_rows(path):
     return pandas.read_csv(whole_rows, dtype=float, index_col=False).astype(dict(step=int))
 
 
-def require_same_end(logged, scored, config):
-    """Raises ValueError if the last steps (N,) of log.csv and of scores.csv show that one of them was cut off."""
-    for name, steps, other, usual in (("log.csv", logged, scored, "eval_interval"),
-                                      ("scores.csv", scored, logged, "score_interval")):
-        longest = max([config[usual], *np.diff(steps)])  # steps from one row to the next
-        is_finished = other[-1] == config["max_iters"]
-        if other[-1] - steps[-1] > (0 if is_finished else longest):
-            raise ValueError(f"{name} ends at step {steps[-1]}, and the other one at step {other[-1]}")
-
-
 def read_run(folder):
     """The Record of a run in a folder. Raises RunError if there is no run."""
     folder = Path(folder)
@@ -105,7 +94,10 @@ def read_run(folder):
         # The last step may lack some, as the run may be writing them.
         scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
         require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
-        require_same_end(log.index, scores["step"].unique(), config)
+        last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
+        is_finished = last_loss == config["max_iters"]
+        if is_finished and last_score < last_loss:  # or an earlier score would pass for the last one
+            raise ValueError(f"scores.csv ends at step {last_score}, and log.csv at step {last_loss}")
         of_layers = scores[scores["head"].isna()]
         of_heads = scores[scores["head"].notna()]
         medians = of_layers.groupby("step")[MEDIANS].median()

@@ -24,9 +24,6 @@ from data.results.report import align
 from data.results.runs import SCORES
 
 HERE = Path(__file__).parent
-DOMAINS = dict(AntiBERTy="antibodies", RXNMapper="reactions", SCEPTR="T-cell receptors", chython="reactions",
-               SVTRv2="text in pictures", Marian="translation", IgLM="antibodies", MGM="microbiomes") | {
-                   "BERT-tiny": "text", "MiniLM-L6": "text", "MiniLM-L3": "text", "PP-OCRv4": "text in pictures"}
 MOST_STACKS = 3  # of one model that are drawn one by one
 SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHERS[0]),
         "before": ("sees what came before", DECODER)}
@@ -60,12 +57,12 @@ def report(table):
 def draw(table, path):
     """A row for each model. Dot: median over layers; bar: quartiles; grey: 95 % of random matrices."""
     table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
-    rows = list(table.groupby(["sees", "model"], sort=False))
-    names = [f"{model} ({DOMAINS[model]}{', cross' if sees == 'cross' else ''})" for (sees, model), _ in rows]
+    rows = list(table.groupby(["sees", "model", "domain"], sort=False))
+    names = [f"{model} ({domain}{', cross' if sees == 'cross' else ''})" for (sees, model, domain), _ in rows]
     title = "Scores of public models, from Python packages"
     with figure(path, 1, 2, 0.29 * len(rows) + 1, title, sharey=True) as (axes,):
         for axis, score in zip(axes, SCORES):
-            for y, ((sees, _), stacks) in enumerate(rows):
+            for y, ((sees, *_), stacks) in enumerate(rows):
                 draw_stacks(axis, y, stacks, score, *SEES[sees])
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
             axis.set_title(f"{score} of $W_{{qk}}$", fontsize=9, loc="left")
