@@ -315,16 +315,10 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
 # ---- the CSV is gone on with, and nothing in it is lost ----------------------------------------------------------
 
 
-def test_scores_of_another_kind_are_neither_gone_on_with_nor_written_over(analysed):
-    assert analysed("--hf", model(LLAMA, "m")).status == 0
-    before = Path("s.csv").read_bytes()
-    for other in "--gamma=3", "--per_head":
-        assert "was scored with" in analysed("--hf", "m", other).status
-    assert analysed("--hf", "m").status == 0 and Path("s.csv").read_bytes() == before
-
-
 def test_models_in_the_csv_are_not_read_again_and_those_that_are_not_asked_for_stay(analysed):
     first = analysed("--hf", model(BERT, "a"), model(LLAMA, "b"))
+    for other in "--gamma=3", "--per_head":  # scores of another kind are not mixed with them
+        assert "was scored with" in analysed("--hf", "b", other).status
     second = analysed("--hf", "b", model(LLAMA, "c"))
     assert (first.status, second.status) == (0, 0) and "b: read" not in second.err and "c: read" in second.err
     assert "1 of 2 are already in s.csv: delete their rows to score them again" in second.err
