@@ -56,6 +56,16 @@ def defined(m, gamma=2.0):
     return s, *((r - c) / (r + c) if r + c else 0.0 for r, c in (excess, outliers))
 
 
+def numbers(found):
+    """The three scores that `defined` returns, as numbers, or lists of them. A fork may have a score more."""
+    return [score.tolist() for score in found[:3]]
+
+
+def in_row(row):
+    """The same three in a row of a table."""
+    return row.symmetry, row.directionality, row.directionality_eq17
+
+
 def factors(C, r, seed=0):
     generator = torch.Generator().manual_seed(seed)
     heavy = 1 + 9 * (torch.rand(2, C, 1, generator=generator) < 0.05)  # some rows and columns stand out
@@ -70,8 +80,7 @@ def factors(C, r, seed=0):
 def test_scores_from_factors_are_the_definitions_to_1e_5(C, r, gamma, dtype):
     w_q, w_k = (w.to(dtype) for w in factors(C, r))
     m = w_q.double() @ w_k.double().T
-    found = [x.item() for x in scores(w_q, w_k, gamma)[:3]]  # a fork may have a score more
-    assert found == pytest.approx(defined(m, gamma), abs=1e-5)
+    assert numbers(scores(w_q, w_k, gamma)) == pytest.approx(defined(m, gamma), abs=1e-5)
     plain = symmetry(m), directionality(m, gamma), directionality_eq17(m, gamma)
     assert [x.item() for x in plain] == pytest.approx(defined(m, gamma), abs=1e-12)
 
@@ -101,9 +110,9 @@ def test_heads_that_all_but_cancel_are_scored_to_1e_4(n_head, D):
     half = n_head // 2
     w_q = torch.cat([w_q] * half + [-w_q * (1 + 1e-5)] * half, 1)
     w_k = torch.cat([w_k] * n_head, 1)
-    found = [x.item() for x in scores(w_q, w_k)]
+    found = numbers(scores(w_q, w_k))
     assert found == pytest.approx(defined(w_q.double() @ w_k.double().T), abs=1e-4)
-    batch = [x.tolist() for x in scores(torch.stack([w_q, w_k]), torch.stack([w_k, w_k]))]  # one of two is such
+    batch = numbers(scores(torch.stack([w_q, w_k]), torch.stack([w_k, w_k])))  # one of two is such
     assert [x[0] for x in batch] == pytest.approx(found, abs=1e-6)
     assert [x[1] for x in batch] == pytest.approx(defined(w_k.double() @ w_k.double().T), abs=1e-4)
 
@@ -124,7 +133,7 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     w_q = torch.cat([w_q, -w_q * (1 + 1e-6 * torch.randn(4, 96, 8))])
     whole = sum(q.double() @ w_k[0].double().T for q in w_q)
     found = analyze.score_layer(w_q, w_k)[0]
-    assert [x.item() for x in found] == pytest.approx(defined(whole), abs=1e-4)
+    assert numbers(found) == pytest.approx(defined(whole), abs=1e-4)
     with pytest.raises(ValueError, match="8 query heads cannot share 3 key heads"):
         analyze.head_scores(w_q, w_k[[0, 0, 0]])
 
@@ -133,9 +142,9 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
 @pytest.mark.parametrize("scale", [1e-160, 1e-38, 1e78, 1e150])
 def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale):
     w_q, w_k = factors(96, r)
-    plain = [x.item() for x in scores(w_q, w_k)]
+    plain = numbers(scores(w_q, w_k))
     for q, k in (w_q.double() * scale, w_k.double() * scale), (w_q, w_k.double() * scale):
-        assert [x.item() for x in scores(q, k)] == pytest.approx(plain, abs=1e-5)
+        assert numbers(scores(q, k)) == pytest.approx(plain, abs=1e-5)
 
 
 # ---- in a notebook -----------------------------------------------------------------------------------------------
@@ -146,7 +155,7 @@ def test_scores_take_arrays_of_numpy_and_parameters_and_leave_no_gradient_behind
     expected = defined(w_q.double() @ w_k.double().T)
     for kind in np.asarray, torch.nn.Parameter:
         found = scores(kind(w_q), kind(w_k))
-        assert [float(x) for x in found] == pytest.approx(expected, abs=1e-5)
+        assert numbers(found) == pytest.approx(expected, abs=1e-5)
         assert not any(x.requires_grad for x in found)
 
 
@@ -213,7 +222,7 @@ def test_a_model_of_no_known_type_is_scored_by_the_names_of_its_tensors(tmp_path
     found = analysed("--hf", "strange", "--qkv", name, "--order=kvq", "--transposed", "--heads=4")
     assert found.status == 0 and set(found.table.causal) == {""}
     for row, m in zip(found.table.itertuples(), q.mT @ k, strict=True):
-        assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5) and name in row.layout and "heads" in row.layout
+        assert in_row(row) == pytest.approx(defined(m), abs=1e-5) and name in row.layout and "heads" in row.layout
     assert "was scored with" in analysed("--hf", bert("m", 0.5)).status  # a layout by hand is not mixed with others
 
 
@@ -270,7 +279,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
         q, k = (weights[f"layers.{i}.self_attn.{x}_proj.weight"].double() for x in "qk")
         heads = [q[16 * h : 16 * h + 16].T @ k[16 * (h // 3) : 16 * (h // 3) + 16] for h in range(6)]
         for row, m in zip(rows.itertuples(), [sum(heads), *heads], strict=True):
-            assert row[-4:-1] == pytest.approx(defined(m), abs=1e-5)
+            assert in_row(row) == pytest.approx(defined(m), abs=1e-5)
     scored = analyze.score_model("m", per_head=True).table
     assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
 

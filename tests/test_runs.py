@@ -75,8 +75,10 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, n_head=2, **cha
     for i, step in enumerate(steps):
         for layer, head in itertools.product(range(n_layer), ["", *range(n_head)]):
             symmetry = (i + layer**2) / 20 + 0.2 * (head or 0)
-            of_update = "nan" if i == 0 else 0.1 * layer
-            scores.append(runs.RunScore(int(step), layer, head, symmetry, -i / 20, i / 50, of_update))
+            zeros = dict.fromkeys(runs.RunScore._fields, 0.0)  # a fork may have a score more
+            scores.append(zeros | dict(step=int(step), layer=layer, head=head, symmetry=symmetry,
+                                       directionality=-i / 20, directionality_eq17=i / 50,
+                                       update_symmetry="nan" if i == 0 else 0.1 * layer))
     pandas.DataFrame(log).to_csv(folder / "log.csv", index=False)
     pandas.DataFrame(scores).to_csv(folder / "scores.csv", index=False)
     return str(folder)

@@ -26,12 +26,10 @@ OWN = "seed", "out_dir", "init_from"  # keys that every run of a comparison sets
 OF_WIDTH = {"qk_std", "v_std", "qkv_rate"}  # keys that a comparison may have computed from n_embd
 
 
-class Run(NamedTuple):
-    arm: str
-    seed: int
+class Comparison(NamedTuple):
     base: str  # a config file
-    shared: dict  # {key: value} that all arms set alike, and the command may set otherwise
-    own: dict  # {key: value} of this arm
+    arms: dict  # {arm: {key: value}}
+    runs: list  # the pair (arm, seed) of every run, in their order
 
 
 def arms(path, flags=()):
@@ -42,25 +40,26 @@ def arms(path, flags=()):
     so a mistake in the last arm is found before the first run begins.
     """
     overrides = read_flags(flags)
-    for run in runs_of_csv(path) if str(path).endswith(".csv") else runs_of_file(path):
+    plan = read_csv(path) if str(path).endswith(".csv") else read_plan(path)
+    for arm, seed in plan.runs:
+        own = plan.arms[arm]
         for key in OWN:
-            if key in run.own | overrides:
-                raise ConfigError(f"{path}: arm {run.arm} sets {key}, which every run of a comparison sets by itself")
-        changes = run.shared | run.own | overrides
-        of_width = OF_WIDTH if "n_embd" in overrides else set()
-        for key in (run.own.keys() & overrides.keys()) | (of_width & (run.shared | run.own).keys()):
-            there = (run.shared | run.own)[key]
-            raise ConfigError(f"{path}: arm {run.arm} has {key} = {there!r} of its own, so {' '.join(flags)} is "
-                              "not for all arms: copy the file, and change the copy")
-        out_dir = f"out/arms/{Path(path).stem}/{run.arm}-{run.seed}"
-        changes |= dict(seed=run.seed, out_dir=out_dir, init_from="resume")  # a finished run is not repeated
-        words = [run.base, *(f"--{key}={value}" for key, value in changes.items())]
+            if key in own | overrides:
+                raise ConfigError(f"{path}: arm {arm} sets {key}, which every run of a comparison sets by itself")
+        # A key that is alike in all arms may be set otherwise, unless it follows from another one that is set.
+        of_arm = {key for key in own if any(other.get(key) != own[key] for other in plan.arms.values())}
+        for key in (of_arm & overrides.keys()) | (OF_WIDTH & own.keys() if "n_embd" in overrides else set()):
+            raise ConfigError(f"{path}: arm {arm} has {key} = {own[key]!r} of its own, so {' '.join(flags)} is not for "
+                              "all arms: copy the file, and change the copy")
+        out_dir = f"out/arms/{Path(path).stem}/{arm}-{seed}"
+        changes = own | overrides | dict(seed=seed, out_dir=out_dir, init_from="resume")  # no finished run is repeated
+        words = [plan.base, *(f"--{key}={value}" for key, value in changes.items())]
         load(words)
         yield words
 
 
-def runs_of_file(path):
-    """The list of Runs of a file that sets base, arms and seeds."""
+def read_plan(path):
+    """The Comparison of a file that sets base, arms and seeds."""
     plan = run_file(path)
     base, named, seeds = plan.get("base"), plan.get("arms"), plan.get("seeds")
     are_dicts = isinstance(named, dict) and all(isinstance(own, dict) for own in named.values())
@@ -68,68 +67,43 @@ def runs_of_file(path):
         raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
                           "list (config/arms/example.py is one to copy)")
     # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-    return [Run(arm, seed, base, {}, own) for seed in seeds for arm, own in named.items()]
-
-
-def runs_of_csv(path):
-    """
-    The Runs of a CSV file that analyze.py --runs --csv has written, by seed. An arm that this code cannot run is left
-    out and named: a patch had added a key, or a value of one.
-    """
-    usual = vars(load([BASE]))
-    configs, seeds = read_csv(path)
-    changes, left_out = {}, {}  # of each arm
-    for name in configs:
-        config = {key: value for key, value in configs[name].items() if key not in TOLD | HOW | {"seed"}}
-        for key, value in config.items():
-            try:
-                checked(key, value)
-            except ConfigError:
-                left_out[name] = f"{key} = {value}"
-        if name not in left_out:
-            changes[name] = {key: value for key, value in config.items() if value != usual[key]}
-    for name, needs in left_out.items():
-        print(f"{path}: without {name}, which needs {needs}: a patch beside this file brings it back", file=sys.stderr)
-    first = next(iter(changes.values()), {})
-    shared = {key: first[key] for key in first if all(own.get(key) == first[key] for own in changes.values())}
-    runs = []
-    for name, seed in sorted(seeds, key=lambda pair: pair[1]):
-        if name in changes:
-            own = {key: value for key, value in changes[name].items() if key not in shared}
-            runs.append(Run(name, seed, BASE, shared, own))
-    return runs
+    return Comparison(base, named, [(arm, seed) for seed in seeds for arm in named])
 
 
 def read_csv(path):
-    """{arm: its configuration}, and the pair (arm, seed) of every run, each once, of the CSV file of a comparison."""
+    """
+    The Comparison in a CSV file that analyze.py --runs --csv has written. An arm that this code cannot run is left out
+    and named: a patch had added a key, or a value of one.
+    """
     configs, lines = {}, []
     try:
         for line in Path(path).read_text().splitlines():
-            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)  # of no arm: what all of them share
             if comment:
                 configs[comment[1]] = json.loads(comment[2])
             else:
                 lines.append(line)
         shared = vars(TrainConfig()) | configs.pop(None)  # a key that is newer than the file has its default
-        rows = csv.DictReader(lines)
-        seeds = dict.fromkeys((row["arm"], int(row["seed"])) for row in rows)
-        return {name: shared | config for name, config in configs.items()}, list(seeds)
+        runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in csv.DictReader(lines))  # each once
     except (LookupError, TypeError, ValueError) as e:
         raise ConfigError(f"{path} is no comparison, or damaged: give another file") from e
-
-
-def find_file(name):
-    """The file of a comparison: a path, or the name of a file of this folder."""
-    if name.endswith((".py", ".csv")):
-        return name
-    return f"{name}.py" if "/" in name else os.path.relpath(Path(__file__).with_name(f"{name}.py"))
+    usual, named = vars(load([BASE])), {}
+    for arm, config in configs.items():
+        config = {key: value for key, value in (shared | config).items() if key not in TOLD | HOW | {"seed"}}
+        try:
+            named[arm] = {key: value for key, value in config.items() if checked(key, value) != usual[key]}
+        except ConfigError as e:
+            print(f"{path}: without {arm}, a patch beside this file brings it back: {e}", file=sys.stderr)
+    return Comparison(BASE, named, sorted((run for run in runs if run[0] in named), key=lambda run: run[1]))
 
 
 def main(argv):
     flags = [word for word in argv if word.startswith("-")]
-    paths = [find_file(word) for word in argv if not word.startswith("-")]
-    if not paths:
+    names = [word for word in argv if not word.startswith("-")]
+    if not names:
         sys.exit("python -m config.arms: expected a comparison, such as starts")
+    here = os.path.relpath(Path(__file__).parent)
+    paths = [name if name.endswith((".py", ".csv")) else f"{here}/{name}.py" for name in names]
     try:
         lines = [shlex.join(words) for path in paths for words in arms(path, flags)]
         print("\n".join(lines), flush=True)  # none before all are known to be right

@@ -143,19 +143,20 @@ def draw_ends(axis, arms, style):
 # ---- the record --------------------------------------------------------------------------------------------------
 
 
-def plot_record(tracks, path):
-    """A bar for each entry, the fastest first. tracks: {its title: (entries {name: updates (S,)}, baseline, record)}"""
-    n_entries = max(len(entries) for entries, _, _ in tracks.values())
+def plot_record(tracks, entries_of, path):
+    """A bar for each entry, the fastest first. tracks: of record.py; entries_of: {track: {entry: its updates (S,)}}"""
+    n_entries = max(map(len, entries_of.values()))
     title = "The record: updates to reach a loss"
     with figure(path, len(tracks), 1, 0.23 * n_entries + 0.5, title, sharex=True) as axes:
-        for axis, (track, (entries, baseline, record)) in zip(axes.flat, tracks.items()):
+        for axis, (name_of_track, track) in zip(axes.flat, tracks.items()):
+            entries = entries_of[name_of_track]
             names = sorted(entries, key=lambda name: entries[name].mean())
             for y, name in enumerate(names):
-                label, colour = {record: ("the record", OTHERS[0]), baseline: ("baseline", "0.6")}.get(
-                    name, ("other entries", ENCODER))
+                special = {track.record: ("the record", OTHERS[0]), track.baseline: ("baseline", "0.6")}
+                label, colour = special.get(name, ("other entries", ENCODER))
                 axis.barh(y, entries[name].mean(), color=colour, alpha=0.7, label=label)
                 axis.plot(entries[name], [y] * len(entries[name]), ".", color="black", ms=4, label="one seed")
             axis.set(yticks=range(len(names)), yticklabels=map(in_words, names), ylim=(len(names) - 0.5, -0.5))
-            put_titles([axis], [track])
+            put_titles([axis], [f"Track {name_of_track}, to {track.loss} nats/token: {track.free}"])
         axis.set_xlabel("updates, mean over seeds (600: the loss was not reached)")
         put_legend(axes.flat, ncols=4, title="qkv: q, k and v start with standard deviation $1/\\sqrt{3C}$")

@@ -35,9 +35,11 @@ class Track(NamedTuple):
     loss: float  # [nats/token] on the validation batches: a run has arrived at its first evaluation that is not above
     baseline: str  # the entry that the table compares with
     record: str  # the fastest entry
+    free: str  # what an entry may change, in words
 
 
-TRACKS = {"start": Track(2.25, "random", "ltg_bert"), "open": Track(1.75, "rotary", "muon_ltg_bert")}
+TRACKS = {"start": Track(2.25, "random", "ltg_bert", "only the initialization is free"),
+          "open": Track(1.75, "rotary", "muon_ltg_bert", "all is free")}
 
 
 def read_entry(path):
@@ -86,17 +88,6 @@ def table(name, entries):
     return "\n".join(lines)
 
 
-def plot(entries_of, path):
-    from data.results import figures_runs  # here, because matplotlib takes a second
-
-    tracks = {}
-    for name, entries in entries_of.items():
-        free = {"start": "only the initialization is free", "open": "all is free"}[name]
-        title = f"Track {name}, to {TRACKS[name].loss} nats/token: {free}"
-        tracks[title] = entries, TRACKS[name].baseline, TRACKS[name].record
-    figures_runs.plot_record(tracks, path)
-
-
 def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.results.record", description="Print the tables of the record.")
     cli.add_argument("--plot", metavar="FILE", help="draw the entries of both tracks as bars")
@@ -105,7 +96,9 @@ def main(argv=None):
         entries_of = {name: read_track(name) for name in TRACKS}
         print("\n\n".join(table(name, entries) for name, entries in entries_of.items()))
         if args.plot:
-            plot(entries_of, args.plot)
+            from data.results.figures_runs import plot_record  # here, because matplotlib takes a second
+
+            plot_record(TRACKS, entries_of, args.plot)
     except (RunError, OSError) as e:
         sys.exit(f"record: {e}")
 
