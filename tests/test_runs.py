@@ -125,10 +125,12 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     assert '"data_dir": "data/pytorch/bytes"' in lines[0]  # `python -m config.arms c.csv` needs it
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
-    assert len(rows) == 3 * 6 * 11 and rows[1] == dict(
+    assert len(rows) == 3 * 6 * 11
+    expected = dict(
         arm="random", seed="1", step="100", train_loss="", val_loss="2.9100", symmetry="0.0750",
         directionality="-0.0500", directionality_eq17="0.0200", update_symmetry="0.0500", symmetry_std="0.1000",
         symmetry_0="0.0500", symmetry_1="0.1000", directionality_0="-0.0500", directionality_1="-0.0500")
+    assert expected.items() <= rows[1].items()  # a fork may have a score more
 
 
 def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_path, capsys):
@@ -320,12 +322,12 @@ def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tm
 def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(tmp_path, monkeypatch):
     """As of a fork that adds one to analyze.Scores and to nothing else."""
     def more(scores, numbers=analyze.Scores.numbers):
-        return numbers(scores) | dict(normality=numbers(scores)["symmetry"])
+        return numbers(scores) | dict(of_a_fork=numbers(scores)["symmetry"])
 
     monkeypatch.setattr(analyze.Scores, "numbers", more)
-    with pytest.raises(TypeError, match="normality"):
+    with pytest.raises(TypeError, match="of_a_fork"):
         analyze.score_rows(0, 2, torch.randn(2, 1, 8, 8), None)
-    with pytest.raises(KeyError, match="normality"):
+    with pytest.raises(KeyError, match="of_a_fork"):
         analyze.score_model(bert(tmp_path / "m", 0.5))
 
 
