@@ -29,22 +29,19 @@ transformers.logging.disable_progress_bar()
 # A config takes of these what its class has a field for. head_dim is not hidden_size / num_attention_heads.
 NUMBERS = {
     1: """bos_token_id downsampling_rate decoder_start_token_id n_shared_experts first_k_dense_replace n_group
-        topk_group mamba_n_groups squeeze_factor temporal_patch_size num_time_features adaptor_kernel_size
-        t2u_encoder_layers""",
+        topk_group squeeze_factor temporal_patch_size adaptor_kernel_size t2u_encoder_layers""",
     2: """num_hidden_layers num_key_value_heads eos_token_id num_layers n_layer n_layers layers encoder_layers
-        encoder_num_hidden_layers num_experts_per_tok linear_num_value_heads linear_num_key_heads num_codebooks
-        num_conv_pos_embedding_groups subsampling_factor pred_num_hidden_layers pred_num_attention_heads
-        num_blocks speech_encoder_layers t2u_decoder_layers t2u_encoder_attention_heads""",
-    3: "decoder_layers decoder_num_hidden_layers num_decoder_layers num_channels depth",
-    4: """num_attention_heads num_heads n_head n_heads attention_heads rotary_dim shape_size
-        hidden_size_per_layer_input encoder_attention_heads encoder_num_attention_heads
-        encoder_num_key_value_heads decoder_num_attention_heads decoder_num_key_value_heads attention_window
-        num_experts num_local_experts n_routed_experts qk_rope_head_dim mamba_n_heads max_source_positions
-        num_conv_pos_embeddings num_filters num_frames mamba_num_heads patch_length""",
+        num_experts_per_tok linear_num_value_heads linear_num_key_heads num_codebooks num_conv_pos_embedding_groups
+        subsampling_factor num_blocks speech_encoder_layers t2u_decoder_layers t2u_encoder_attention_heads""",
+    3: "decoder_layers decoder_num_hidden_layers num_decoder_layers depth",
+    4: """num_attention_heads num_heads n_head n_heads attention_heads rotary_dim shape_size hidden_size_per_layer_input
+        encoder_attention_heads decoder_num_attention_heads attention_window num_experts num_local_experts
+        n_routed_experts qk_rope_head_dim mamba_n_heads max_source_positions num_conv_pos_embeddings num_filters
+        num_frames patch_length""",
     6: "d_kv coordinate_size qk_nope_head_dim",
-    8: """linear_key_head_dim linear_value_head_dim mamba_d_state mamba_chunk_size num_mel_bins
-        input_feat_per_channel feature_projection_input_dim patch_size ssm_state_size chunk_size prediction_length
-        speech_encoder_attention_heads t2u_decoder_attention_heads""",
+    8: """linear_key_head_dim linear_value_head_dim mamba_d_state mamba_chunk_size num_mel_bins input_feat_per_channel
+        feature_projection_input_dim patch_size chunk_size prediction_length speech_encoder_attention_heads
+        t2u_decoder_attention_heads""",
     16: """head_dim embedding_size intra_bottleneck_size moe_intermediate_size shared_expert_intermediate_size
         mamba_d_head image_size output_channels pretrain_image_size mamba_head_dim""",
     24: "encoder_hidden_size projection_dim patch_embed_hidden_size",
@@ -54,13 +51,12 @@ NUMBERS = {
     64: "max_position_embeddings index_topk mamba_d_ssm upsample_initial_channel out_hidden_size",
 }
 SMALL = {name: number for number, names in NUMBERS.items() for name in names.split()} | dict(
-    pad_token_id=0, num_kv_shared_layers=0, decoder_attention_heads=2, num_queries=5, v_head_dim=7, kv_lora_rank=10,
-    q_lora_rank=12, pred_hidden_size=12, vocab_size=50, codebook_vocab_size=20, conv_dim=(8, 8), conv_stride=(5, 5),
-    conv_kernel=(5, 5), upsampling_ratios=[2, 2], channel_multiplier=[1, 1], fullatt_block_indexes=[0, 1, 2],
-    global_attn_indexes=[0, 1, 2], deepstack_visual_indexes=[], lags_sequence=[1, 2], fusion_hidden_sizes=[8] * 4,
-    attention_types=[[["global", "local"], 1]], relative_attention=True,
-    pos_att_type=["c2p", "p2c"], visual_embed=False, default_language="en_XX", vocabulary_map={"<image>": 3},
-    use_mamba_kernels=False)
+    pad_token_id=0, decoder_attention_heads=2, num_queries=5, v_head_dim=7, kv_lora_rank=10, q_lora_rank=12,
+    pred_hidden_size=12, vocab_size=50, conv_dim=(8, 8), conv_stride=(5, 5), conv_kernel=(5, 5),
+    upsampling_ratios=[2, 2], channel_multiplier=[1, 1], fullatt_block_indexes=[0, 1, 2],
+    global_attn_indexes=[0, 1, 2], deepstack_visual_indexes=[], fusion_hidden_sizes=[8] * 4,
+    attention_types=[[["global", "local"], 1]], relative_attention=True, pos_att_type=["c2p", "p2c"],
+    default_language="en_XX", vocabulary_map={"<image>": 3}, use_mamba_kernels=False)
 # Beside them, of what sees images only, of what takes their patches with a grid, and of what hears only.
 IMAGES = dict(hidden_size=24, num_hidden_layers=3, num_key_value_heads=4, head_dim=6)
 GRID = dict(hidden_size=32, embed_dim=32, patch_size=4, image_size=32)
@@ -186,7 +182,6 @@ case("falcon", new_decoder_architecture=True, num_kv_heads=2)
 case("bert", is_decoder=True, add_cross_attention=True)
 case("xlm", causal=True)
 case("deepseek_v2 deepseek_v3", q_lora_rank=None)
-case("mistral4", head_dim=4, rope_parameters=dict(llama_4_scaling_beta=0.1, original_max_position_embeddings=64))
 case("gemma3n_text", **GEMMA, num_kv_shared_layers=2)
 case("gemma4_text", **GEMMA, global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True)
 case("gemma4_text", **GEMMA, num_kv_shared_layers=2)
@@ -201,7 +196,6 @@ case("lfm2 lfm2_moe lfm3", num_hidden_layers=4, layer_types=["conv", "full_atten
 case("nemotron_h", hybrid_override_pattern="M*-*", n_groups=1, conv_kernel=4)
 # Encoders, and encoders with decoders.
 case("big_bird bigbird_pegasus", attention_type="original_full")
-case("bros", hidden_size=64)
 case("lilt", hidden_size=48)
 case("esmc", num_key_value_heads=4)
 case("t5gemma", dict(encoder_hidden_states=lambda n, t: noise(n, t, 32)), decoder=dict(num_hidden_layers=3))
@@ -217,7 +211,6 @@ case("mask2former", dict(pixel_values=0.1 * noise(9, 3, 64, 64)), hidden_dim=32,
 case("dinov3_vit mlcd_vision_model", hidden_size=32)
 case("granite_docling_vision", scale_factor=2)
 case("mgp-str yolos", image_size=[16, 16])
-case("seggpt", image_size=[32, 16], merge_index=0)
 case("vitpose_backbone", num_experts=1)
 case("vivit timesformer", dict(pixel_values=noise(10, 4, 3, 16, 16)))
 case("vitpose", model="VitPoseForPoseEstimation", backbone_config=dict(num_experts=1))
@@ -231,7 +224,6 @@ case("kyutai_speech_to_text", audio_pad_token_id=0)
 case("seamless_m4t", model="SeamlessM4TModel")
 case("seamless_m4t_v2", model="SeamlessM4Tv2Model")
 case("videomae", model="VideoMAEForPreTraining")
-case("timesfm", model="TimesFmModelForPrediction")
 case("moshi", model="MoshiForConditionalGeneration")
 # Models made of others: text, and images or sound.
 case("blip", dict(is_decoder=True))
@@ -240,15 +232,13 @@ case("blip", lambda model, n, t: (
     model.vision_model(noise(25, 3, 16, 16)), model.text_encoder(ids(n, t)), model.text_decoder(ids(n, t))),
     "BlipForQuestionAnswering")
 case("aimv2", dict(attention_mask=torch.ones))
-case("kosmos-2.5", vision_config=dict(head_dim=8))
-case("pix2struct", text_config=dict(d_kv=8), vision_config=dict(d_kv=8))
+case("pix2struct", text_config=dict(d_kv=8))
 case("video_llama_3 kimi_k25", vision_config=dict(hidden_size=32, patch_size=4))
 case("granite_docling", vision_config=dict(out_hidden_size=32, scale_factor=2))
 case("exaone4_5", vision_config=dict(num_key_value_heads=2))
 case("idefics", vision_config=dict(embed_dim=24), use_resampler=True, perceiver_config=dict(resampler_depth=1))
 case("ernie4_5_vl_moe", text_config=dict(
     rope_parameters=dict(mrope_section=[3, 3, 2]), moe_k=2, moe_intermediate_size=[16, 16]))
-case("paddleocr_vl", text_config=dict(rope_parameters=MULTIMODAL_ROPE))
 case("qwen3_5 qwen3_5_moe minicpmv4_6", text_config=HYBRID)
 GEMMA4_VIT = part("gemma4_vision", num_hidden_layers=3, num_key_value_heads=4, patch_size=4, pooling_kernel_size=1,
                   use_clipped_linears=True)
@@ -265,9 +255,7 @@ case("mllama", dict(
 case("llama4", vision_config=dict(
     hidden_size=32, intermediate_size=128, projector_input_dim=24, projector_output_dim=24))
 case("instructblip instructblipvideo", text_config=part("t5"))
-case("phi4_multimodal", audio_config=dict(input_size=8, ext_pw_out_channel=32, depthwise_separable_out_channel=32))
 case("glmasr", audio_config=dict(num_key_value_heads=2))
-case("voxtral", audio_config=dict(hidden_size=24, num_hidden_layers=3))
 CROSS = dict(add_cross_attention=True, is_decoder=True)
 case("encoder-decoder", decoder=CROSS)
 case("vision-encoder-decoder", decoder=part("gpt2", **CROSS))

@@ -13,7 +13,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import islice
 from multiprocessing.pool import ThreadPool
 
@@ -162,7 +161,7 @@ def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
             for suffix in SCALE_SUFFIXES:
                 scale = name.removesuffix("weight") + suffix
                 if scale in attached:
-                    attached[name] = replace(info, scale=attached.pop(scale))
+                    attached[name] = info._replace(scale=attached.pop(scale))
     return attached
 
 

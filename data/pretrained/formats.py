@@ -17,7 +17,6 @@ import math
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
 
@@ -45,8 +44,7 @@ WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_w
 torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """Where a tensor lies: in the bytes [start, end) of `file`, or of memory if the whole file has been read."""
 
     file: str
