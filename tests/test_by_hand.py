@@ -12,11 +12,13 @@ from data.pretrained.by_hand import read_hand
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import find_stacks
 from data.results import models, options
-from tests.toy import folder
+from tests.test_analyze import bert
+from tests.toy import folder, layer_symmetry
 
 C, H, HKV, D = 12, 4, 2, 5
 torch.manual_seed(0)
 Q, K, V = torch.randn(2, H, D, C), torch.randn(2, HKV, D, C), torch.randn(2, HKV, D, C)  # of two layers
+SYMMETRIES = [layer_symmetry(q, k) for q, k in zip(Q, K)]
 
 
 def strange(path, tensors, config=None):
@@ -34,15 +36,6 @@ def separate(numbers=(0, 1), path="b.{i}"):
 
 def score(model, **words):
     return analyze.score_model(model, **dict(q="b.{i}.wq.weight", k="b.{i}.wk.weight", heads=(H, HKV)) | words)
-
-
-def symmetries():
-    """By an explicit sum over the heads of each layer."""
-    found = []
-    for q, k in zip(Q.double(), K.double()):
-        m = sum(q[h].T @ k[h // (H // HKV)] for h in range(H))
-        found.append((torch.trace(m @ m) / m.square().sum()).item())
-    return found
 
 
 def fused(order):
@@ -63,7 +56,7 @@ def test_one_tensor_with_fewer_keys_than_queries_is_cut_as_it_was_made(tmp_path,
     weights = fused(order).mT if transposed else fused(order)
     model = strange(tmp_path / "m", layers("h.{i}.attn.attn.weight", weights))
     found = analyze.score_model(model, qkv="h.{i}.attn.attn.weight", heads=(H, HKV), order=order, transposed=transposed)
-    assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-6)
+    assert list(found.table.symmetry) == pytest.approx(SYMMETRIES, abs=1e-6)
 
 
 def test_weights_of_three_dimensions_are_heads(tmp_path):
@@ -71,7 +64,7 @@ def test_weights_of_three_dimensions_are_heads(tmp_path):
     lens = layers("b.{i}.W_Q", Q.mT) | layers("b.{i}.W_K", K.mT)
     model = strange(tmp_path / "m", lens)
     found = analyze.score_model(model, q="b.{i}.W_Q", k="b.{i}.W_K", heads=(H, HKV), transposed=True)
-    assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-6)
+    assert list(found.table.symmetry) == pytest.approx(SYMMETRIES, abs=1e-6)
     with pytest.raises(CheckpointError, match=r"\(4, 12, 5\) is taken as \(heads, out, in\): say if it is transposed"):
         analyze.score_model(model, q="b.{i}.W_Q", k="b.{i}.W_K", heads=(H, HKV))
 
@@ -80,13 +73,13 @@ def test_weights_of_three_dimensions_are_heads(tmp_path):
     None, {"num_hidden_layers": 2, "num_attention_heads": 4}, {"text_config": {"n_layer": 2, "n_head": 4}},
     {"depths": [2, 6], "num_heads": [4, 8]}])
 def test_a_config_that_agrees_or_none_is_fine(tmp_path, config):
-    assert list(score(strange(tmp_path / "m", separate(), config)).table.symmetry) == pytest.approx(symmetries())
+    assert list(score(strange(tmp_path / "m", separate(), config)).table.symmetry) == pytest.approx(SYMMETRIES)
 
 
 def test_layers_that_the_config_says_have_no_softmax_may_be_missing(tmp_path):
     config = dict(num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
     found = score(strange(tmp_path / "m", separate((1, 3)), config))
-    assert list(found.table.layer) == [1, 3] and list(found.table.symmetry) == pytest.approx(symmetries())
+    assert list(found.table.layer) == [1, 3] and list(found.table.symmetry) == pytest.approx(SYMMETRIES)
 
 
 def test_one_chunk_of_several_is_said_to_be_one(tmp_path):
@@ -113,7 +106,7 @@ def test_what_lies_beside_a_named_weight_and_may_change_it_is_refused(tmp_path, 
 def test_what_changes_no_query_or_key_is_not_refused(tmp_path):
     others = dict.fromkeys(["b.0.wq.bias", "b.0.wq_norm.weight", "b.0.wv.lora_A.weight", "b.0.wq._extra_state"])
     model = strange(tmp_path / "m", separate() | {name: torch.ones(3) for name in others})
-    assert list(score(model).table.symmetry) == pytest.approx(symmetries())
+    assert list(score(model).table.symmetry) == pytest.approx(SYMMETRIES)
 
 
 @pytest.mark.parametrize("end", ["base_layer.weight", "weight_orig", "parametrizations.weight.original"])
@@ -169,3 +162,17 @@ def test_the_words_of_a_refusal_are_those_that_score_the_model(names, heads):
 def test_no_order_is_proposed_that_the_model_does_not_have():
     with pytest.raises(CheckpointError, match="name them with --q, --k and --heads"):
         find_stacks(dict(model_type="codegen", n_head=4), {"h.0.attn.qkv_proj.weight": PLAIN})
+
+
+def test_the_flags_of_a_refusal_score_the_model_and_are_written_beside_its_scores(tmp_path, analysed):
+    config = dict(model_type="strange", num_attention_heads=H, num_key_value_heads=HKV)
+    strange(tmp_path / "m", separate() | layers("dec.{i}.qkv.weight", fused("qkv")), config)
+    told = analysed("--hf", "m").err
+    assert "'strange' is not known" in told and "if its code says so" in told and len(told) < 500
+    first, _, second = told.partition(": --")[2].partition(" or ")
+    assert "--qkv 'dec.{i}.qkv.weight' --heads 4,2" in second
+    found = analysed("--hf", "m", *shlex.split(f"--{first}"))
+    assert found.status == 0 and set(found.table.causal) == {""}
+    assert list(found.table.symmetry) == pytest.approx(SYMMETRIES, abs=1e-5)
+    assert set(found.table.layout) == {"b.{i}.wq.weight b.{i}.wk.weight heads (4, 2)"}
+    assert "was scored with" in analysed("--hf", bert("known", 0.5)).status  # such rows are not mixed with others

@@ -13,6 +13,7 @@ from transformers import AutoModel, LlamaConfig
 
 import analyze
 from data.pretrained.files import CheckpointError
+from tests.toy import layer_symmetry
 
 LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
                     head_dim=16, intermediate_size=32)
@@ -25,13 +26,10 @@ def model():
 
 
 def symmetries(model):
-    """By an explicit sum over the heads of each layer, in float64."""
     found = []
     for layer in model.layers:
         linears = layer.self_attn.q_proj, layer.self_attn.k_proj
-        q, k = (linear.weight.detach().double().unflatten(0, (-1, 16)) for linear in linears)  # (H, D, C)
-        m = sum(q[h].T @ k[h // 3] for h in range(6))
-        found.append((torch.trace(m @ m) / m.square().sum()).item())
+        found.append(layer_symmetry(*(linear.weight.detach().unflatten(0, (-1, 16)) for linear in linears)))
     return found
 
 
@@ -122,7 +120,7 @@ def test_a_model_without_a_config_is_told_the_arguments():
     assert call.startswith("score_model(model, qkv='layers.{i}.self_attn.in_proj_weight'")
     found = eval(call, dict(score_model=analyze.score_model, model=encoder)).table.symmetry
     q, k, _ = encoder.layers[1].self_attn.in_proj_weight.detach().double().chunk(3)
-    assert found[1] == pytest.approx((torch.trace(q.T @ k @ q.T @ k) / (q.T @ k).square().sum()).item())
+    assert found[1] == pytest.approx(layer_symmetry(q[None], k[None]))
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------

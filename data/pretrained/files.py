@@ -80,10 +80,6 @@ class Folder:
         """What is in it, files and folders."""
         return sorted(os.listdir(self.path))
 
-    def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-        return (self.path / name).is_file()
-
     def fetch(self, name: str) -> Path:
         """The path of a whole file."""
         return self.path / name
@@ -164,4 +160,4 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
         n_kv_head = config.get("n_kv_head", config.get("n_head"))
         return {**config, "num_key_value_heads": n_kv_head, "model_type": "nanochat-checkpoint"}
 
-    return read_json(folder, "config.json") if folder.has("config.json") else {}
+    return read_json(folder, "config.json") if "config.json" in folder.names else {}

@@ -70,9 +70,6 @@ class HubFolder(Folder):
         inside = [file.relative_to(self.path) for file in self._files if file.is_relative_to(self.path)]
         return sorted({path.parts[0] for path in inside})
 
-    def has(self, name: str) -> bool:
-        return self.path / name in self._files
-
     def _full_name(self, name: str) -> str:
         return str(self.path / name)
 
