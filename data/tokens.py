@@ -49,14 +49,6 @@ def load(folder):
     return Corpus(meta, *(np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS))
 
 
-def require_whole(corpus):
-    """DataError if a file has become shorter while a run reads it. To read where it ended would kill the process."""
-    for ids in corpus.train, corpus.val:
-        if os.path.getsize(ids.filename) < ids.nbytes:
-            raise DataError(f"{ids.filename} has been cut off while this run reads it: prepare it again, and go on "
-                            "with --init_from=resume")
-
-
 def read_meta(folder):
     """meta.json, with the ids of its tokenizer. DataError if it is damaged, or if it does not describe the files."""
     path = folder / "meta.json"

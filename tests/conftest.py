@@ -22,7 +22,8 @@ for signum, usual in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.def
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "bert_block: needs BERT's block, with its q and its k, which a fork may not have")
+    mark = "bert_block: needs BERT's block, with its q and its k, which a fork may not have"
+    config.addinivalue_line("markers", mark)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import io
 import math
-import os
-import shutil
 import sys
 from dataclasses import replace
 from itertools import count, product
@@ -22,8 +20,8 @@ from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, split_batch
 from data.results import records, runs
-from tests.lives import (DRAW, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
-                         make_trainer, refusal, run)
+from tests.lives import (DRAW, argv, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
+                         make_trainer, run)
 
 
 @pytest.fixture
@@ -271,13 +269,6 @@ def test_a_picture_never_ends_a_run(cfg, tmp_path):
     """matplotlib is first imported in the middle of a run, and does not know this backend."""
     status, said = end(begin(argv(cfg), tmp_path / "life", draw_as_ever, MPLBACKEND="nonsense"))
     assert status == 0 and "no picture: " in said and "nonsense" in said and "validation text" in said, said
-
-
-def test_a_token_file_that_is_cut_off_under_a_run_ends_it_in_one_line(cfg, tmp_path):
-    copy = shutil.copytree(cfg.data_dir, tmp_path / "copy")
-    with at_call("train.Trainer.evaluate", 2, lambda: os.truncate(copy / "train.bin", 100)):
-        said = refusal(cfg, data_dir=str(copy))
-    assert "train.bin has been cut off while this run reads it" in said
 
 
 def test_the_end_of_a_run_takes_any_name_and_any_file(cfg, monkeypatch, capsys):
