@@ -136,7 +136,8 @@ def sides(vocab_size, causal, rows, sizes, dtype, compile):
     idx = torch.randint(vocab_size, (rows, 512), device=DEVICE)
     labels, targets, predict_at = idx, idx.roll(-1, dims=1), None
     if not causal:
-        predict_at = torch.rand(rows, 512, device=DEVICE).topk(77).indices.sort().values  # (rows, K), 15 % of the tokens
+        # 15 % of the tokens are predicted: (rows, K)
+        predict_at = torch.rand(rows, 512, device=DEVICE).topk(77).indices.sort().values
         targets = idx.gather(1, predict_at)
         labels = torch.full_like(idx, -100).scatter(1, predict_at, targets)
     if compile:
