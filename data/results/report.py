@@ -181,12 +181,14 @@ def report_models(args, table):
     trainings = [] if args.paper else find_trainings(table)
     is_one = table["model"].nunique() == 1
     if trainings:
-        texts = [training_table(trainings), LEGEND_OF_SCORES]
+        texts = [training_table(trainings)]
     else:
         show_layers = not args.paper and (is_one or (args.per_head and not args.csv))
         texts = [f"Layers:\n{layer_table(table)}\n"] if show_layers else []
         if stacks:
-            texts += [f"Whole models, medians over layers:\n{model_table(stacks)}", LEGEND_OF_SCORES, LEGEND_OF_CHANCE]
+            texts.append(f"Whole models, medians over layers:\n{model_table(stacks)}")
+    # The legend explains the columns that are shown.
+    texts += [line for line in LEGEND_OF_SCORES if line.split(":")[0].strip() in "".join(texts)]
     if args.paper:
         texts.append(printed_tables())
     print(*texts, sep="\n", flush=True)
@@ -206,12 +208,11 @@ def report_models(args, table):
 LEGEND_OF_SCORES = """\
   symmetry: 1 if W_qk equals its transpose, -1 if it equals minus its transpose, and near 0 if it is random
   directionality: below 0 if a few columns of W_qk are much longer than the others, above 0 if a few rows are
-  [quartiles]: first and third quartile over layers"""
-LEGEND_OF_CHANCE = """\
+  [quartiles]: first and third quartile over layers
   above chance: how many standard deviations the symmetry is above the mean of random matrices
   by chance: 95 % of random matrices with the same singular values have a directionality in this range
-  beyond chance: how many layers have a directionality outside of the range of their random matrices
-  published: the same medians, as the authors of the paper published them"""
+  beyond chance: how many layers have a directionality outside of the range of random matrices
+  published: the same medians, as the authors of the paper published them""".splitlines()
 
 
 def align(lines):
