@@ -13,8 +13,8 @@ In a notebook: score_model("gpt2"), or scores(q.weight.T, k.weight.T) of two Lin
 First come the two scores as formulas of W_qk, then the same from W_q and W_k alone, which is faster.
 
 nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight, (C, C).
-Rows are the query side, columns the key side. Causal training -> columns dominate -> directionality < 0.
-W_qk is of the raw weights: without biases, rotary positions, scaling, and norms of queries and keys.
+Rows are the query side, columns the key side. If columns dominate, directionality is below 0.
+W_qk is made of the raw weights, without biases, rotary positions, scaling, and norms of queries and keys.
 
 Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers. W_q and W_k are (C, r). r is D for one
 head, and Hkv D for a layer: queries that share a key head are added first (layer_factors).
@@ -153,14 +153,15 @@ def scores(w_q, w_k, gamma=GAMMA, device=None, grams=None):
         s, row_norms, column_norms = from_product(q, k)  # (...), (..., C), (..., C)
     else:
         s, row_norms, column_norms = from_gram(q, k, *grams)
-    # W_qk is a sum of r matrices, each a column of W_q times a column of W_k. If they are unrelated, squared norms add
-    # up. But heads can cancel: then little is left, and Gram matrices, which hold squares, have lost its digits.
-    unrelated = (q.norm(dim=-2) * k.norm(dim=-2)).square().sum(-1)  # (...)
-    left = row_norms.square().sum(-1) / unrelated
-    if (left < 1e-10).any():
+    # W_qk is a sum of r matrices, each a column of W_q times a column of W_k. If these have nothing to do with each
+    # other, squared norms add up. But heads can cancel. Then the ratio below is small, and Gram matrices, which hold
+    # squares, have lost the digits of what remains.
+    expected = (q.norm(dim=-2) * k.norm(dim=-2)).square().sum(-1)  # (...)
+    ratio = row_norms.square().sum(-1) / expected
+    if (ratio < 1e-10).any():
         s, row_norms, column_norms = from_product(q, k)
-        left = row_norms.square().sum(-1) / unrelated
-    is_zero = s.isnan() | (left < 1e-26)  # what is left is rounding: squares of 1e-13
+        ratio = row_norms.square().sum(-1) / expected
+    is_zero = s.isnan() | (ratio < 1e-26)  # only rounding remains, and its squares are about 1e-26
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     return Scores(*(score.masked_fill(is_zero, math.nan) for score in (s, d, eq17)))
