@@ -153,9 +153,8 @@ def scores(w_q, w_k, gamma=GAMMA, device=None, grams=None):
         s, row_norms, column_norms = from_product(q, k)  # (...), (..., C), (..., C)
     else:
         s, row_norms, column_norms = from_gram(q, k, *grams)
-    # W_qk is a sum of r matrices, each a column of W_q times a column of W_k. If these have nothing to do with each
-    # other, squared norms add up. But heads can cancel. Then the ratio below is small, and Gram matrices, which hold
-    # squares, have lost the digits of what remains.
+    # W_qk is a sum of r matrices, each a column of W_q times a column of W_k, and their squared norms are expected to
+    # add up. But heads can cancel. Then Gram matrices, which hold squares, have lost the digits of what remains.
     expected = (q.norm(dim=-2) * k.norm(dim=-2)).square().sum(-1)  # (...)
     ratio = row_norms.square().sum(-1) / expected
     if (ratio < 1e-10).any():
@@ -168,10 +167,10 @@ def scores(w_q, w_k, gamma=GAMMA, device=None, grams=None):
 
 
 def near_one(w):
-    """w times a power of two, such that its largest entry is near 1. The scores stay, and products do not overflow."""
-    largest = w.abs().amax((-2, -1), keepdim=True)
+    """w times a power of two, if its largest entry is far from 1. The scores stay, and products do not overflow."""
+    largest = torch.maximum(w.amax((-2, -1), keepdim=True), -w.amin((-2, -1), keepdim=True))
     exponent = torch.where(largest > 0, largest, 1.0).log2().floor().clamp(-1000, 1000)
-    return w * torch.exp2(-exponent)
+    return w * torch.exp2(-exponent) if (exponent.abs() > 64).any() else w
 
 
 def from_product(w_q, w_k):
