@@ -85,8 +85,8 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F", window(511), dict(block_size=512), OTHER),  # one token alone does not see the last one
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
     ("model.Block", gated, {}, OTHER),
-    ("model.Block", rms_norm, {}, "a Hugging Face BERT has a weight blocks.0.ln_1.bias, and this model has none"),
-    (None, None, dict(positions="rotary"), "a Hugging Face BERT has a weight pos_emb.weight, and this model has none"),
+    ("model.Block", rms_norm, {}, "only one of this model and a Hugging Face BERT has a weight blocks.0.ln_1.bias"),
+    (None, None, dict(positions="rotary"), "only one of this model and a Hugging Face BERT has a weight pos_emb.weight"),
     (None, None, dict(causal=True, qk_norm=True), f"{OTHER} with these weights, because it has no qk_norm"),
 ]
 
