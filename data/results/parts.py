@@ -10,7 +10,8 @@ For each layer this splits W_qk = M by the inputs x (N, T, C) that the layer has
                            next: of the means of x over all texts, a vector for each position, less their own mean
     the rest               V (C, C - b), orthogonal to them
 
-and scores U^T M U and V^T M V like M itself. COLUMNS says what is in the table. Biases are left out.
+and scores U^T M U and V^T M V like M itself. COLUMNS says what is in the table. Biases, rotary positions and qk_norm
+are left out.
 """
 
 import argparse
@@ -32,7 +33,6 @@ from data.trained import open_run
 SHARE = 0.95  # of the variance of the mean inputs
 N_TOKENS = 2**16  # of validation, in at most N_SEQUENCES
 N_SEQUENCES = 1024
-LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
 N_DRAWS = 64
 KEYS = ["arm", "seed", "layer"]  # of a row
 COLUMNS = dict(
@@ -56,11 +56,7 @@ def symmetry(m):
 
 
 def random_symmetries(m, b):
-    """
-    The symmetry of m (n, n) between b random directions, in N_DRAWS draws: (N_DRAWS,).
-
-    Position directions are few, and few directions often score high by chance. These are as few, without positions.
-    """
+    """The symmetry of m (n, n) between b random directions: (N_DRAWS,). Few directions often score high by chance."""
     drawn = torch.randn((N_DRAWS, len(m), b), generator=torch.Generator().manual_seed(0), dtype=m.dtype)
     bases = torch.linalg.qr(drawn).Q  # (N_DRAWS, n, b), orthonormal columns
     return symmetry(bases.mT @ m @ bases)
@@ -96,7 +92,6 @@ def split_run(folder):
     model, cfg, meta = open_run(folder)
     corpus = open_corpus(cfg)
     runs.require(corpus.meta["sha256"] == meta["sha256"], f"{cfg.data_dir} is not the corpus of {folder}: prepare that")
-    runs.require(not cfg.qk_norm, f"{folder} has qk_norm, so its logits are not products with W_qk")
     n_batches = math.ceil(min(N_SEQUENCES, N_TOKENS / cfg.block_size) / cfg.batch_size)
     whole = np.arange(cfg.batch_size)  # all rows of a batch
     idx = torch.cat([get_batch(cfg, corpus.meta, corpus.val, 0, i, whole)[0] for i in range(n_batches)])  # (N, T)
@@ -126,33 +121,6 @@ def read(path):
         raise runs.RunError(f"{path} is no file that --csv has written: {str(e).strip():.100}") from e
 
 
-# ---- the command -------------------------------------------------------------------------------------------------
-
-
-def plot_parts(table, path):
-    """For each arm the symmetry of W_qk, on its position directions, and on the rest: median over layers."""
-    # Here, because matplotlib takes a second.
-    from data.results.figures import ENCODER, OTHERS, figure, in_words, put_legend
-
-    of_runs = table.groupby(["arm", "seed"], sort=False).median()
-    tells_positions = of_runs.groupby("arm")["of_inputs"].transform("median") >= LEAST_OF_INPUTS
-    of_runs["on_positions"] = of_runs["on_positions"].where(tells_positions)
-    arms = of_runs.index.unique("arm")
-    with figure(path, 1, 1, 1 + 0.35 * len(arms), "Symmetry of W_qk, and of its parts") as ((axis,),):
-        drawn = dict(symmetry=("all of $W_{qk}$", "black"), on_positions=("between position directions", OTHERS[0]),
-                     on_rest=("between all other directions", ENCODER))
-        for shift, (column, (label, colour)) in zip((-0.2, 0, 0.2), drawn.items()):
-            seeds = of_runs.groupby("arm", sort=False)[column].agg(["mean", "min", "max"])
-            y = np.arange(len(arms)) + shift
-            axis.hlines(y, seeds["min"], seeds["max"], color=colour, lw=2, alpha=0.4)
-            axis.plot(seeds["mean"], y, "o", color=colour, label=label)
-        axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-        axis.set(yticks=range(len(arms)), yticklabels=map(in_words, arms))
-        axis.set(ylim=(len(arms) - 0.5, -0.5), xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
-        put_legend([axis], title="dots: mean over seeds; bars: lowest to highest seed\n"
-                                 "without an orange dot: the inputs of this model hold no positions")
-
-
 def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.results.parts", description=__doc__.splitlines()[1])
     cli.add_argument("runs", nargs="+", help="folders of train.py, and files that --csv has written")
@@ -166,6 +134,8 @@ def main(argv=None):
             with replacing(args.csv) as temporary:
                 table.to_csv(temporary, float_format="%.4f")
         if args.plot:
+            from data.results.figures_runs import plot_parts  # here, because matplotlib takes a second
+
             plot_parts(table, args.plot)
     except (DataError, ConfigError, runs.RunError, OSError) as e:
         sys.exit(f"python -m data.results.parts: {e}")
