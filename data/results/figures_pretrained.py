@@ -5,8 +5,8 @@ decoder.
 
 import numpy as np
 
-from data.results.figures import COLOURS, KINDS, draw_bar, plot_rows, put_chance, short
-from data.results.figures_runs import draw_layers, draw_quartiles_of
+from data.results.figures import COLOURS, KINDS, draw_bar, draw_quartiles, plot_rows, put_chance, short
+from data.results.figures_runs import draw_layers, put_steps, styles
 from data.results.models import quartiles
 
 
@@ -21,13 +21,17 @@ def plot_training(trainings, path):
 
 
 def draw_medians(axis, trainings, score):
-    draw_quartiles_of(axis, {training.arm: [training] for training in trainings}, score)
+    style_of = styles({training.arm: [training] for training in trainings})
+    for training in trainings:
+        layers = training.layers(score).dropna()  # (S, L)
+        draw_quartiles(axis, layers.index, layers, label=short(training.arm), **style_of[training.arm])
+    put_steps(axis)
     put_log_steps(axis, trainings)
 
 
 def draw_lines(axis, training, score):
     put_chance(axis, score, training.config["n"], training.config["limit"])
-    draw_layers(axis, [training], score)
+    draw_layers(axis, training, score)
     put_log_steps(axis, [training])
 
 
