@@ -60,10 +60,7 @@ def complete(model, ids, meta, predicts_next, n):
 def make_decode(meta):
     """Returns a function that turns ids into a text, in which documents end with a space, and MASK is a masked token."""
     special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
-    if meta["tokenizer"] == "bytes":
-        to_bytes = lambda i: bytes([i])
-    else:
-        to_bytes = open_gpt2().decode_single_token_bytes
+    to_bytes = open_gpt2().decode_single_token_bytes if meta["tokenizer"] == "gpt2" else lambda i: bytes([i])
     return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
 
 

@@ -33,17 +33,15 @@ def read_column(path, column):
 
 def read_rows(path):
     """Yields each row of a table, a dict."""
-    kind = KINDS.get(Path(path).suffix.lower())
+    kind = KINDS[Path(path).suffix.lower()]
     if kind == "csv":  # by hand, because pandas loses text behind an unquoted comma
         csv.field_size_limit(2**31 - 1)  # characters of a cell
         with open(path, newline="", encoding="utf-8-sig") as file:
             yield from csv.DictReader(file, strict=True)
-    elif kind:
+    else:
         import datasets  # here, because it takes a second
 
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would log is in the DataError
         files = path if "://" in path else glob.escape(path)  # brackets would be a pattern
         # streaming: nothing is copied, and only so much is read as is used
         yield from datasets.load_dataset(kind, data_files=files, split="train", streaming=True)
-    else:
-        raise ValueError(f"expected a name that ends in {', '.join(KINDS)}")

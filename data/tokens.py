@@ -78,11 +78,9 @@ def writing(path):
     """Let an error of the system, such as a full disk, name the file. By itself it names none."""
     try:
         yield
-    except FileError:
-        raise
     except (OSError, RuntimeError) as e:
         cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
-        if not isinstance(cause, OSError):
+        if isinstance(e, FileError) or not isinstance(cause, OSError):
             raise
         raise FileError(f"{path} cannot be written ({cause.strerror}): put that right and run it again") from e
 

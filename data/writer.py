@@ -26,13 +26,12 @@ TRIAL = 10**8  # tokens, kept in memory: they decide up to which draw documents 
 # where a word ends, because gpt2 begins a new token at the space or newline that follows. Without such a place it is
 # cut anywhere: then a token or two may differ from those of the whole text.
 PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
-SECRET = 0xDB2CD7E7B0F478BE  # of all draws, so that they are no one else's
+SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
 
 
 def command_line(dataset, doc, **defaults):
     """The options that all prepare scripts share. defaults: a script's own defaults for some of them."""
-    raw = argparse.RawDescriptionHelpFormatter
-    cli = argparse.ArgumentParser(description=doc, allow_abbrev=False, formatter_class=raw)
+    cli = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
     cli.add_argument("--spaced", action="store_true", help="put a space between all characters before tokenising")
@@ -51,8 +50,6 @@ def run_script(main):
         main()
     except (DataError, OSError, ValueError, httpx2.HTTPError) as error:
         sys.exit(f"error: {error}".splitlines()[0])
-    except KeyboardInterrupt:
-        sys.exit("stopped: no token files were made; the same command begins again")
 
 
 def write(args, parts, read, whole_files=False):
@@ -173,7 +170,7 @@ def highest_val_draw(documents, share):
 
 def make(folder, meta, documents):
     """Writes train.bin and val.bin, and at the end meta.json. Returns what is in it."""
-    docs = dict.fromkeys(SPLITS, 0)
+    n_docs, n_tokens = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
     with (tokens.replacing(folder / "train.bin") as train, open(train, "wb") as train_file,
           tokens.replacing(folder / "val.bin") as val, open(val, "wb") as val_file):
         files = dict(train=train_file, val=val_file)
@@ -182,15 +179,12 @@ def make(folder, meta, documents):
         for draw, ids in itertools.chain(trial, documents):
             split = "val" if draw <= limit else "train"
             files[split].write(ids)
-            docs[split] += 1
-        if not all(docs.values()):
-            raise DataError(f"{docs['train']} documents to train on and {docs['val']} to validate on, expected at "
+            n_docs[split] += 1
+            n_tokens[split] += len(ids)
+        if not all(n_docs.values()):
+            raise DataError(f"{n_docs['train']} documents to train on and {n_docs['val']} to validate on, expected at "
                             "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
-    n_bytes = np.dtype(meta["dtype"]).itemsize
-    meta |= dict(
-        docs=docs,
-        tokens={split: (folder / f"{split}.bin").stat().st_size // n_bytes for split in SPLITS},
-        sha256={split: tokens.digest(folder / f"{split}.bin") for split in SPLITS},
-    )
+    sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in SPLITS}
+    meta |= dict(docs=n_docs, tokens=n_tokens, sha256=sha256)
     tokens.write_json(folder / "meta.json", meta)
     return meta

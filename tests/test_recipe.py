@@ -111,7 +111,6 @@ def test_masks_depend_on_seed_and_step_and_their_number_is_the_nearest_to_the_sh
     assert len(set(seen.flatten().tolist()) - {5, 257}) > 20  # random tokens, of about 64 masked ones
     shares = (16, 0.15), (18, 0.15), (16, 0.04)  # 2.4 tokens, 2.7 and 0.64
     assert [count_targets(replace(cfg, block_size=T, mlm_probability=p)) for T, p in shares] == [2, 3, 1]
-    assert count_targets(replace(cfg, causal=True)) == 16
 
 
 # ---- dropout -----------------------------------------------------------------------------------------------------

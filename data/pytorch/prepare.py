@@ -50,7 +50,7 @@ def read(root):
             continue
         text = (root / name).read_bytes().replace(b"\r\n", b"\n")  # as the wheel for Windows ends its lines
         digest = hashlib.sha256(text).digest()
-        if digest not in seen:  # of copies the first stays
+        if text and digest not in seen:  # of copies the first stays
             yield text.decode("utf-8", "replace")
             seen.add(digest)
 
@@ -67,10 +67,7 @@ def main(argv=None):
 
 
 def make(folder):
-    """
-    Prepare data/pytorch/bytes or data/pytorch/gpt2 if it is missing. train.py calls this, with any folder. If two
-    processes come here at once, the second waits until the first is done.
-    """
+    """Prepare data/pytorch/bytes or data/pytorch/gpt2 if it is missing. train.py calls this, with any folder."""
     is_ours = folder.parent.name == "pytorch" and folder.name in tokens.TOKENIZERS
     if is_ours and not (folder / "meta.json").exists():
         main([f"--tokenizer={folder.name}", f"--out_dir={folder}"])
