@@ -337,7 +337,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
             heads = head_scores(w_q, w_k, gamma, device) if per_head else []
             place = dict(stack=stack.name, causal=stack.causal, layer=layer.index, n=n_embd)
-            limit = chance.of_layer(q, k, gamma, grams)
+            limit = chance.directionality_limit(n_embd, chance.moments(q, k, grams), gamma)
             rows.append(place | dict(head=None, r=n_kv_head * head_dim, limit=limit) | whole.numbers())
             for h, of_head in enumerate(heads):
                 rows.append(place | dict(head=h, r=head_dim, limit=math.nan) | of_head.numbers())
