@@ -364,7 +364,7 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("argv", [
-    "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --stride=0", "--revisions=step* --limit=-3",
+    "--gamma=nan", "--gamma=-1", "--gamma=inf", "--revisions=step* --limit=-3",
     "--revisions=step* --limit=0", "--revisions=", "--runs out --per_head",
     "--runs out --matrices=w.png"])
 def test_options_that_make_no_sense_end_at_once(argv, capsys):

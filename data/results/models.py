@@ -167,12 +167,11 @@ class Asked(NamedTuple):
 def find_asked(args):
     """What the command line of analyze.py asks for. A name that cannot be found is told, and the others go on."""
     names = [row["name"] for row in known_models()] if args.paper else args.hf
-    targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
+    targets, errors = revisions.find_all(names, args.revisions, args.limit)
     for name, error in errors.items():
         tell(f"analyze.py: {name}: {error}")
     is_training = any(target.step is not None for target in targets)
-    require(is_training or errors or not (args.stride or args.limit),
-            "--stride and --limit are of trainings: give --revisions as well")
+    require(is_training or errors or not args.limit, "--limit is of trainings: give --revisions as well")
 
     path = args.csv or (PAPER if args.paper else None)
     of_source = {}
