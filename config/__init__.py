@@ -10,8 +10,10 @@ value, and what was expected.
 import ast
 import dataclasses
 import difflib
+import json
 import math
 import os
+import re
 import runpy
 import typing
 from dataclasses import dataclass
@@ -72,7 +74,7 @@ class TrainConfig:
     warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
-    weight_decay: float = key(0.01, "AdamW's, on matrices only", FROM_ZERO)
+    weight_decay: float = key(0.01, "AdamW's, on matrices only", ("0 to 10", lambda x: 0 <= x <= 10))
     beta2: float = key(0.999, "AdamW's", SHARE)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "updates between evaluations; each ends in a checkpoint")
@@ -81,7 +83,7 @@ class TrainConfig:
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
     seed: int = key(1, "of weights, data order, masks and dropout", SEED)
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
-    threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
+    threads: int = key(0, "of the CPU, per process; 0: torch's choice", ("0 to 1000", lambda x: 0 <= x <= 1000))
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
         "float32", "of matrix products; auto: bfloat16 (old GPUs float16), float32 on a CPU; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
@@ -98,12 +100,6 @@ class TrainConfig:
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
-        if not self.predicts_next and self.mlm_probability * self.block_size < 0.5:
-            raise ConfigError(f"mlm_probability = {self.mlm_probability} of block_size = {self.block_size} tokens is "
-                              "less than half a token in a sequence")
-        if self.learning_rate * max(1, self.qkv_rate) * self.weight_decay >= 1:
-            raise ConfigError(f"weight_decay = {self.weight_decay} with learning_rate = {self.learning_rate}: expected "
-                              "a product below 1, at which an update removes a weight")
 
     @property
     def predicts_next(self):
@@ -142,14 +138,12 @@ def load(argv):
     return TrainConfig(**(in_file | given))
 
 
-def require_scale_of_width(in_file, given):
-    """ConfigError if --n_embd changes the width under a qk_std or v_std that a file has computed from its own one."""
-    if "n_embd" not in given or in_file.get("n_embd", given["n_embd"]) == given["n_embd"]:
-        return
-    for name in "qk_std", "v_std":
-        if name in in_file and name not in given:
-            raise ConfigError(f"n_embd = {given['n_embd']}: the file sets {name} = {in_file[name]:.4g} for its own "
-                              f"n_embd; give --{name} too (1/sqrt(3 n_embd) is {(3 * given['n_embd']) ** -0.5:.4g})")
+def require_scale_of_width(own, flags):
+    """ConfigError if flags change n_embd, and leave a scale that a file may have computed from its own n_embd."""
+    for name in "qk_std", "v_std", "qkv_rate":
+        if "n_embd" in flags and name in own and name not in flags:
+            raise ConfigError(f"--n_embd={flags['n_embd']} leaves {name} = {own[name]}, which may be that of another "
+                              f"width: give --{name} too, or copy the file and change the copy")
 
 
 def read_flags(flags):
@@ -178,6 +172,19 @@ def run_file(path):
         return runpy.run_path(path)
     except Exception as e:  # it is the user's code, which may raise whatever it likes
         raise ConfigError(f"{path} cannot be read as plain key = value Python: {type(e).__name__} {e}")
+
+
+def split_comparison(path):
+    """The file of a comparison (data/results/records.py) -> {arm: its keys}, and the lines of its rows."""
+    configs, rows = {}, []
+    for line in Path(path).read_text().splitlines():
+        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+        if comment:
+            configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+        else:
+            rows.append(line)
+    shared = vars(TrainConfig()) | configs.pop(None)  # a key that is newer than the file has its default
+    return {arm: shared | config for arm, config in configs.items()}, rows
 
 
 def parse(name, text):
