@@ -29,7 +29,7 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config.processes import (end_if_out_of_memory, find_place, first_line, leave_processes, noted_signals,
+from config.processes import (end_if_out_of_memory, find_place, leave_processes, noted_signals, one_line,
                               prepare_streams)
 from data import bert, samples
 from data.batches import Loader, open_corpus
@@ -309,7 +309,7 @@ class Trainer:
             with self.autocast():
                 self.net(*micro_batch).backward()  # torch compiles a model when it is first used
         except (RuntimeError, OSError) as e:  # there is no compiler, or it fails
-            self.place.say(f"torch.compile does not work here, so this run is not compiled: {first_line(e)}")
+            self.place.say(f"torch.compile does not work here, so this run is not compiled: {one_line(e)}")
             torch.compiler.set_stance("force_eager")  # from now on it runs as if not compiled
         self.optimizer.zero_grad()
 
@@ -372,7 +372,7 @@ class Trainer:
             figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
             return f"{table}picture: {self.out}/run.png"
         except Exception as e:  # a full disk, a name that matplotlib cannot show, a changed log.csv, ...
-            return f"{table}no picture: {first_line(e)}"
+            return f"{table}no picture: {one_line(e)}"
 
     def finish(self):
         """Draws the last picture, and prints a table of the scores and three samples of text."""

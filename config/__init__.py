@@ -8,6 +8,7 @@ value, and what was expected.
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -33,7 +34,6 @@ class ConfigError(ValueError):
 POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
 FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
 SHARE = "a share below 1", lambda x: 0 <= x < 1
-SEED = "from 0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 PATHS = "data_dir", "out_dir"  # keys that may begin with ~
 
 
@@ -81,7 +81,7 @@ class TrainConfig:
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "updates between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
-    seed: int = key(1, "of weights, data order, masks and dropout", SEED)
+    seed: int = key(1, "of weights, data order, masks and dropout", ("0 to 2^63 - 1", lambda x: 0 <= x < 2**63))
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
     threads: int = key(0, "of the CPU, per process; 0: torch's choice", ("0 to 1000", lambda x: 0 <= x <= 1000))
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
@@ -92,9 +92,6 @@ class TrainConfig:
     def __post_init__(self):
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
-        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
-            raise ConfigError(f"positions = 'rotary' turns pairs of columns, and n_embd / n_head = "
-                              f"{self.n_embd // self.n_head} is odd")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if (self.constraint == "none") != (self.constraint_weight == 0):
@@ -188,13 +185,11 @@ def split_comparison(path):
 
 
 def parse(name, text):
-    """The value of a flag: its text if the key takes text, else the Python literal that it is."""
-    if name not in KEYS or KEYS[name].type not in (int, float, bool):
-        return text
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text  # no literal: `checked` refuses it, and names the key
+    """The value of a flag: the Python literal that it is if its key takes a number or a bool, or else its text."""
+    if name in KEYS and KEYS[name].type in (int, float, bool):
+        with contextlib.suppress(ValueError, SyntaxError):  # no literal: `checked` refuses it, and names the key
+            return ast.literal_eval(text)
+    return text
 
 
 def checked(name, value):

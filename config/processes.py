@@ -6,8 +6,7 @@ out_dir and data_dir:
 
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 
-If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (on CPUs
-GLOO_SOCKET_IFNAME). On one machine, a run that loses a process goes on from its last checkpoint by itself with
+On one machine, a run that loses a process goes on from its last checkpoint by itself with
 
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --max-restarts=3 ... train.py ... --init_from=resume
 """
@@ -76,11 +75,11 @@ class Place:
 
     def require_same(self, values):
         """ConfigError unless all processes have the same values, a dict."""
-        for rank, theirs in enumerate(self.gather(values)):
-            for key, value in values.items():
-                if theirs[key] != value:
-                    raise ConfigError(f"process {self.rank} has {key} = {value!r}, and process {rank} {theirs[key]!r}: "
-                                      "start all of them with the same command, on the same files")
+        first = self.gather(values)[0]
+        for key, value in values.items():
+            if value != first[key]:
+                raise ConfigError(f"process 0 has {key} = {first[key]!r}, and process {self.rank} {value!r}: start all "
+                                  "of them with the same command, on the same files")
 
     def say(self, text):
         """Print a line above any progress bar, once and not for every process. It goes on when nobody reads."""
@@ -133,7 +132,7 @@ def find_device(wanted, local_rank):
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
     except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
-        raise ConfigError(f"device = {wanted!r} cannot be used: {first_line(e)}")
+        raise ConfigError(f"device = {wanted!r} cannot be used: {one_line(e)}")
     return device
 
 
@@ -175,11 +174,10 @@ def leave_processes():
 def end_if_out_of_memory(error, cfg):
     """If torch could not allocate a tensor, end in one line, with exit status 1."""
     if "out of memory" in str(error) or "can't allocate memory" in str(error):  # of a GPU, of a CPU
-        sys.exit(f"train.py: out of memory ({first_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or "
+        sys.exit(f"train.py: out of memory ({one_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or "
                  "the sizes of the model")
 
 
-def first_line(error):
+def one_line(error):
     """What an error says, in one short line: some errors of torch list all of its backends."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return textwrap.shorten(lines[0], 200, placeholder=" ...")
+    return textwrap.shorten(str(error) or type(error).__name__, 200, placeholder=" ...")

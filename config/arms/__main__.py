@@ -1,13 +1,13 @@
 """
 The runs of a comparison, one a line, as arguments of train.py:
 
-    python -m config.arms starts | xargs -r -P 2 -L 1 python train.py    # config/arms/starts.py; -P: runs at a time
-    python -m config.arms starts --max_iters=40                          # a key for all of them
-    python -m config.arms data/results/csv/tuned.csv                     # those that made this file
+    python -m config.arms emergence                      # those of config/arms/emergence.py, which explains such a file
+    python -m config.arms emergence --max_iters=40       # a key for all of them
+    python -m config.arms data/results/csv/starts.csv    # those that made this file
 
-A comparison is a file of config/arms (emergence.py explains one), one of your own, or the CSV file in which analyze.py
---runs keeps it. Such a CSV file has what a run computes, and not where and how it ran (device, threads, compile, keep,
-micro_batch_size): these keys are as in config/tiny.py, unless the command sets them, as with --compile=on.
+A comparison is a file of config/arms, one of your own, or the CSV file in which analyze.py --runs keeps it. Such a CSV
+file has what a run computes, and not how it ran (device, threads, compile, keep, micro_batch_size): these keys are as
+in config/tiny.py, unless the command sets them, as with --compile=on.
 """
 
 import csv
@@ -82,7 +82,7 @@ def main(argv):
     flags = [word for word in argv if word.startswith("-")]
     names = [word for word in argv if not word.startswith("-")]
     if not names:
-        sys.exit("python -m config.arms: expected a comparison, such as starts")
+        sys.exit("python -m config.arms: expected a comparison, such as emergence")
     lines = []
     try:
         for name in names:
