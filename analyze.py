@@ -321,7 +321,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     in_memory = isinstance(source, torch.nn.Module)
     name = type(source).__name__ if in_memory else files.as_text(str(source))
     rows = []
-    with plain_torch(), sources.open_checkpoint(source) as opened:
+    with plain_torch():
+        opened = sources.open_checkpoint(source)
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand, in_memory)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]

@@ -138,7 +138,7 @@ class Asked:
 
     def __init__(self, args):
         names = [row["name"] for row in known_models()] if args.paper else args.hf
-        targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
+        targets, errors = revisions.find_all(names, args.revisions, args.limit)
         for name, error in errors.items():  # and the others go on
             tell(f"analyze.py: {name}: {error}")
         self.n_errors = len(errors)

@@ -36,8 +36,8 @@ def parse(argv, description, gamma):
     models.add_argument("--device", choices=devices, default=devices[0], help="the device to compute on (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
                         "GLOB, as checkpoints of a training")
-    models.add_argument("--stride", type=count, metavar="N", help="score every N-th of these checkpoints")
-    models.add_argument("--limit", type=count, metavar="N", help="score N of these, evenly spread")
+    models.add_argument("--limit", type=count, metavar="N",
+                        help="score N of these checkpoints, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper, print what was published")
 
     hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer")
@@ -56,9 +56,9 @@ def parse(argv, description, gamma):
     args = parser.parse_args(argv)
     if args.offline and not args.paper:
         parser.error("--offline needs --paper. For models in the local cache set HF_HUB_OFFLINE=1")
-    of_hf = [args.revisions, args.stride, args.limit, args.q, args.k, args.qkv, args.heads]
+    of_hf = [args.revisions, args.limit, args.q, args.k, args.qkv, args.heads]
     if args.revisions == "" or (any(of_hf) and not args.hf):
-        parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads need --hf")
+        parser.error("--revisions 'step*', --limit, --q, --k, --qkv and --heads need --hf")
     if args.runs and (args.matrices or args.per_head):
         parser.error("--matrices and --per_head are for models, and not for runs")
     if args.paper:
