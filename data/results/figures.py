@@ -36,10 +36,7 @@ RANDOM = "95 % of random initializations"
 
 @contextlib.contextmanager
 def figure(path, rows, columns, height=HEIGHT, title="", **shared):
-    """
-    Gives a block the axes (rows, columns) to draw on, and saves them at its end, in the format that path ends in.
-    height: of a row [inches]. shared: sharex and sharey, as in plt.subplots
-    """
+    """Gives a block the axes (rows, columns) to draw on, in rows of a height [inches]. At its end they are saved."""
     fig = Figure((WIDTH, height * rows + 0.3), layout="constrained")
     fig.suptitle(title, fontsize=11)
     axes = fig.subplots(rows, columns, squeeze=False, **shared)
