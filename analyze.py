@@ -321,7 +321,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     in_memory = isinstance(source, torch.nn.Module)
     name = type(source).__name__ if in_memory else files.as_text(str(source))
     rows = []
-    with plain_torch(), sources.open_checkpoint(source) as opened:
+    with plain_torch():
+        opened = sources.open_checkpoint(source)
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand, in_memory)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
@@ -362,18 +363,18 @@ def report_models(args):
     from data.pretrained.files import CheckpointError
     from data.results import models, report
 
-    asked = models.find_asked(args)
+    asked = models.Asked(args)
     scored = {}
     for source, target in models.bar(asked.to_score.items(), "checkpoints", "model", len(asked.to_score)):
         try:
-            model = score_model(target.source, args.gamma, args.per_head, args.device, **models.layout_of(args))
+            model = score_model(target.source, args.gamma, args.per_head, args.device, **args.layout)
         except CheckpointError as e:  # it is named, and the others go on
             models.tell(f"analyze.py: {target.label()}: {e}")
             continue
         models.tell(f"{target.label()}: {model.note}")
-        models.keep(asked, source, model.table)
-        scored[target] = model._replace(table=asked.found[source])
-    report.report_models(args, models.table_of(asked))
+        asked.add(source, model.table)
+        scored[target] = model
+    report.report_models(args, asked.table())
     if args.matrices and scored:
         from data.results import figures
 

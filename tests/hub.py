@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def info(self, name: str, revision: str):
         repo, commit = self.find(name, revision)
-        siblings = [{"rfilename": file} for file in repo.files[commit]]
+        siblings = [{"rfilename": file, "size": len(content)} for file, content in repo.files[commit].items()]
         return in_json({"id": name, "sha": commit, "siblings": siblings})
 
     def tree(self, name: str, revision: str, below: str):
@@ -127,8 +127,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def refs(self, name: str):
         repo, _ = self.find(name, "main")
-        return in_json({"branches": [{"name": branch} for branch in repo.branches],
-                        "tags": [{"name": tag} for tag in repo.tags]})
+        branches, tags = ([{"name": name, "ref": name, "targetCommit": commit} for name, commit in refs.items()]
+                          for refs in (repo.branches, repo.tags))
+        return in_json({"branches": branches, "tags": tags, "converts": []})
 
     def resolve(self, name: str, revision: str, file: str):
         repo, commit = self.find(name, revision)

@@ -42,28 +42,29 @@ def test_the_step_is_the_number_after_step_else_the_last_one(name, step):
     assert revisions.read_step(name) == step
 
 
-@pytest.mark.parametrize("stride, limit, steps", [(5, None, [0, 5, 10]), (2, 4, [0, 4, 6, 10])])
-def test_stride_and_limit_spread_over_each_training(tmp_path, stride, limit, steps):
+@pytest.mark.parametrize("limit, steps", [(1, [0]), (4, [0, 3, 7, 10]), (20, [*range(11)])])
+def test_a_limit_is_spread_over_each_training(tmp_path, limit, steps):
     for name in "a", "b":
         for step in range(11):
             Path(tmp_path, name, f"step{step}").mkdir(parents=True)
-    found, errors = revisions.find_all([f"{tmp_path}/a", f"{tmp_path}/b"], "step*", stride, limit)
+    found, errors = revisions.find_all([f"{tmp_path}/a", f"{tmp_path}/b"], "step*", limit)
     assert [target.step for target in found] == 2 * steps and not errors
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", ["glob", "option", "all", "shell"])
+@pytest.mark.parametrize("asked", ["some", "all", "shell"])
 def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(run, analysed, asked):
-    """A glob in quotes; the option; and what a shell makes of a pattern without quotes."""
-    argv = {"glob": ["run/checkpoint-*"], "option": CHECKPOINTS[1:], "all": ["run", "--revisions=*"],
-            "shell": sorted(glob.glob("run/checkpoint-*"))}[asked]
-    found = analysed("--hf", *argv)
+    """The option; and what a shell makes of a pattern without quotes."""
+    argv = {"some": CHECKPOINTS, "all": ["--hf", "run", "--revisions=*"],
+            "shell": ["--hf", *sorted(glob.glob("run/checkpoint-*"))]}[asked]
+    found = analysed(*argv)
     assert found.status == 0
     assert [Path(name).name for name in found.table.revision[::3]] == [f"checkpoint-{step}" for step in STEPS]
     assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-5)
-    assert [line.split()[0] for line in found.out.splitlines()[2:5]] == ["2", "10", "300"]
+    lines = [line.split() for line in found.out.splitlines()[2:5]]
+    assert [words[1] for words in lines] == [f"checkpoint-{step}" for step in STEPS]
     told = "1 of the 4 that match have no step in their names, and are left out: logs"
     assert (told in found.err) == (asked == "all")
 
@@ -97,13 +98,11 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
 
 
 @pytest.mark.parametrize("argv, wanted", [
-    ("--hf ./run --revisions=step*", "no folder or file in ./run matches step*"),
-    ("--hf org/model --revisions=stage*", "no branch or tag of org/model matches stage*"),
-    ("--hf one --stride=2", "--stride and --limit are of trainings")])
+    ("--hf ./run --revisions=step*", "./run: none of its 4 checkpoints matches step*"),
+    ("--hf org/model --revisions=stage*", "org/model: none of its 2 checkpoints matches stage*")])
 def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analysed, argv, wanted):
     for branch in "main", "step1":
         hub.add("org/model", files_of(run / "checkpoint-2"), branch=branch)
-    bert("one", 0.5)
     before = analysed(*CHECKPOINTS).table
     found = analysed(*argv.split())
     said = str(found.status) if found.status != 1 else found.err.rstrip("\n")

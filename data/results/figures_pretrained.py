@@ -10,15 +10,6 @@ from data.results.figures_runs import draw_layers, put_steps, styles
 from data.results.models import quartiles
 
 
-def put_log_steps(axis, trainings):
-    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 is to its left."""
-    steps = np.concatenate([training.table.index for training in trainings])
-    positive = steps[steps > 0]
-    if len(positive) and positive.max() >= 30 * positive.min():
-        axis.set_xscale("symlog", linthresh=positive.min())
-        axis.minorticks_off()  # their labels would cover each other
-
-
 # ---- over training -----------------------------------------------------------------------------------------------
 
 
@@ -44,6 +35,15 @@ def draw_lines(axis, training, score):
     put_log_steps(axis, [training])
 
 
+def put_log_steps(axis, trainings):
+    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 is to its left."""
+    steps = np.concatenate([training.table.index for training in trainings])
+    first = steps[steps > 0].min(initial=np.inf)
+    if steps.max() >= 30 * first:
+        axis.set_xscale("symlog", linthresh=first)
+        axis.minorticks_off()  # their labels would cover each other
+
+
 # ---- what was published ------------------------------------------------------------------------------------------
 
 FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1)",
@@ -61,33 +61,27 @@ def plot_pretrained(models, ours, path):
     """
     rows = []
     for name, kind in FIGURES.items():
-        shown = [(model, ours.get((model["name"], model["stack"]))) for model in models
+        shown = [(model, ours.get((model["name"], "", model["stack"]))) for model in models
                  if model["figure"] == name and not model["repeats"]]
         rows.append((kind, draw_published, shown))
-    plot_rows(path, "Published scores of pretrained models by size", rows, sharex=True,
+    plot_rows(path, "Published scores of pretrained models by size", rows,
               title="each dot: one model, median over layers; bars: quartiles")
 
 
 def draw_published(axis, shown, score):
-    """shown: pairs of what draw_model takes"""
+    """shown: rows of models.csv, each with our layers of this stack, or None."""
     for model, layers in shown:
-        draw_model(axis, model, layers, score)
+        x, median, causal = int(model["params"]), float(model[score]), model["causal"] == "1"
+        style = dict(color=COLOURS[causal], marker=MARKERS[model["modality"]], ms=5)
+        if layers is None:
+            found = [float(model[name]) for name in (f"{score}_q1", score, f"{score}_q3")]
+        else:
+            found = quartiles(layers[score])
+            axis.plot([x, x], [median, found[1]], color="0.6", lw=0.5, zorder=1)
+            axis.plot(x, median, mfc="white", mew=0.8, ls="", label="published, joined to ours", **style)
+        label = f"{KINDS[causal]}, {model['modality']}"
+        draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
+        if model["matrix"] != "wqk":
+            axis.plot(x, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
+                      label="crossed out: not a score of $W_{qk}$")
     axis.set(xscale="log", xlabel="parameters")
-    axis.tick_params(labelbottom=True)  # in every row, although they share it
-
-
-def draw_model(axis, model, layers, score):
-    """One stack in the panel of a score. layers: of ours; None if we have none."""
-    x, median, causal = int(model["params"]), float(model[score]), model["causal"] == "1"
-    style = dict(color=COLOURS[causal], marker=MARKERS[model["modality"]], ms=5)
-    if layers is None:
-        found = [float(model[name]) for name in (f"{score}_q1", score, f"{score}_q3")]
-    else:
-        found = quartiles(layers[score])
-        axis.plot([x, x], [median, found[1]], color="0.6", lw=0.5, zorder=1)
-        axis.plot(x, median, mfc="white", mew=0.8, ls="", label="published, joined to ours", **style)
-    label = f"{KINDS[causal]}, {model['modality']}"
-    draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
-    if model["matrix"] != "wqk":
-        axis.plot(x, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
-                  label="crossed out: not a score of $W_{qk}$")

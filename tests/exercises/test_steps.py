@@ -86,8 +86,8 @@ def test_step_4(learned):
         learned(f"{name}: {'; '.join(told)}")
     learned("On average over eight seeds the encoder is the most symmetric (data/results/csv/emergence_again.csv). The "
             "masked decoder has its objective, so causal attention keeps symmetry away. The rotary encoder has it too, "
-            "but its W_qk knows no positions. One run says nothing about directionality: with 64 columns random matrices "
-            "have any.")
+            "but its W_qk knows no positions. One run says nothing about directionality: with 64 columns random "
+            "matrices have any.")
 
 
 def test_step_5(learned):
