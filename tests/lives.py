@@ -84,8 +84,8 @@ def log(cfg):
     return pandas.read_csv(Path(cfg.out_dir, "log.csv"))
 
 
-def checkpoint(cfg, name="ckpt.pt"):
-    return torch.load(Path(cfg.out_dir, name), weights_only=True)
+def checkpoint(cfg):
+    return torch.load(Path(cfg.out_dir, "ckpt.pt"), weights_only=True)
 
 
 def result(cfg):

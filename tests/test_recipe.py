@@ -106,9 +106,6 @@ def test_masks_depend_on_seed_and_step_and_their_number_is_the_nearest_to_the_sh
     meta, stream = dict(mask_token=257, n_vocab=256), np.full(17, 5)  # one block, the same for every seed and step
     masks = [get_batch(cfg, meta, stream, seed, step, np.arange(8))[2] for seed, step in ((1, 0), (2, 0), (1, 1))]
     assert len({tuple(positions.flatten().tolist()) for positions in masks}) == 3
-    assert all((positions.diff() > 0).all() for positions in masks)
-    seen = torch.cat([get_batch(cfg, meta, stream, 1, step, np.arange(8))[0] for step in range(40)])
-    assert len(set(seen.flatten().tolist()) - {5, 257}) > 20  # random tokens, of about 64 masked ones
     shares = (16, 0.15), (18, 0.15), (16, 0.04)  # 2.4 tokens, 2.7 and 0.64
     assert [count_targets(replace(cfg, block_size=T, mlm_probability=p)) for T, p in shares] == [2, 3, 1]
     assert count_targets(replace(cfg, causal=True)) == 16
@@ -152,12 +149,14 @@ def test_every_micro_batch_of_every_step_and_seed_has_other_dropout(trainer):
     assert len(set(losses(dropout=0.3))) == len(set(losses(attn_dropout=0.3))) == 2 * 3 * 2
 
 
-def test_an_evaluation_has_no_dropout_and_the_next_step_has_it_again(trainer):
-    ours, plain = trainer(**DROPOUT), trainer()
+def test_an_evaluation_has_no_dropout_and_the_same_batches_for_every_seed_and_the_next_step_has_dropout(trainer):
+    ours, plain = trainer(**DROPOUT), trainer(seed=2)
+    plain.model.load_state_dict(ours.model.state_dict())
     for _ in range(2):
         assert ours.evaluate() == plain.evaluate()
+    batch = ours.loader.train_batch(0)
     for each in ours, plain:
-        each.train_step(each.loader.train_batch(0))
+        each.train_step(batch)
     assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
 
 
