@@ -20,8 +20,6 @@ from data.pretrained.sources import open_checkpoint
 from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, make, name,
                        older_bin, one_line, read, refusal)
 
-# What is read, and from where
-
 
 @pytest.mark.parametrize("kind, overhead", [
     ("one", 0), ("shards", 0), ("bin", 6 * BLOCK), ("older bin", (10 + len(WEIGHTS)) * BLOCK)])
@@ -93,9 +91,6 @@ def test_cached_files_are_read_with_and_without_the_hub(hub, monkeypatch, offlin
     assert "cache" in read("org/toy").notes[1]
 
 
-# What the Hub refuses, and a connection that fails
-
-
 @pytest.mark.parametrize("fault", [503, "cut"])
 def test_a_fault_of_the_connection_is_survived(hub, fault):
     hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
@@ -123,9 +118,6 @@ def test_what_the_hub_does_not_give_is_refused_in_one_line(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in refusal("org/other")
     assert "HF_HUB_OFFLINE" in one_line(lambda: find_targets("org/toy", "*"))
-
-
-# Damaged files
 
 
 PAGE = b"<!doctype html>" + 999 * b" "
@@ -166,9 +158,6 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path):
     assert "cut short" in one_line(lambda: list(opened.stream(GROUPS)))
 
 
-# Several files
-
-
 def test_the_index_says_which_file_holds_a_tensor(tmp_path):
     """An old copy of one, in the file that is read last, does not win; nor is what is not there left out."""
     first, last = SHARDS
@@ -202,9 +191,6 @@ def test_names_are_those_of_the_plain_model_whatever_wrapped_it(tmp_path, wrap):
     extra = {wrap("layers.0.q._extra_state"): io.BytesIO(b"scales"), wrap("layers.1.q._extra_state"): {"a": [1]}}
     for files in one, {"pytorch_model.bin": as_bin(state | extra)}:
         assert set(read(folder(tmp_path / next(iter(files)), files)).tensors) == set(WEIGHTS)
-
-
-# Tensors that cannot be scored, and the order of reading
 
 
 def test_other_dtypes_are_refused_only_when_asked_for(tmp_path):

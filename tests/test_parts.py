@@ -42,19 +42,15 @@ def test_a_matrix_symmetric_between_positions_and_skew_between_contents_is_taken
 
 def test_few_directions_have_their_chance_beside_them(x):
     """Of a random matrix 1/b and sqrt(2)/b, and as much between random directions of the rest, whatever is on U."""
-    found = []
-    for _ in range(20):
-        m = torch.randn(C, C, dtype=torch.float64)
-        m = m - U @ U.T @ m + 50 * U @ U.T  # heavy, and symmetric between position directions
-        row = parts.split_layer(x, m)
-        assert (row["chance"], row["chance_std"]) == pytest.approx((1 / B, 2**0.5 / B))
-        assert row["on_positions"] > 0.99
-        on_rest = [symmetry(W.T @ V.T @ m @ V @ W).item() for W in
-                   torch.linalg.qr(torch.randn(500, C - B, B, dtype=torch.float64)).Q]
-        assert row["on_random"] == pytest.approx(np.mean(on_rest), abs=5 * np.std(on_rest) / 64**0.5)
-        assert row["random_std"] == pytest.approx(np.std(on_rest), rel=0.4)
-        found.append(row["on_random"])
-    assert np.mean(found) == pytest.approx(1 / B, abs=0.15)
+    m = torch.randn(C, C, dtype=torch.float64)
+    m = m - U @ U.T @ m + 50 * U @ U.T  # heavy, and symmetric between position directions
+    row = parts.split_layer(x, m)
+    assert (row["chance"], row["chance_std"]) == pytest.approx((1 / B, 2**0.5 / B))
+    assert row["on_positions"] > 0.99
+    bases = V @ torch.linalg.qr(torch.randn(500, C - B, B, dtype=torch.float64)).Q  # (500, C, B)
+    on_rest = [symmetry(basis.T @ m @ basis).item() for basis in bases]
+    assert row["on_random"] == pytest.approx(np.mean(on_rest), abs=5 * np.std(on_rest) / 64**0.5)
+    assert row["random_std"] == pytest.approx(np.std(on_rest), rel=0.4)
 
 
 def test_files_are_put_together_and_drawn_without_dots_for_directions_that_hold_no_position(tmp_path, capsys, drawn):

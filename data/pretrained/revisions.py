@@ -5,6 +5,7 @@ Finds what to score if a name is that of several checkpoints of one training.
     find_targets("out/run", "checkpoint-*")           # folders and files of out/run that match
 """
 
+import os
 import re
 import sys
 from fnmatch import fnmatchcase
@@ -65,7 +66,7 @@ def find_targets(model: str, revisions: str | None = None, limit: int | None = N
     """
     if not revisions:
         return [Target(as_text(model), "", find_source(model))]
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))
     if folder.is_dir():
         sources = {path.name: str(path) for path in folder.iterdir() if path.is_dir() or path.name.endswith(SUFFIXES)}
     else:

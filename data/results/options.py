@@ -26,14 +26,14 @@ def parse(argv, description, gamma):
                         help="draw the scores: of several models against their sizes, of one model by layer, of runs "
                              "over the steps of training")
 
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     models = parser.add_argument_group("models (--hf, --paper)")
     models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     models.add_argument("--matrices", metavar="FILE", type=picture,
                         help="draw W_qk of the last layer; in a .gif, over training")
     models.add_argument("--gamma", type=float, default=gamma,
                         help="a row or column counts from so many standard deviations above the mean (%(default)s)")
-    models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
-                        help="the device to compute on (%(default)s)")
+    models.add_argument("--device", choices=devices, default=devices[0], help="the device to compute on (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
                         "GLOB, as checkpoints of a training")
     models.add_argument("--limit", type=count, metavar="N",
@@ -78,12 +78,3 @@ def picture(path):
     if not path.endswith(FORMATS):  # or it would be known only after the work
         raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(FORMATS)}")
     return os.path.expanduser(path)
-
-
-def device(name):
-    """The name of a device, if it computes in float64."""
-    try:
-        torch.zeros(1, dtype=torch.float64, device=name).item()  # scores are in float64
-    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; no float64
-        raise argparse.ArgumentTypeError(f"{name} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can")
-    return name
