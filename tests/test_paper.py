@@ -7,16 +7,16 @@ formula; where the print is wrong, the test shows that it fails, and what holds 
 Here S1.1 to S1.3: what attention computes, and the gradient of W_qk.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from analyze import symmetry, wqk
+from analyze import split_heads, symmetry, wqk
 from model import MLP, ModelConfig
-from tests import test_paper_scores, test_paper_training
-from tests.paper import batch_of, exact, float64_and_a_seed, fresh, head_factors, pair_sum, watch  # noqa: F401
+from tests.paper import batch_of, exact, float64_and_a_seed, fresh, watch  # noqa: F401
 
 # ---- S1.1, S1.2: what attention computes -------------------------------------------------------------------------
 
@@ -60,8 +60,7 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of
     T, C, H, D = 6, 32, 4, 8
     attn = fresh(T, C, H).requires_grad_(False).blocks[0].attn
     x = 30 * torch.randn(1, T, C)
-    w_q, w_k = head_factors(attn)  # (H, C, D)
-    w_v = attn.v.weight.T.unflatten(1, (H, D)).transpose(0, 1)  # (H, C, D)
+    w_q, w_k, w_v = [split_heads(part.weight.T, H) for part in (attn.q, attn.k, attn.v)]  # (H, C, D)
     w_o = attn.proj.weight.T.unflatten(0, (H, D))  # (H, D, C)
     heads, output = wqk(w_q, w_k), attn(x)  # (H, C, C), (1, T, C)
     whole = wqk(attn.q.weight.T, attn.k.weight.T)  # (C, C)
@@ -126,9 +125,9 @@ def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradien
     T, C, H = 32, 64, 4
     model = fresh(T, C, H, causal=True, n_layer=2)
     for attn in watch(model, batch_of(True, 4, T)):
-        G = pair_sum(attn)  # (H, C, C), Eq. (S37)
-        w_q, w_k = head_factors(attn)  # (H, C, D)
-        grad_q, grad_k = [part.weight.grad.T.unflatten(1, (H, -1)).transpose(0, 1) for part in (attn.q, attn.k)]
+        G = torch.einsum("bhij,bic,bjd->hcd", attn.scores.grad, attn.x, attn.x)  # (H, C, C), Eq. (S37)
+        w_q, w_k = [split_heads(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
+        grad_q, grad_k = [split_heads(part.weight.grad.T, H) for part in (attn.q, attn.k)]
         step = -(w_q @ w_q.mT @ G + G @ w_k @ w_k.mT)  # (H, C, C), Eq. (S40) over eta
 
         def error(eta):
@@ -177,12 +176,11 @@ def test_prop_S1_7_columns_and_rows_for_a_token_as_context_and_as_prediction():
 
 
 def test_every_statement_in_the_table_has_tests_and_every_test_a_statement():
-    lines = (Path(__file__).parent / "README.md").read_text().split("## The paper, line by line")[1].splitlines()
-    selectors = [line.split("|")[2].strip() for line in lines if line.startswith("|")][2:]  # without its two heads
-    selectors = [selector for selector in selectors if selector != "–"]
-    found = globals() | vars(test_paper_training) | vars(test_paper_scores)
-    tests = [name for name, value in found.items() if name.startswith("test_") and callable(value)]
-    tests.remove("test_every_statement_in_the_table_has_tests_and_every_test_a_statement")
+    folder = Path(__file__).parent
+    lines = (folder / "README.md").read_text().split("## The paper, line by line")[1].splitlines()
+    selectors = {line.split("|")[2].strip() for line in lines if line.startswith("|")} - {"`-k`", "---", "–"}
+    tests = re.findall(r"def test_(\w+)", "".join(path.read_text() for path in folder.glob("test_paper*.py")))
+    tests.remove("every_statement_in_the_table_has_tests_and_every_test_a_statement")
     for selector in selectors:
         assert any(selector in name for name in tests), f"{selector} selects no test"
     for name in tests:

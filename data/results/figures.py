@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
-from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from data.pretrained.files import as_text, printable
@@ -37,10 +36,7 @@ RANDOM = "95 % of random initializations"
 
 @contextlib.contextmanager
 def figure(path, rows, columns, height=HEIGHT, title="", **shared):
-    """
-    Gives a block the axes (rows, columns) to draw on, and saves them at its end, in the format that path ends in.
-    height: of a row [inches]. shared: sharex and sharey, as in plt.subplots
-    """
+    """Gives a block the axes (rows, columns) to draw on, in rows of a height [inches]. At its end they are saved."""
     fig = Figure((WIDTH, height * rows + 0.3), layout="constrained")
     fig.suptitle(title, fontsize=11)
     axes = fig.subplots(rows, columns, squeeze=False, **shared)
@@ -120,10 +116,7 @@ def draw_bar(axis, x, found, **style):
 
 
 def plot_models(stacks, path):
-    """
-    Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 % of random
-    matrices. The numbers at the dots refer to the legend. stacks: as of models.by_stack
-    """
+    """Scores against parameters. The numbers at the dots refer to the legend. stacks: of models.by_stack"""
     height = HEIGHT + 0.1 * len(stacks)  # every model has its line in the legend
     plot_rows(path, "Scores of pretrained models by size", [("", draw_models, stacks)], height, ncols=2,
               title="dots: median over layers; bars: quartiles")
@@ -161,7 +154,7 @@ def draw_stack(axis, table, score):
         axis.plot(heads["layer"], heads[score], ".", color=COLOURS[causal], alpha=0.3, ms=4, label="its heads")
     axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[causal], ms=4, label=KINDS[causal])
     axis.set(xlabel="layer", xlim=(-0.5, layers["layer"].max() + 0.5))
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axis.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
 # ---- W_qk itself -------------------------------------------------------------------------------------------------

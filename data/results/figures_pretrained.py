@@ -1,14 +1,10 @@
-"""
-Pictures of scores over the training of pretrained models, and of what was published. Blue is an encoder and purple a
-decoder.
-"""
+"""Pictures of scores over the training of pretrained models, and of what was published."""
 
 import numpy as np
 
 from data.results.figures import COLOURS, KINDS, draw_bar, draw_quartiles, plot_rows, put_chance, short
 from data.results.figures_runs import draw_layers, put_steps, styles
 from data.results.models import quartiles
-
 
 # ---- over training -----------------------------------------------------------------------------------------------
 
@@ -53,11 +49,8 @@ MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 
 def plot_pretrained(models, ours, path):
     """
-    Figures 2, S1 and S2: scores against parameters, blue for encoders and purple for decoders. Dot: median over layers;
-    bar: quartiles. A dot that is crossed out is not a score of W_qk. Repeated models are not drawn.
-
-    models: the rows of models.csv. ours: as of models.by_stack. If a model is in ours, our score is the full dot, and
-    the published one is a hollow dot that is joined to it.
+    Figures 2, S1 and S2: scores against parameters. Repeated models are not drawn. models: the rows of models.csv.
+    ours: of models.by_stack. If a model is in ours, our score is the full dot, joined to the published one.
     """
     rows = []
     for name, kind in FIGURES.items():

@@ -1,7 +1,4 @@
-"""
-Scores of pretrained models in a table, and in the CSV file that analyze.py --csv keeps of it: what is in the file is
-not scored again.
-"""
+"""Scores of pretrained models in a table, and in the CSV file of analyze.py --csv: what it has is not scored again."""
 
 import sys
 from pathlib import Path
@@ -79,8 +76,7 @@ def by_stack(table):
 
 def is_causal(stack):
     """Whether no token sees a later one, from the rows of a stack. None: it is not known."""
-    causal = stack["causal"].iloc[0]
-    return None if causal is pd.NA else bool(causal)
+    return {0: False, 1: True}.get(stack["causal"].iloc[0])
 
 
 def quartiles(values):
@@ -142,7 +138,7 @@ class Asked:
 
     def __init__(self, args):
         names = [row["name"] for row in known_models()] if args.paper else args.hf
-        targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
+        targets, errors = revisions.find_all(names, args.revisions, args.limit)
         for name, error in errors.items():  # and the others go on
             tell(f"analyze.py: {name}: {error}")
         self.n_errors = len(errors)

@@ -10,15 +10,13 @@ One small CSV file keeps all runs of a comparison, with all that its tables and 
 
 import io
 import json
-import re
 from collections import defaultdict
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas
 
-from config import HOW, ORIGIN, TrainConfig
+from config import HOW, ORIGIN, split_comparison
 from data.results.runs import HEADERS, SCORES, RunError, RunScore, read_config, require
 from data.tokens import replacing
 
@@ -135,22 +133,15 @@ def config_lines(arms):
 
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. Raises RunError if it is another file, or damaged."""
-    configs, rows = {}, []
     try:
-        for line in Path(path).read_text().splitlines():
-            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-            if comment:
-                configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
-            else:
-                rows.append(line)
+        configs, rows = split_comparison(path)
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
         table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
         records = []
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
-            # A key that is newer than the file has its default.
-            config = asdict(TrainConfig()) | configs[None] | configs[arm] | dict(seed=seed)
-            records.append(Record(arm, seed, config, of_run.drop(columns=["arm", "seed"]).set_index("step")))
+            of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")
+            records.append(Record(arm, seed, configs[arm] | dict(seed=seed), of_run))
         return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e

@@ -26,10 +26,7 @@ PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
 
 
 def report_runs(args):
-    """
-    Compare runs, from their folders or from the CSV file of an earlier comparison; or show the ends of a single run.
-    args: the command line of analyze.py, of which runs, baseline, arms, all, csv, plot and gamma are used.
-    """
+    """Compare runs, from their folders or from the CSV file of a comparison; or show the ends of a single run."""
     arms = pool(args.runs)
     asked = [*(args.arms or arms), *filter(None, [args.baseline])]
     for name in asked:
@@ -88,20 +85,18 @@ def comparison_table(arms, baseline_of):
                 low, high = gain["interval"]
                 difference += f" [{low:+.3f}, {high:+.3f}]"
                 p = f"{corrected[name]:.2g}"
+        loss, symmetry, directionality = [np.mean([record.last(column) for record in counted(arms[name])])
+                                          for column in ("val_loss", *SCORES)]
         rows[name] = {
-            "loss": f"{mean_at_end(arms[name], 'val_loss'):.3f}",
+            "loss": f"{loss:.3f}",
             "difference [95 %]": difference,
             "p": p,
             "pairs": n_pairs,
             "speed-up": speed_up,
-            "symmetry": f"{mean_at_end(arms[name], 'symmetry'):.2f}",
-            "directionality": f"{mean_at_end(arms[name], 'directionality'):.2f}",
+            "symmetry": f"{symmetry:.2f}",
+            "directionality": f"{directionality:.2f}",
         }
     return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
-
-
-def mean_at_end(records, column):
-    return np.mean([record.last(column) for record in counted(records)])
 
 
 def comparison_notes(arms, baseline_of):

@@ -39,8 +39,8 @@ def report(table):
     cells = [["model", "path", "sees", "layers", *SCORES, "outside"]]
     for row in table.fillna({"stack": ""}).itertuples():
         path = f"{'/'.join(Path(row.path).parts[-2:])} {row.stack}".strip()
-        scores = [f"{row.symmetry:5.2f}", f"{row.directionality:5.2f}"]
-        cells.append([row.model, path[-40:], row.sees, str(row.layers), *scores, f"{row.outside}/{row.layers}"])
+        cells.append([row.model, path[-40:], row.sees, str(row.layers), f"{row.symmetry:5.2f}",
+                      f"{row.directionality:5.2f}", f"{row.outside}/{row.layers}"])
     print(align(cells))
     for sees, stacks in table.groupby("sees"):
         print(f"{sees}: {len(stacks)} stacks, {stacks.layers.sum()} layers, symmetry above 0 in "
