@@ -321,7 +321,8 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     in_memory = isinstance(source, torch.nn.Module)
     name = type(source).__name__ if in_memory else files.as_text(str(source))
     rows = []
-    with plain_torch(), sources.open_checkpoint(source) as opened:
+    with plain_torch():
+        opened = sources.open_checkpoint(source)
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
         stacks = layouts.find_stacks(opened.config, shapes, hand)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
@@ -329,18 +330,17 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         stream = opened.stream([layer.names for _, layer in layers])
         for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
             w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
-            n_kv_head, n_embd, head_dim = w_k.shape
             factors = [w.double() for w in layer_factors(w_q, w_k)]  # (C, Hkv D) each
             q, k = map(near_one, factors)
             grams = find_grams(q, k)  # which what chance gives needs as well
             whole = scores(q, k, gamma, grams=grams)
             files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
             heads = head_scores(w_q, w_k, gamma, device) if per_head else []
-            place = dict(stack=stack.name, causal=stack.causal, layer=layer.index, n=n_embd)
-            limit = chance.of_layer(q, k, gamma, grams)
-            rows.append(place | dict(head=None, r=n_kv_head * head_dim, limit=limit) | whole.numbers())
+            place = dict(stack=stack.name, causal=stack.causal, layer=layer.index, n=len(q))
+            limit = chance.directionality_limit(len(q), chance.moments(q, k, grams), gamma)
+            rows.append(place | dict(head=None, r=q.shape[-1], limit=limit) | whole.numbers())
             for h, of_head in enumerate(heads):
-                rows.append(place | dict(head=h, r=head_dim, limit=math.nan) | of_head.numbers())
+                rows.append(place | dict(head=h, r=w_k.shape[-1], limit=math.nan) | of_head.numbers())
         gram_q, gram_k = grams or (gram(q), gram(k))  # of the last layer
         lengths = squared_norms(q, gram_k) + squared_norms(k, gram_q)  # (C,), of row i and column i
         longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
@@ -362,18 +362,18 @@ def report_models(args):
     from data.pretrained.files import CheckpointError
     from data.results import models, report
 
-    asked = models.find_asked(args)
+    asked = models.Asked(args)
     scored = {}
     for source, target in models.bar(asked.to_score.items(), "checkpoints", "model", len(asked.to_score)):
         try:
-            model = score_model(target.source, args.gamma, args.per_head, args.device, **models.layout_of(args))
+            model = score_model(target.source, args.gamma, args.per_head, args.device, **args.layout)
         except CheckpointError as e:  # it is named, and the others go on
             models.tell(f"analyze.py: {target.label()}: {e}")
             continue
         models.tell(f"{target.label()}: {model.note}")
-        models.keep(asked, source, model.table)
-        scored[target] = model._replace(table=asked.found[source])
-    report.report_models(args, models.table_of(asked))
+        asked.add(source, model.table)
+        scored[target] = model
+    report.report_models(args, asked.table())
     if args.matrices and scored:
         from data.results import figures
 

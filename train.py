@@ -29,7 +29,7 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config.processes import (end_unless_bug, find_place, first_line, leave_processes, noted_signals,
+from config.processes import (end_if_out_of_memory, find_place, leave_processes, noted_signals, one_line,
                               prepare_streams)
 from data import bert, samples
 from data.batches import Loader, open_corpus
@@ -176,7 +176,7 @@ class Trainer:
     """The state of a run: the model, its optimizer, the step, and the losses since the last row of log.csv."""
 
     PARTS = "model", "optimizer", "scaler"  # ckpt.pt holds the state_dict() of these ...
-    SAVED = "step", "scored_qk", "losses", "seconds", "rows", "kept"  # ... and these as they are
+    SAVED = "step", "scored_qk", "losses", "seconds", "rows"  # ... and these as they are
 
     def __init__(self, cfg, place, corpus):
         self.cfg = cfg
@@ -197,7 +197,6 @@ class Trainer:
         self.losses = []  # the losses since the last row of log.csv [nats/token]
         self.seconds = 0.0  # the time that these updates took
         self.rows = dict(runs.HEADERS)  # what this run has written into log.csv and scores.csv
-        self.kept = []  # the steps of the numbered checkpoints that it has written
         self.drawn_at = time.monotonic()  # when the last picture was drawn, or the run began
 
     def train_step(self, batch):
@@ -310,7 +309,7 @@ class Trainer:
             with self.autocast():
                 self.net(*micro_batch).backward()  # torch compiles a model when it is first used
         except (RuntimeError, OSError) as e:  # there is no compiler, or it fails
-            self.place.say(f"torch.compile does not work here, so this run is not compiled: {first_line(e)}")
+            self.place.say(f"torch.compile does not work here, so this run is not compiled: {one_line(e)}")
             torch.compiler.set_stance("force_eager")  # from now on it runs as if not compiled
         self.optimizer.zero_grad()
 
@@ -346,8 +345,6 @@ class Trainer:
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the next loss would show it
             self.fail("weights are no longer finite")
         if self.place.rank == 0:
-            if self.cfg.keep:
-                self.kept.append(self.step)
             self.export()  # before ckpt.pt: a run that is killed in between comes here again
             state = {part: getattr(self, part).state_dict() for part in self.PARTS}
             state |= {name: getattr(self, name) for name in self.SAVED}
@@ -375,7 +372,7 @@ class Trainer:
             figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
             return f"{table}picture: {self.out}/run.png"
         except Exception as e:  # a full disk, a name that matplotlib cannot show, a changed log.csv, ...
-            return f"{table}no picture: {first_line(e)}"
+            return f"{table}no picture: {one_line(e)}"
 
     def finish(self):
         """Draws the last picture, and prints a table of the scores and three samples of text."""
@@ -414,7 +411,8 @@ def train(cfg, place):
             if place.rank == 0:  # two runs in one folder would overwrite each other
                 whole_run.enter_context(locked(cfg.out_dir))
         with place.together(MISTAKES):
-            place.require_same(runs.identity(cfg, trainer.corpus.meta) | dict(step=trainer.step))
+            mine = runs.identity(runs.describe(cfg, trainer.corpus.meta))
+            place.require_same(mine | dict(step=trainer.step))
             if place.rank == 0:  # only one process writes files
                 runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name(), trainer.n_params)
         describe_start(trainer)
@@ -437,8 +435,8 @@ def main(argv):
         train(cfg, place)
     except (*MISTAKES, FloatingPointError) as e:
         sys.exit(f"train.py: {e}")
-    except (RuntimeError, MemoryError) as e:
-        end_unless_bug(e, cfg)  # out of memory, or another process is lost
+    except RuntimeError as e:
+        end_if_out_of_memory(e, cfg)
         raise  # a bug of ours, so show the traceback
     finally:
         leave_processes()

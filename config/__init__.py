@@ -8,10 +8,13 @@ value, and what was expected.
 """
 
 import ast
+import contextlib
 import dataclasses
 import difflib
+import json
 import math
 import os
+import re
 import runpy
 import typing
 from dataclasses import dataclass
@@ -31,7 +34,6 @@ class ConfigError(ValueError):
 POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
 FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
 SHARE = "a share below 1", lambda x: 0 <= x < 1
-SEED = "from 0 to 2^63 - 1", lambda x: 0 <= x < 2**63
 PATHS = "data_dir", "out_dir"  # keys that may begin with ~
 
 
@@ -72,16 +74,16 @@ class TrainConfig:
     warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
-    weight_decay: float = key(0.01, "AdamW's, on matrices only", FROM_ZERO)
+    weight_decay: float = key(0.01, "AdamW's, on matrices only", ("0 to 10", lambda x: 0 <= x <= 10))
     beta2: float = key(0.999, "AdamW's", SHARE)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "updates between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "updates between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
-    seed: int = key(1, "of weights, data order, masks and dropout", SEED)
+    seed: int = key(1, "of weights, data order, masks and dropout", ("0 to 2^63 - 1", lambda x: 0 <= x < 2**63))
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
-    threads: int = key(0, "of the CPU, per process; 0: torch's choice", FROM_ZERO)
+    threads: int = key(0, "of the CPU, per process; 0: torch's choice", ("0 to 1000", lambda x: 0 <= x <= 1000))
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
         "float32", "of matrix products; auto: bfloat16 (old GPUs float16), float32 on a CPU; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
@@ -90,20 +92,11 @@ class TrainConfig:
     def __post_init__(self):
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
-        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
-            raise ConfigError(f"positions = 'rotary' turns pairs of columns, and n_embd / n_head = "
-                              f"{self.n_embd // self.n_head} is odd")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
-        if not self.predicts_next and self.mlm_probability * self.block_size < 0.5:
-            raise ConfigError(f"mlm_probability = {self.mlm_probability} of block_size = {self.block_size} tokens is "
-                              "less than half a token in a sequence")
-        if self.learning_rate * max(1, self.qkv_rate) * self.weight_decay >= 1:
-            raise ConfigError(f"weight_decay = {self.weight_decay} with learning_rate = {self.learning_rate}: expected "
-                              "a product below 1, at which an update removes a weight")
 
     @property
     def predicts_next(self):
@@ -142,14 +135,12 @@ def load(argv):
     return TrainConfig(**(in_file | given))
 
 
-def require_scale_of_width(in_file, given):
-    """ConfigError if --n_embd changes the width under a qk_std or v_std that a file has computed from its own one."""
-    if "n_embd" not in given or in_file.get("n_embd", given["n_embd"]) == given["n_embd"]:
-        return
-    for name in "qk_std", "v_std":
-        if name in in_file and name not in given:
-            raise ConfigError(f"n_embd = {given['n_embd']}: the file sets {name} = {in_file[name]:.4g} for its own "
-                              f"n_embd; give --{name} too (1/sqrt(3 n_embd) is {(3 * given['n_embd']) ** -0.5:.4g})")
+def require_scale_of_width(own, flags):
+    """ConfigError if flags change n_embd, and leave a scale that a file may have computed from its own n_embd."""
+    for name in "qk_std", "v_std", "qkv_rate":
+        if "n_embd" in flags and name in own and name not in flags:
+            raise ConfigError(f"--n_embd={flags['n_embd']} leaves {name} = {own[name]}, which may be that of another "
+                              f"width: give --{name} too, or copy the file and change the copy")
 
 
 def read_flags(flags):
@@ -180,14 +171,25 @@ def run_file(path):
         raise ConfigError(f"{path} cannot be read as plain key = value Python: {type(e).__name__} {e}")
 
 
+def split_comparison(path):
+    """The file of a comparison (data/results/records.py) -> {arm: its keys}, and the lines of its rows."""
+    configs, rows = {}, []
+    for line in Path(path).read_text().splitlines():
+        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+        if comment:
+            configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+        else:
+            rows.append(line)
+    shared = vars(TrainConfig()) | configs.pop(None)  # a key that is newer than the file has its default
+    return {arm: shared | config for arm, config in configs.items()}, rows
+
+
 def parse(name, text):
-    """The value of a flag: its text if the key takes text, else the Python literal that it is."""
-    if name not in KEYS or KEYS[name].type not in (int, float, bool):
-        return text
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text  # no literal: `checked` refuses it, and names the key
+    """The value of a flag: the Python literal that it is if its key takes a number or a bool, or else its text."""
+    if name in KEYS and KEYS[name].type in (int, float, bool):
+        with contextlib.suppress(ValueError, SyntaxError):  # no literal: `checked` refuses it, and names the key
+            return ast.literal_eval(text)
+    return text
 
 
 def checked(name, value):

@@ -6,8 +6,7 @@ out_dir and data_dir:
 
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
 
-If the nodes hang at the start, set NCCL_IB_DISABLE=1, or name the network with NCCL_SOCKET_IFNAME (on CPUs
-GLOO_SOCKET_IFNAME). On one machine, a run that loses a process goes on from its last checkpoint by itself with
+On one machine, a run that loses a process goes on from its last checkpoint by itself with
 
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --max-restarts=3 ... train.py ... --init_from=resume
 """
@@ -76,21 +75,18 @@ class Place:
 
     def require_same(self, values):
         """ConfigError unless all processes have the same values, a dict."""
-        for rank, theirs in enumerate(self.gather(values)):
-            for key, value in values.items():
-                if theirs[key] != value:
-                    raise ConfigError(f"process {self.rank} has {key} = {value!r}, and process {rank} {theirs[key]!r}: "
-                                      "start all of them with the same command, on the same files")
+        first = self.gather(values)[0]
+        for key, value in values.items():
+            if value != first[key]:
+                raise ConfigError(f"process 0 has {key} = {first[key]!r}, and process {self.rank} {value!r}: start all "
+                                  "of them with the same command, on the same files")
 
     def say(self, text):
         """Print a line above any progress bar, once and not for every process. It goes on when nobody reads."""
-        if self.rank > 0:
-            return
-        try:
-            tqdm.write(text)
-            sys.stdout.flush()
-        except OSError:  # as after `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if self.rank == 0:
+            with contextlib.suppress(OSError):  # as after `| head`
+                tqdm.write(text)
+                sys.stdout.flush()
 
     def device_name(self):
         """What the device is, in words."""
@@ -106,33 +102,23 @@ def find_place(cfg):
     Set up this process: threads, the precision of float32, and, if torchrun started it, the group of all processes.
     -> its Place, and cfg with the dtype that "auto" means there. ConfigError: a device that is not there.
     """
-    if cfg.threads > 64 * os.cpu_count():  # torch would end without a word
-        raise ConfigError(f"threads = {cfg.threads}, on a machine of {os.cpu_count()} cores: give as many or fewer")
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
-    rank, world, local_rank = find_ranks()
+    rank, world, local_rank = 0, 1, 0
+    if "LOCAL_RANK" in os.environ:  # as torchrun sets it; a cluster may have left the other two
+        rank, world, local_rank = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
     device = find_device(cfg.device, local_rank)
     auto = "float32"
     if device.type == "cuda":
         auto = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
-    if world > 1 and device.type == "cuda" and dist.is_nccl_available():  # Windows does not have it
+    if world > 1 and device.type == "cuda":
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
-    elif world > 1 and device.type in ("cpu", "cuda"):
+    elif world > 1:
         dist.init_process_group("gloo", timeout=ANSWER)
-    elif world > 1:  # such as the GPU of a Mac
-        raise ConfigError(f"device = {cfg.device!r} is {device}, on which processes cannot talk: give --device=cpu")
     return Place(rank, world, device), replace(cfg, dtype=auto if cfg.dtype == "auto" else cfg.dtype)
-
-
-def find_ranks():
-    """-> this process, how many there are, this one among those of its machine. Without torchrun: 0, 1, 0."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-    if not {*names, "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        return 0, 1, 0  # a cluster may have left some of these, but only torchrun sets all of them
-    return tuple(int(os.environ[name]) for name in names)
 
 
 def find_device(wanted, local_rank):
@@ -146,7 +132,7 @@ def find_device(wanted, local_rank):
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
     except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
-        raise ConfigError(f"device = {wanted!r} cannot be used: {first_line(e)}")
+        raise ConfigError(f"device = {wanted!r} cannot be used: {one_line(e)}")
     return device
 
 
@@ -165,9 +151,9 @@ def noted_signals():
     A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
     """
     signals, handlers_before = [], {}
-    hang_up = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # the terminal was closed; Windows does not have it
-    for signum in signal.SIGINT, signal.SIGTERM, *hang_up:
-        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
+    for name in "SIGINT", "SIGTERM", "SIGHUP":  # SIGHUP: the terminal was closed; Windows does not have it
+        signum = getattr(signal, name, None)
+        if signum and signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
             handlers_before[signum] = signal.signal(signum, lambda signum, frame: signals.append(signum))
     try:
         yield signals
@@ -185,27 +171,13 @@ def leave_processes():
         dist.destroy_process_group()
 
 
-def end_unless_bug(error, cfg):
-    """If memory has run out or another process is lost, end this one in one line, with exit status 1."""
-    said = first_line(error)
-    on_a_gpu, on_a_cpu = "out of memory", "can't allocate memory"  # what torch says
-    if isinstance(error, MemoryError) or on_a_gpu in str(error) or on_a_cpu in str(error):
-        message = (f"train.py: out of memory ({said}): lower micro_batch_size = {cfg.micro_batch_size}, or the sizes "
-                   "of the model")
-    elif isinstance(error, dist.DistError) or "gloo" in str(error).lower():  # Gloo has no error class of its own
-        message = (f"train.py: another process of this run does not answer ({said}); --init_from=resume goes on from "
-                   f"the last checkpoint in {cfg.out_dir}")
-    else:
-        return
-    if not dist.is_initialized():
-        sys.exit(message)
-    # With other processes, sys.exit can hang: the threads of DDP and of Gloo wait for each other when they are deleted.
-    sys.stdout.flush()
-    print(message, file=sys.stderr, flush=True)
-    os._exit(1)
+def end_if_out_of_memory(error, cfg):
+    """If torch could not allocate a tensor, end in one line, with exit status 1."""
+    if "out of memory" in str(error) or "can't allocate memory" in str(error):  # of a GPU, of a CPU
+        sys.exit(f"train.py: out of memory ({one_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or "
+                 "the sizes of the model")
 
 
-def first_line(error):
+def one_line(error):
     """What an error says, in one short line: some errors of torch list all of its backends."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return textwrap.shorten(lines[0], 200, placeholder=" ...")
+    return textwrap.shorten(str(error) or type(error).__name__, 200, placeholder=" ...")

@@ -24,29 +24,19 @@ class RunError(Exception):
 @contextlib.contextmanager
 def opened_checkpoint(path, device):
     """Gives a block the checkpoint, a dict. Raises RunError if it is damaged, or if the block fails on it."""
+    problem = "is not a checkpoint that can be resumed: missing, cut short, damaged, or of another program"
     try:
         with zipfile.ZipFile(path) as zipped:
             damaged = zipped.testzip()  # reads all of it, and compares checksums, which torch does not
         if damaged:
             raise zipfile.BadZipFile(damaged)
         state = torch.load(path, map_location=device, weights_only=True)
+        problem = "does not fit this code: go on with the commit that is in run.json"  # a weight more in model.py, say
+        yield state
     except (OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
             ValueError) as e:
-        raise RunError(f"{path} is not a checkpoint that can be resumed: missing, cut short, damaged, or of another "
-                       "program") from e
-    try:
-        yield state
-    except (RuntimeError, LookupError, TypeError, ValueError) as e:  # such as a weight more or less in model.py
         said = textwrap.shorten(f"{type(e).__name__}: {e}", 300)
-        raise RunError(f"{path} does not fit this code: go on with the commit that is in run.json ({said})") from e
-
-
-def complete_config(config):
-    """The keys of a run, in which newer ones have their defaults. Raises ValueError if this code lacks one."""
-    unknown = sorted(config.keys() - vars(TrainConfig()).keys())
-    if unknown:
-        raise ValueError(f"no key here has the name {', '.join(unknown)}")
-    return vars(TrainConfig()) | config
+        raise RunError(f"{path} {problem} ({said})") from e
 
 
 def open_run(folder):
@@ -56,7 +46,7 @@ def open_run(folder):
     Raises RunError if there is no checkpoint, or if it is damaged.
     """
     with opened_checkpoint(Path(folder, "ckpt.pt"), "cpu") as state:
-        cfg = TrainConfig(**complete_config(state["config"]))
+        cfg = TrainConfig(**state["config"])  # a newer key has its default
         meta = state["data"] | TOKENIZERS[state["data"]["tokenizer"]]
         model = Transformer(cfg.of_model(meta["vocab_size"])).eval()
         model.load_state_dict(state["model"])

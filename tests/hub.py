@@ -3,16 +3,15 @@
     def test_x(hub):  # the fixture; HF_HOME lies in tmp_path
         hub.add("org/name", {"config.json": b"{}", "model.safetensors": data})   # -> its commit
         hub.add("org/name", {...}, branch="step1000")       # another branch with files of its own; tag= makes a tag
-        hub.fail("model.safetensors", "cut", times=2)       # the next two ranges of that file end in the middle
+        hub.fail("model.safetensors", "cut")                # the next range of that file ends in the middle
         ...
         assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
 
 Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs and /ID/resolve/REV/FILE. It redirects weight
 files to a second host, the CDN, where it serves byte ranges. A dataset is a repository whose name begins with
 datasets/, as in its addresses; of these it also answers ID/tree/REV.
-Faults, for one file (or "api") at the host that sends its bytes:
-  a status (503, 429, 200 without content, ...);
-  cut, stall: half the body, then the end of the connection, or nothing.
+Faults, for one file (or "api") at the host that sends its bytes: a status without content (503, 429, ...); or cut,
+stall: half the body, then the end of the connection, or nothing.
 hub.forbidden is a file that no token may read. With hub.ranges = False every file is sent whole.
 """
 
@@ -22,7 +21,6 @@ import os
 import re
 import threading
 import time
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from urllib.parse import unquote
@@ -31,23 +29,6 @@ import pytest
 
 WEIGHTS = (".safetensors", ".bin")
 ID = r"((?:datasets/)?[^/]+(?:/[^/]+)?)"
-
-
-@dataclass
-class Repo:
-    files: dict[str, dict[str, bytes]] = field(default_factory=dict)  # of each commit
-    branches: dict[str, str] = field(default_factory=dict)  # name -> commit
-    tags: dict[str, str] = field(default_factory=dict)
-    gated: str = ""  # the token that may read it; "": everybody may
-
-
-@dataclass
-class Request:
-    host: str  # "hub" or "cdn"
-    path: str
-    headers: dict[str, str]  # names in lower case
-    file: str  # or "api"
-    sent: int = 0  # bytes of body
 
 
 class Refused(Exception):
@@ -66,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         file = "api" if path.startswith("/api/") else unquote(re.sub(".*/resolve/[^/]+/", "", path))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.entry = Request(self.server.host, self.path, headers, file)
+        self.entry = SimpleNamespace(host=self.server.host, path=self.path, headers=headers, file=file, sent=0)
         self.hub.log.append(self.entry)
         try:
             status, headers, body = self.route(path)
@@ -82,29 +63,24 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, str(value))
         self.end_headers()
         if self.command == "GET":
-            self.send(body[: len(body) // 2] if fault else body)
+            body = body[: len(body) // 2] if fault else body
+            self.entry.sent += len(body)  # before the bytes leave: a test may ask as soon as the last one is there
+            self.wfile.write(body)
         self.close_connection |= bool(fault)
         if fault == "stall":
             self.hub.stopped.wait(20)
 
     do_HEAD = do_GET
 
+    # What is asked for: each returns status, headers and body of the answer, if there is no fault.
+
     def route(self, path: str) -> tuple[int, dict, bytes]:
-        """-> status, headers and body of the answer, if there is no fault."""
         for pattern, method in ROUTES.items():
             if found := re.fullmatch(pattern, path):
                 return method(self, *[unquote(part or "") for part in found.groups()])
         raise Refused(404, "")
 
-    def send(self, body: bytes):
-        for start in range(0, len(body), 1 << 18):
-            piece = body[start : start + (1 << 18)]
-            self.entry.sent += len(piece)  # before the bytes leave: a test may ask as soon as the last one is there
-            self.wfile.write(piece)  # OSError: the client has hung up
-
-    # What is asked for: each returns status, headers, body.
-
-    def find(self, name: str, revision: str) -> tuple[Repo, str]:
+    def find(self, name: str, revision: str) -> tuple[SimpleNamespace, str]:
         """-> the repository and the commit."""
         repo = self.hub.repos.get(name)
         if repo is None:
@@ -116,19 +92,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def info(self, name: str, revision: str):
         repo, commit = self.find(name, revision)
-        siblings = [{"rfilename": file} for file in repo.files[commit]]
+        siblings = [{"rfilename": file, "size": len(content)} for file, content in repo.files[commit].items()]
         return in_json({"id": name, "sha": commit, "siblings": siblings})
 
     def tree(self, name: str, revision: str, below: str):
         repo, commit = self.find(name, revision)
-        files = {file: content for file, content in repo.files[commit].items() if file.startswith(below)}
         return in_json([{"type": "file", "path": file, "size": len(content), "oid": "0" * 40}
-                        for file, content in files.items()])
+                        for file, content in repo.files[commit].items() if file.startswith(below)])
 
     def refs(self, name: str):
         repo, _ = self.find(name, "main")
-        return in_json({"branches": [{"name": branch} for branch in repo.branches],
-                        "tags": [{"name": tag} for tag in repo.tags]})
+        branches, tags = ([{"name": name, "ref": name, "targetCommit": commit} for name, commit in refs.items()]
+                          for refs in (repo.branches, repo.tags))
+        return in_json({"branches": branches, "tags": tags, "converts": []})
 
     def resolve(self, name: str, revision: str, file: str):
         repo, commit = self.find(name, revision)
@@ -170,8 +146,8 @@ def in_json(content) -> tuple[int, dict, bytes]:
 
 class Hub:
     def __init__(self):
-        self.repos: dict[str, Repo] = {}
-        self.log: list[Request] = []
+        self.repos: dict[str, SimpleNamespace] = {}
+        self.log: list[SimpleNamespace] = []  # requests, with the bytes of body that were sent
         self.waits: list[float] = []  # seconds that the client would have waited between its tries
         self.faults: list[tuple] = []  # file, kind
         self.forbidden, self.ranges = "", True
@@ -191,25 +167,24 @@ class Hub:
 
     def add(self, name: str, files: dict[str, bytes], branch: str = "main", tag: str = "", gated: str = "",
             commit: str = "") -> str:
-        """A commit with these files, to which the branch points, or the tag; -> the commit."""
-        repo = self.repos.setdefault(name, Repo())
-        repo.gated = gated
+        """A commit with these files, to which the branch points, or the tag; -> the commit. gated: needs this token."""
+        repo = self.repos.setdefault(name, SimpleNamespace(gated=gated, files={}, branches={}, tags={}))
         commit = commit or digest(name, branch, tag, len(self.log), sorted(files))
         repo.files[commit] = files
         refs = repo.tags if tag else repo.branches
         refs[tag or branch] = commit
         return commit
 
-    def fail(self, file: str, kind: str | int, times: int = 1):
-        self.faults += [(file, kind)] * times
+    def fail(self, file: str, kind: str | int):
+        self.faults.append((file, kind))
 
     def fault(self, file: str) -> str | int:
         """The next fault of a file, "" if there is none."""
         with self.lock:
-            for i, (name, kind) in enumerate(self.faults):
-                if name == file:
-                    del self.faults[i]
-                    return kind
+            for fault in self.faults:
+                if fault[0] == file:
+                    self.faults.remove(fault)
+                    return fault[1]
         return ""
 
     def sent(self, file: str) -> int:
@@ -223,16 +198,16 @@ def hub(monkeypatch, tmp_path):
     from huggingface_hub.utils import _http
 
     hub, home = Hub(), tmp_path / "hf"
-    for name, value in {
-        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-        "HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_TOKEN_PATH": str(home / "token"),
-        "HF_STORED_TOKENS_PATH": str(home / "tokens"), "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_TELEMETRY": True,
-    }.items():
-        monkeypatch.setattr(constants, name, value)  # read from the environment once, when the client was imported
     for name in [name for name in os.environ if name.startswith("HF_") or name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}.items():
         monkeypatch.setenv(name, value)
+    for name, value in {  # read from the environment once, when the client was imported
+        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "HF_TOKEN_PATH": str(home / "token"),
+        "HF_STORED_TOKENS_PATH": str(home / "tokens"), "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_TELEMETRY": True,
+    }.items():
+        monkeypatch.setattr(constants, name, value)
     monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=hub.waits.append, time=time.time))
     close_session()  # its connections lead to the server of another test
     yield hub

@@ -5,7 +5,7 @@ B sequences, T tokens (the paper's N), C = n_embd (its d), H heads, D = C // H, 
 x (T, C) has x_i as rows; in beta_ij x_i x_j^T, i is the query (predicted) and j the key (its context).
 """
 
-import os
+import argparse
 from pathlib import Path
 from unittest import mock
 
@@ -17,9 +17,7 @@ from data.batches import mask_tokens
 from model import ModelConfig, Transformer, rows_at
 
 MASK = 257
-LIBRARY = Path(os.__file__).parent
-TEXT = b"".join((LIBRARY / name).read_bytes() for name in ["argparse.py", "ast.py", "difflib.py"])  # real text
-TEXT = torch.tensor(list(TEXT))  # a token is a byte
+TEXT = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # real text: a token is a byte
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +53,6 @@ def batch_of(causal, B, T):
     return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256})
 
 
-def head_factors(attn):
-    """W_q and W_k of every head of a layer, (H, C, D) each."""
-    return [part.weight.unflatten(0, (attn.n_head, -1)).mT for part in (attn.q, attn.k)]
-
-
 def watch(model, batch):
     """
     The backward pass of the model's own loss -> its attention layers, with their comparisons in sight: x_i is attn.x
@@ -88,8 +81,3 @@ def watch(model, batch):
     model.zero_grad()
     F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
     return layers
-
-
-def pair_sum(attn):
-    """Of a watched layer, sum beta_ij x_i x_j^T of every head, (H, C, C): the gradient of its W_qk."""
-    return torch.einsum("bhij,bic,bjd->hcd", attn.scores.grad, attn.x, attn.x)

@@ -12,28 +12,24 @@ from tests.toy import CONFIG, WEIGHTS, as_bin, folder, read, records_of, refusal
 
 BIN = "pytorch_model.bin"
 
-# What is read by ranges
-
 
 def test_views_ties_and_dtypes_come_out_as_torch_loads_them(tmp_path):
     wide = torch.randn(48, 40)
     state = {
         "whole": wide, "tied": wide, "rows": wide[8:24], "columns": wide[:, 5:20], "transposed": wide.T,
         "every other": wide[::2, ::3], "half": wide.half().T, "bfloat16": wide.bfloat16()[3:], "double": wide.double(),
-        "scalar": torch.tensor(3.5), "empty": torch.empty(0, 7), "parameter": torch.nn.Parameter(torch.randn(5, 3)),
+        "scalar": torch.tensor(3.5), "parameter": torch.nn.Parameter(torch.randn(5, 3)),
         "three": torch.randn(2, 3, 4).permute(2, 0, 1),
     }
-    data = as_bin(state | {"mask": torch.zeros(3, dtype=torch.int8), "epoch": 3, "sparse": torch.eye(3).to_sparse()})
+    beside = {"mask": torch.zeros(3, dtype=torch.int8), "empty": torch.empty(0, 7)}
+    data = as_bin(state | beside | {"epoch": 3, "sparse": torch.eye(3).to_sparse()})
     path = folder(tmp_path / "toy", {BIN: data})
     right = torch.load(path / BIN, weights_only=True)
     opened = read(path, [[n] for n in state] + [list(state)], right)
-    assert set(opened.tensors) == {*state, "mask"} and "mask" in refusal(path, [["mask"]])
+    assert set(opened.tensors) == {*state, *beside} and "mask" in refusal(path, [["mask"]])
     assert {n: opened.tensors[n].shape for n in state} == {n: tuple(t.shape) for n, t in state.items()}
     distinct = [t for n, t in state.items() if n not in ("tied", "transposed")]  # the same bytes, seen otherwise
     assert opened.n_params == sum(t.numel() for t in distinct)
-
-
-# What is loaded whole
 
 
 def test_bins_of_before_torch_1_6_are_read_whole(hub):
@@ -42,12 +38,10 @@ def test_bins_of_before_torch_1_6_are_read_whole(hub):
     hub.add("org/toy", {"config.json": CONFIG, BIN: data})
     for _ in "from the Hub", "from the cache":
         opened = read("org/toy", weights=tied)
-        assert opened.bytes_read >= opened.size == len(data) and set(opened.tensors) == {*WEIGHTS, "head"}
+        assert opened.notes[0].startswith("read all") and opened.size == len(data)
+        assert set(opened.tensors) == {*WEIGHTS, "head"}
         assert opened.n_params == sum(t.numel() for t in WEIGHTS.values())
     assert hub.sent(BIN) < 1.5 * len(data)
-
-
-# What would do harm, or is something else
 
 
 def test_a_storage_smaller_than_its_tensor_or_than_its_record_says_and_a_compressed_zip_are_refused(tmp_path):
@@ -62,8 +56,8 @@ def test_a_storage_smaller_than_its_tensor_or_than_its_record_says_and_a_compres
         for record, content in records.items():
             zipped.writestr(f"archive/{record}", content)
     small = (tmp_path / "compressed").read_bytes()
-    for data, told in (as_bin({"q": freed}), "damaged"), (cut, "damaged"), (lies, "damaged"), (small, "compressed"):
-        assert told in refusal(folder(tmp_path / "toy", {BIN: data}))
+    for data in as_bin({"q": freed}), cut, lies, small:
+        assert "larger than its bytes" in refusal(folder(tmp_path / "toy", {BIN: data}))
 
 
 class Bomb:
@@ -84,8 +78,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path, zipped):
 def test_a_file_without_a_state_dict_says_so(tmp_path):
     saved = {"student": WEIGHTS, "teacher": WEIGHTS, "epoch": 3}  # as DINO's full ones
     told = refusal(folder(tmp_path / "toy", {"dino.pth": as_bin(saved)}))
-    assert "dino.pth holds student, teacher, epoch" in told and "state_dict()" in told
-    assert "Under student are layers.0.q.weight" in told
+    assert "dino.pth holds student (layers.0.q.weight, " in told and "), epoch, and no weights" in told
 
 
 def test_programs_of_torchscript_are_told_the_way_on(tmp_path):

@@ -30,7 +30,7 @@ def test_by_chance_symmetry_is_1_over_n_give_or_take_root_2_over_n_and_direction
     assert abs(deviations.mean()) < 5 / DRAWS**0.5 and deviations.std().item() == pytest.approx(1, abs=0.15)
     low, high = chance.interval("symmetry", N, None)
     assert 0.92 < ((low < analyze.symmetry(m)) & (analyze.symmetry(m) < high)).double().mean() < 0.98
-    limit = chance.of_layer(torch.diag(s), torch.eye(N, dtype=torch.float64), 2.0)
+    limit = chance.directionality_limit(N, chance.moments(torch.diag(s), torch.eye(N, dtype=torch.float64)), 2.0)
     inside = (analyze.directionality(m).abs() <= limit + 1e-9).double().mean()
     assert 0.91 < inside < 0.99 or limit in (0, 1)
     assert (limit == 0) == (name == "rotation") and (limit == 1) <= (name in ("half", "grows", "random"))
@@ -47,4 +47,4 @@ def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_w
         expected = [((s ** (2 * p)).sum() / s.square().sum() ** p).item() for p in (1, 2, 3)]
         assert ratios == pytest.approx(expected, rel=1e-4)
     if r == N:
-        assert chance.of_layer(w_q, w_k, 2.0) == pytest.approx(chance.of_random(N, 2.0), abs=0.1)
+        assert chance.directionality_limit(N, found, 2.0) == pytest.approx(chance.of_random(N, 2.0), abs=0.1)

@@ -33,9 +33,6 @@ def symmetries(model):
     return found
 
 
-# ---- contexts of the user ----------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def deterministic():
     torch.use_deterministic_algorithms(True)
@@ -54,28 +51,12 @@ def test_scores_are_computed_in_float64_in_whatever_context(tmp_path, model, con
             assert list(analyze.score_model(source).table.symmetry) == pytest.approx(expected, abs=1e-9)
 
 
-# ---- wrapped and sharded -----------------------------------------------------------------------------------------
-
-
-class Wrapper(torch.nn.Module):
-    """As DDP holds a model."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        self.register_buffer("_extra_state", None)
-
-    def get_extra_state(self):
-        return {"scales": [1]}  # as TransformerEngine has it
-
-    def set_extra_state(self, state):
-        pass
-
-
-def test_a_wrapped_model_has_the_scores_of_the_model(model):
+def test_a_wrapped_model_has_the_scores_of_the_model(model, monkeypatch):
     expected = symmetries(model)
     apply_activation_checkpointing(model, check_fn=lambda module: "DecoderLayer" in type(module).__name__)
-    for wrapped in model, Wrapper(model), torch.compile(model):
+    # As TransformerEngine has it.
+    monkeypatch.setattr(torch.nn.Linear, "get_extra_state", lambda self: {"scales": [1]})
+    for wrapped in model, torch.nn.DataParallel(model), torch.compile(model):
         assert list(analyze.score_model(wrapped).table.symmetry) == pytest.approx(expected)
 
 
@@ -123,18 +104,12 @@ def test_a_model_without_a_config_is_told_the_arguments():
     assert found[1] == pytest.approx(layer_symmetry(q[None], k[None]))
 
 
-# ---- numbers -----------------------------------------------------------------------------------------------------
-
-
 def test_large_heads_in_bfloat16_are_added_without_overflow():
     torch.manual_seed(0)
     w_q, w_k = torch.randn(4, 8, 3).bfloat16(), torch.randn(1, 8, 3).bfloat16()
     [plain] = analyze.score_layer(w_q, w_k)
     [large] = analyze.score_layer(w_q * 2.0**126, w_k)
     assert (w_q * 2.0**126).isfinite().all() and large.symmetry.item() == pytest.approx(plain.symmetry.item(), abs=1e-9)
-
-
-# ---- Ctrl-C while imports run ------------------------------------------------------------------------------------
 
 
 def test_ctrl_c_while_torch_is_imported_ends_without_a_traceback():

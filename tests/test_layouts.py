@@ -172,9 +172,9 @@ def test_heads_are_those_of_the_models_own_attention(kind, config, reads, name, 
         model.set_submodule(path, torch.nn.Identity())
     probe = Probe(model)
     require_same(found, tensors, find_stacks(on_the_hub(config), shapes(tensors)), tensors)
-    with open_checkpoint(model) as in_memory:
-        loaded = {name: info.loaded for name, info in in_memory.tensors.items()}
-        require_same(found, tensors, stacks_of(in_memory), loaded)
+    in_memory = open_checkpoint(model)
+    loaded = {name: info.read() for name, info in in_memory.tensors.items()}
+    require_same(found, tensors, stacks_of(in_memory), loaded)
     with torch.no_grad(), probe:
         run(model, probe.names.values(), reads, 70, 1)
         probe.basis = False

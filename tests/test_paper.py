@@ -13,10 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from analyze import symmetry, wqk
+from analyze import split_heads, symmetry, wqk
 from model import MLP, ModelConfig
 from tests import test_paper_scores, test_paper_training
-from tests.paper import batch_of, exact, float64_and_a_seed, fresh, head_factors, pair_sum, watch  # noqa: F401
+from tests.paper import batch_of, exact, float64_and_a_seed, fresh, watch  # noqa: F401
 
 # ---- S1.1, S1.2: what attention computes -------------------------------------------------------------------------
 
@@ -60,8 +60,7 @@ def test_remark_S1_5_multi_head_attention_is_a_sum_over_heads_but_no_function_of
     T, C, H, D = 6, 32, 4, 8
     attn = fresh(T, C, H).requires_grad_(False).blocks[0].attn
     x = 30 * torch.randn(1, T, C)
-    w_q, w_k = head_factors(attn)  # (H, C, D)
-    w_v = attn.v.weight.T.unflatten(1, (H, D)).transpose(0, 1)  # (H, C, D)
+    w_q, w_k, w_v = [split_heads(part.weight.T, H) for part in (attn.q, attn.k, attn.v)]  # (H, C, D)
     w_o = attn.proj.weight.T.unflatten(0, (H, D))  # (H, D, C)
     heads, output = wqk(w_q, w_k), attn(x)  # (H, C, C), (1, T, C)
     whole = wqk(attn.q.weight.T, attn.k.weight.T)  # (C, C)
@@ -126,9 +125,9 @@ def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradien
     T, C, H = 32, 64, 4
     model = fresh(T, C, H, causal=True, n_layer=2)
     for attn in watch(model, batch_of(True, 4, T)):
-        G = pair_sum(attn)  # (H, C, C), Eq. (S37)
-        w_q, w_k = head_factors(attn)  # (H, C, D)
-        grad_q, grad_k = [part.weight.grad.T.unflatten(1, (H, -1)).transpose(0, 1) for part in (attn.q, attn.k)]
+        G = torch.einsum("bhij,bic,bjd->hcd", attn.scores.grad, attn.x, attn.x)  # (H, C, C), Eq. (S37)
+        w_q, w_k = [split_heads(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
+        grad_q, grad_k = [split_heads(part.weight.grad.T, H) for part in (attn.q, attn.k)]
         step = -(w_q @ w_q.mT @ G + G @ w_k @ w_k.mT)  # (H, C, C), Eq. (S40) over eta
 
         def error(eta):

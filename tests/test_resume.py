@@ -13,16 +13,15 @@ import pytest
 import torch
 
 import train
-from config.processes import find_ranks
 from data import tokens
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
-                         result, resume, run, signal_at, small_run)
-from tests.toy import files_of
+                         result, resume, run, signal_at)
+from tests.toy import as_bin, files_of
 
 APPEND = "data.results.runs.append"
 # Where a process dies: before the n-th call of a function.
-MOMENTS = [(APPEND, 1), (APPEND, 2), (TRAIN_STEP, 3), ("torch.save", 1), ("os.replace", 3), (APPEND, 1),
-           (TRAIN_STEP, 8), ("torch.save", 2), ("os.replace", 4), (APPEND, 6)]
+MOMENTS = [(APPEND, 1), (APPEND, 2), ("torch.save", 1), (TRAIN_STEP, 3), ("torch.save", 1), ("os.replace", 3),
+           (APPEND, 1), (TRAIN_STEP, 7), ("torch.save", 2), (APPEND, 3)]
 
 
 @pytest.fixture
@@ -67,16 +66,6 @@ def test_every_kind_of_run_goes_on_bit_for_bit(cfg, monkeypatch, changes):
     assert result(cfg) == result(whole)
 
 
-def test_two_processes_stop_at_a_slow_step_when_one_is_told_to_and_go_on_bit_for_bit(cfg, tmp_path):
-    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
-    stop = partial(signal_at, TRAIN_STEP, 5, signal.SIGTERM, rank="1", slow_steps=True)
-    lives = begin_ranks(argv(whole), tmp_path / "whole"), begin_ranks(argv(cfg), tmp_path / "cut", prepare=stop)
-    assert [[end(life)[0] for life in ranks] for ranks in lives] == [[0, 0], [143, 143]]
-    assert checkpoint(cfg)["step"] == 5
-    assert [end(life)[0] for life in begin_ranks(argv(cfg, init_from="resume"), tmp_path / "rest")] == [0, 0]
-    assert result(cfg) == result(whole)
-
-
 def test_a_run_does_without_the_locks_and_the_signal_that_windows_does_not_have(finished, cfg, monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)  # so that it cannot be imported
     monkeypatch.delattr(signal, "SIGHUP")
@@ -85,8 +74,9 @@ def test_a_run_does_without_the_locks_and_the_signal_that_windows_does_not_have(
 
 
 def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finished, copied, capsys):
-    assert "holds a run already" in refusal(copied)
-    resume(copied)  # which is at its end
+    for name in "log.csv", "scores.csv":
+        Path(copied.out_dir, name).write_text("rows that were lost or changed")
+    resume(copied)  # which is at its end, and writes them again
     assert result(copied) == result(finished)
     resume(copied, max_iters=18, eval_interval=2, score_interval=6)
     said = capsys.readouterr().out
@@ -100,91 +90,56 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
 
 def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg):
     out = Path(cfg.out_dir)
-    others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt"}
+    others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt", "ckpt.pt.12.tmp"}
     out.mkdir()
     for name in others:
         (out / name).write_bytes(b"of somebody")
     run(cfg, keep=2)
-    kept = {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt"}
-    assert {path.name for path in out.glob("ckpt*")} == kept | others
-    assert all((out / name).read_bytes() == b"of somebody" for name in others)
+    assert {path.name for path in out.glob("ckpt*")} == {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt"} | others
     shutil.copy(out / "ckpt-00000008.pt", out / "ckpt.pt")  # and go on from there, to the same end
     resume(cfg, max_iters=16, eval_interval=5, keep=1)
-    assert {path.name for path in out.glob("ckpt*")} == kept - {"ckpt-00000008.pt"} | {"ckpt-00000016.pt"} | others
-    assert list(log(cfg).step) == [0, 4, 8, 10, 15, 16]  # ckpt-12 is of the life before
-
-
-@pytest.mark.parametrize("edit", [
-    lambda text: text[:-1], lambda text: "", lambda text: text + text[-60:], lambda text: text.replace(",", ";")])
-def test_rows_that_were_lost_or_changed_are_there_again_when_a_run_goes_on(finished, copied, edit):
-    for name in "log.csv", "scores.csv":
-        path = Path(copied.out_dir, name)
-        path.write_text(edit(path.read_text()))
-    resume(copied)
-    assert result(copied) == result(finished)
-
-
-def test_where_a_run_comes_from_stays_known_over_its_lives(copied):
-    before = tokens.json.loads(Path(copied.out_dir, "run.json").read_text())
-    assert set(before["origin"]) == {"commit", "python", "torch", "device_name"} and all(before["origin"].values())
-    before["origin"] |= dict(torch="1.0", commit="abc, then def")
-    tokens.write_json(Path(copied.out_dir, "run.json"), before)
-    resume(copied)
-    after = tokens.json.loads(Path(copied.out_dir, "run.json").read_text())
-    assert after["origin"]["torch"] == f"1.0, then {torch.__version__}"
-    assert after["origin"]["commit"].startswith("abc, then def, then ") and after["data"] == before["data"]
+    assert {path.name for path in out.glob("ckpt*")} == {"ckpt.pt", "ckpt-00000016.pt"} | others
+    assert all((out / name).read_bytes() == b"of somebody" for name in others)
+    assert list(log(cfg).step) == [0, 4, 8, 10, 15, 16]
 
 
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------
 
 
-def test_a_run_that_is_refused_touches_nothing_and_one_that_is_not_leaves_files_of_others(copied, tmp_path):
-    for name in "thesis.2024-draft.tmp", "ckpt.pt.12.tmp", ".lock":
-        Path(copied.out_dir, name).write_text("precious")
-    before = files_of(copied.out_dir)
-    for changes in dict(), dict(data_dir="/nowhere"), dict(init_from="resume", seed=2):
-        refusal(copied, **changes)
-        assert files_of(copied.out_dir) == before
-    refusal(copied, out_dir=tmp_path / "new", data_dir="/nowhere")
-    assert not (tmp_path / "new").exists()
-    resume(copied, max_iters=14)
-    assert before.keys() == files_of(copied.out_dir).keys()
-    assert {name for name, text in files_of(copied.out_dir).items() if text == b"precious"} == {
-        "thesis.2024-draft.tmp", "ckpt.pt.12.tmp", ".lock"}
-
-
-@pytest.mark.parametrize("left, words", [
-    ([], "holds a model.safetensors that is of no run"),
-    (["run.json", "log.csv"], "holds the log.csv of a run, and no ckpt.pt to go on from"),
+@pytest.mark.parametrize("changes, words", [
+    (dict(), "holds a run already: go on with --init_from=resume"),
+    (dict(init_from="resume", max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
+    (dict(init_from="resume", qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
+    (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
+    (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
+    (dict(n_embd=2_000_000_000), "or the sizes of the model"),
+    (dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
 ])
-def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(finished, cfg, left, words):
-    out = Path(cfg.out_dir)
-    out.mkdir()
-    for name in left:
-        shutil.copy(Path(finished.out_dir, name), out)
-    if not left:
-        (out / "model.safetensors").write_text("of somebody")
-    before = files_of(out)
-    for init_from in "scratch", "resume":
-        assert words in refusal(cfg, init_from=init_from)
-    assert files_of(out) == before
-
-
-def test_a_checkpoint_of_another_run_is_refused_with_what_differs(copied):
+def test_a_run_that_is_refused_ends_in_one_line_and_touches_nothing(copied, changes, words):
     state = checkpoint(copied)
     del state["config"]["qkv_rate"]  # a key that is newer than a checkpoint has its default there
     torch.save(state, Path(copied.out_dir, "ckpt.pt"))
-    for key, there, here in ("max_iters", 12, 11), ("seed", 1, 9), ("qkv_rate", 1.0, 2.0):
-        said = refusal(copied, init_from="resume", **{key: here})
-        assert f"is of another run: {key} = {there} there, {here} here" in said
-    resume(copied, max_iters=14)
+    before = files_of(copied.out_dir)
+    said = refusal(copied, **changes)
+    assert words in said and said.startswith("train.py: ") and len(said) < 300
+    assert files_of(copied.out_dir) == before
+
+
+@pytest.mark.parametrize("name", ["log.csv", "model.safetensors"])
+def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(finished, cfg, name):
+    out = Path(cfg.out_dir)
+    out.mkdir()
+    shutil.copy(Path(finished.out_dir, name), out)
+    before = files_of(out)
+    for init_from in "scratch", "resume":
+        assert f"holds a {name}, and no ckpt.pt to go on from" in refusal(cfg, init_from=init_from)
+    assert files_of(out) == before
 
 
 @pytest.mark.parametrize("spoil, words", [
-    (lambda state: state["config"].update(gain=2), "ValueError: no key here has the name gain"),
-    (lambda state: state["model"].update(gain=torch.ones(1)), 'Unexpected key(s) in state_dict: "gain"'),
+    (lambda state: state["config"].update(gain=2), "unexpected keyword argument 'gain'"),
     (lambda state: state["model"].pop("head.bias"), 'Missing key(s) in state_dict: "head.bias"'),
-    (lambda state: state.pop("scaler"), "KeyError: 'scaler'"), (lambda state: state.pop("kept"), "KeyError: 'kept'")])
+    (lambda state: state.pop("scaler"), "KeyError: 'scaler'")])
 def test_a_checkpoint_of_other_code_is_refused_with_what_differs(copied, spoil, words):
     state = checkpoint(copied)
     spoil(state)
@@ -195,26 +150,16 @@ def test_a_checkpoint_of_other_code_is_refused_with_what_differs(copied, spoil, 
     assert files_of(copied.out_dir) == before
 
 
-class RunsCode:
-    """Its pickle makes a file when it is opened."""
-
-    def __reduce__(self):
-        return Path.touch, (Path("ran"),)
-
-
-def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(copied, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(copied):
     path = Path(copied.out_dir, "ckpt.pt")
     whole, before = path.read_bytes(), files_of(copied.out_dir)
-    torch.save(dict(config=RunsCode()), "pickle.pt")
     middle = len(whole) // 2  # which is in a tensor
     four_bytes = whole[:middle] + b"\0\0\x80F" + whole[middle + 4 :]
-    half, zip_of_zeros, pickle = whole[:middle], b"PK\3\4" + bytes(1000), Path("pickle.pt").read_bytes()
-    for data in b"", half, zip_of_zeros, pickle, four_bytes:
+    half, zip_of_zeros, unsafe = whole[:middle], b"PK\3\4" + bytes(1000), as_bin(path)  # a Path is no tensor
+    for data in b"", half, zip_of_zeros, unsafe, four_bytes:
         path.write_bytes(data)
         assert "ckpt.pt is not a checkpoint that can be resumed" in refusal(copied, init_from="resume")
         assert files_of(copied.out_dir) == before | {"ckpt.pt": data}
-    assert not Path("ran").exists()
 
 
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
@@ -224,46 +169,13 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cf
     run(cfg, max_iters=4)
 
 
-@pytest.mark.parametrize("changes, words", [
-    (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
-    (dict(threads=100_000), "threads = 100000, on a machine of"),
-    (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
-    (dict(n_embd=2_000_000_000), "or the sizes of the model"),
-    (dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
-])
-def test_a_mistake_ends_in_one_line(cfg, changes, words):
-    said = refusal(cfg, **changes)
-    assert words in said and said.startswith("train.py: ") and len(said) < 300
-
-
-@pytest.fixture(scope="module")
-def whole(data_dir, tmp_path_factory):
-    """A run in whose middle there is time to kill something, and which nothing interrupts."""
-    cfg = small_run(data_dir, tmp_path_factory.mktemp("run") / "whole", max_iters=80, eval_interval=5)
-    run(cfg)
-    return cfg
-
-
-@pytest.fixture
-def long(whole, cfg):
-    """The same run, before it begins."""
-    return replace(whole, out_dir=cfg.out_dir)
-
-
-def last_line(life):
-    """The line in which a process ended that met something a user can mend."""
-    status, said = end(life)
-    assert status == 1 and "Traceback" not in said, said
-    return said.splitlines()[-1]
-
-
 # ---- killed ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(long, whole, tmp_path):
-    out, stale = Path(long.out_dir), 0
+def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(finished, cfg, tmp_path):
+    out, stale = Path(cfg.out_dir), 0
     for name, n in MOMENTS:
-        life = begin(argv(long, init_from="resume"), tmp_path / "life.txt", partial(signal_at, name, n))
+        life = begin(argv(cfg, init_from="resume"), tmp_path / "life.txt", partial(signal_at, name, n))
         status, said = end(life)
         assert status == -signal.SIGKILL and "Traceback" not in said, (name, n, said)
         stale += any(out.glob("ckpt.pt.*.tmp"))
@@ -271,28 +183,28 @@ def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(
             rows = (out / "log.csv").read_bytes()
             (out / "log.csv").write_bytes(rows[: rows[:-1].rindex(b"\n") + 2])  # the first digit of its step is left
     assert stale >= 1
-    resume(long)
-    assert result(long) == result(whole)
-    assert {p.name for p in out.iterdir()} == {p.name for p in Path(whole.out_dir).iterdir()}
+    resume(cfg)
+    assert result(cfg) == result(finished)
+    assert files_of(out).keys() == files_of(finished.out_dir).keys()
 
 
 # ---- several processes -------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_loses_a_process_ends_in_one_line_and_goes_on_with_any_number_of_them(long, whole, tmp_path):
-    """Two processes until the second is killed, one, two until the first is killed, one, two."""
-    words = argv(long, init_from="resume")
-    for killed, other in (1, 0), (0, 1):
-        lives = begin_ranks(words, tmp_path / "rank", prepare=partial(signal_at, TRAIN_STEP, 12, rank=str(killed)))
-        last = last_line(lives[other])
-        assert last.startswith("train.py: another process of this run does not answer (") and "gloo" in last
-        assert last.endswith(f"--init_from=resume goes on from the last checkpoint in {long.out_dir}")
-        assert end(lives[killed])[0] == -signal.SIGKILL
-        alone = begin(words, tmp_path / "alone", partial(signal_at, TRAIN_STEP, 12))
-        assert end(alone)[0] == -signal.SIGKILL
-    assert [end(life)[0] for life in begin_ranks(words, tmp_path / "rank")] == [0, 0]
+def test_two_processes_that_are_told_to_stop_and_killed_go_on_bit_for_bit_and_one_goes_on_from_them(
+        finished, cfg, tmp_path):
+    """At slow steps a process that is told to stop stops both. Without the other one, a process ends."""
+    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
+    assert [end(life)[0] for life in begin_ranks(argv(whole), tmp_path / "whole")] == [0, 0]
+    stop = partial(signal_at, TRAIN_STEP, 5, signal.SIGTERM, rank="1", slow_steps=True)
+    kill = partial(signal_at, TRAIN_STEP, 5, rank="1")
+    for prepare, status, step in (stop, [143, 143], 5), (kill, [1, -signal.SIGKILL], 8), (None, [0, 0], 12):
+        lives = begin_ranks(argv(cfg, init_from="resume"), tmp_path / "cut", prepare=prepare)
+        assert [end(life)[0] for life in lives] == status and checkpoint(cfg)["step"] == step
+    assert result(cfg) == result(whole)
+    resume(cfg, max_iters=14)  # with one process
     for column in "step", "train_loss", "val_loss":
-        np.testing.assert_allclose(log(long)[column], log(whole)[column], atol=2e-5)
+        np.testing.assert_allclose(log(cfg)[column][:4], log(finished)[column], atol=2e-5)
 
 
 @pytest.mark.parametrize("mine, others, words", [
@@ -309,12 +221,6 @@ def test_processes_that_are_not_of_one_run_do_not_begin_and_one_of_them_says_why
     first, second = map(end, begin_ranks(argv(cfg, **mine), tmp_path / "rank", argv(cfg, **others)))
     assert first[0] == 1 and second == (1, "")
     assert first[1].count("train.py: ") == 1 and words in first[1].splitlines()[-1]
-
-
-def test_what_a_cluster_has_left_in_the_environment_makes_no_group(monkeypatch):
-    for name, value in dict(WORLD_SIZE="2", RANK="", MASTER_ADDR="::1", MASTER_PORT="1").items():
-        monkeypatch.setenv(name, value)
-    assert find_ranks() == (0, 1, 0)
 
 
 # ---- disk, memory and numbers ------------------------------------------------------------------------------------
@@ -343,23 +249,12 @@ def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(finished
 
 def test_out_of_memory_names_what_to_lower(cfg, monkeypatch):
     def forward(model, *batch):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nmore advice")
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\n" + "and more " * 50)
 
     monkeypatch.setattr(train.Transformer, "forward", forward)
-    assert refusal(cfg) == ("train.py: out of memory (CUDA out of memory. Tried to allocate 3 GiB): "
-                            "lower micro_batch_size = 4, or the sizes of the model")
-
-
-def spoil_gradients(monkeypatch, steps, value):
-    """Add a value to a gradient in some steps."""
-    train_step = train.Trainer.train_step
-
-    def step(trainer, batch):
-        hook = trainer.model.head.bias.register_hook(lambda grad: grad + value if trainer.step in steps else grad)
-        train_step(trainer, batch)
-        hook.remove()
-
-    monkeypatch.setattr(train.Trainer, "train_step", step)
+    said = refusal(cfg)
+    assert said.startswith("train.py: out of memory (CUDA out of memory. Tried to allocate 3 GiB and more")
+    assert said.endswith("and more ...): lower micro_batch_size = 4, or the sizes of the model") and len(said) < 300
 
 
 @pytest.mark.parametrize("value, first, changes, words, kept", [
@@ -368,7 +263,14 @@ def spoil_gradients(monkeypatch, steps, value):
     (torch.nan, 7, dict(), "step 8: weights are no longer finite", 4),  # the loss of step 8 is that before its update
     (torch.nan, 7, dict(), "step 8: the validation loss is nan", 4)])
 def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch, value, first, changes, words, kept):
-    spoil_gradients(monkeypatch, range(first, 100), value)
+    train_step = train.Trainer.train_step
+
+    def spoiled_step(trainer, batch):
+        hook = trainer.model.head.bias.register_hook(lambda grad: grad + value if trainer.step >= first else grad)
+        train_step(trainer, batch)
+        hook.remove()
+
+    monkeypatch.setattr(train.Trainer, "train_step", spoiled_step)
     if "weights" in words:  # those of no batch do not show in a loss
         monkeypatch.setattr(train.Trainer, "evaluate", lambda trainer: 1.0)
     said = refusal(cfg, **changes)
@@ -377,17 +279,14 @@ def test_numbers_that_are_lost_stop_the_run_and_are_never_saved(cfg, monkeypatch
 
 
 @pytest.mark.bert_block
-@pytest.mark.parametrize("init, constraint, weight", [
-    ("symmetric", "skew", 0.1), ("skew", "symmetric", 0.1), ("random", "symmetric", 1e300)])
-def test_a_constraint_that_is_without_bounds_at_the_start_is_refused(cfg, init, constraint, weight):
-    said = refusal(cfg, init=init, constraint=constraint, constraint_weight=weight)
-    assert f"constraint = {constraint!r} adds " in said and f"choose another constraint than at init = {init!r}" in said
-
-
-@pytest.mark.parametrize("changes", [dict(qk_std=1e30), dict(init="skew", n_head=16), dict(init="tilted", n_head=16)])
-def test_a_start_that_is_no_number_is_the_fault_of_the_start_and_not_of_the_learning_rate(cfg, changes):
+@pytest.mark.parametrize("changes, words", [
+    (dict(init="symmetric", constraint="skew", constraint_weight=0.1), "constraint = 'skew' adds "),
+    (dict(constraint="symmetric", constraint_weight=1e300), "choose another constraint than at init = 'random'"),
+    (dict(qk_std=1e30), "step 0: the validation loss is nan; this is the start"),
+    (dict(init="tilted", n_head=16), "step 0: the validation loss is nan; this is the start")])
+def test_a_start_that_is_no_number_is_the_fault_of_the_start_and_not_of_the_learning_rate(cfg, changes, words):
     said = refusal(cfg, **changes)
-    assert "step 0: the validation loss is nan; this is the start" in said and "learning_rate" not in said
+    assert words in said and "learning_rate" not in said
 
 
 # ---- what a step may cost ----------------------------------------------------------------------------------------

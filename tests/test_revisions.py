@@ -32,9 +32,6 @@ def run(tmp_path):
 CHECKPOINTS = "--hf", "./run", "--revisions=checkpoint-*"
 
 
-# ---- the order of names ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name, step", [
     ("stage1-step900-tokens4B", 900), ("step_20k", 20e3), ("checkpoint-500", 500), ("epoch=1-step=200.ckpt", 200),
     ("610m-mlm40-42k-1000", 1000), ("model_000020.pt", 20), ("chck_0.5M", 5e5), ("main", None)])
@@ -42,28 +39,27 @@ def test_the_step_is_the_number_after_step_else_the_last_one(name, step):
     assert revisions.read_step(name) == step
 
 
-@pytest.mark.parametrize("stride, limit, steps", [(5, None, [0, 5, 10]), (2, 4, [0, 4, 6, 10])])
-def test_stride_and_limit_spread_over_each_training(tmp_path, stride, limit, steps):
-    for name in "a", "b":
-        for step in range(11):
-            Path(tmp_path, name, f"step{step}").mkdir(parents=True)
-    found, errors = revisions.find_all([f"{tmp_path}/a", f"{tmp_path}/b"], "step*", stride, limit)
+@pytest.mark.parametrize("limit, steps", [(1, [0]), (4, [0, 3, 7, 10]), (20, [*range(11)])])
+def test_a_limit_is_spread_over_each_training_of_folders_or_files(tmp_path, limit, steps):
+    for step in range(11):
+        (tmp_path / "a" / f"step{step}").mkdir(parents=True)
+        for ending in "pt", "txt":
+            (tmp_path / f"step{step:02}.{ending}").touch()
+    found, errors = revisions.find_all([str(tmp_path / "a"), str(tmp_path)], "step*", limit)
     assert [target.step for target in found] == 2 * steps and not errors
 
 
-# ---- a training --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("asked", ["glob", "option", "all", "shell"])
+@pytest.mark.parametrize("asked", ["some", "all", "shell"])
 def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(run, analysed, asked):
-    """A glob in quotes; the option; and what a shell makes of a pattern without quotes."""
-    argv = {"glob": ["run/checkpoint-*"], "option": CHECKPOINTS[1:], "all": ["run", "--revisions=*"],
-            "shell": sorted(glob.glob("run/checkpoint-*"))}[asked]
-    found = analysed("--hf", *argv)
+    """The option; and what a shell makes of a pattern without quotes."""
+    argv = {"some": CHECKPOINTS, "all": ["--hf", "run", "--revisions=*"],
+            "shell": ["--hf", *sorted(glob.glob("run/checkpoint-*"))]}[asked]
+    found = analysed(*argv)
     assert found.status == 0
     assert [Path(name).name for name in found.table.revision[::3]] == [f"checkpoint-{step}" for step in STEPS]
     assert list(found.table.symmetry) == pytest.approx(symmetries(), abs=1e-5)
-    assert [line.split()[0] for line in found.out.splitlines()[2:5]] == ["2", "10", "300"]
+    lines = [line.split() for line in found.out.splitlines()[2:5]]
+    assert [words[1] for words in lines] == [f"checkpoint-{step}" for step in STEPS]
     told = "1 of the 4 that match have no step in their names, and are left out: logs"
     assert (told in found.err) == (asked == "all")
 
@@ -72,12 +68,6 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(r
 def test_models_that_are_named_one_by_one_are_no_training(run, analysed, names):
     found = analysed("--hf", *(bert(name, 0.1) for name in names))
     assert found.status == 0 and list(found.table.model[::3]) == list(names) and set(found.table.revision) == {""}
-
-
-def test_files_of_weights_that_match_count_as_folders_do(tmp_path):
-    for name in "ckpt-00000100.pt", "ckpt-00000020.pt", "ckpt-3.txt":  # the first two as of train.py --keep
-        (tmp_path / name).touch()
-    assert [target.step for target in revisions.find_targets(str(tmp_path), "ckpt-*")] == [20, 100]
 
 
 def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed, drawn):
@@ -97,13 +87,11 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
 
 
 @pytest.mark.parametrize("argv, wanted", [
-    ("--hf ./run --revisions=step*", "no folder or file in ./run matches step*"),
-    ("--hf org/model --revisions=stage*", "no branch or tag of org/model matches stage*"),
-    ("--hf one --stride=2", "--stride and --limit are of trainings")])
+    ("--hf ./run --revisions=step*", "./run: none of its 4 checkpoints matches step*"),
+    ("--hf org/model --revisions=stage*", "org/model: none of its 2 checkpoints matches stage*")])
 def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analysed, argv, wanted):
     for branch in "main", "step1":
         hub.add("org/model", files_of(run / "checkpoint-2"), branch=branch)
-    bert("one", 0.5)
     before = analysed(*CHECKPOINTS).table
     found = analysed(*argv.split())
     said = str(found.status) if found.status != 1 else found.err.rstrip("\n")
@@ -123,9 +111,6 @@ def test_after_ctrl_c_what_was_scored_is_there_and_is_not_scored_again(run, monk
         found = analysed(*CHECKPOINTS)
     assert found.status == 130 and found.err.splitlines()[-1] == "analyze.py: stopped"
     assert analysed(*CHECKPOINTS).err.count(": read ") == 1  # of the last
-
-
-# ---- on the Hub --------------------------------------------------------------------------------------------------
 
 
 def test_branches_and_tags_are_read_in_order(hub, analysed):

@@ -219,24 +219,26 @@ def test_without_a_compiler_the_run_says_so_in_one_line_and_goes_on(cfg, capsys)
     assert "torch.compile does not work here, so this run is not compiled" in line and checkpoint(cfg)["step"] == 4
 
 
-@pytest.mark.parametrize("name, has, calls, dtype", [
+@pytest.mark.parametrize("name, is_new, calls, dtype", [
     ("cpu", True, ["gloo"], "float32"), ("cuda", True, ["high", "nccl"], "bfloat16"),
-    ("cuda", False, ["high", "gloo"], "float16"), ("mps", True, [], None)])
-def test_the_device_decides_how_products_are_computed_and_how_processes_talk(cfg, monkeypatch, name, has, calls, dtype):
-    """torch's "high" is TF32. Windows has no NCCL. The device is a name here, and is not used."""
+    ("cuda", False, ["high", "nccl"], "float16")])
+def test_the_device_decides_how_products_are_computed_and_how_processes_talk(
+        cfg, monkeypatch, name, is_new, calls, dtype):
+    """torch's "high" is TF32. The device is a name here, and is not used."""
     found = []
-    for of, attribute, value in (
-            (processes, "find_device", lambda *_: torch.device(name)), (processes, "find_ranks", lambda: (0, 2, 0)),
-            (torch.cuda, "set_device", lambda *_: None), (torch.cuda, "is_bf16_supported", lambda **_: has),
-            (processes.dist, "is_nccl_available", lambda: has), (torch, "set_float32_matmul_precision", found.append),
-            (processes.dist, "init_process_group", lambda backend, **_: found.append(backend))):
-        monkeypatch.setattr(of, attribute, value)
-    if name == "mps":
-        with pytest.raises(ConfigError, match="is mps, on which processes cannot talk: give --device=cpu"):
-            processes.find_place(cfg)
-    else:
-        assert processes.find_place(replace(cfg, dtype="auto"))[1] == replace(cfg, dtype=dtype)
-    assert found == calls
+    monkeypatch.setattr(processes, "find_device", lambda *_: torch.device(name))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: is_new)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
+    monkeypatch.setattr(processes.dist, "init_process_group", lambda backend, **_: found.append(backend))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    place, _ = processes.find_place(cfg)
+    assert (place.rank, place.world, found) == (0, 1, calls[:-1])  # what a cluster has left makes no group
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    place, found_cfg = processes.find_place(replace(cfg, dtype="auto"))
+    assert (place.rank, place.world, found_cfg) == (1, 2, replace(cfg, dtype=dtype))
+    assert found == calls[:-1] + calls
 
 
 # ---- where a run comes from, what is said and where --------------------------------------------------------------

@@ -69,13 +69,13 @@ def older_bin(path: Path) -> bytes:
 
 
 def read(source, groups=GROUPS, weights=WEIGHTS):
-    """Streams the groups and compares them with the weights; -> the closed checkpoint."""
-    with open_checkpoint(source) as opened:
-        got = list(opened.stream(groups))
-        assert [list(group) for group in got] == [list(group) for group in groups]
-        for group in got:
-            for n, tensor in group.items():
-                assert tensor.dtype == weights[n].dtype and torch.equal(tensor, weights[n])
+    """Streams the groups and compares them with the weights; -> the checkpoint."""
+    opened = open_checkpoint(source)
+    got = list(opened.stream(groups))
+    assert [list(group) for group in got] == [list(group) for group in groups]
+    for group in got:
+        for n, tensor in group.items():
+            assert tensor.dtype == weights[n].dtype and torch.equal(tensor, weights[n])
     return opened
 
 
@@ -100,11 +100,7 @@ def one_line(call) -> str:
 
 
 def refusal(source, groups=GROUPS) -> str:
-    def read_all():
-        with open_checkpoint(source) as opened:
-            list(opened.stream(groups))
-
-    return one_line(read_all)
+    return one_line(lambda: list(open_checkpoint(source).stream(groups)))
 
 
 def folder(path: Path, files: dict[str, bytes], config: bytes | None = CONFIG) -> Path:

@@ -1,8 +1,8 @@
 """
 Reads chosen tensors of a checkpoint, and nothing else of it.
 
-    with open_checkpoint("openai-community/gpt2") as checkpoint:  # of sources.py
-        for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
+    checkpoint = open_checkpoint("openai-community/gpt2")  # of sources.py
+    for weights in checkpoint.stream([["h.0.attn.c_attn.weight"], ["h.1.attn.c_attn.weight"]]):  # a dict per group
 
 Weights in eight bits (F8_E4M3) lie beside their scales: weight = scale * stored number. Of NAME.weight the scale is
 NAME.weight_scale_inv (DeepSeek V3, Qwen3-FP8, MiniMax-M2, Devstral-Small-2; "inv", but it multiplies, says DeepSeek),
@@ -12,69 +12,40 @@ or NAME.weight_scale (compressed-tensors).
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from multiprocessing.pool import ThreadPool
+from typing import NamedTuple
 
 import torch
 from tqdm import tqdm
 
-from data.pretrained.files import Folder, only_checkpoint_errors, read_config, require
-from data.pretrained.formats import (DTYPES, N_READERS, TensorInfo, name_of, read_safetensors, read_torch,
-                                     without_wrappers)
+from data.pretrained.files import Folder, only_checkpoint_errors, pick, read_config, require
+from data.pretrained.formats import (DTYPES, N_READERS, TensorInfo, read_safetensors, read_torch, without_wrappers)
 
 AHEAD = 3  # groups that are read in advance
-PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")  # weights in these are read as they are; FP8 is scaled
+PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale")
 FP8_BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
 
 
-class Checkpoint(AbstractContextManager):
-    """
-    An open checkpoint in a local folder or in a repository of the Hub.
+class Checkpoint(NamedTuple):
+    """An open checkpoint in a folder, in a repository of the Hub, or in memory."""
 
-    revision: the commit that is read; None if it is local
-    config: its config.json, or what a training script has in its place (files.py)
-    tensors: name -> TensorInfo
-    n_params: the number of elements of the floating-point tensors
-    size, bytes_read: bytes of all weight files, and how many of them were read so far
-    notes: how much was read so far, and what else the user should know
-    """
-
-    def __init__(self, folder: Folder, files: list[str], index: Mapping[str, str]):
-        """files: those of the weights, several if they are shards. index: in which of them a tensor is, if known."""
-        self.revision = folder.revision
-        self._folder = folder
-        read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
-        with ThreadPool(N_READERS) as pool:
-            found = pool.starmap(read_file, [(folder, file) for file in files])
-        self.config = read_config(folder, files[0], found[0].saved)
-        self.size = sum(file.size for file in found)
-        tensors = {}
-        for file in found:
-            for name, info in file.tensors.items():
-                if index.get(name, info.file) == info.file:  # else it is an old copy
-                    require(name not in tensors, f"{name} is in {info.file} and in another file: remove one of them")
-                    tensors[name] = info
-        missing = [name for name in index if name not in tensors]
-        require(not missing, f"{', '.join(missing):.100} is not in the file that the index names: get both again")
-        self.tensors = attach_scales(without_wrappers(tensors))
-        # Tied weights, the same bytes of a .bin, count once.
-        n_params_at = {(info.file, info.start, info.end): math.prod(info.shape)
-                       for info in self.tensors.values() if info.dtype.startswith(("F", "BF"))}
-        self.n_params = sum(n_params_at.values())
-
-    def __exit__(self, *_):
-        self._folder.closed.set()  # or the threads would go on to the end of a large tensor
+    config: dict  # its config.json, or what a training script has in its place (files.py)
+    tensors: dict[str, TensorInfo]  # by their names in a plain model
+    n_params: int  # the number of elements of the floating-point tensors
+    folder: Folder | None = None  # None: it is in memory
+    size: int = 0  # bytes of all files of weights
 
     @property
     def notes(self) -> list[str]:
-        n_bytes = "all" if self.bytes_read >= self.size else tqdm.format_sizeof(self.bytes_read, "B")
-        return [f"read {n_bytes} of {tqdm.format_sizeof(self.size, 'B')}", *self._folder.notes]
-
-    @property
-    def bytes_read(self) -> int:
-        return sum(self._folder.lengths)
+        """How much was read so far, and what else the user should know."""
+        if self.folder is None:
+            return ["in memory"]
+        n_read = sum(self.folder.lengths)
+        read = "all" if n_read >= self.size else tqdm.format_sizeof(n_read, "B")
+        return [f"read {read} of {tqdm.format_sizeof(self.size, 'B')}", *filter(None, [self.folder.note])]
 
     def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
         """
@@ -83,103 +54,100 @@ class Checkpoint(AbstractContextManager):
 
         A tensor with NaN or infinity is refused.
         """
+        if self.folder is None:  # one after the other, because processes that share a tensor have to gather it together
+            yield from ({name: self.read(name) for name in group} for group in groups)
+            return
         with ThreadPool(N_READERS) as pool:
             # A group is started when it is asked for.
-            started = ({name: pool.apply_async(self._read, [name]) for name in group} for group in groups)
+            started = ({name: pool.apply_async(self.read, [name]) for name in group} for group in groups)
             ahead = deque(islice(started, AHEAD))
             while ahead:
                 ahead.extend(islice(started, 1))  # is read while the oldest group is used
                 yield {name: result.get() for name, result in ahead.popleft().items()}
 
     @only_checkpoint_errors("its file of weights")
-    def _read(self, name: str) -> torch.Tensor:
+    def read(self, name: str) -> torch.Tensor:
         info = self.tensors[name]
-        require(info.dtype in PLAIN_DTYPES or info.scale, f"{name!r} is {info.dtype}, use a checkpoint in "
-                f"{', '.join(PLAIN_DTYPES)}, or F8_E4M3 with a scale")
-        tensor = self._read_stored(info)
-        if info.scale:
-            require(info.scale.dtype in DTYPES, f"{name!r} has a scale of {info.scale.dtype}, expected floats")
-            how = self.config.get("quantization_config") or {}
-            block = how.get("weight_block_size") or FP8_BLOCK
-            tensor = dequantise(tensor, self._read_stored(info.scale), block, name)
-        if tensor.numel():
-            ends = torch.stack(tensor.aminmax())  # NaN if there is any
-            require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
+        require(info.dtype in PLAIN_DTYPES, f"{name!r} is {info.dtype}, use a checkpoint in F64, F32, F16, BF16, or "
+                "F8_E4M3 with a scale")
+        tensor = info.read()
+        ends = torch.stack(tensor.aminmax())  # NaN if there is any
+        require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
         return tensor
 
-    def _read_stored(self, info: TensorInfo) -> torch.Tensor:
-        if info.loaded is not None:
-            return info.loaded
-        data = torch.empty(info.end - info.start, dtype=torch.uint8)
-        self._folder.read_exactly(info.file, info.start, memoryview(data.numpy()))
-        tensor = data.view(DTYPES[info.dtype])
-        if info.stride is None:
-            return tensor.reshape(info.shape)
-        return tensor.as_strided(info.shape, info.stride)  # transposed, or some columns of a wider tensor
+
+def read_files(folder: Folder, files: list[str], index: Mapping[str, str]) -> Checkpoint:
+    """
+    Read where the tensors are. files: those of the weights, several if they are shards. index: in which of them a
+    tensor is, if known.
+    """
+    read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
+    with ThreadPool(N_READERS) as pool:
+        found = pool.starmap(read_file, [(folder, file) for file in files])
+    tensors = {}
+    for file, (of_file, _) in zip(files, found):
+        for name, info in of_file.items():
+            if index.get(name, file) == file:  # else it is an old copy
+                require(name not in tensors, f"{name} is in {file} and in another file: remove one of them")
+                tensors[name] = info
+    missing = [name for name in index if name not in tensors]
+    require(not missing, f"{', '.join(missing):.100} is not in the file that the index names: get both again")
+
+    saved = found[0][1]
+    config = read_config(folder, files[0], saved)
+    tensors = with_scales(without_wrappers(tensors), config)
+    sizes = {info.place: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
+    return Checkpoint(config, tensors, sum(sizes.values()), folder, sum(map(folder.size, files)))
 
 
-class ModuleInMemory(Checkpoint):
+def read_module(module: torch.nn.Module) -> Checkpoint:
     """A model in memory, whose tensors are there already."""
+    while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
+        module = module.module  # DDP
+    config = getattr(module, "config", None)
+    tensors = {}
+    # Of weights that are tied, the first name.
+    for name, weight in without_wrappers(dict([*module.named_parameters(), *module.named_buffers()])).items():
+        tensors[name] = TensorInfo(tuple(weight.shape), weight.dtype, (), partial(whole, weight))
+    n_params = sum(weight.numel() for weight in module.parameters())
+    return Checkpoint(config.to_dict() if hasattr(config, "to_dict") else {}, tensors, n_params)
 
-    notes = ["in memory"]
 
-    def __init__(self, module: torch.nn.Module):
-        while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
-            module = module.module  # DDP
-        config = getattr(module, "config", None)
-        self.config = config.to_dict() if hasattr(config, "to_dict") else {}
-        state = without_wrappers(module.state_dict())
-        once = without_wrappers(dict([*module.named_parameters(), *module.named_buffers()]))  # each tied weight
-        self.tensors = {}
-        for name in [name for name in state if name in once]:
-            weight = state[name]
-            require(not weight.is_meta, "its weights are on the meta device")
-            self.tensors[name] = TensorInfo("", name_of(weight.dtype), tuple(weight.shape), 0, 0, loaded=weight)
-        self.n_params = sum(weight.numel() for weight in module.parameters())
-
-    def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
-        """The same, one tensor after the other, because processes that share one have to gather it together."""
-        for group in groups:
-            yield {name: self._read(name) for name in group}
-
-    def _read_stored(self, info: TensorInfo) -> torch.Tensor:
-        weight = info.loaded.detach()
-        return weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded by FSDP2
-
-    def __exit__(self, *_):
-        pass
+def whole(weight: torch.Tensor) -> torch.Tensor:
+    weight = weight.detach()
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded by FSDP2
 
 
 # ---- eight bits --------------------------------------------------------------------------------------------------
 
 
-def attach_scales(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """The same tensors, but every scale is now the `scale` of its weight, and no tensor of its own."""
-    attached = dict(tensors)
+def with_scales(tensors: Mapping[str, TensorInfo], config: dict) -> dict[str, TensorInfo]:
+    """The same tensors, but those in FP8 are read with their scales, which are no tensors of their own."""
+    block = pick(pick(config, "quantization_config", dict, {}), "weight_block_size", list, FP8_BLOCK)
+    scaled = dict(tensors)
     for name, info in tensors.items():
-        if info.dtype == "F8_E4M3" and name.endswith(".weight"):
+        if info.dtype == torch.float8_e4m3fn and name.endswith(".weight"):
             for suffix in SCALE_SUFFIXES:
-                scale = name.removesuffix("weight") + suffix
-                if scale in attached:
-                    attached[name] = info._replace(scale=attached.pop(scale))
-    return attached
+                scale = scaled.pop(name.removesuffix("weight") + suffix, None)
+                if scale:
+                    read = partial(dequantise, name, info, scale, block)
+                    scaled[name] = info._replace(dtype=torch.float32, read=read)
+    return scaled
 
 
-def dequantise(weight: torch.Tensor, scale: torch.Tensor, block: list[int], name: str) -> torch.Tensor:
+def dequantise(name: str, info: TensorInfo, scale: TensorInfo, block: list[int]) -> torch.Tensor:
     """
-    weight (m, n) -> float32 (m, n). scale: one number; or (m,) or (m, 1), a number for each row; or a number for each
+    A weight (m, n) in float32. scale: one number; or (m,) or (m, 1), a number for each row; or a number for each
     block (rows, columns) of the weight. The last block in a row or column may be smaller.
     """
-    weight, scale = weight.float(), scale.float()
-    if scale.numel() == 1:
-        return weight * scale.reshape(())
-    require(weight.ndim == 2, f"{name!r} {tuple(weight.shape)} is in FP8 and no matrix")
+    require(scale.dtype in DTYPES.values(), f"{name!r} has a scale of {scale.dtype}, expected floats")
+    weight, factors = info.read().float(), scale.read().float()
     m, n = weight.shape
     rows, columns = block
-    if scale.shape in ((m,), (m, 1)):
-        return weight * scale.reshape(m, 1)
-    require(scale.shape == (math.ceil(m / rows), math.ceil(n / columns)),
-            f"{name!r} {tuple(weight.shape)} has a scale of shape {tuple(scale.shape)}, expected one number, "
-            f"one a row, or one a block of {rows} x {columns}")
-    scale = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # (m, n), or larger
-    return weight * scale[:m, :n]
+    if factors.numel() == 1 or factors.shape in ((m,), (m, 1)):
+        return weight * factors.reshape(-1, 1)
+    require(factors.shape == (math.ceil(m / rows), math.ceil(n / columns)),
+            f"{name!r} {info.shape} has a scale of shape {scale.shape}, expected one number, one a row, or one a block "
+            f"of {rows} x {columns}")
+    factors = factors.repeat_interleave(rows, 0).repeat_interleave(columns, 1)  # (m, n), or larger
+    return weight * factors[:m, :n]

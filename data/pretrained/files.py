@@ -1,13 +1,12 @@
 """
-The folder of a checkpoint: its files, reading ranges of their bytes, and its config. Here it is a local folder; the one
-of hub.py is in a repository of the Hub.
+The folder of a checkpoint: its files, ranges of their bytes, and its config. Here it is a local folder; HubFolder of
+hub.py is a repository of the Hub.
 """
 
 import contextlib
 import json
 import os
 import re
-import threading
 from pathlib import Path
 
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
@@ -30,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def as_text(path: str) -> str:
-    """A path as a text that can be written to a file: of a byte that is not UTF-8, its number."""
+    """A path as a text that can be written to a file. A byte that is not UTF-8 becomes its number."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -59,59 +58,46 @@ def only_checkpoint_errors(what: str):
 
 class Folder:
     """
-    A local folder. OSError, which names the file: the system does not let it be read.
+    A local folder. Its methods raise OSError, which names the file, if the system does not let it be read.
 
-    path: where it is, by its own name; may be changed to that of a folder inside of it
-    revision: the commit of the repository that it is a snapshot of, or None
-    notes: what the user should know
-    lengths: of every range of weights that was read, in bytes
-    closed: is set when no more is to be read
+    names: what is in it, files and folders
+    note: what the user should know, or ""
+    lengths: of every range of bytes that was read
     """
 
-    def __init__(self, path: Path, revision: str | None = None):
+    def __init__(self, path: Path, note: str = ""):
         self.path = path
-        self.revision = revision
-        self.notes = []
+        self.names = sorted(os.listdir(path))
+        self.note = note
         self.lengths = []  # and no sum: several threads can append, but not add
-        self.closed = threading.Event()
-
-    @property
-    def names(self) -> list[str]:
-        """What is in it, files and folders."""
-        return sorted(os.listdir(self.path))
 
     def fetch(self, name: str) -> Path:
         """The path of a whole file."""
         return self.path / name
 
-    def read(self, name: str, start: int, view: memoryview) -> int:
-        """Fill `view` with the bytes of a file from `start` on, as far as the file goes -> the size of the file."""
+    def size(self, name: str) -> int:
+        return self.fetch(name).stat().st_size
+
+    def read(self, name: str, start: int, n_bytes: int) -> bytearray:
+        """The bytes of a file from `start` on. Raises CheckpointError if the file is too short."""
+        data = bytearray(n_bytes)
+        for first in range(0, n_bytes, PIECE):
+            piece = memoryview(data)[first : first + PIECE]
+            n_read = self.fill(piece, name, start + first)
+            require(n_read == len(piece), f"{name} is cut short: get it again")
+            self.lengths.append(n_read)
+        return data
+
+    def fill(self, piece: memoryview, name: str, start: int) -> int:
+        """Fill `piece` with bytes of a file, as far as the file goes. Returns how many they are."""
         with open(self.fetch(name), "rb") as f:
             f.seek(start)
-            self.lengths.append(f.readinto(view))
-            return os.fstat(f.fileno()).st_size
-
-    def read_head(self, name: str, n_bytes: int) -> tuple[bytes, int]:
-        """-> the first bytes of a file (fewer if it is shorter) and its size."""
-        head = bytearray(n_bytes)
-        size = self.read(name, 0, memoryview(head))
-        refuse_pointer(head, name)
-        return bytes(head[:size]), size
-
-    def read_exactly(self, name: str, start: int, view: memoryview):
-        """Fill all of `view`. CheckpointError if the file is too short."""
-        for first in range(0, len(view), PIECE):
-            require(not self.closed.is_set(), "it has been closed")
-            piece = view[first : first + PIECE]
-            size = self.read(name, start + first, piece)
-            require(size >= start + first + len(piece), f"{name} is cut short: get it again")
+            return f.readinto(piece)
 
 
 def read_json(folder: Folder, name: str) -> dict:
-    text = folder.fetch(name).read_bytes()
-    refuse_pointer(text, name)
     with only_checkpoint_errors(name):
-        found = json.loads(text)
+        found = json.loads(folder.fetch(name).read_bytes())
         require(isinstance(found, dict), f"{name} holds {found!r:.60}, expected an object: get it again")
         return found
 
@@ -119,7 +105,7 @@ def read_json(folder: Folder, name: str) -> dict:
 def pick(config: dict, keys: str, kind: type, default=None):
     """
     The first value of a config.json that is there. keys (words): the names of the same thing in different models, tried
-    in this order; null counts as absent. CheckpointError if it is of another type than kind, or larger than any size.
+    in this order; null counts as absent. Raises CheckpointError if it is of another type, or larger than any size.
     """
     for key in keys.split():
         value = config.get(key)
@@ -129,12 +115,6 @@ def pick(config: dict, keys: str, kind: type, default=None):
             require(makes_sense, f"config.json: {key} is {value!r:.60}, expected {expected}")
             return value
     return default
-
-
-def refuse_pointer(head: bytes, name: str):
-    """CheckpointError for the small text file that git leaves in place of a large one until git-lfs gets it."""
-    require(not head.startswith(b"version https://git-lfs"),
-            f"{name} is a pointer of Git LFS, not the file itself: run git lfs pull where it was cloned")
 
 
 # ---- the config -----------------------------------------------------------------------------------------------------

@@ -39,25 +39,23 @@ def deviations(symmetry, n):
 
 
 def interval(score, n, limit):
-    """(low, high) of 95 of 100 such matrices. limit: of directionality, from the functions below"""
+    """(low, high) of 95 of 100 such matrices. limit: of directionality, as directionality_limit returns it"""
     if score == "symmetry":
         return (1 - 1.96 * math.sqrt(2)) / n, (1 + 1.96 * math.sqrt(2)) / n
     return -limit, limit
 
 
-def of_layer(w_q, w_k, gamma, grams=None):
-    """The limit of directionality for W_q W_k^T, (C, r) each. grams: W_q^T W_q and W_k^T W_k, if they are known."""
-    return directionality_limit(len(w_q), moments(w_q, w_k, grams), gamma)
-
-
 def of_random(n, gamma):
-    """The same for random W_q and W_k, (n, n)."""
+    """The limit of directionality for W_q W_k^T of random W_q and W_k, (n, n)."""
     return directionality_limit(n, [n * moment for moment in RANDOM], gamma)
 
 
 @torch.no_grad()
 def moments(w_q, w_k, grams=None):
-    """The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T, times a constant: three numbers."""
+    """
+    The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T, (C, r) each, times a constant: three numbers.
+    grams: W_q^T W_q and W_k^T W_k, if they are known.
+    """
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r).
     C, r = w_q.shape
     if grams is None:
@@ -80,10 +78,7 @@ def trace_of_cube(p):
 
 @functools.lru_cache(maxsize=4)
 def draws(n):
-    """
-    What is drawn once, because it would take longer than the scores if it were drawn for every layer: places in the
-    list of quantiles (S, n), and pairs of the S rows (2, PAIRS).
-    """
+    """Places in the list of quantiles (S, n), and pairs of the S rows (2, PAIRS): drawn once, because it takes long."""
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(QUANTILES, (max(2, NUMBERS // n), n), generator=generator, dtype=torch.int32)
     return places, torch.randint(len(places), (2, PAIRS), generator=generator)

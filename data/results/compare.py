@@ -3,17 +3,13 @@ Statistics of training runs. An arm is one configuration; it has several runs, w
 
 Is an arm better than its baseline? Runs with the same seed saw the same data, so we compare them in pairs: a difference
 for each seed, which exact.py tests.
-
-The loss of a small encoder falls at first, then hardly changes for hundreds of steps (the plateau), then falls again.
 """
 
-from dataclasses import asdict
 from math import inf, nan
 from pathlib import Path
 
 import numpy as np
 
-from config import TOLD, TrainConfig
 from data.results.exact import interval, sign_flip
 from data.results.records import read_comparison, read_run
 from data.results.runs import FREE, require
@@ -22,6 +18,7 @@ from data.results.runs import FREE, require
 # task, the same data, and the same number of steps.
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
         "mlm_probability", "sha256", "tokenizer"]
+PLAIN = dict(init="random", qk_std=0.02, v_std=0.02)  # BERT's start: an arm that has it is a baseline
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
@@ -47,13 +44,6 @@ def require_same_arm(record, other):
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
 
 
-def is_plain(config):
-    """Whether a run begins as BERT does: the default values of these keys, and none that the code does not have."""
-    keys = ["init", "qk_std", "v_std", "positions", "qk_norm", "constraint"]
-    usual = asdict(TrainConfig())
-    return config.keys() <= usual.keys() | TOLD and all(config[key] == usual[key] for key in keys)
-
-
 def conditions(config):
     """The keys of SAME with their values in the configuration of a run. If they are equal, losses are compared."""
     known = dict(sha256=config.get("checksum")) | config  # older files have a checksum
@@ -65,14 +55,14 @@ def conditions(config):
 def find_baselines(arms, chosen=None):
     """
     {arm: its baseline}, sorted: arms with the same conditions are neighbours, and the first of them is their baseline.
-    This is the chosen arm, else the first with BERT's plain random start, else the first.
+    This is the chosen arm, else the first with BERT's random start, else the first.
     """
     names_of = {}  # values of conditions -> the names of the arms that have them
     for name, records in arms.items():
         names_of.setdefault(tuple(conditions(records[0].config).values()), []).append(name)
     baseline_of = {}
     for names in names_of.values():
-        plain = [name for name in names if is_plain(arms[name][0].config)]
+        plain = [name for name in names if PLAIN.items() <= arms[name][0].config.items()]
         baseline = chosen if chosen in names else (plain or names)[0]
         baseline_of |= dict.fromkeys([baseline, *names], baseline)  # it stays in front
     return baseline_of
@@ -81,23 +71,6 @@ def find_baselines(arms, chosen=None):
 def counted(records):
     """The finished runs of an arm; all of its runs if none has finished."""
     return [record for record in records if record.is_finished()] or records
-
-
-# ---- a loss curve in one number: losses are Series by step -------------------------------------------------------
-
-
-def smooth(loss):
-    """The mean of each evaluation and up to two before it."""
-    return loss.rolling(3, min_periods=1).mean()
-
-
-def speed_up(loss, baseline_loss):
-    """
-    1 - t / T, where T is the last step, and t is the first at which the smoothed loss is at or below the last one of
-    the baseline. -inf, less than any number, if it never is.
-    """
-    reached = loss.index[smooth(loss) <= smooth(baseline_loss).iloc[-1]]
-    return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
 
 
 # ---- an arm and its baseline -------------------------------------------------------------------------------------
@@ -109,16 +82,22 @@ def pairs_of(records, others):
     return [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
 
 
+def speed_up(loss, baseline_loss):
+    """
+    1 - t / T, where T is the last step, and t is the first at which the loss is at or below the last one of the
+    baseline. -inf, less than any number, if it never is. Losses are Series by step. They are smoothed first: each is
+    the mean of an evaluation and up to two before it.
+    """
+    smooth, smooth_baseline = [curve.rolling(3, min_periods=1).mean() for curve in (loss, baseline_loss)]
+    reached = loss.index[smooth <= smooth_baseline.iloc[-1]]
+    return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
+
+
 def compare_pairs(pairs, measure="val_loss"):
-    """What an arm gains over its baseline at the end, in a column of tables, as a dict; nan if there is no pair."""
+    """How an arm ends, less its baseline, in a column of tables: a dict of numbers. nan if there is no pair."""
     if not pairs:
         return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan, speed_up=nan)
     differences = np.array([mine.last(measure) - other.last(measure) for mine, other in pairs])
     gains = [speed_up(mine.curve("val_loss"), other.curve("val_loss")) for mine, other in pairs]
-    return dict(
-        n_pairs=len(pairs),
-        difference=differences.mean(),  # arm less baseline
-        interval=interval(differences),  # what these pairs, by themselves, do not exclude
-        p=sign_flip(differences),
-        speed_up=np.median(gains),  # -inf: not reached
-    )
+    return dict(n_pairs=len(pairs), difference=differences.mean(), interval=interval(differences),
+                p=sign_flip(differences), speed_up=np.median(gains))

@@ -56,9 +56,8 @@ def holm(ps):
     """
     p of m tests -> p after Holm's correction, a Series. An arm without pairs has no test, and its nan stays.
 
-    Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m:
-    then the chance that it is below 0.05 is 0.05 at most. If it is significant, m - 1 tests are left that may be of
-    nothing, so the next p is multiplied by m - 1, and so on.
+    Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m.
+    If it is still significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.
     """
     ps = pandas.Series(ps, dtype=float)
     ordered = ps.dropna().sort_values()

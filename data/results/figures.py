@@ -4,19 +4,18 @@ in the paper.
 """
 
 import contextlib
+import tempfile
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
-from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from data.pretrained.files import as_text, printable
-from data.tokens import replacing
 from data.results import chance
 from data.results.models import is_causal, quartiles, whole_layers
 from data.results.runs import SCORES
+from data.tokens import replacing
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -30,12 +29,6 @@ LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single
 # What a grey band is: of the models, and of runs, whose files have no singular values.
 CHANCE = "95 % of random matrices with the same singular values"
 RANDOM = "95 % of random initializations"
-# What the names of these arms do not say by themselves.
-ARMS = {"learned": "learned positions", "rotary": "rotary positions", "bias": "bias by distance",
-        "none": "no positions", "learned_causal": "learned, causal attention",
-        "rotary_causal": "rotary, causal attention", "learned_decoder": "learned, decoder",
-        "decoder_masked": "masked decoder", "random_64": "random, C = 64", "symmetric_64": "symmetric, C = 64"}
-FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
 
 # ---- panels ------------------------------------------------------------------------------------------------------
@@ -43,10 +36,7 @@ FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of
 
 @contextlib.contextmanager
 def figure(path, rows, columns, height=HEIGHT, title="", **shared):
-    """
-    Axes (rows, columns) to draw on, in rows that are height [inches] high, below a title. At the end they are saved, in
-    the format that the name of the file says. shared: sharex and sharey, as in plt.subplots.
-    """
+    """Gives a block the axes (rows, columns) to draw on, in rows of a height [inches]. At its end they are saved."""
     fig = Figure((WIDTH, height * rows + 0.3), layout="constrained")
     fig.suptitle(title, fontsize=11)
     axes = fig.subplots(rows, columns, squeeze=False, **shared)
@@ -66,7 +56,7 @@ def short(name):
 
 def in_words(arm):
     """The name of an arm as it is shown."""
-    return short(ARMS.get(arm, arm.replace("_", " ")))
+    return short(arm.replace("_", " "))
 
 
 def put_titles(axes, titles):
@@ -78,18 +68,15 @@ def put_zero(axis):
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
 
 
-def put_legend(axes, ncols=3, named=(), **options):
-    """
-    A legend for some panels, below them, where there are no data. It has every label once, but those that are named in
-    a panel.
-    """
+def put_legend(axes, ncols=3, named=(), title=None):
+    """A legend below the panels, where there are no data. It has every label once, except those that are named."""
     handles = {}  # label -> what it is drawn with
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
             if label not in named:
                 handles.setdefault(label, handle)
-    options = dict(frameon=False, fontsize=9, title_fontsize=9) | options
-    axes[0].figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=ncols, **options)
+    axes[0].figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=ncols, title=title,
+                          frameon=False, fontsize=9, title_fontsize=9)
 
 
 def put_chance(axis, score, n, limit, label=CHANCE):
@@ -97,12 +84,12 @@ def put_chance(axis, score, n, limit, label=CHANCE):
     axis.axhspan(*chance.interval(score, n, limit), color="0.9", lw=0, zorder=-1, label=label)
 
 
-def plot_rows(path, heading, rows, height=HEIGHT, sharex=False, **legend):
+def plot_rows(path, heading, rows, height=HEIGHT, **legend):
     """
-    A row for each of rows, (title, what draws it, what it takes), and a column for each score, with one range. What
-    draws it takes an axis, what it takes, and the score. legend: options of put_legend.
+    A row of panels for each (title, draw, shown), and a column for each score. draw(axis, shown, score) draws a panel.
+    legend: options of put_legend
     """
-    with figure(path, len(rows), len(SCORES), height, heading, sharex=sharex, sharey="col") as axes:
+    with figure(path, len(rows), len(SCORES), height, heading, sharey="col") as axes:
         for panels, (name, draw, shown) in zip(axes, rows):
             put_titles(panels, [name])  # of the first
             for axis, score in zip(panels, SCORES):
@@ -129,17 +116,14 @@ def draw_bar(axis, x, found, **style):
 
 
 def plot_models(stacks, path):
-    """
-    Figures 2, S1, S2: scores against parameters. Dot: median over layers; bar: quartiles; grey: 95 % of random
-    matrices. The numbers at the dots refer to the legend. stacks: as of models.by_stack
-    """
+    """Scores against parameters. The numbers at the dots refer to the legend. stacks: of models.by_stack"""
     height = HEIGHT + 0.1 * len(stacks)  # every model has its line in the legend
     plot_rows(path, "Scores of pretrained models by size", [("", draw_models, stacks)], height, ncols=2,
               title="dots: median over layers; bars: quartiles")
 
 
 def draw_models(axis, stacks, score):
-    for number, ((model, stack), layers) in enumerate(stacks.items(), 1):
+    for number, ((model, _, stack), layers) in enumerate(stacks.items(), 1):
         first, causal = layers.iloc[0], is_causal(layers)
         x, found = first.params, quartiles(layers[score])
         limits = chance.interval(score, first.n, layers["limit"].median())
@@ -170,7 +154,7 @@ def draw_stack(axis, table, score):
         axis.plot(heads["layer"], heads[score], ".", color=COLOURS[causal], alpha=0.3, ms=4, label="its heads")
     axis.plot(layers["layer"], layers[score], "o-", color=COLOURS[causal], ms=4, label=KINDS[causal])
     axis.set(xlabel="layer", xlim=(-0.5, layers["layer"].max() + 0.5))
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axis.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
 # ---- W_qk itself -------------------------------------------------------------------------------------------------
@@ -178,15 +162,33 @@ def draw_stack(axis, table, score):
 
 def plot_matrices(results, path):
     """
-    A row for each model: W_qk of its last layer, and its entries (i, j) against (j, i). A GIF of trainings is a movie.
-    results: {target: its ScoredModel}
+    A row for each model: W_qk of its last layer, and its entries (i, j) against (j, i). Of trainings, a GIF is a movie
+    with a frame for each checkpoint. results: {target: its ScoredModel}
     """
-    if str(path).endswith(".gif") and all(target.step is not None for target in results):
-        plot_movie(results, path)
+    if not str(path).endswith(".gif") or any(target.step is None for target in results):
+        draw_pairs([(target.source, result) for target, result in results.items()], path)
         return
-    with figure(path, len(results), 2, MATRIX) as axes:
-        for panels, (target, result) in zip(axes, results.items()):
-            draw_pair(panels, result, short(target.source))
+    trainings = {}  # model -> its checkpoints, in their order
+    for target, result in results.items():
+        trainings.setdefault(target.model, []).append((target, result))
+    frames = []
+    with tempfile.TemporaryDirectory() as folder:
+        for checkpoints in zip(*trainings.values()):
+            steps = dict.fromkeys(f"{target.step:,.0f}" for target, _ in checkpoints)
+            title = f"$W_{{qk}}$ in training: step {' and '.join(steps)}"
+            draw_pairs([(target.model, result) for target, result in checkpoints], f"{folder}/frame.png", title)
+            frames.append(Image.open(f"{folder}/frame.png").convert("RGB"))
+    *others, last = frames  # a preview and a printer show the first frame: it is the end of the training
+    times = [2000] + [200] * len(others)  # [ms]
+    with replacing(path) as temporary:
+        last.save(temporary, "GIF", save_all=True, append_images=others, duration=times, loop=0)
+
+
+def draw_pairs(results, path, title=""):
+    """A row for each of results, (name, its ScoredModel)."""
+    with figure(path, len(results), 2, MATRIX, title) as axes:
+        for panels, (name, result) in zip(axes, results):
+            draw_pair(panels, result, short(name))
 
 
 def draw_pair(axes, result, name):
@@ -198,50 +200,21 @@ def draw_pair(axes, result, name):
     layer, causal = layers.iloc[-1], is_causal(layers.iloc[[-1]])
     n_layer = (layers["stack"] == layer["stack"]).sum()
     where = f"{layer['stack']} layer".strip()
-    n = min(LARGEST, len(m))
-    draw_matrix(axes[0], m[:n, :n])
-    axes[0].plot([-0.5, n - 0.5], [-0.5, n - 0.5], color="black", lw=0.8, ls="--")
-    axes[0].set(ylabel="query side", xlabel=f"key side (the {n} largest of {layer.n} dimensions)\n"
-                                            "red: above 0, blue: below; dashed: the diagonal")
     put_titles(axes, [f"{KINDS[causal]} {name}: W_qk of {where} {n_layer} of {n_layer}",
                       f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
+    matrix, pairs = axes
+    n = min(LARGEST, len(m))
+    limit = np.quantile(np.abs(m[:n, :n]), 0.97)  # the scores do not depend on the size of M, nor do the colours
+    matrix.imshow(m[:n, :n], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    matrix.plot([-0.5, n - 0.5], [-0.5, n - 0.5], color="black", lw=0.8, ls="--")
+    matrix.spines[["top", "right"]].set_visible(True)
+    matrix.set(xticks=[], yticks=[], ylabel="query side",
+               xlabel=f"key side (the {n} largest of {layer.n} dimensions)\n"
+                      "red: above 0, blue: below; dashed: the diagonal")
     i, j = np.triu_indices(len(m), 1)
     limit = 1.05 * np.quantile(np.abs(m), 0.999)
-    axes[1].axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)  # where M_ij = M_ji
-    axes[1].plot(m[i, j], m[j, i], ".", ms=4, mew=0, color=COLOURS[causal], alpha=0.5)
-    axes[1].set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xticks=[0], yticks=[0],
-                xlabel="entry in row i, column j\n(a dot for each pair; line: both equal)",
-                ylabel="entry in row j, column i")
-
-
-def draw_matrix(axis, m):
-    """Red is above 0, and blue below. The scores do not depend on the size of M, and the colours do not either."""
-    limit = np.quantile(np.abs(m), 0.97)
-    axis.imshow(m, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-    axis.spines[["top", "right"]].set_visible(True)
-    axis.set(xticks=[], yticks=[])
-
-
-def plot_movie(results, path):
-    """The rows of draw_pair over the checkpoints of trainings, as a moving picture (GIF)."""
-    trainings = {}  # model -> its checkpoints, in their order
-    for target, result in results.items():
-        trainings.setdefault(target.model, []).append((target, result))
-    fig = Figure((WIDTH, MATRIX * len(trainings) + 0.3), layout="constrained")
-    axes = fig.subplots(len(trainings), 2, squeeze=False)
-    canvas = FigureCanvasAgg(fig)
-    frames = []
-    for checkpoints in zip(*trainings.values()):
-        for panels, (target, result) in zip(axes, checkpoints):
-            for axis in panels:
-                axis.clear()  # or every frame would keep what was drawn before
-            draw_pair(panels, result, short(target.model))
-        steps = dict.fromkeys(f"{target.step:,.0f}" for target, _ in checkpoints)
-        fig.suptitle(f"$W_{{qk}}$ in training: step {' and '.join(steps)}", fontsize=11)
-        canvas.draw()
-        fig.set_layout_engine("none")  # so that the panels stay where they are in the first frame
-        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    *others, last = frames  # a preview and a printer show the first frame: it is the end of the training
-    times = [2000] + [200] * len(others)  # [ms]
-    with replacing(path) as temporary:
-        last.save(temporary, "GIF", save_all=True, append_images=others, duration=times, loop=0)
+    pairs.axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)  # where M_ij = M_ji
+    pairs.plot(m[i, j], m[j, i], ".", ms=4, mew=0, color=COLOURS[causal], alpha=0.5)
+    pairs.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xticks=[0], yticks=[0],
+              xlabel="entry in row i, column j\n(a dot for each pair; line: both equal)",
+              ylabel="entry in row j, column i")

@@ -1,23 +1,10 @@
-"""
-Pictures of scores over the training of pretrained models, and of what was published. Blue is an encoder and purple a
-decoder.
-"""
+"""Pictures of scores over the training of pretrained models, and of what was published."""
 
 import numpy as np
 
-from data.results.figures import COLOURS, KINDS, draw_bar, plot_rows, put_chance, short
-from data.results.figures_runs import draw_layers, draw_quartiles_of
+from data.results.figures import COLOURS, KINDS, draw_bar, draw_quartiles, plot_rows, put_chance, short
+from data.results.figures_runs import draw_layers, put_steps, styles
 from data.results.models import quartiles
-
-
-def put_log_steps(axis, trainings):
-    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 is to its left."""
-    steps = np.concatenate([training.table.index for training in trainings])
-    positive = steps[steps > 0]
-    if len(positive) and positive.max() >= 30 * positive.min():
-        axis.set_xscale("symlog", linthresh=positive.min())
-        axis.minorticks_off()  # their labels would cover each other
-
 
 # ---- over training -----------------------------------------------------------------------------------------------
 
@@ -30,14 +17,27 @@ def plot_training(trainings, path):
 
 
 def draw_medians(axis, trainings, score):
-    draw_quartiles_of(axis, {training.arm: [training] for training in trainings}, score)
+    style_of = styles({training.arm: [training] for training in trainings})
+    for training in trainings:
+        layers = training.layers(score).dropna()  # (S, L)
+        draw_quartiles(axis, layers.index, layers, label=short(training.arm), **style_of[training.arm])
+    put_steps(axis)
     put_log_steps(axis, trainings)
 
 
 def draw_lines(axis, training, score):
     put_chance(axis, score, training.config["n"], training.config["limit"])
-    draw_layers(axis, [training], score)
+    draw_layers(axis, training, score)
     put_log_steps(axis, [training])
+
+
+def put_log_steps(axis, trainings):
+    """Make the axis logarithmic if the last step is at least 30 times the first one above 0. 0 is to its left."""
+    steps = np.concatenate([training.table.index for training in trainings])
+    first = steps[steps > 0].min(initial=np.inf)
+    if steps.max() >= 30 * first:
+        axis.set_xscale("symlog", linthresh=first)
+        axis.minorticks_off()  # their labels would cover each other
 
 
 # ---- what was published ------------------------------------------------------------------------------------------
@@ -49,41 +49,32 @@ MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 
 def plot_pretrained(models, ours, path):
     """
-    Figures 2, S1 and S2: scores against parameters, blue for encoders and purple for decoders. Dot: median over layers;
-    bar: quartiles. A dot that is crossed out is not a score of W_qk. Repeated models are not drawn.
-
-    models: the rows of models.csv. ours: as of models.by_stack. If a model is in ours, our score is the full dot, and
-    the published one is a hollow dot that is joined to it.
+    Figures 2, S1 and S2: scores against parameters. Repeated models are not drawn. models: the rows of models.csv.
+    ours: of models.by_stack. If a model is in ours, our score is the full dot, joined to the published one.
     """
     rows = []
     for name, kind in FIGURES.items():
-        shown = [(model, ours.get((model["name"], model["stack"]))) for model in models
+        shown = [(model, ours.get((model["name"], "", model["stack"]))) for model in models
                  if model["figure"] == name and not model["repeats"]]
         rows.append((kind, draw_published, shown))
-    plot_rows(path, "Published scores of pretrained models by size", rows, sharex=True,
+    plot_rows(path, "Published scores of pretrained models by size", rows,
               title="each dot: one model, median over layers; bars: quartiles")
 
 
 def draw_published(axis, shown, score):
-    """shown: pairs of what draw_model takes"""
+    """shown: rows of models.csv, each with our layers of this stack, or None."""
     for model, layers in shown:
-        draw_model(axis, model, layers, score)
+        x, median, causal = int(model["params"]), float(model[score]), model["causal"] == "1"
+        style = dict(color=COLOURS[causal], marker=MARKERS[model["modality"]], ms=5)
+        if layers is None:
+            found = [float(model[name]) for name in (f"{score}_q1", score, f"{score}_q3")]
+        else:
+            found = quartiles(layers[score])
+            axis.plot([x, x], [median, found[1]], color="0.6", lw=0.5, zorder=1)
+            axis.plot(x, median, mfc="white", mew=0.8, ls="", label="published, joined to ours", **style)
+        label = f"{KINDS[causal]}, {model['modality']}"
+        draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
+        if model["matrix"] != "wqk":
+            axis.plot(x, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
+                      label="crossed out: not a score of $W_{qk}$")
     axis.set(xscale="log", xlabel="parameters")
-    axis.tick_params(labelbottom=True)  # in every row, although they share it
-
-
-def draw_model(axis, model, layers, score):
-    """One stack in the panel of a score. layers: of ours; None if we have none."""
-    x, median, causal = int(model["params"]), float(model[score]), model["causal"] == "1"
-    style = dict(color=COLOURS[causal], marker=MARKERS[model["modality"]], ms=5)
-    if layers is None:
-        found = [float(model[name]) for name in (f"{score}_q1", score, f"{score}_q3")]
-    else:
-        found = quartiles(layers[score])
-        axis.plot([x, x], [median, found[1]], color="0.6", lw=0.5, zorder=1)
-        axis.plot(x, median, mfc="white", mew=0.8, ls="", label="published, joined to ours", **style)
-    label = f"{KINDS[causal]}, {model['modality']}"
-    draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
-    if model["matrix"] != "wqk":
-        axis.plot(x, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
-                  label="crossed out: not a score of $W_{qk}$")

@@ -1,9 +1,6 @@
 """
-The pictures of training runs: one run, and comparisons. They are made of records, in {name of an arm: its records, one
-per seed}.
-
-The first encoder is blue and the first decoder purple. Dark layers are at the bottom of a network, light ones at its
-top.
+The pictures of training runs. They are made of records, in {name of an arm: its records, one per seed}. The first
+encoder is blue and the first decoder purple. Dark layers are at the bottom of a network, light ones at its top.
 """
 
 import itertools
@@ -13,47 +10,26 @@ import pandas
 from matplotlib import colormaps
 
 from data.results import chance
-from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, RANDOM, draw_quartiles, figure, in_words,
-                                  put_chance, put_legend, put_titles, put_zero, short)
+from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, RANDOM, figure, in_words, put_chance, put_legend,
+                                  put_titles, put_zero)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
-MOST_BANDS = 6  # arms whose ranges of seeds are drawn: of more, bands cover each other
+LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
 
 
 # ---- what they share ---------------------------------------------------------------------------------------------
 
 
-def draw_seeds(axis, curves, with_band=True, **style):
-    """
-    The mean over seeds, and a band from the lowest seed to the highest. curves: a Series by step for each seed, which
-    may be behind the others, or have been written at other intervals.
-    """
-    table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
-    axis.plot(table.mean(axis="columns"), **style)
-    if with_band:
-        low, high = table.min(axis="columns"), table.max(axis="columns")  # (S,) each
-        axis.fill_between(table.index, low, high, color=style["color"], alpha=0.1, lw=0)
-
-
-def draw_layers(axis, records, score):
-    """A line for each layer."""
-    layers = [record.layers(score) for record in records]  # (S, L) each
-    names = list(layers[0])
-    for i, name in enumerate(names):
+def draw_layers(axis, record, score):
+    """A line for each layer of a run."""
+    layers = record.layers(score)  # (S, L)
+    last = layers.shape[1] - 1
+    for i, name in enumerate(layers):
         # The last tenth of the colours is too light for a line.
-        colour = colormaps["viridis"](0.9 * i / max(1, len(names) - 1))
-        label = {0: "first layer", len(names) - 1: "last layer"}.get(i)
-        draw_seeds(axis, [of_run[name] for of_run in layers], color=colour, label=label)
-    put_steps(axis)
-
-
-def draw_quartiles_of(axis, arms, score):
-    """The median and the quartiles over layers of the mean over seeds, for each arm."""
-    for name, style in styles(arms).items():
-        layers = [record.layers(score) for record in arms[name]]  # (S, L) each
-        means = (sum(layers) / len(layers)).dropna()  # at the steps that all seeds have
-        draw_quartiles(axis, means.index, means, label=short(name), **style)
+        colour = colormaps["viridis"](0.9 * i / max(1, last))
+        label = {0: "first layer", last: "last layer"}.get(i)
+        axis.plot(layers[name], color=colour, label=label)
     put_steps(axis)
 
 
@@ -62,6 +38,11 @@ def put_steps(axis):
     axis.set_xlabel("step")
     axis.locator_params(axis="x", nbins=4)
     axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
+
+
+def put_names(axis, names):
+    """A row for each name, the first at the top."""
+    axis.set(yticks=range(len(names)), yticklabels=map(in_words, names), ylim=(len(names) - 0.5, -0.5))
 
 
 def styles(arms):
@@ -75,45 +56,39 @@ def styles(arms):
     return found
 
 
-# ---- one run -----------------------------------------------------------------------------------------------------
+# ---- runs --------------------------------------------------------------------------------------------------------
 
 
 def plot_run(record, path, gamma):
     """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
-    kind = "decoder" if record.config["causal"] else "encoder"
-    title = f"Training of {in_words(record.arm)}, seed {record.seed}: {kind} of {record.config['n_layer']} layers"
-    with figure(path, 1, 3, title=title) as axes:
+    with figure(path, 1, 3, title=f"Training of {in_words(record.arm)}, seed {record.seed}") as axes:
         loss, *panels = axes[0]
         loss.plot(record.curve("train_loss"), color="0.7", label="training loss")
         loss.plot(record.curve("val_loss"), color="black", label="validation loss")
         put_steps(loss)
         n_embd = record.config["n_embd"]
         for axis, score in zip(panels, SCORES):
-            draw_layers(axis, [record], score)
+            draw_layers(axis, record, score)
             put_zero(axis)
             put_chance(axis, score, n_embd, chance.of_random(n_embd, gamma), RANDOM)
         put_titles(axes[0], ["loss [nats/token]", "symmetry of $W_{qk}$", "directionality of $W_{qk}$"])
         put_legend(axes[0])
 
 
-# ---- a comparison ------------------------------------------------------------------------------------------------
-
-
 def plot_runs(arms, path, gamma):
     """Figures 3 and S5: losses and scores over the steps."""
-    style = styles(arms)
+    style_of = styles(arms)
+    has_bands = len(arms) <= 6  # the bands of more arms cover each other
     height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
     with figure(path, 2, 2, height, "Runs compared: loss and scores over training") as axes:
         loss, ends, symmetry, directionality = axes.flat
         for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
             for name, records in arms.items():
-                curves = [record.curve(column) for record in records]  # of scores: medians over layers
-                draw_seeds(axis, curves, len(arms) <= MOST_BANDS, label=name, **style[name])
+                draw_seeds(axis, records, column, has_bands, label=name, **style_of[name])
             put_steps(axis)
         losses = [record.curve("val_loss") for records in arms.values() for record in records]
-        top = pandas.concat(losses).quantile(0.9)  # those of the first steps are far above, and are cut off
-        loss.set_ylim(top=top)
-        draw_ends(ends, arms, style)
+        loss.set_ylim(top=pandas.concat(losses).quantile(0.9))  # the first losses are far above, and are cut off
+        draw_ends(ends, arms, style_of)
         put_zero(symmetry)
         put_zero(directionality)
         widths = {records[0].config["n_embd"] for records in arms.values()}
@@ -121,42 +96,72 @@ def plot_runs(arms, path, gamma):
             put_chance(directionality, "directionality", *widths, chance.of_random(*widths, gamma), RANDOM)
         put_titles(axes.flat, ["validation loss [nats/token]", "loss at the end [nats/token]",
                                "symmetry of $W_{qk}$", "directionality of $W_{qk}$"])
-        bands = "; coloured bands: lowest to highest seed" if len(arms) <= MOST_BANDS else ""
+        bands = "; coloured bands: lowest to highest seed" if has_bands else ""
         put_legend(axes.flat, named=arms, title=f"lines and bars: mean over seeds; dots: seeds{bands}\n"
                                                 "colours: as the names; scores: median over layers")
 
 
-def draw_ends(axis, arms, style):
-    """A row for each arm: a dot for the last loss of each seed, and a bar for their mean."""
-    for i, (name, records) in enumerate(arms.items()):
+def draw_seeds(axis, records, column, has_band, **style):
+    """The mean over seeds of a column (of a score: its median over layers), and a band from lowest to highest seed."""
+    curves = [record.curve(column) for record in records]
+    table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
+    axis.plot(table.mean(axis="columns"), **style)
+    if has_band:
+        low, high = table.min(axis="columns"), table.max(axis="columns")  # (S,) each
+        axis.fill_between(table.index, low, high, color=style["color"], alpha=0.1, lw=0)
+
+
+def draw_ends(axis, arms, style_of):
+    """A row for each arm, in its colour: a dot for the last loss of each seed, and a bar for their mean."""
+    for y, (name, records) in enumerate(arms.items()):
         losses = [record.last("val_loss") for record in records]
-        colour = style[name]["color"]
-        axis.plot(losses, [i] * len(losses), ".", color=colour, alpha=0.6)
-        axis.plot([np.mean(losses)] * 2, [i - 0.3, i + 0.3], lw=2, **style[name])
+        axis.plot(losses, [y] * len(losses), ".", color=style_of[name]["color"], alpha=0.6)
+        axis.plot([np.mean(losses)] * 2, [y - 0.3, y + 0.3], lw=2, **style_of[name])
     axis.locator_params(axis="x", nbins=4)
-    # The first at the top.
-    axis.set(yticks=range(len(arms)), yticklabels=[in_words(name) for name in arms], ylim=(len(arms) - 0.5, -0.5))
+    put_names(axis, arms)
     for name, text in zip(arms, axis.get_yticklabels()):
-        text.set_color(style[name]["color"])  # these names explain the lines of all panels
+        text.set_color(style_of[name]["color"])  # these names explain the lines of all panels
+
+
+# ---- the parts of W_qk -------------------------------------------------------------------------------------------
+
+
+def plot_parts(table, path):
+    """For each arm the symmetry of W_qk, on its position directions, and on the rest. table: as of parts.read"""
+    of_runs = table.groupby(["arm", "seed"], sort=False).median()  # over layers
+    tells_positions = of_runs.groupby("arm")["of_inputs"].transform("median") >= LEAST_OF_INPUTS
+    of_runs["on_positions"] = of_runs["on_positions"].where(tells_positions)
+    arms = of_runs.index.unique("arm")
+    with figure(path, 1, 1, 1 + 0.35 * len(arms), "Symmetry of W_qk, and of its parts") as ((axis,),):
+        drawn = dict(symmetry=("all of $W_{qk}$", "black"), on_positions=("between position directions", OTHERS[0]),
+                     on_rest=("between all other directions", ENCODER))
+        for shift, (column, (label, colour)) in zip((-0.2, 0, 0.2), drawn.items()):
+            seeds = of_runs.groupby("arm", sort=False)[column].agg(["mean", "min", "max"])
+            y = np.arange(len(arms)) + shift
+            axis.hlines(y, seeds["min"], seeds["max"], color=colour, lw=2, alpha=0.4)
+            axis.plot(seeds["mean"], y, "o", color=colour, label=label)
+        axis.axvline(0, color="0.8", lw=0.8, zorder=0)
+        put_names(axis, arms)
+        axis.set(xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
+        put_legend([axis], title="dots: mean over seeds; bars: lowest to highest seed\n"
+                                 "without an orange dot: the inputs of this model hold no positions")
 
 
 # ---- the record --------------------------------------------------------------------------------------------------
 
 
 def plot_record(tracks, entries_of, path):
-    """A bar for each entry, the fastest first. tracks: of record.py; entries_of: {track: {entry: its updates (S,)}}"""
-    n_entries = max(map(len, entries_of.values()))
-    title = "The record: updates to reach a loss"
-    with figure(path, len(tracks), 1, 0.23 * n_entries + 0.5, title, sharex=True) as axes:
+    """A bar for each entry. tracks: of record.py; entries_of: {track: {entry: its updates (S,)}}, the fastest first"""
+    height = 0.23 * max(map(len, entries_of.values())) + 0.5  # [inches]
+    with figure(path, len(tracks), 1, height, "The record: updates to reach a loss", sharex=True) as axes:
         for axis, (name_of_track, track) in zip(axes.flat, tracks.items()):
             entries = entries_of[name_of_track]
-            names = sorted(entries, key=lambda name: entries[name].mean())
-            for y, name in enumerate(names):
+            for y, (name, steps) in enumerate(entries.items()):
                 special = {track.record: ("the record", OTHERS[0]), track.baseline: ("baseline", "0.6")}
                 label, colour = special.get(name, ("other entries", ENCODER))
-                axis.barh(y, entries[name].mean(), color=colour, alpha=0.7, label=label)
-                axis.plot(entries[name], [y] * len(entries[name]), ".", color="black", ms=4, label="one seed")
-            axis.set(yticks=range(len(names)), yticklabels=map(in_words, names), ylim=(len(names) - 0.5, -0.5))
+                axis.barh(y, steps.mean(), color=colour, alpha=0.7, label=label)
+                axis.plot(steps, [y] * len(steps), ".", color="black", ms=4, label="one seed")
+            put_names(axis, entries)
             put_titles([axis], [f"Track {name_of_track}, to {track.loss} nats/token: {track.free}"])
         axis.set_xlabel("updates, mean over seeds (600: the loss was not reached)")
         put_legend(axes.flat, ncols=4, title="qkv: q, k and v start with standard deviation $1/\\sqrt{3C}$")

@@ -1,11 +1,7 @@
-"""
-Scores of pretrained models in a table, and in the CSV file that analyze.py --csv keeps of it: what is in the file is
-not scored again.
-"""
+"""Scores of pretrained models in a table, and in the CSV file of analyze.py --csv: what it has is not scored again."""
 
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,12 +10,9 @@ from tqdm import tqdm
 from data.pretrained import revisions
 from data.pretrained.by_hand import read_hand
 from data.pretrained.files import as_text, printable
-from data.pretrained.revisions import Target
 from data.pretrained.sources import known_models
 from data.results.runs import RunError, require
 from data.tokens import locked, replacing
-
-PAPER = "data/results/csv/paper.csv"
 
 # The columns of the CSV. A row has the scores of one layer, or of one of its heads.
 COLUMNS = {
@@ -57,11 +50,7 @@ def bar(items, name, unit, n):
 
 
 def score_table(rows, common):
-    """
-    The rows of one checkpoint as a DataFrame, from dicts by COLUMNS. common: what is the same in all rows.
-
-    Raises KeyError if a row has no value for a column, or one for which there is no column.
-    """
+    """The rows of one checkpoint, dicts by COLUMNS, as a DataFrame. common: what is the same in all rows."""
     common = dict(revision="", source="", rows=len(rows)) | common
     table = pd.DataFrame([common | row for row in rows])
     unknown = set(table) - set(COLUMNS)
@@ -81,14 +70,13 @@ def whole_layers(table):
 
 
 def by_stack(table):
-    """A table with one checkpoint of each model -> {(model, stack): the rows of its whole layers}."""
-    return dict(list(whole_layers(table).groupby(["model", "stack"], sort=False)))
+    """-> {(model, revision, stack): the rows of its whole layers}"""
+    return dict(list(whole_layers(table).groupby(["model", "revision", "stack"], sort=False)))
 
 
 def is_causal(stack):
     """Whether no token sees a later one, from the rows of a stack. None: it is not known."""
-    causal = stack["causal"].iloc[0]
-    return None if causal is pd.NA else bool(causal)
+    return {0: False, 1: True}.get(stack["causal"].iloc[0])
 
 
 def quartiles(values):
@@ -103,11 +91,10 @@ def read_scores(path):
     """The table in a CSV file that add_scores has written; an empty one if there is no file."""
     if not path or not Path(path).exists():
         return together([])
-    require(Path(path).is_file(), f"{path} is no file: give another --csv")
-    numbers = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # else "" is a text
+    is_missing = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # elsewhere "" is a text
     try:
         # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
-        table = pd.read_csv(path, dtype=str, na_values=numbers, keep_default_na=False)
+        table = pd.read_csv(path, dtype=str, na_values=is_missing, keep_default_na=False)
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
         return table.astype(COLUMNS)
@@ -125,86 +112,65 @@ def add_scores(path, table):
             together([others[stays], table]).to_csv(temporary, index=False)
 
 
-def scores_so_far(path, args):
+def scores_so_far(args):
     """
-    {source: its rows} of the CSV file at path, if there is one, without checkpoints that lack rows or have them twice.
+    {source: its rows} of the file --csv, if there is one, without checkpoints that lack rows or have them twice.
     Raises RunError if they were scored with other options.
     """
-    ours = how_scored(args.gamma, args.per_head, str(read_hand(**layout_of(args)) or ""))
+    ours = dict(gamma=args.gamma, per_head=args.per_head, layout=str(read_hand(**args.layout) or ""))
     found = {}
-    for source, rows in read_scores(path).groupby("source", sort=False):
+    for source, rows in read_scores(args.csv).groupby("source", sort=False):
         first = rows.iloc[0]
-        theirs = how_scored(first["gamma"], rows["head"].notna().any(), first["layout"])
-        require(theirs == ours, f"{path} was scored with {theirs}, and not with {ours}: give another --csv")
-        if len(rows) == rows["rows"].max() and not rows.duplicated(["stack", "layer", "head"]).any():
+        theirs = dict(gamma=first["gamma"], per_head=rows["head"].notna().any(), layout=first["layout"])
+        for option, value in ours.items():
+            require(theirs[option] == value, f"{args.csv} was scored with {option} = {theirs[option] or 'none'}, "
+                                             f"and not with {value or 'none'}: give another --csv")
+        if len(rows) == first["rows"] and not rows.duplicated(["stack", "layer", "head"]).any():
             found[source] = rows
     return found
-
-
-def layout_of(args):
-    """What the user says of the layout, as score_model takes it."""
-    return {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed")}
-
-
-def how_scored(gamma, per_head, layout):
-    flags = f"--gamma={gamma:g}{' --per_head' if per_head else ''}"
-    return f"{flags} and the layout {layout}" if layout else flags
 
 
 # ---- what is asked for -------------------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
-    """What a command line asks for, and what there is of it."""
+class Asked:
+    """What a command line of analyze.py asks for, and its scores, from the CSV file and since."""
 
-    path: str | None  # of the CSV
-    targets: dict[str, Target]  # by source
-    to_score: dict[str, Target]  # targets that have to be scored
-    found: dict[str, pd.DataFrame]  # source -> its rows, from the CSV and from what was scored since
-    n_errors: int  # names without a checkpoint
+    def __init__(self, args):
+        names = [row["name"] for row in known_models()] if args.paper else args.hf
+        targets, errors = revisions.find_all(names, args.revisions, args.limit)
+        for name, error in errors.items():  # and the others go on
+            tell(f"analyze.py: {name}: {error}")
+        self.n_errors = len(errors)
+        self.path = args.csv
+        self.targets = {source_of(target): target for target in targets}
+        self.found = scores_so_far(args)  # {source: its rows}
+        wanted = {} if args.offline else self.targets
+        # What is in the file is not scored again, unless its W_qk is to be drawn.
+        self.to_score = {source: target for source, target in wanted.items()
+                         if args.matrices or source not in self.found}
+        n_known = len(wanted) - len(self.to_score)
+        if n_known:
+            tell(f"{n_known} of {len(wanted)} are already in {self.path}: delete their rows to score them again")
 
+    def add(self, source, scored):
+        """Put the table of a checkpoint that was scored into the CSV, so that nothing is lost if this is stopped."""
+        target = self.targets[source]
+        self.found[source] = scored.assign(model=target.model, revision=target.revision, source=source)
+        if self.path:
+            add_scores(self.path, self.found[source])
 
-def find_asked(args):
-    """What the command line of analyze.py asks for. A name that cannot be found is told, and the others go on."""
-    names = [row["name"] for row in known_models()] if args.paper else args.hf
-    targets, errors = revisions.find_all(names, args.revisions, args.stride or 1, args.limit)
-    for name, error in errors.items():
-        tell(f"analyze.py: {name}: {error}")
-    is_training = any(target.step is not None for target in targets)
-    require(is_training or errors or not (args.stride or args.limit),
-            "--stride and --limit are of trainings: give --revisions as well")
-
-    path = args.csv or (PAPER if args.paper else None)
-    of_source = {}
-    for target in targets:
-        of_source.setdefault(source_of(target), target)  # of m and ./m, the first name stays
-    found = scores_so_far(path, args)
-    # What is in the file is not scored again, unless its W_qk is to be drawn.
-    to_score = {key: target for key, target in of_source.items() if args.matrices or key not in found}
-    if args.offline:
-        to_score = {}
-    elif len(to_score) < len(of_source):
-        n_known = len(of_source) - len(to_score)
-        tell(f"{n_known} of {len(of_source)} are already in {path}: delete their rows to score them again")
-    return Asked(path, of_source, to_score, found, len(errors))
+    def table(self):
+        """One table of all that is asked for, as far as it is scored, with the step of each checkpoint."""
+        tables = []
+        for source, target in self.targets.items():
+            if source in self.found:
+                step = np.float64(target.step)  # None becomes nan
+                tables.append(self.found[source].assign(model=target.model, revision=target.revision, step=step))
+        return together(tables)
 
 
 def source_of(target):
     """By what the rows of a checkpoint are known: its path without links, or its Hub id and revision."""
     path = Path(target.source).expanduser()
     return as_text(str(path.resolve()) if path.exists() else target.source)
-
-
-def keep(asked, source, scored):
-    """Put the table of a checkpoint that was scored into the CSV, so that nothing is lost if this is stopped."""
-    target = asked.targets[source]
-    asked.found[source] = scored.assign(model=target.model, revision=target.revision, source=source)
-    if asked.path:
-        add_scores(asked.path, asked.found[source])
-
-
-def table_of(asked):
-    """One table of all that is asked for, as far as it is scored, with the step of each checkpoint."""
-    steps = {source: np.nan if target.step is None else target.step for source, target in asked.targets.items()}
-    return together([asked.found[source].assign(model=target.model, revision=target.revision, step=steps[source])
-                     for source, target in asked.targets.items() if source in asked.found])

@@ -1,10 +1,12 @@
 """The command line of analyze.py."""
 
 import argparse
-import math
 import os
 
 import torch
+
+PAPER = "data/results/csv/paper.csv"  # --csv of --paper
+FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
 
 def parse(argv, description, gamma):
@@ -24,18 +26,18 @@ def parse(argv, description, gamma):
                         help="draw the scores: of several models against their sizes, of one model by layer, of runs "
                              "over the steps of training")
 
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     models = parser.add_argument_group("models (--hf, --paper)")
     models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     models.add_argument("--matrices", metavar="FILE", type=picture,
                         help="draw W_qk of the last layer; in a .gif, over training")
-    models.add_argument("--gamma", type=at_least(0, float), default=gamma,
+    models.add_argument("--gamma", type=float, default=gamma,
                         help="a row or column counts from so many standard deviations above the mean (%(default)s)")
-    models.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", type=device,
-                        help="the device to compute on (%(default)s)")
+    models.add_argument("--device", choices=devices, default=devices[0], help="the device to compute on (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
                         "GLOB, as checkpoints of a training")
-    models.add_argument("--stride", type=at_least(1, int), metavar="N", help="score every N-th of these checkpoints")
-    models.add_argument("--limit", type=at_least(1, int), metavar="N", help="score N of these, evenly spread")
+    models.add_argument("--limit", type=count, metavar="N",
+                        help="score N of these checkpoints, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper, print what was published")
 
     hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer")
@@ -54,37 +56,25 @@ def parse(argv, description, gamma):
     args = parser.parse_args(argv)
     if args.offline and not args.paper:
         parser.error("--offline needs --paper. For models in the local cache set HF_HUB_OFFLINE=1")
-    of_hf = [args.revisions, args.stride, args.limit, args.q, args.k, args.qkv, args.heads]
+    of_hf = [args.revisions, args.limit, args.q, args.k, args.qkv, args.heads]
     if args.revisions == "" or (any(of_hf) and not args.hf):
-        parser.error("--revisions 'step*', --stride, --limit, --q, --k, --qkv and --heads need --hf")
+        parser.error("--revisions 'step*', --limit, --q, --k, --qkv and --heads need --hf")
     if args.runs and (args.matrices or args.per_head):
         parser.error("--matrices and --per_head are for models, and not for runs")
+    if args.paper:
+        args.csv = args.csv or PAPER
+    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed")}
     return args
 
 
-def at_least(low, kind):
-    """A function that reads a number, which has to be finite and not below low."""
-    def number(text):
-        value = kind(text)
-        if not low <= value < math.inf:
-            raise ValueError
-        return value
-    return number
+def count(text):
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def picture(path):
     """The path of a picture, if it can be written in the format that the path ends in."""
-    from data.results import figures
-
-    if not path.endswith(figures.FORMATS):  # or it would be known only after the work
-        raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(figures.FORMATS)}")
+    if not path.endswith(FORMATS):  # or it would be known only after the work
+        raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(FORMATS)}")
     return os.path.expanduser(path)
-
-
-def device(name):
-    """The name of a device, if it computes in float64."""
-    try:
-        torch.zeros(1, dtype=torch.float64, device=name).item()  # scores are in float64
-    except (RuntimeError, AssertionError, TypeError) as e:  # built without CUDA; no float64
-        raise argparse.ArgumentTypeError(f"{name} cannot be used here ({str(e).splitlines()[0]:.60}): cpu can")
-    return name

@@ -4,11 +4,8 @@ The record: an encoder of at most 125,000 parameters to a loss on the benchmark'
     python -m data.results.record                    # the tables of both tracks
     python -m data.results.record --plot record.png  # and a picture of them
 
-In the track `start` only init.py and its scales may change, so that a line shows what an initialization is worth. In
-`open` all may, but the task. csv/record/README.md has the rules, and how to enter.
-
-An entry is a file csv/record/TRACK/NAME.csv of analyze.py --runs --csv; and NAME.patch beside it, if the code was
-changed. What this file requires of an entry is only what makes its numbers comparable with the others.
+An entry is a file csv/record/TRACK/NAME.csv of analyze.py --runs --csv, and NAME.patch beside it if the code was
+changed. csv/record/README.md has the rules. Here we only require what makes its numbers comparable with the others.
 """
 
 import argparse
@@ -26,7 +23,6 @@ from data.results.records import read_comparison
 from data.results.runs import RunError, require
 
 FOLDER = Path(__file__).parent / "csv" / "record"
-CONFIG = Path(__file__).parents[2] / "config" / "record.py"
 SEEDS = range(11, 19)  # no run that chose a rule or a learning rate has one of these
 LIMIT = 600  # updates; a run that does not arrive counts as so many
 
@@ -44,18 +40,16 @@ TRACKS = {"start": Track(2.25, "random", "ltg_bert", "only the initialization is
 
 def read_entry(path):
     """The eight runs of an entry, by seed. Raises RunError if they cannot be compared with other entries."""
-    records = read_comparison(path)
-    seeds = sorted(record.seed for record in records)
+    records = sorted(read_comparison(path), key=lambda record: record.seed)
+    seeds = [record.seed for record in records]
     require(seeds == list(SEEDS), f"{path} has the seeds {seeds}, expected {SEEDS.start} to {SEEDS.stop - 1}")
-    digests = " ".join(DIGESTS["bytes"].values())  # as runs.py writes them
-    rules = vars(load([str(CONFIG)])) | dict(sha256=digests, tokenizer="bytes")
+    config = load([str(Path(__file__).parents[2] / "config" / "record.py")])
+    rules = vars(config) | dict(tokenizer="bytes", sha256=" ".join(DIGESTS["bytes"].values()))
     for record in records:
-        for key in SAME:
-            if key == "max_iters":  # an entry may stop before
-                continue
+        for key in set(SAME) - {"max_iters"}:  # an entry may stop before
             there = record.config.get(key)
             require(there == rules[key], f"{path} has {key} = {there!r}, expected {rules[key]!r}")
-    return sorted(records, key=lambda record: record.seed)
+    return records
 
 
 def steps_of(records, loss):
@@ -63,28 +57,28 @@ def steps_of(records, loss):
     steps = []
     for record in records:
         curve = record.curve("val_loss")
-        arrived = curve.index[curve <= loss]
-        steps.append(arrived[0] if len(arrived) else LIMIT)
+        steps.append(min(curve.index[curve <= loss], default=LIMIT))
     return np.array(steps)
 
 
 def read_track(name):
-    """The entries of a track: {name: the updates of its runs (S,)}."""
-    return {path.stem: steps_of(read_entry(path), TRACKS[name].loss) for path in (FOLDER / name).glob("*.csv")}
+    """The entries of a track, the fastest first: {name: the updates of its runs (S,)}."""
+    paths = sorted((FOLDER / name).glob("*.csv"))
+    entries = {path.stem: steps_of(read_entry(path), TRACKS[name].loss) for path in paths}
+    return dict(sorted(entries.items(), key=lambda entry: entry[1].mean()))
 
 
 def table(name, entries):
-    """The entries of a track as lines of Markdown, the fastest first."""
+    """The entries of a track as lines of Markdown."""
     track = TRACKS[name]
     head = f"| {name}: {track.loss} nats | updates | arrived | against {track.baseline} | p |"
     lines = [head, "|---|---|---|---|---|"]
-    for entry, steps in sorted(entries.items(), key=lambda item: item[1].mean()):
+    for entry, steps in entries.items():
         differences = steps - entries[track.baseline]
         against = f"{differences.mean():+.0f} | {sign_flip(differences):.3f}" if entry != track.baseline else "| "
         shown = f"**{entry}**" if entry == track.record else entry
-        arrived = (steps < LIMIT).sum()
-        lines.append(f"| {shown} | {steps.mean():.0f} ± {steps.std(ddof=1):.0f} | {arrived} of {len(steps)} | "
-                     f"{against} |")
+        updates = f"{steps.mean():.0f} ± {steps.std(ddof=1):.0f}"
+        lines.append(f"| {shown} | {updates} | {(steps < LIMIT).sum()} of {len(steps)} | {against} |")
     return "\n".join(lines)
 
 

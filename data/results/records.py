@@ -10,21 +10,17 @@ One small CSV file keeps all runs of a comparison, with all that its tables and 
 
 import io
 import json
-import re
 from collections import defaultdict
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas
 
-from config import HOW, ORIGIN, TrainConfig
+from config import HOW, ORIGIN, split_comparison
 from data.results.runs import HEADERS, SCORES, RunError, RunScore, read_config, require
 from data.tokens import replacing
 
-LOSSES = ["train_loss", "val_loss"]  # [nats/token]
 MEDIANS = list(RunScore._fields[3:])  # scores kept as medians over layers
-SPREAD = "symmetry_std"  # over the heads of a layer, mean over layers
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -52,15 +48,8 @@ class Record(NamedTuple):
 
     def layers(self, score):
         """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
-        return self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
-
-
-def record_of_table(arm, config, table):
-    """A Record from a table with at least the losses. A score that is newer than the table is nan."""
-    of_layers = [f"{score}_{layer}" for layer in range(config["n_layer"]) for score in SCORES]
-    losses, scores = table[LOSSES], table.reindex(columns=[*MEDIANS, SPREAD, *of_layers])
-    # Losses and scores may have been written at different steps.
-    return Record(arm, config["seed"], config, losses.join(scores).sort_index())
+        table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
+        return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
 
 
 def by_layer(rows):
@@ -90,25 +79,22 @@ def read_run(folder):
         if not log.index.is_unique:
             raise ValueError("a step is there twice")
         scores = read_rows(folder / "scores.csv").astype(dict(layer=int))
-        n_rows = config["n_layer"] * (1 + config["n_head"])  # of a step
+        scores = scores[scores["head"].isna()]  # of whole layers
         # The last step may lack some, as the run may be writing them.
-        scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
+        scores = scores.groupby("step").filter(lambda rows: len(rows) >= config["n_layer"])
         require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
         last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
-        is_finished = last_loss == config["max_iters"]
-        if is_finished and last_score < last_loss:  # or an earlier score would pass for the last one
+        if last_score < last_loss == config["max_iters"]:  # or an earlier score would pass for the last one
             raise ValueError(f"scores.csv ends at step {last_score}, and log.csv at step {last_loss}")
-        of_layers = scores[scores["head"].isna()]
-        of_heads = scores[scores["head"].notna()]
-        medians = of_layers.groupby("step")[MEDIANS].median()
-        spread = of_heads.groupby(["step", "layer"])["symmetry"].std(ddof=0)  # over the heads of a layer
-        spread = spread.groupby("step").mean().rename(SPREAD)
-        table = pandas.concat([log, medians, spread, by_layer(of_layers)], axis="columns")
+        losses = log[["train_loss", "val_loss"]]  # [nats/token]
+        medians = scores.groupby("step")[MEDIANS].median()
+        # Losses and scores may have been written at different steps.
+        table = pandas.concat([losses, medians, by_layer(scores)], axis="columns").sort_index()
     except ValueError as e:
         raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
                        "ckpt.pt") from e
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return record_of_table(arm, config, table.round(DIGITS))
+    return Record(arm, config["seed"], config, table.round(DIGITS))
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -147,22 +133,15 @@ def config_lines(arms):
 
 def read_comparison(path):
     """The records in a CSV file that write_comparison wrote. Raises RunError if it is another file, or damaged."""
-    configs, rows = {}, []
     try:
-        for line in Path(path).read_text().splitlines():
-            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-            if comment:
-                configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
-            else:
-                rows.append(line)
+        configs, rows = split_comparison(path)
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
         table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
         records = []
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
-            # A key that is newer than the file has its default.
-            config = asdict(TrainConfig()) | configs[None] | configs[arm] | dict(seed=seed)
-            records.append(record_of_table(arm, config, of_run.set_index("step")))
+            of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")
+            records.append(Record(arm, seed, configs[arm] | dict(seed=seed), of_run))
         return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e

@@ -2,7 +2,7 @@
 The files of a run of train.py, as it writes them; records.py reads them. log.csv and scores.csv grow by rows. Any other
 file is complete, or not there.
 
-    run.json     the configuration, the token files, and where the run comes from; written first
+    run.json     the configuration, the token files, and where its last start comes from; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
     ckpt.pt      what resuming needs, written at every evaluation; a finished run does not need it any more
@@ -17,6 +17,7 @@ there twice, whatever a kill, an editor or a full disk has done to these files.
 
 import contextlib
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -29,11 +30,9 @@ import torch
 
 from config import HOW, ORIGIN, TrainConfig
 from data.tokens import replacing, write_json, writing
-from data.trained import RunError, complete_config, opened_checkpoint
+from data.trained import RunError, opened_checkpoint
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
-# A resumed run may change these; and max_iters may grow.
-RESUME_FREE = HOW | {"data_dir", "eval_interval", "score_interval"}
 FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
 
 
@@ -81,23 +80,22 @@ def describe(cfg, meta):
     return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
 
 
-def identity(cfg, meta):
-    """What must be the same in all processes of a run, or each of them would train something else."""
-    described = describe(cfg, meta)
-    may_differ = dict.fromkeys(["data_dir", "out_dir", "device", "threads"])  # None in all
-    return described["config"] | may_differ | described["data"]
+def identity(described):
+    """What must be the same in all processes of a run, and when it goes on: {key: value}."""
+    keys = vars(TrainConfig(**described["config"])) | described["data"]  # a newer key has its default
+    return {key: value for key, value in keys.items() if key not in HOW | {"data_dir"}}
 
 
 def find_origin(device_name):
-    """Where a run comes from: {key of ORIGIN: text}."""
+    """The values of ORIGIN, as texts."""
     # The hash of the commit, with "-dirty" behind it if a tracked file has been changed since.
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     except OSError:  # git is not installed
         commit = ""
-    values = commit or "no repository", platform.python_version(), torch.__version__, device_name
-    return dict(zip(ORIGIN, values))
+    return dict(commit=commit or "no repository", python=platform.python_version(), torch=torch.__version__,
+                device_name=device_name)
 
 
 @contextlib.contextmanager
@@ -110,47 +108,34 @@ def checkpoint_to_resume(folder, cfg, meta, device):
     """
     path = folder / "ckpt.pt"
     if not path.exists():
-        require_nothing_to_lose(folder, cfg)
+        require_nothing_to_lose(folder)
         yield None
         return
     require(cfg.init_from == "resume",
             f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
     with opened_checkpoint(path, device) as state:
-        require_same_run(path, state, describe(cfg, meta))
+        before = identity(state)
+        for key, here in identity(describe(cfg, meta)).items():
+            there = before[key]
+            may_change = key in ("eval_interval", "score_interval") or (key == "max_iters" and there < here)
+            require(there == here or may_change, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
         yield state
 
 
-def require_nothing_to_lose(folder, cfg):
+def require_nothing_to_lose(folder):
     """RunError if a run that begins in the folder would overwrite a model or the rows of a run."""
-    if not (folder / "run.json").exists():  # with one, a run was killed before its first checkpoint
-        for name in "model.safetensors", "config.json":
-            require(not (folder / name).exists(),
-                    f"{folder} holds a {name} that is of no run, and would be overwritten: set --out_dir")
     log = folder / "log.csv"
-    n_lines = log.read_bytes().count(b"\n") if log.exists() else 0
-    require(n_lines <= 2, f"{folder} holds the log.csv of a run, and no ckpt.pt to go on from: set --out_dir, or move "
-                          "the folder away")  # two lines are a header and the start
-
-
-def require_same_run(path, theirs, ours):
-    """RunError if a run cannot continue the other because of a key. theirs, ours: as `describe` returns them."""
-    theirs = complete_config(theirs["config"]) | theirs["data"]
-    for key, here in (ours["config"] | ours["data"]).items():
-        there = theirs[key]
-        same = there == here or (key == "max_iters" and there < here)
-        require(same or key in RESUME_FREE, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
+    if log.exists() and log.read_bytes().count(b"\n") <= 2:  # a header and the start
+        return  # a run was killed before its first checkpoint
+    for name in "log.csv", "model.safetensors", "config.json":
+        require(not (folder / name).exists(),
+                f"{folder} holds a {name}, and no ckpt.pt to go on from: set --out_dir, or move the folder away")
 
 
 def begin(folder, cfg, meta, rows, device_name, n_params):
     """Write run.json, log.csv and scores.csv, before any training. rows: {name: text} of both CSV files."""
-    origin = find_origin(device_name)
-    if cfg.init_from == "resume" and (folder / "run.json").exists():
-        before = read_config(folder)
-        for key, here in origin.items():
-            there = before.get(key, here)
-            origin[key] = there if there.split(", then ")[-1] == here else f"{there}, then {here}"
     cfg = replace(cfg, init_from="scratch")  # a run is the same, resumed or not
-    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=origin, n_params=n_params))
+    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=find_origin(device_name), n_params=n_params))
     for name, text in rows.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text)
@@ -175,18 +160,15 @@ def append(path, rows):
 
 
 def save_checkpoint(folder, cfg, meta, state):
-    """
-    Write ckpt.pt, and with cfg.keep a copy named after its step. state["kept"]: the steps of all copies that this run
-    has written, of which only the last remain.
-    """
+    """Write ckpt.pt, and with cfg.keep a copy named after its step. Of such copies only the newest ones remain."""
     with replacing(folder / "ckpt.pt") as temporary:
         with open(temporary, "wb") as f:
             torch.save(describe(cfg, meta) | state, f)
-        if cfg.keep > 0:  # before ckpt.pt is there: a run that is killed in between comes here again
+        if cfg.keep > 0:  # before ckpt.pt: a run that is killed in between comes here again
             with replacing(folder / f"ckpt-{state['step']:08d}.pt") as copy:
                 shutil.copyfile(temporary, copy)
-            for step in state["kept"][: -cfg.keep]:
-                (folder / f"ckpt-{step:08d}.pt").unlink(missing_ok=True)
+            for old in sorted(folder.glob("ckpt-????????.pt"), key=os.path.getmtime)[: -cfg.keep]:
+                old.unlink()
 
 
 def read_config(folder):

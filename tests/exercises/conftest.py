@@ -27,4 +27,5 @@ def pytest_terminal_summary(terminalreporter, config):
             learned = " ".join(text for _, text in report.user_properties)
             terminalreporter.write_line(f"{step}: done. {learned}", green=True)
         else:
-            terminalreporter.write_line(f"{step}: {report.longreprtext.splitlines()[-1]}", red=True)
+            said = report.longrepr.reprcrash.message.splitlines()[0].removeprefix("AssertionError: ")
+            terminalreporter.write_line(f"{step}: {said}", red=True)

@@ -24,7 +24,6 @@ from data.results.report import align
 from data.results.runs import SCORES
 
 HERE = Path(__file__).parent
-MOST_STACKS = 3  # of one model that are drawn one by one
 SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHERS[0]),
         "before": ("sees what came before", DECODER)}
 
@@ -40,8 +39,8 @@ def report(table):
     cells = [["model", "path", "sees", "layers", *SCORES, "outside"]]
     for row in table.fillna({"stack": ""}).itertuples():
         path = f"{'/'.join(Path(row.path).parts[-2:])} {row.stack}".strip()
-        scores = [f"{row.symmetry:5.2f}", f"{row.directionality:5.2f}"]
-        cells.append([row.model, path[-40:], row.sees, str(row.layers), *scores, f"{row.outside}/{row.layers}"])
+        cells.append([row.model, path[-40:], row.sees, str(row.layers), f"{row.symmetry:5.2f}",
+                      f"{row.directionality:5.2f}", f"{row.outside}/{row.layers}"])
     print(align(cells))
     for sees, stacks in table.groupby("sees"):
         print(f"{sees}: {len(stacks)} stacks, {stacks.layers.sum()} layers, symmetry above 0 in "
@@ -57,34 +56,27 @@ def report(table):
 def draw(table, path):
     """A row for each model. Dot: median over layers; bar: quartiles; grey: 95 % of random matrices."""
     table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
-    rows = list(table.groupby(["sees", "model", "domain"], sort=False))
-    names = [f"{model} ({domain}{', cross' if sees == 'cross' else ''})" for (sees, model, domain), _ in rows]
+    models = list(table.groupby(["sees", "model", "domain"], sort=False))
+    names = [f"{model} ({domain}{', cross' if sees == 'cross' else ''})" for (sees, model, domain), _ in models]
     title = "Scores of public models, from Python packages"
-    with figure(path, 1, 2, 0.29 * len(rows) + 1, title, sharey=True) as (axes,):
+    with figure(path, 1, 2, 0.29 * len(models) + 1, title, sharey=True) as (axes,):
         for axis, score in zip(axes, SCORES):
-            for y, ((sees, *_), stacks) in enumerate(rows):
-                draw_stacks(axis, y, stacks, score, *SEES[sees])
+            for y, ((sees, *_), stacks) in enumerate(models):
+                draw_model(axis, y, stacks, score, *SEES[sees])
             axis.axvline(0, color="0.8", lw=0.8, zorder=0)
             axis.set_title(f"{score} of $W_{{qk}}$", fontsize=9, loc="left")
-        axes[0].set(yticks=range(len(rows)), yticklabels=names, ylim=(len(rows) - 0.4, -0.6))  # the first at the top
+        axes[0].set(yticks=range(len(models)), yticklabels=names, ylim=(len(models) - 0.4, -0.6))  # the first on top
         put_legend(axes[:1], ncols=2, title="dots: median over layers; bars: quartiles")
 
 
-def draw_stacks(axis, y, stacks, score, label, colour):
-    """The stacks of one model, spread over its row. Of many variants: the range of their medians, and chance of all."""
+def draw_model(axis, y, stacks, score, label, colour):
+    """A dot and a bar for each stack, one above the other; what chance gives is their median."""
     limits = [chance.interval(score, stack.n, stack.directionality_limit) for stack in stacks.itertuples()]
-    if len(stacks) > MOST_STACKS:
-        low, high = np.median(limits, axis=0)
-        axis.barh(y, high - low, 0.7, low, color="0.85", zorder=-1)
-        axis.plot(stacks[score].quantile([0, 1]), [y] * 2, color=colour, lw=5, alpha=0.5, solid_capstyle="butt",
-                  label=f"range of the medians of {len(stacks)} variants")
-        return
-    heights = y + (np.arange(len(stacks)) + 0.5) / len(stacks) * 0.7 - 0.35
-    for height, stack, (low, high) in zip(heights, stacks.itertuples(), limits):
-        axis.barh(height, high - low, 0.7 / len(stacks), low, color="0.85", zorder=-1, label=CHANCE)
-        found = [getattr(stack, f"{score}{end}") for end in ("_q1", "", "_q3")]
-        axis.plot(found[::2], [height] * 2, color=colour, lw=1.2)
-        axis.plot(found[1], height, "o", color=colour, ms=5, label=label)
+    low, high = np.median(limits, axis=0)
+    axis.barh(y, high - low, 0.7, low, color="0.85", zorder=-1, label=CHANCE)
+    heights = y + np.linspace(-0.35, 0.35, 2 * len(stacks) + 1)[1::2]
+    axis.hlines(heights, stacks[f"{score}_q1"], stacks[f"{score}_q3"], color=colour, lw=1)
+    axis.plot(stacks[score], heights, "o", color=colour, ms=4, label=label)
 
 
 if __name__ == "__main__":

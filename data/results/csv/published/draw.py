@@ -15,18 +15,6 @@ DEPTHS = dict(bert=12, bert_small=4)  # layers
 CORPORA = dict(jigsaw="Jigsaw", red_pajama="RedPajama", wikipedia="Wikipedia")
 
 
-def read_loss_curves():
-    """Training losses [nats/token]: a DataFrame with a column for each run, and a row for every 200 updates."""
-    table = pandas.read_csv(HERE / "loss_curves.csv")
-    return table.set_index(200 * (table.index + 1))
-
-
-def read_trajectories():
-    """{run: its scores, a DataFrame (S, 2 L) with the columns (score, layer)}"""
-    rows = pandas.read_csv(HERE / "trajectories.csv")
-    return {name: of_run.pivot(index="step", columns="layer", values=SCORES) for name, of_run in rows.groupby("run")}
-
-
 def describe(plain, symmetric, scores):
     """A row of Table 1, with the steps saved by two rules: -inf if the plain run's last loss is not reached."""
     reached = symmetric.index[symmetric <= plain.iloc[-1]]  # of one noisy batch, and another
@@ -37,9 +25,13 @@ def describe(plain, symmetric, scores):
 
 
 def main(path=HERE.parents[1] / "png" / "published_runs.png"):
-    curves, trajectories, rows, pairs = read_loss_curves(), read_trajectories(), {}, {}
+    curves = pandas.read_csv(HERE / "loss_curves.csv")  # training losses [nats/token], a column for each run
+    curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
+    scores_of = pandas.read_csv(HERE / "trajectories.csv").groupby("run")
+    rows, pairs = {}, {}
     with figure(path, 6, 3, 1.7, "Training runs of the paper's authors", sharex=True, sharey="col") as axes:
-        for name, scores in trajectories.items():
+        for name, scores in scores_of:
+            scores = scores.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
             model, kind, corpus = name.split("--")  # an encoder and a decoder share a row
             title = f"{DEPTHS[model]} layers, {CORPORA[corpus]}"
             loss, *panels = row = axes[pairs.setdefault(title, len(pairs))]
