@@ -11,7 +11,7 @@ import analyze
 from data.pretrained.by_hand import read_hand
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import find_stacks
-from data.results import models, options
+from data.results import options
 from tests.test_analyze import bert
 from tests.toy import folder, layer_symmetry
 
@@ -22,16 +22,15 @@ SYMMETRIES = [layer_symmetry(q, k) for q, k in zip(Q, K)]
 
 
 def strange(path, tensors, config=None):
-    files = {"model.safetensors": save({name: weight.contiguous() for name, weight in tensors.items()})}
+    files = {"model.safetensors": save({name: weight.clone(memory_format=torch.contiguous_format)
+                                        for name, weight in tensors.items()})}
     return folder(path, files, json.dumps(config).encode() if config else None)
 
 
-def layers(name, weights, numbers=(0, 1)):
-    return {name.format(i=i): weights[n] for n, i in enumerate(numbers)}
-
-
-def separate(numbers=(0, 1), path="b.{i}"):
-    return layers(f"{path}.wq.weight", Q.flatten(1, 2), numbers) | layers(f"{path}.wk.weight", K.flatten(1, 2), numbers)
+def separate(numbers=(0, 1), path="b"):
+    """A weight of q and one of k in each layer."""
+    weights = zip(numbers, Q.flatten(1, 2), K.flatten(1, 2))
+    return {f"{path}.{i}.w{part}.weight": weight for i, q, k in weights for part, weight in (("q", q), ("k", k))}
 
 
 def score(model, **words):
@@ -53,7 +52,7 @@ def fused(order):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_one_tensor_with_fewer_keys_than_queries_is_cut_as_it_was_made(tmp_path, order, transposed):
     weights = fused(order).mT if transposed else fused(order)
-    model = strange(tmp_path / "m", layers("h.{i}.attn.attn.weight", weights))
+    model = strange(tmp_path / "m", {f"h.{i}.attn.attn.weight": weight for i, weight in enumerate(weights)})
     found = analyze.score_model(model, qkv="h.{i}.attn.attn.weight", heads=(H, HKV), order=order, transposed=transposed)
     assert list(found.table.symmetry) == pytest.approx(SYMMETRIES, abs=1e-6)
 
@@ -72,8 +71,8 @@ def test_layers_that_the_config_says_have_no_softmax_may_be_missing(tmp_path):
 
 
 def test_one_chunk_of_several_is_said_to_be_one(tmp_path):
-    both = {name: weight.clone() for n in (0, 1) for name, weight in separate(path=f"b.{n}.{{i}}").items()}
-    found = score(strange(tmp_path / "m", both), q="b.0.{i}.wq.weight", k="b.0.{i}.wk.weight")
+    found = score(strange(tmp_path / "m", separate(path="b.0") | separate(path="b.1")),
+                  q="b.0.{i}.wq.weight", k="b.0.{i}.wk.weight")
     assert "2 other layers, as b.1.0.wq.weight, are not scored" in found.note and len(found.table) == 2
     assert "not scored" not in score(strange(tmp_path / "one", separate())).note
 
@@ -97,7 +96,7 @@ def test_what_lies_beside_a_named_weight_and_may_change_it_is_refused(tmp_path, 
 
 
 def test_what_changes_no_query_or_key_is_not_refused(tmp_path):
-    others = dict.fromkeys(["b.0.wq.bias", "b.0.wq_norm.weight", "b.0.wv.lora_A.weight", "b.0.wq._extra_state"])
+    others = ["b.0.wq.bias", "b.0.wq_norm.weight", "b.0.wv.lora_A.weight", "b.0.wq._extra_state"]
     model = strange(tmp_path / "m", separate() | {name: torch.ones(3) for name in others})
     assert list(score(model).table.symmetry) == pytest.approx(SYMMETRIES)
 
@@ -124,26 +123,23 @@ def flags_of(refusal, heads):
 PLAIN, GROUPED = (3 * C, C), ((H + 2 * HKV) * D, C)
 
 
-@pytest.mark.parametrize("names, heads", [
-    ({"transformer.h.{i}.attn.attn.weight": GROUPED}, "4,2"),  # LitGPT, with the queries of a key head beside it
-    ({"transformer.h.{i}.attn.qkv.weight": GROUPED}, "4,2"),  # LitGPT now
-    ({"decoder.layers.{i}.self_attention.linear_qkv.weight": GROUPED}, "4,2"),  # Megatron
-    ({"layers.{i}.attention.wqkv.weight": GROUPED}, "4,2"),  # gpt-fast
-    ({"sentence_encoder.layers.{i}.self_attn.q_proj.weight": (C, C)}, "4"),  # fair-esm
-    ({"encoder.blocks.{i}.attn.query.weight": (C, C)}, "4"),  # Whisper's .pt
-    ({"transformer.resblocks.{i}.attn.in_proj_weight": PLAIN}, "4"),  # open_clip
-    ({"layers.{i}.attention.wq.weight": (C, C)}, "4"),  # llama2.c
-    ({"layers.{i}.attn.q_proj.weight": (C, C)}, "4"),  # torchtune
-])
-def test_the_words_of_a_refusal_are_those_that_score_the_model(names, heads):
-    shapes = {name.format(i=i): shape for i in range(2) for name, shape in names.items()}
-    for name, shape in list(shapes.items()):  # beside the query its key
-        for query, key in ("q_proj", "k_proj"), ("query", "key"), ("wq.", "wk."):
-            shapes[name.replace(query, key)] = shape
+@pytest.mark.parametrize("name, shape, heads", [
+    ("transformer.h.{i}.attn.attn.weight", GROUPED, "4,2"),  # LitGPT, with the queries of a key head beside it
+    ("transformer.h.{i}.attn.qkv.weight", GROUPED, "4,2"),  # LitGPT now
+    ("decoder.layers.{i}.self_attention.linear_qkv.weight", GROUPED, "4,2"),  # Megatron
+    ("layers.{i}.attention.wqkv.weight", GROUPED, "4,2"),  # gpt-fast
+    ("sentence_encoder.layers.{i}.self_attn.q_proj.weight", (C, C), "4"),  # fair-esm
+    ("encoder.blocks.{i}.attn.query.weight", (C, C), "4"),  # Whisper's .pt
+    ("transformer.resblocks.{i}.attn.in_proj_weight", PLAIN, "4"),  # open_clip
+    ("layers.{i}.attention.wq.weight", (C, C), "4"),  # llama2.c
+    ("layers.{i}.attn.q_proj.weight", (C, C), "4")])  # torchtune
+def test_the_words_of_a_refusal_are_those_that_score_the_model(name, shape, heads):
+    key = name.replace("q_proj", "k_proj").replace("query", "key").replace("wq.", "wk.")
+    shapes = {pattern.format(i=i): shape for i in range(2) for pattern in (name, key)}
     with pytest.raises(CheckpointError, match="no config.json") as error:
         find_stacks({}, shapes)
     args = options.parse(["--hf", "m", *flags_of(str(error.value), heads)], "", 2.0)
-    [stack] = find_stacks({}, shapes, read_hand(**models.layout_of(args)))
+    [stack] = find_stacks({}, shapes, read_hand(**args.layout))
     assert len(stack.layers) == 2
 
 
