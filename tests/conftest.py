@@ -7,7 +7,6 @@ import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
@@ -87,10 +86,9 @@ def cfg(data_dir, tmp_path):
 
 @pytest.fixture(scope="session")
 def finished(data_dir, tmp_path_factory):
-    """The same run, uninterrupted, with its picture. It is not changed: tests copy it."""
+    """The same run, uninterrupted. It is not changed: tests copy it."""
     from tests import lives
 
     cfg = lives.small_run(data_dir, tmp_path_factory.mktemp("run") / "whole")
-    with mock.patch.object(lives.train.Trainer, "draw", lives.DRAW):
-        lives.run(cfg)
+    lives.run(cfg)
     return cfg

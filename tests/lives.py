@@ -46,9 +46,9 @@ def draw_nothing(trainer):
 train.Trainer.draw = draw_nothing
 
 
-def small_run(data_dir, out_dir, **changes):
+def small_run(data_dir, out_dir):
     """The configuration of a run of twelve steps."""
-    return TrainConfig(**SMALL | changes, data_dir=data_dir, out_dir=str(out_dir))
+    return TrainConfig(**SMALL, data_dir=data_dir, out_dir=str(out_dir))
 
 
 def make_trainer(cfg, **changes):
@@ -58,9 +58,7 @@ def make_trainer(cfg, **changes):
 
 def argv(cfg, **changes):
     """The command line of a TrainConfig, with every key in it."""
-    base = Path(cfg.out_dir).parent / "base.py"  # without a file it would be config/tiny.py
-    base.write_text("seed = 1\n")
-    return [str(base), *(f"--{name}={value}" for name, value in (vars(cfg) | changes).items())]
+    return [f"--{name}={value}" for name, value in (vars(cfg) | changes).items()]
 
 
 def run(cfg, **changes):
@@ -84,8 +82,8 @@ def log(cfg):
     return pandas.read_csv(Path(cfg.out_dir, "log.csv"))
 
 
-def checkpoint(cfg, name="ckpt.pt"):
-    return torch.load(Path(cfg.out_dir, name), weights_only=True)
+def checkpoint(cfg):
+    return torch.load(Path(cfg.out_dir, "ckpt.pt"), weights_only=True)
 
 
 def result(cfg):
@@ -112,11 +110,7 @@ def at_call(name, n, act):
 
 
 def begin(argv, output, prepare=None, main=train.main, **env):
-    """
-    main(argv) in a process of its own, its output in a file -> the process.
-
-    prepare: a function that this process calls before; env: variables of its environment
-    """
+    """main(argv) in a process of its own, which calls prepare before. output: a file; env: variables -> the process"""
     life = FORKS.Process(target=live, args=(argv, output, prepare, main, env))
     life.output = Path(output)
     life.start()

@@ -75,16 +75,6 @@ def test_the_mimetic_start_is_the_nearest_matrix_of_rank_D_up_to_scale():
         torch.testing.assert_close((target - m).square().sum(), least, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("kind, sign", [("indefinite", 1), ("skew", -1), ("tilted", -1)])
-def test_what_a_start_draws_is_the_matrix_of_its_docstring(kind, sign):
-    """W_q (A + A^T) W_q^T, or W_q (A - A^T) W_q^T, up to scale; of tilted it is the skew part."""
-    w = torch.randn(H, C, D)
-    a = torch.randn(H, D, D, generator=torch.Generator().manual_seed(0))
-    m = wqk(*init.STARTS[kind](w, w, torch.Generator().manual_seed(0)))  # (H, C, C)
-    part, expected = m + sign * m.mT, w @ (a + sign * a.mT) @ w.mT
-    torch.testing.assert_close(torch.cosine_similarity(part.flatten(1), expected.flatten(1)), torch.ones(H))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qk_std, v_std", [(0.02, 0.02), ((3 * C) ** -0.5, 0.02), (0.02, (3 * C) ** -0.5)])
 def test_scale_is_what_was_asked_for_and_keys_have_the_norm_of_their_queries_head_by_head(kind, qk_std, v_std):
@@ -120,36 +110,25 @@ def test_every_head_and_layer_draws_apart_the_same_for_a_seed_and_otherwise_for_
     assert torch.equal(keys(1), keys(1)) and not torch.equal(keys(1), keys(2))
 
 
-def test_a_start_of_your_own_may_exchange_queries_and_keys(monkeypatch):
-    monkeypatch.setitem(init.STARTS, "exchanged", lambda w_q, w_k, generator: (w_k, w_q))
-    for drawn, layer in zip(start("as drawn"), start("exchanged")):
-        assert torch.equal(layer.q.weight, drawn.k.weight) and torch.equal(layer.k.weight, drawn.q.weight)
-
-
-def test_one_matrix_for_q_and_k_is_scaled_once():
+def test_one_matrix_for_q_and_k_is_scaled_once_and_an_unknown_start_is_refused():
     q, v = torch.nn.Linear(C, C), torch.nn.Linear(C, C)
     q.weight.data.normal_(std=0.02)
     init.apply_to_layer_(q, q, v, H, qk_std=0.1)
     assert q.weight.std().item() == pytest.approx(0.1, rel=0.06)
-
-
-def test_an_unknown_start_is_refused():
     with pytest.raises(ValueError, match="symetric"):
-        start("symetric")
+        init.apply_to_layer_(q, q, v, H, "symetric")
 
 
 @pytest.mark.bert_block
 def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_gets():
     ours = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
-    generator = torch.Generator().manual_seed(3)
     bert = BertForMaskedLM(BertConfig(hidden_size=C, num_hidden_layers=L, num_attention_heads=H, vocab_size=50))
-    theirs = [layer.attention.self for layer in bert.bert.encoder.layer]
-    pairs = []
+    theirs, generator = [layer.attention.self for layer in bert.bert.encoder.layer], torch.Generator().manual_seed(3)
     for block, attn in zip(ours.blocks, theirs):
-        pairs += [(block.attn.q, attn.query), (block.attn.k, attn.key), (block.attn.v, attn.value)]
-    for a, b in pairs:
-        b.load_state_dict(a.state_dict())
-    init.apply_(ours, "tilted", 0.05, 0.1, seed=3)
-    for attn in theirs:
+        for part, other in ("q", "query"), ("k", "key"), ("v", "value"):
+            getattr(attn, other).load_state_dict(getattr(block.attn, part).state_dict())
         init.apply_to_layer_(attn.query, attn.key, attn.value, attn.num_attention_heads, "tilted", 0.05, 0.1, generator)
-    assert all(torch.equal(a.weight, b.weight) for a, b in pairs)
+    init.apply_(ours, "tilted", 0.05, 0.1, seed=3)
+    for block, attn in zip(ours.blocks, theirs):
+        assert torch.equal(block.attn.q.weight, attn.query.weight) and torch.equal(block.attn.k.weight, attn.key.weight)
+        assert torch.equal(block.attn.v.weight, attn.value.weight)

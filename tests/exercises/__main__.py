@@ -1,8 +1,13 @@
-"""What the five steps are checked by: python -m pytest tests/exercises"""
+"""
+What the five steps are checked by. It prints a line for each of them: what it shows, or what is missing or wrong.
 
+    python -m tests.exercises      # all steps
+    python -m tests.exercises 2    # a single one
+"""
+
+import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 import analyze
@@ -14,11 +19,6 @@ from tests.exercises import step_1_symmetry, step_2_directionality, step_3_atten
 UPDATES = load(["config/tiny.py"]).max_iters  # of a whole run of step 4
 
 
-@pytest.fixture
-def learned(record_property):
-    return lambda text: record_property("learned", text)  # which conftest.py prints
-
-
 def answer(step, name, *given):
     """What the function of this name returns."""
     found = getattr(step, name)(*given)
@@ -26,16 +26,16 @@ def answer(step, name, *given):
     return found
 
 
-def test_step_1(learned):
+def step_1():
     a = torch.randn(50, 50, generator=torch.Generator().manual_seed(0))
     for m, expected, what in [(a + a.T, 1, "A + A^T"), (a - a.T, -1, "A - A^T"), (5 * torch.eye(3), 1, "5 I"),
                               (torch.tensor([[3.0, 1], [0, 0]]), 0.9, "[[3, 1], [0, 0]]")]:
         found = answer(step_1_symmetry, "symmetry", m)
         assert abs(found - expected) < 1e-4, f"The symmetry of {what} is {expected}, and yours is {found:.3f}."
-    learned("The score is tr(MM) / |M|^2 as well. The size of M does not change it. A random M has 1/n on average.")
+    return "The score is tr(MM) / |M|^2 as well. The size of M does not change it. A random M has 1/n on average."
 
 
-def test_step_2(learned):
+def step_2():
     m = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
     m[:, 7] *= 4
     found = answer(step_2_directionality, "directionality", m)
@@ -50,12 +50,12 @@ def test_step_2(learned):
     assert flat == 0, f"In the identity nothing stands out, so the score is 0, and yours is {flat}."
     printed = answer(step_2_directionality, "directionality_as_printed", m)
     assert abs(printed - whole) < 1e-2, f"As printed it is {whole:.3f}, and yours is {printed:.3f}."
-    learned(f"A heavy column scores {found:.2f}, but {printed:+.2f} as printed, which is the wrong sign. The heavy "
+    return (f"A heavy column scores {found:.2f}, but {printed:+.2f} as printed, which is the wrong sign. The heavy "
             "column raises the threshold of columns and counts once. Every row that chance lifts above the threshold "
             "of rows counts as a whole.")
 
 
-def test_step_3(learned):
+def step_3():
     x, w_q, w_k, w_v = (torch.randn(*size) for size in [(7, 12), (12, 4), (12, 4), (12, 4)])
     expected = torch.nn.functional.scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v)
     y = answer(step_3_attention, "head", x, w_q, w_k, w_v)
@@ -68,29 +68,31 @@ def test_step_3(learned):
     new_q, new_k = answer(step_3_attention, "rotated", w_q, w_k, r)
     assert not torch.allclose(new_q, w_q), "rotated(...) returns the W_q that it was given."
     assert torch.allclose(new_q @ new_k.T, m, atol=1e-3), "rotated(...) changes W_qk. (W_q R)(W_k R)^T does not."
-    learned("Single entries of W_q and W_k mean nothing: rotating both changes nothing. A head compares by W_q W_k^T, "
+    return ("Single entries of W_q and W_k mean nothing: rotating both changes nothing. A head compares by W_q W_k^T, "
             "of rank D, so the scores are of W_qk.")
 
 
-def test_step_4(learned):
+def step_4():
     predicted = answer(step_4_predict, "predictions")
+    told = []
     for name, folder in step_4_predict.RUNS.items():
         assert name in predicted, f"The {name} has no prediction yet: (symmetry, directionality)."
         run = Path(folder, "run.json").exists() and records.read_run(folder)
         assert run and run.is_finished() and run.config["max_iters"] >= UPDATES, (
             f"Now train the {name} for {UPDATES:,} updates, to its end. Its command is in step_4_predict.py.")
-        told = []
+        scores = []
         for score, guess in zip(runs.SCORES, predicted[name]):
             measured = float(run.last(score))
-            told.append(f"{score} {measured:.2f}, predicted {guess:.2f}, off by {abs(measured - guess):.2f}")
-        learned(f"{name}: {'; '.join(told)}")
-    learned("On average over eight seeds the encoder is the most symmetric (data/results/csv/emergence_again.csv). The "
-            "masked decoder has its objective, so causal attention keeps symmetry away. The rotary encoder has it too, "
-            "but its W_qk knows no positions. One run says nothing about directionality: with 64 columns random "
-            "matrices have any.")
+            scores.append(f"{score} {measured:.2f}, predicted {guess:.2f}, off by {abs(measured - guess):.2f}")
+        told.append(f"{name}: {'; '.join(scores)}")
+    told.append("On average over eight seeds the encoder is the most symmetric (data/results/csv/emergence_again.csv). "
+                "The masked decoder has its objective, so causal attention keeps symmetry away. The rotary encoder has "
+                "it too, but its W_qk knows no positions. One run says nothing about directionality: with 64 columns "
+                "random matrices have any.")
+    return " ".join(told)
 
 
-def test_step_5(learned):
+def step_5():
     w_q, w_k = 0.02 * torch.randn(2, 2, 64, 32)  # W_q and W_k (H, C, D)
     seeds = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     first, again = [answer(step_5_start, "start", w_q.clone(), w_k.clone(), seed) for seed in seeds]
@@ -101,5 +103,22 @@ def test_step_5(learned):
     path = record.FOLDER / "start" / f"{name}.csv"
     assert path.exists(), f"Now train {name} with eight seeds and write {path}: README.md of record/ has the commands."
     steps = record.steps_of(record.read_entry(path), record.TRACKS["start"].loss)
-    learned(f"{name} takes {steps.mean():.0f} updates. python -m data.results.record shows it among the others. A new "
+    return (f"{name} takes {steps.mean():.0f} updates. python -m data.results.record shows it among the others. A new "
             "record has a lower mean than the old one, and p < 0.05 against it.")
+
+
+STEPS = {"1": step_1, "2": step_2, "3": step_3, "4": step_4, "5": step_5}
+
+
+def main(argv):
+    for number in argv or STEPS:
+        try:
+            print(f"step_{number}: done. {STEPS[number]()}")
+        except AssertionError as e:
+            print(f"step_{number}: {e}")
+        except Exception as e:  # it is the student's code, which may raise whatever it likes
+            print(f"step_{number}: {type(e).__name__}: {e}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
