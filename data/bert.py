@@ -94,7 +94,7 @@ def to_hf(model):
     names = hf_names(cfg.n_layer)
     not_in_both = sorted(ours.keys() ^ names.keys())
     if not_in_both:
-        raise ValueError(f"only one of this model and a Hugging Face BERT has a weight {not_in_both[0]}")
+        raise ValueError(f"this model and a Hugging Face BERT do not both have {not_in_both[0]}")
     if not computes_what_bert_computes(model):
         raise ValueError("a Hugging Face BERT would compute something else with these weights, because it has no "
                          "qk_norm, and no other block or attention than BERT's")

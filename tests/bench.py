@@ -8,7 +8,6 @@ turns, after a warm-up, and the ratio compares the medians. It needs tests/requi
 cores. On a GPU the models of train have 12 layers of 768.
 """
 
-import argparse
 import sys
 import time
 from functools import partial
@@ -185,10 +184,5 @@ def bench_train():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", choices=["layer", "train"], help="one of them (both)")
-    table = parser.parse_args().table
-    if table != "train":
-        bench_layer()
-    if table != "layer":
-        bench_train()
+    for name in sys.argv[1:] or ["layer", "train"]:
+        dict(layer=bench_layer, train=bench_train)[name]()
