@@ -36,8 +36,7 @@ def parse(argv, description, gamma):
     models.add_argument("--device", choices=devices, default=devices[0], help="the device to compute on (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
                         "GLOB, as checkpoints of a training")
-    models.add_argument("--limit", type=count, metavar="N",
-                        help="score N of these checkpoints, evenly spread")
+    models.add_argument("--limit", type=count, metavar="N", help="score N of these checkpoints, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper, print what was published")
 
     hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer")
