@@ -11,7 +11,7 @@ import analyze
 from data.pretrained.by_hand import read_hand
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import find_stacks
-from data.results import models, options
+from data.results import options
 from tests.test_analyze import bert
 from tests.toy import folder, layer_symmetry
 
@@ -155,7 +155,7 @@ def test_the_words_of_a_refusal_are_those_that_score_the_model(names, heads):
         find_stacks({}, shapes)
     flags = str(error.value).partition(": --")[2].replace("H,HKV", heads).partition(" or ")[0]
     args = options.parse(["--hf", "m", *shlex.split(f"--{flags}")], "", 2.0)
-    [stack] = find_stacks({}, shapes, read_hand(**models.layout_of(args)))
+    [stack] = find_stacks({}, shapes, read_hand(**args.layout))
     assert len(stack.layers) == 2
 
 
