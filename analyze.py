@@ -324,7 +324,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     with plain_torch():
         opened = sources.open_checkpoint(source)
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
-        stacks = layouts.find_stacks(opened.config, shapes, hand, in_memory)  # where q and k are
+        stacks = layouts.find_stacks(opened.config, shapes, hand)  # where q and k are
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])

@@ -5,8 +5,8 @@ A batch is a pure function of (seed, step, row), and has no state. So runs that 
 data in the same order, and a resumed run, or a run on more processes, goes on exactly. Loader makes the rows of one
 process: in another thread, a few steps ahead, and split into micro-batches that fit on the device.
 
-Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/, meta and stream (N,) are
-those of a corpus (data/tokens.py).
+Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/. meta and stream (N,)
+belong to a corpus (data/tokens.py).
 """
 
 import functools
@@ -63,9 +63,7 @@ def get_batch(cfg, meta, stream, seed, step, rows):
 
 
 def count_targets(cfg):
-    """How many tokens of a sequence are predicted."""
-    if cfg.predicts_next:
-        return cfg.block_size
+    """How many tokens of a sequence an encoder predicts."""
     return max(1, round(cfg.mlm_probability * cfg.block_size))
 
 
@@ -142,5 +140,4 @@ class Loader:
         # For each argument (idx, targets, perhaps predict_at) the list of its parts.
         parts = [x.to(self.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
         first_rows = self.rows[:: self.micro_batch_size].tolist()
-        micro_batches = zip(*parts)  # the first part of each argument, then the second part of each, ...
-        return list(zip(first_rows, micro_batches))
+        return list(zip(first_rows, zip(*parts)))  # the first part of each argument, then the second part of each, ...

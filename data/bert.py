@@ -34,7 +34,6 @@ HF_NAMES = {  # our name -> theirs, for every layer i and for the parts weight a
     "head.ln.{part}": "cls.predictions.transform.LayerNorm.{part}",
     "head.bias": "cls.predictions.bias",
 }
-HF_TOKEN_TYPES = "bert.embeddings.token_type_embeddings.weight"
 
 
 def hf_names(n_layer):
@@ -55,13 +54,11 @@ def bert_logits(w, cfg, idx):
     def norm(x, name):
         return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
 
-    def heads(x):
-        return x.unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
-
     x = norm(w["tok_emb.weight"][idx] + w["pos_emb.weight"][: idx.shape[1]], "ln_emb")
     for i in range(cfg.n_layer):
         block = f"blocks.{i}"
-        q, k, v = [heads(linear(x, f"{block}.attn.{part}")) for part in "qkv"]
+        q, k, v = [linear(x, f"{block}.attn.{part}").unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
+                   for part in "qkv"]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=cfg.causal)
         x = norm(x + linear(y.transpose(1, 2).flatten(2), f"{block}.attn.proj"), f"{block}.ln_1")
         y = linear(F.gelu(linear(x, f"{block}.mlp.fc")), f"{block}.mlp.proj")
@@ -75,14 +72,13 @@ def computes_what_bert_computes(model):
     """Whether a small model of the same class, switches and block_size has the logits of BERT for some weights."""
     cfg = replace(model.cfg, vocab_size=11, n_layer=2, n_head=2, n_embd=8)
     with torch.random.fork_rng(devices=[]):  # leave torch's random state as it is
+        torch.manual_seed(0)
         small = type(model)(cfg).double().eval()
-    weights = small.state_dict()
-    for i, name in enumerate(sorted(weights)):
-        n = torch.arange(weights[name].numel()).double()
-        weights[name].copy_(torch.sin(i + n**2).view_as(weights[name]))  # any fixed numbers
+        for weight in small.parameters():
+            weight.uniform_(-1, 1)
     idx = torch.arange(cfg.block_size)[None] % 11  # (1, T): attention to a window of tokens makes a difference
     try:
-        expected = bert_logits(weights, cfg, idx)
+        expected = bert_logits(small.state_dict(), cfg, idx)
     except RuntimeError:  # a weight has another shape
         return False
     return torch.allclose(small(idx), expected, rtol=1e-6, atol=1e-6)
@@ -96,14 +92,14 @@ def to_hf(model):
     """
     cfg, ours = model.cfg, model.state_dict()
     names = hf_names(cfg.n_layer)
-    for name in sorted(ours.keys() ^ names.keys()):  # not in both
-        has, lacks = ("this model", "a Hugging Face BERT") if name in ours else ("a Hugging Face BERT", "this model")
-        raise ValueError(f"{has} has a weight {name}, and {lacks} has none")
+    not_in_both = sorted(ours.keys() ^ names.keys())
+    if not_in_both:
+        raise ValueError(f"only one of this model and a Hugging Face BERT has a weight {not_in_both[0]}")
     if not computes_what_bert_computes(model):
         raise ValueError("a Hugging Face BERT would compute something else with these weights, because it has no "
                          "qk_norm, and no other block or attention than BERT's")
     state = {names[name]: tensor for name, tensor in ours.items()}
-    state[HF_TOKEN_TYPES] = torch.zeros_like(ours["tok_emb.weight"][:1])  # (1, C)
+    state["bert.embeddings.token_type_embeddings.weight"] = torch.zeros_like(ours["tok_emb.weight"][:1])  # (1, C)
     config = dict(  # all else is as in a new BertConfig
         model_type="bert",
         architectures=["BertLMHeadModel" if cfg.causal else "BertForMaskedLM"],

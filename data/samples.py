@@ -13,15 +13,15 @@ import numpy as np
 import torch
 
 from config.processes import prepare_streams
-from data.encode import make_decode, make_encode
 from data.tokens import DataError
 from data.trained import RunError, open_run
+from data.writer import make_encode, open_gpt2
 
+MASK = "░"  # a masked token in a text. Code is full of underscores
 ROWS = 3
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 
 
-@torch.no_grad()
 def sample(model, corpus, predicts_next):
     """Returns three rows of validation text, as the model sees them and as it completes them, in one text."""
     meta = corpus.meta
@@ -33,42 +33,35 @@ def sample(model, corpus, predicts_next):
     T = model.cfg.block_size
     shown = []
     for start in np.linspace(0, len(corpus.val) - T, ROWS).astype(int):
-        seen = torch.from_numpy(corpus.val[start : start + T].astype(np.int64))[None]  # (1, T)
+        seen = corpus.val[start : start + T].astype(np.int64)  # (T,)
         if predicts_next:
-            seen = seen[:, : max(1, T // 2)]  # (1, T / 2)
+            seen = seen[: max(1, T // 2)]
         else:
-            seen[:, MASK_EVERY // 2 :: MASK_EVERY] = meta["mask_token"]
-        completed = complete(model, seen.to(model.tok_emb.weight.device), meta, predicts_next, T - T // 2)  # (1, T)
-        before, after = (" ".join(decode(ids[0].tolist()).split()) for ids in (seen, completed))
+            seen[MASK_EVERY // 2 :: MASK_EVERY] = meta["mask_token"]
+        completed = complete(model, seen, meta, predicts_next, T - T // 2)
+        before, after = (" ".join(decode(ids).split()) for ids in (seen.tolist(), completed))
         shown.append(f"  seen:  {before}\n  model: {after}")
     return "validation text, and how the model completes it:\n" + "\n\n".join(shown)
 
 
-def complete(model, idx, meta, predicts_next, n):
-    """Returns idx (1, T) with n more tokens or, if the model fills in masks, with its guesses in their place."""
+@torch.no_grad()
+def complete(model, ids, meta, predicts_next, n):
+    """Returns ids (T,) with n more tokens or, if the model fills in masks, with its guesses in their place, as a list."""
+    idx = torch.as_tensor(ids, device=model.tok_emb.weight.device)[None]  # (1, T)
     if not predicts_next:
         guesses = model(idx)[:, :, : meta["n_vocab"]].argmax(-1)  # (1, T)
-        return torch.where(idx == meta["mask_token"], guesses, idx)
+        return torch.where(idx == meta["mask_token"], guesses, idx)[0].tolist()
     for _ in range(n):  # without a cache of keys: they are a few
         logits = model(idx[:, -model.cfg.block_size :])[:, -1, : meta["n_vocab"]]  # (1, n_vocab), of the next token
         idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
-    return idx
+    return idx[0].tolist()
 
 
-@torch.no_grad()
-def complete_text(folder, prompt):
-    """Returns how the model of a run completes a prompt. Raises DataError if there is nothing to complete."""
-    model, cfg, meta = open_run(folder)
-    encode, decode = make_encode(meta), make_decode(meta)
-    # The mask token stands before every piece but the first.
-    pieces = [prompt] if cfg.predicts_next else prompt.split("_")
-    ids = [i for piece in pieces for i in (meta["mask_token"], *encode(piece).tolist())][1:]
-    if not ids or not (cfg.predicts_next or len(pieces) > 1):
-        raise DataError("there is nothing to complete: a decoder goes on with a prompt, an encoder fills in every _")
-    if len(ids) > cfg.block_size and not cfg.predicts_next:
-        raise DataError(f"the prompt has {len(ids)} tokens, and this encoder sees block_size = {cfg.block_size}")
-    completed = complete(model, torch.tensor([ids]), meta, cfg.predicts_next, cfg.block_size)
-    return decode(completed[0].tolist())
+def make_decode(meta):
+    """Returns a function that turns ids into a text, in which documents end with a space, and MASK is a masked token."""
+    special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
+    to_bytes = open_gpt2().decode_single_token_bytes if meta["tokenizer"] == "gpt2" else lambda i: bytes([i])
+    return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
 
 
 def main(argv=None):
@@ -78,9 +71,17 @@ def main(argv=None):
     args = cli.parse_args(argv)
     prepare_streams()
     try:
-        print(complete_text(args.run, args.prompt.encode("utf-8", "replace").decode()))
+        model, cfg, meta = open_run(args.run)
+        encode, decode = make_encode(meta), make_decode(meta)
     except (DataError, RunError) as error:
         sys.exit(f"error: {error}")
+    pieces = [args.prompt] if cfg.predicts_next else args.prompt.split("_")
+    ids = encode(pieces[0]).tolist()
+    for piece in pieces[1:]:
+        ids += [meta["mask_token"], *encode(piece).tolist()]
+    if not ids or (len(ids) > cfg.block_size and not cfg.predicts_next):
+        sys.exit(f"error: the prompt has {len(ids)} tokens, and this model sees 1 to {cfg.block_size}")
+    print(decode(complete(model, ids, meta, cfg.predicts_next, cfg.block_size)))
 
 
 if __name__ == "__main__":

@@ -45,31 +45,16 @@ def load(folder):
         advice = f"run python {script}" if script.exists() else "one of data/*/prepare.py makes them"
         raise DataError(f"{folder} has no finished token files: {advice} (data/README.md); to try train.py without, "
                         "--data_dir=data/pytorch/gpt2 prepares itself")
-    meta = read_meta(folder)
-    return Corpus(meta, *(np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS))
-
-
-def read_meta(folder):
-    """meta.json, with the ids of its tokenizer. DataError if it is damaged, or if it does not describe the files."""
-    path = folder / "meta.json"
     try:
-        meta = json.loads(path.read_bytes())
+        meta = json.loads((folder / "meta.json").read_bytes())
         meta |= TOKENIZERS[meta["tokenizer"]]
-        for split in SPLITS:
-            if not is_unchanged(folder / f"{split}.bin", meta["files"][split], meta["sha256"][split]):
-                raise DataError(f"{folder}/{split}.bin is not the file that meta.json describes: delete {folder} and "
-                                f"run data/{meta['dataset']}/prepare.py again")
-    except (LookupError, TypeError, ValueError):
-        raise DataError(f"{path} is damaged, or of another version or program: move {folder} away, and prepare it "
-                        "again") from None
-    return meta
-
-
-def is_unchanged(path, known, sha256):
-    """Whether a file is the one that was written. If its time is another one, as after a copy, all of it is read."""
-    if not path.exists() or path.stat().st_size != known["size"]:
-        return False
-    return path.stat().st_mtime_ns == known["mtime_ns"] or digest(path) == sha256
+        is_whole = all(digest(folder / f"{split}.bin") == meta["sha256"][split] for split in SPLITS)
+    except (FileNotFoundError, LookupError, TypeError, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise DataError(f"{folder}: meta.json is damaged, or of another version or program, or train.bin and val.bin "
+                        "are not the files that it describes: move the folder away, and prepare it again")
+    return Corpus(meta, *(np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS))
 
 
 def digest(path):
@@ -93,11 +78,9 @@ def writing(path):
     """Let an error of the system, such as a full disk, name the file. By itself it names none."""
     try:
         yield
-    except FileError:
-        raise
     except (OSError, RuntimeError) as e:
         cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
-        if not isinstance(cause, OSError):
+        if isinstance(e, FileError) or not isinstance(cause, OSError):
             raise
         raise FileError(f"{path} cannot be written ({cause.strerror}): put that right and run it again") from e
 
@@ -109,7 +92,6 @@ def replacing(path):
     temporary = path.with_name(f"{path.name}.unfinished-{os.getpid()}.tmp")  # of this process alone
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)  # a killed run may have left one, and nothing may be appended to it
         try:
             yield temporary
             with open(temporary, "rb+") as f:
@@ -142,7 +124,6 @@ def locked(folder, wait=False):
             fcntl.flock(lock, fcntl.LOCK_EX)
         except (OSError, ImportError):
             pass  # there are no locks here
-        for left in Path(folder).glob("*.unfinished-*.tmp"):
-            if left.stem.rpartition(".unfinished-")[2].isdigit():  # of a process that was killed in `replacing`
-                left.unlink(missing_ok=True)
+        for left in Path(folder).glob("*.unfinished-*.tmp"):  # of a process that was killed in `replacing`
+            left.unlink(missing_ok=True)
         yield

@@ -1,62 +1,42 @@
 """
 Writes token files, for every data/NAME/prepare.py. data/tokens.py describes the files, and reads them.
 
-A corpus is a list of parts (files or URLs), and each part is read as a sequence of documents (str). A chunk of them at
-a time is encoded, shuffled, divided into the two splits, and added to the file of each. So memory is bounded by
-chunk_size, or 10^8 tokens. A file gets its name when it is complete, and meta.json comes last: a script that was killed
-begins again.
+A corpus is a list of parts (files or URLs), and each part is read as a sequence of documents (str). Documents are
+encoded, and added to the file of their split, in the order in which they come: data/batches.py shuffles. A file gets
+its name when it is complete, and meta.json comes last. So a script that was killed begins again.
 """
 
 import argparse
 import hashlib
 import itertools
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from data import tokens
-from data.encode import make_encode
 from data.tokens import SPLITS, TOKENIZERS, DataError
 
-OPTIONS = "dataset", "tokenizer", "spaced", "seed", "val_fraction", "max_tokens", "chunk_size"  # of the corpus
-TRIAL = 10**8  # tokens, which decide up to which draw documents are validated on
-
-
-class CommandLine(argparse.ArgumentParser):
-    """A mistake ends in one line, and exit status 1."""
-
-    def error(self, message):
-        sys.exit(f"error: {message}")
-
-
-def number(kind, expected, is_allowed):
-    """A type for add_argument: an int or a float, if it is allowed."""
-    def parse(text):
-        if not is_allowed(value := kind(text)):
-            raise argparse.ArgumentTypeError(f"{text}, expected {expected}")
-        return value
-    parse.__name__ = kind.__name__  # for the message about what is no number
-    return parse
+TRIAL = 10**8  # tokens, kept in memory: they decide up to which draw documents are validated on
+# A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
+# where a word ends, because gpt2 begins a new token at the space or newline that follows. Without such a place it is
+# cut anywhere: then a token or two may differ from those of the whole text.
+PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
+SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
 
 
 def command_line(dataset, doc, **defaults):
     """The options that all prepare scripts share. defaults: a script's own defaults for some of them."""
-    from_0, from_1 = number(int, "0 or more", lambda x: x >= 0), number(int, "1 or more", lambda x: x >= 1)
-    share = number(float, "a share between 0 and 1", lambda x: 0 < x < 1)
-    cli = CommandLine(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
-    cli.add_argument("--num_proc", type=from_1, default=os.cpu_count(), help="threads that encode (%(default)s)")
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
     cli.add_argument("--spaced", action="store_true", help="put a space between all characters before tokenising")
-    cli.add_argument("--seed", type=from_0, default=0, help="of the order and the splits (%(default)s)")
-    cli.add_argument("--val_fraction", type=share, default=0.005, help="share to validate on (%(default)s)")
-    cli.add_argument("--max_tokens", type=from_0, default=0, help="stop where so many are reached, 0: never")
-    cli.add_argument("--chunk_size", type=from_1, default=10**8, help="tokens shuffled together (%(default)s)")
+    cli.add_argument("--val_fraction", type=float, default=0.005, help="share to validate on (%(default)s)")
+    cli.add_argument("--max_tokens", type=int, default=0, help="stop where so many are reached, 0: never")
     cli.set_defaults(dataset=dataset, **defaults)
     return cli
 
@@ -65,98 +45,108 @@ def run_script(main):
     """Run main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
     import httpx2  # huggingface_hub raises its errors when a download has failed several times
 
-    if sys.stdout:  # a name may have bytes that the terminal cannot show
-        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stdout.reconfigure(errors="backslashreplace")  # a name may have bytes that the terminal cannot show
     try:
         main()
     except (DataError, OSError, ValueError, httpx2.HTTPError) as error:
         sys.exit(f"error: {error}".splitlines()[0])
-    except KeyboardInterrupt:
-        sys.exit("stopped: no token files were made; the same command begins again")
 
 
-def write(args, source, parts, read, total=None, whole_files=False, in_order=False):
+def write(args, parts, read, whole_files=False):
     """
     Tokenises a corpus into args.out_dir, unless it was made before, and returns the folder.
 
+    args: all that tells this corpus from another one.
     read(part): yields the documents (str) of a part. Empty ones are left out.
-    total: the number of documents, if it is known, for the progress bar.
     whole_files: put all documents of a part, which is a file of this machine, into the same split.
-    in_order: write the documents as they come, not shuffled.
     """
+    if args.max_tokens < 0 or not 0 < args.val_fraction < 1:
+        raise DataError(f"--max_tokens={args.max_tokens} and --val_fraction={args.val_fraction}, expected 0 or more, "
+                        "and a share between 0 and 1")
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
-    asked = {option: getattr(args, option) for option in OPTIONS} | TOKENIZERS[args.tokenizer]
-    asked |= dict(source=source, parts=len(parts))
-    is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the first is there before we write
-    if any(folder.glob("*.bin")) and not is_ours:
-        raise DataError(f"{folder} holds .bin files that data/{args.dataset}/prepare.py has not written: "
-                        "move them away, or choose another --out_dir")
+    asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None, parts=len(parts))
     with tokens.locked(folder, wait=True):
         if (folder / "meta.json").exists():
-            require_same(folder, asked)
+            meta = tokens.load(folder).meta
+            for key, value in asked.items():
+                if meta.get(key) != value:
+                    raise DataError(f"{folder} was made with {key} = {meta.get(key)!r}, not {value!r}: delete it, or "
+                                    "choose another --out_dir")
             print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
-            order = range(len(parts)) if in_order else np.random.default_rng(args.seed).permutation(len(parts))
-            texts = read_all(parts, read, order, whole_files)
-            with ThreadPoolExecutor(args.num_proc) as pool, tqdm(texts, total=total, unit=" documents") as bar:
-                make(folder, asked, encode_all(iter(bar), asked, pool), in_order)
-    meta = tokens.read_meta(folder)
+            documents = encode_all(read_all(parts, read, whole_files), asked)
+            documents = tqdm(up_to(args.max_tokens or np.inf, documents), unit=" documents")
+            meta = make(folder, asked, iter(documents))
     n_docs, n_tokens = sum(meta["docs"].values()), sum(meta["tokens"].values())
-    share, asked = meta["tokens"]["val"] / n_tokens, meta["val_fraction"]
+    share = meta["tokens"]["val"] / n_tokens
     print(f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {share:.2%} to validate on")
-    if not 0.8 < share / asked < 1.25:
-        print(f"--val_fraction={asked} does not come out, because a document is in one split only, and these are long")
+    if not 0.8 < share / args.val_fraction < 1.25:
+        print(f"--val_fraction={args.val_fraction} does not come out, because a document is in one split only, and "
+              "these are long")
     return folder
 
 
-def read_all(parts, read, order, whole_files):
-    """Yields each text with the SHA-256 that chooses its split. It is that of its file, or "" for its own."""
-    for i in order:
+def read_all(parts, read, whole_files):
+    """Yields each text with the SHA-256 that chooses its split: that of its file, or None for its own."""
+    for part in parts:
         try:
-            digest = tokens.digest(parts[i]) if whole_files else ""
-            for text in read(parts[i]):
+            digest = tokens.digest(part) if whole_files else None
+            for text in read(part):
                 if text:
                     yield text, digest
         except OSError as error:  # or it would be taken for one of writing
-            raise DataError(f"{parts[i]}: {error}") from error
+            raise DataError(f"{part}: {error}") from error
 
 
-def require_same(folder, asked):
-    """DataError if the folder does not hold the corpus that is asked for."""
-    meta = tokens.read_meta(folder)
-    for key, value in asked.items():
-        if meta.get(key) != value:
-            raise DataError(f"{folder} was made with {key} = {meta.get(key)!r}, not {value!r}: delete it, or choose "
-                            "another --out_dir")
+def encode_all(texts, meta):
+    """
+    Yields for each pair of a text and a SHA-256 (None: that of the text) its draw, a number in [0, 1), and its ids
+    (N,). The draw decides on the split. Equal texts have equal ones.
+    """
+    encode = make_encode(meta)
+
+    def encode_one(pair):
+        text, digest = pair
+        utf8 = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is not a character
+        text = utf8.decode()
+        ids = encode(" ".join(text) if meta["spaced"] else text)
+        first_8_bytes = bytes.fromhex(digest or hashlib.sha256(utf8).hexdigest())[:8]
+        draw = (int.from_bytes(first_8_bytes, "little") ^ SECRET) / 2.0**64
+        return draw, np.append(ids, meta["eot_token"]).astype(meta["dtype"])
+
+    with ThreadPoolExecutor() as pool:
+        while batch := list(itertools.islice(texts, 256)):  # not all of them, because pool.map reads its whole input
+            yield from pool.map(encode_one, batch)
 
 
-def make(folder, meta, documents, in_order):
-    """Write train.bin and val.bin, and at the end meta.json."""
-    docs = dict.fromkeys(SPLITS, 0)
-    with tokens.replacing(folder / "train.bin") as train, tokens.replacing(folder / "val.bin") as val:
-        trial = next(in_chunks(documents, meta | dict(chunk_size=TRIAL)), [])
-        limit = highest_val_draw(trial, meta["val_fraction"])
-        for i, chunk in enumerate(in_chunks(itertools.chain(trial, documents), meta)):
-            draws, ids = zip(*chunk)
-            draws = np.array(draws)  # (N,)
-            to_val = draws <= limit  # (N,) bool
-            order = range(len(chunk)) if in_order else np.random.default_rng([meta["seed"], i]).permutation(len(chunk))
-            for split, path, chosen in ("train", train, ~to_val), ("val", val, to_val):
-                with tokens.writing(folder / f"{split}.bin"), open(path, "ab") as file:
-                    file.writelines(ids[j] for j in order if chosen[j])
-                docs[split] += int(chosen.sum())
-        if not all(docs.values()):
-            raise DataError(f"{meta['source']}: {docs['train']} documents to train on and {docs['val']} to validate "
-                            "on, expected at least one of each: give more text, or raise --max_tokens, or lower "
-                            "--val_fraction")
-    stats = {split: (folder / f"{split}.bin").stat() for split in SPLITS}
-    tokens.write_json(folder / "meta.json", meta | dict(
-        docs=docs,
-        tokens={split: stat.st_size // np.dtype(meta["dtype"]).itemsize for split, stat in stats.items()},
-        sha256={split: tokens.digest(folder / f"{split}.bin") for split in SPLITS},
-        files={split: dict(size=stat.st_size, mtime_ns=stat.st_mtime_ns) for split, stat in stats.items()},
-    ))
+def make_encode(meta):
+    """Returns a function that turns a text into ids: (N,)."""
+    if meta["tokenizer"] == "bytes":
+        return lambda text: np.frombuffer(text.encode(), np.uint8)
+    gpt2 = open_gpt2()
+    # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
+    return lambda text: np.concatenate([gpt2.encode_to_numpy(piece, disallowed_special=())
+                                        for piece in PIECES.findall(text) or [""]])
+
+
+def open_gpt2():
+    import tiktoken
+
+    try:
+        return tiktoken.get_encoding("gpt2")
+    except (OSError, ValueError) as error:
+        raise DataError(f"tiktoken cannot fetch the files of gpt2 ({error}): data/README.md says how to give it these, "
+                        "or use --tokenizer=bytes, which needs none") from None
+
+
+def up_to(n_tokens, documents):
+    """Yields documents until they have n_tokens."""
+    for draw, ids in documents:
+        yield draw, ids
+        n_tokens -= len(ids)
+        if n_tokens <= 0:
+            return
 
 
 def highest_val_draw(documents, share):
@@ -178,39 +168,23 @@ def highest_val_draw(documents, share):
     return draws[abs(below - wanted).argmin()]
 
 
-def encode_all(texts, meta, pool):
-    """
-    Yields for each pair of a text and a SHA-256 ("": that of the text) its draw, a number in [0, 1), and its ids (N,).
-    The draw decides on the split. Equal texts have equal ones.
-    """
-    encode = make_encode(meta)
-    secret = int(np.random.SeedSequence(meta["seed"]).generate_state(1, np.uint64)[0])
-
-    def encode_one(pair):
-        text, digest = pair
-        utf8 = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is not a character
-        text = utf8.decode()
-        ids = encode(" ".join(text) if meta["spaced"] else text)
-        first_8_bytes = bytes.fromhex(digest or hashlib.sha256(utf8).hexdigest())[:8]
-        draw = (int.from_bytes(first_8_bytes, "little") ^ secret) / 2.0**64
-        return draw, np.append(ids, meta["eot_token"]).astype(meta["dtype"])
-
-    while batch := list(itertools.islice(texts, 256)):  # not all of them, because pool.map reads its whole input
-        yield from pool.map(encode_one, batch)
-
-
-def in_chunks(documents, meta):
-    """Lists of documents with chunk_size tokens each, until there are max_tokens in all."""
-    left = meta["max_tokens"] or inf
-    chunk, size = [], 0
-    for draw, ids in documents:
-        chunk.append((draw, ids))
-        size += len(ids)
-        if size >= min(meta["chunk_size"], left):
-            yield chunk
-            left -= size
-            chunk, size = [], 0
-        if left <= 0:
-            return
-    if chunk:
-        yield chunk
+def make(folder, meta, documents):
+    """Writes train.bin and val.bin, and at the end meta.json. Returns what is in it."""
+    n_docs, n_tokens = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
+    with (tokens.replacing(folder / "train.bin") as train, open(train, "wb") as train_file,
+          tokens.replacing(folder / "val.bin") as val, open(val, "wb") as val_file):
+        files = dict(train=train_file, val=val_file)
+        trial = list(up_to(TRIAL, documents))
+        limit = highest_val_draw(trial, meta["val_fraction"])
+        for draw, ids in itertools.chain(trial, documents):
+            split = "val" if draw <= limit else "train"
+            files[split].write(ids)
+            n_docs[split] += 1
+            n_tokens[split] += len(ids)
+        if not all(n_docs.values()):
+            raise DataError(f"{n_docs['train']} documents to train on and {n_docs['val']} to validate on, expected at "
+                            "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
+    sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in SPLITS}
+    meta |= dict(docs=n_docs, tokens=n_tokens, sha256=sha256)
+    tokens.write_json(folder / "meta.json", meta)
+    return meta

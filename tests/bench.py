@@ -5,7 +5,7 @@ How fast, against what people would use instead, as ratios within one run:
 
 A ratio above 1 means that ours is faster. Both sides do the same work on the same machine with the same threads, in
 turns, after a warm-up, and the ratio compares the medians. It needs tests/requirements.txt and some minutes on two
-cores. On a GPU the rows of train are a BERT of 12 layers, in bfloat16.
+cores. On a GPU the models of train have 12 layers of 768.
 """
 
 import argparse
@@ -41,20 +41,15 @@ def seconds(f):
     return time.perf_counter() - begin
 
 
-def ratio(theirs, ours, repeats, warmup=2):
-    """-> (their median / our median, theirs, ours), in turns so that a drift of the machine's speed meets both."""
-    times = [(seconds(theirs), seconds(ours)) for _ in range(warmup + repeats)]
-    a, b = (median(column) for column in zip(*times[warmup:]))
-    return a / b, a, b
-
-
 def head(*cells):
     print("\n| " + " | ".join(cells) + " |\n" + "|---" * len(cells) + "|")
 
 
-def row(name, *numbers):
-    cells = [f"{x:.3g}" for x in numbers]
-    print(f"| {name} | {' | '.join(cells)} |", flush=True)
+def row(name, theirs, ours):
+    """Prints the medians of both and their ratio. They run in turns, so a drift of the machine's speed meets both."""
+    times = [(seconds(theirs), seconds(ours)) for _ in range(2 + 7)]
+    a, b = (median(column) for column in zip(*times[2:]))  # without the two of the warm-up
+    print(f"| {name} | {a / b:.3g} | {a:.3g} | {b:.3g} |", flush=True)
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------
@@ -88,63 +83,26 @@ def bench_layer():
     def plain_heads():
         return [plain_scores(w_q[h].mT, w_k[h // 4].mT, 1) for h in range(32)]
 
-    for name, plain, score, repeats, warmup in (
-            ("the layer", plain_layer, analyze.score_layer, 5, 1),
-            ("its 32 heads", plain_heads, analyze.head_scores, 3, 0)):
+    for name, plain, score in (("the layer", plain_layer, analyze.score_layer),
+                               ("its 32 heads", plain_heads, analyze.head_scores)):
         ours = partial(score, w_q, w_k)
         found = [[float(x) for x in scores[:2]] for scores in ours()]
         assert np.allclose(plain(), found, atol=1e-4)
-        row(name, *ratio(plain, ours, repeats, warmup))
+        row(name, plain, ours)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
-def training_step(model, loss, dtype):
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-
-    def step():
-        with torch.autocast(DEVICE.type, getattr(torch, dtype), dtype != "float32"):
-            value = loss()
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-    return step
-
-
-BERT, MINI = (32, (12, 12, 768)), (8, (4, 4, 256))  # rows, (n_layer, n_head, n_embd)
-CASES = [  # name, then what `sides` takes
-    ("encoder, 30,522 tokens, float32", 30522, False, *MINI, "float32", False),
-    ("encoder, 30,522 tokens, bfloat16, compiled", 30522, False, *MINI, "bfloat16", True),
-    ("encoder, 258 tokens (bytes), bfloat16, compiled", 258, False, *MINI, "bfloat16", True),
-    ("decoder, 50,304 tokens, float32", 50304, True, *MINI, "float32", False),
-    ("decoder, 50,304 tokens, bfloat16, compiled", 50304, True, *MINI, "bfloat16", True),
+SIZES = dict(n_layer=12, n_head=12, n_embd=768) if GPU else dict(n_layer=4, n_head=4, n_embd=256)
+N_ROWS = 32 if GPU else 8  # of 512 tokens
+CASES = [  # vocab_size, causal, dtype, whether it is compiled
+    (30522, False, "float32", False),
+    (30522, False, "bfloat16", True),
+    (258, False, "bfloat16", True),  # bytes
+    (50304, True, "float32", False),
+    (50304, True, "bfloat16", True),
 ]
-CASES_ON_GPU = [
-    ("encoder, BERT 12, 30,522 tokens, bfloat16, compiled", 30522, False, *BERT, "bfloat16", True),
-    ("decoder, BERT 12, 50,304 tokens, bfloat16, compiled", 50304, True, *BERT, "bfloat16", True),
-]
-
-
-def sides(vocab_size, causal, rows, sizes, dtype, compile):
-    """Their training step and ours, on the same batch, both without dropout and with the fused AdamW."""
-    ours = Transformer(ModelConfig(vocab_size, 512, *sizes, dropout=0.0, attn_dropout=0.0, causal=causal)).train()
-    config, _ = to_hf(ours)
-    hf = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config, use_cache=False)).train()
-    ours, hf = ours.to(DEVICE), hf.to(DEVICE)
-    idx = torch.randint(vocab_size, (rows, 512), device=DEVICE)
-    labels, targets, predict_at = idx, idx.roll(-1, dims=1), None
-    if not causal:
-        # 15 % of the tokens are predicted: (rows, K)
-        predict_at = torch.rand(rows, 512, device=DEVICE).topk(77).indices.sort().values
-        targets = idx.gather(1, predict_at)
-        labels = torch.full_like(idx, -100).scatter(1, predict_at, targets)
-    if compile:
-        ours.compile(dynamic=False)
-        hf.compile()
-    return (training_step(hf, lambda: hf(input_ids=idx, labels=labels).loss, dtype),
-            training_step(ours, lambda: ours(idx, targets, predict_at), dtype))
 
 
 class NanoGPTBlock(nn.Module):
@@ -167,52 +125,70 @@ class NanoGPTBlock(nn.Module):
 class NanoGPT(nn.Module):
     """A decoder as nanoGPT writes it, with all logits and F.cross_entropy."""
 
-    def __init__(self, vocab_size, block_size, n_layer, n_head, C):
+    def __init__(self, vocab_size, n_layer, n_head, n_embd):
         super().__init__()
-        self.tok_emb, self.pos_emb = nn.Embedding(vocab_size, C), nn.Embedding(block_size, C)
-        self.blocks = nn.Sequential(*(NanoGPTBlock(n_head, C) for _ in range(n_layer)), nn.LayerNorm(C))
+        self.tok_emb, self.pos_emb = nn.Embedding(vocab_size, n_embd), nn.Embedding(512, n_embd)
+        self.blocks = nn.Sequential(*(NanoGPTBlock(n_head, n_embd) for _ in range(n_layer)), nn.LayerNorm(n_embd))
 
     def forward(self, idx, targets):
         x = self.blocks(self.tok_emb(idx) + self.pos_emb.weight)
         return F.cross_entropy((x @ self.tok_emb.weight.T).flatten(0, 1), targets.flatten())
 
 
-def sides_of_decoders(vocab_size, rows, sizes, dtype, compile):
-    """The training step of nanoGPT's decoder, and ours."""
-    ours = Transformer(ModelConfig(vocab_size, 512, *sizes, dropout=0.0, attn_dropout=0.0, causal=True)).to(DEVICE)
-    theirs = NanoGPT(vocab_size, 512, *sizes).to(DEVICE)
-    idx = torch.randint(vocab_size, (rows, 512), device=DEVICE)
+def our_model(vocab_size, causal):
+    return Transformer(ModelConfig(vocab_size, 512, **SIZES, dropout=0.0, attn_dropout=0.0, causal=causal)).to(DEVICE)
+
+
+def training_step(model, arguments, dtype, compile):
+    """A function that does one step, with the fused AdamW. arguments: of the model, which returns the loss."""
     if compile:
-        ours.compile(dynamic=False)
-        theirs.compile(dynamic=False)
-    return [training_step(model, lambda model=model: model(idx, idx.roll(-1, dims=1)), dtype)
-            for model in (theirs, ours)]
+        model.compile(dynamic=False)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+
+    def step():
+        with torch.autocast(DEVICE.type, getattr(torch, dtype), dtype != "float32"):
+            loss = model(**arguments)
+        loss = loss if isinstance(loss, torch.Tensor) else loss.loss  # transformers returns more
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
 
 
 def bench_train():
     head("training step against transformers", "like for like", "theirs [s]", "ours [s]")
-    for name, *case in CASES_ON_GPU if GPU else CASES:
+    for vocab_size, causal, *how in CASES:
         torch._dynamo.reset()
-        row(name, *ratio(*sides(*case), 7))
+        ours = our_model(vocab_size, causal)
+        config, _ = to_hf(ours)
+        theirs = (BertLMHeadModel if causal else BertForMaskedLM)(BertConfig(**config, use_cache=False)).to(DEVICE)
+        idx = torch.randint(vocab_size, (N_ROWS, 512), device=DEVICE)
+        for_us, for_them = dict(idx=idx, targets=idx.roll(-1, dims=1)), dict(input_ids=idx, labels=idx)
+        if not causal:
+            predict_at = torch.rand(N_ROWS, 512, device=DEVICE).topk(77).indices.sort().values  # 15 %: (N_ROWS, K)
+            targets = idx.gather(1, predict_at)
+            for_us |= dict(targets=targets, predict_at=predict_at)
+            for_them |= dict(labels=torch.full_like(idx, -100).scatter(1, predict_at, targets))
+        name = f"{'decoder' if causal else 'encoder'}, {vocab_size:,} tokens, {how[0]}{', compiled' * how[1]}"
+        row(name, training_step(theirs, for_them, *how), training_step(ours, for_us, *how))
     head("training step of a decoder, 50,304 tokens, against nanoGPT's", "nanoGPT / ours", "nanoGPT [s]", "ours [s]")
-    for dtype, compile in ("float32", False), ("bfloat16", True):
+    idx = torch.randint(50304, (N_ROWS, 512), device=DEVICE)
+    arguments = dict(idx=idx, targets=idx.roll(-1, dims=1))
+    for how in ("float32", False), ("bfloat16", True):
         torch._dynamo.reset()
-        name = f"{dtype}, {'compiled' if compile else 'eager'}"
-        row(name, *ratio(*sides_of_decoders(50304, *(BERT if GPU else MINI), dtype, compile), 7))
+        theirs, ours = NanoGPT(50304, **SIZES).to(DEVICE), our_model(50304, causal=True)
+        steps = [training_step(model, arguments, *how) for model in (theirs, ours)]
+        row(f"{how[0]}, {'compiled' if how[1] else 'eager'}", *steps)
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, "
           f"{torch.cuda.get_device_name() if GPU else 'CPU'}")
 
 
-ROWS = dict(layer=bench_layer, train=bench_train)
-
-
-def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("row", nargs="?", choices=ROWS, help="one of them (all)")
-    args = parser.parse_args(argv)
-    for name in [args.row] if args.row else ROWS:
-        ROWS[name]()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", choices=["layer", "train"], help="one of them (both)")
+    table = parser.parse_args().table
+    if table != "train":
+        bench_layer()
+    if table != "layer":
+        bench_train()

@@ -64,8 +64,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             body = body[: len(body) // 2] if fault else body
-            self.entry.sent += len(body)  # before the bytes leave: a test may ask as soon as the last one is there
-            self.wfile.write(body)
+            for first in range(0, len(body), 1 << 20):
+                piece = body[first : first + (1 << 20)]
+                self.entry.sent += len(piece)  # before the bytes leave: a test may ask as soon as the last one is there
+                self.wfile.write(piece)  # OSError: the client has hung up
         self.close_connection |= bool(fault)
         if fault == "stall":
             self.hub.stopped.wait(20)

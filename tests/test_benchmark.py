@@ -42,7 +42,7 @@ def test_the_corpus_of_this_torch_is_known_and_every_file_stands_in_one_split_in
         digests = {name: hashlib.sha256((folder / f"{name}.bin").read_bytes()).hexdigest() for name in ("train", "val")}
         assert digests == pytorch.DIGESTS["bytes"]
         assert "not the benchmark's corpus" not in capsys.readouterr().out
-    texts = [text.encode() for text in pytorch.read_files(pytorch.find_torch()).values()]
+    texts = [text.encode() for text in pytorch.read(pytorch.find_torch())]
     train, val = documents(folder).values()
     in_train = set(train)
     assert train == [text for text in texts if text in in_train]

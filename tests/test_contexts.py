@@ -97,9 +97,9 @@ def test_a_model_without_a_config_is_told_the_arguments():
     encoder = torch.nn.TransformerEncoder(layer, 2)
     with pytest.raises(CheckpointError) as error:
         analyze.score_model(encoder)
-    call = str(error.value).partition("score ")[2].partition(": ")[2].replace("'H,HKV'", "4")
-    assert call.startswith("score_model(model, qkv='layers.{i}.self_attn.in_proj_weight'")
-    found = eval(call, dict(score_model=analyze.score_model, model=encoder)).table.symmetry
+    assert "score it with --qkv 'layers.{i}.self_attn.in_proj_weight' --heads" in str(error.value)
+    assert "score_model takes the same as arguments" in str(error.value)
+    found = analyze.score_model(encoder, qkv="layers.{i}.self_attn.in_proj_weight", heads=4).table.symmetry
     q, k, _ = encoder.layers[1].self_attn.in_proj_weight.detach().double().chunk(3)
     assert found[1] == pytest.approx(layer_symmetry(q[None], k[None]))
 

@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from data.pretrained.files import Folder, only_checkpoint_errors, pick, read_config, require
-from data.pretrained.formats import (DTYPES, N_READERS, TensorInfo, read_safetensors, read_torch, without_wrappers)
+from data.pretrained.formats import DTYPES, N_READERS, TensorInfo, read_safetensors, read_torch, without_wrappers
 
 AHEAD = 3  # groups that are read in advance
 PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

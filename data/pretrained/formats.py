@@ -130,9 +130,7 @@ def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
         raise
     except Exception as e:  # zipfile and torch raise more than a dozen kinds, for damaged files and for forbidden ones
         code = re.search(r"GLOBAL (\S+)", str(e))
-        if "TorchScript" in str(e):
-            told = "is of TorchScript: save torch.jit.load(FILE).state_dict() with torch.save"
-        elif "torchao" in str(e):
+        if "torchao" in str(e):
             told = "holds quantised weights of torchao: score the model that it was made from"
         elif code:
             told = f"would run {code[1]:.80}: look for a safetensors version, or save the state_dict() alone"
@@ -171,6 +169,8 @@ def find_records(ranges: Ranges) -> list[int]:
     with zipfile.ZipFile(ranges) as zipped:
         infos = zipped.infolist()
         end = zipped.start_dir
+    require(not any(info.filename.endswith("/constants.pkl") for info in infos),
+            f"{ranges.path} is of TorchScript: save torch.jit.load(FILE).state_dict() with torch.save")
     begins = sorted(info.header_offset for info in infos)
     if not any(info.filename.endswith("/.format_version") for info in infos):
         # By an older torch. For these files torch reads the header of every record, one after the other.

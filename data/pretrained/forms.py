@@ -90,20 +90,13 @@ def latent(weights, sizes, config):
 
 def given(weights, sizes, config):
     """As the user says: config is by_hand.Hand, as a dict."""
+    require(all(weight.ndim == 2 for weight in weights), "expected weights of two dimensions, as in nn.Linear")
     weights = [weight.mT if config["transposed"] else weight for weight in weights]  # (out, in)
-    for weight in weights:  # (H, D, C), or (3, H D, C)
-        require(weight.ndim < 3 or weight.shape[1] <= weight.shape[2],
-                f"a weight of shape {tuple(weight.shape)} is taken as (heads, out, in): say if it is transposed")
-    weights = [weight.flatten(0, -2) for weight in weights]  # (H D, C)
-    n_head, n_kv_head = sizes[:2]
+    n_rows = len(weights[0])
     if len(weights) == 2:
-        return separate(weights, sizes._replace(head_dim=len(weights[0]) // n_head), {})
-    head_dim = len(weights[0]) // (n_head + 2 * n_kv_head)
-    if config["order"] == "grouped":
-        return grouped(weights, sizes._replace(head_dim=head_dim), {})
-    rows = dict(q=n_head * head_dim, k=n_kv_head * head_dim, v=n_kv_head * head_dim)
-    parts = dict(zip(config["order"], weights[0].split([rows[part] for part in config["order"]])))
-    return separate([parts["q"], parts["k"]], sizes._replace(head_dim=head_dim), {})
+        return separate(weights, sizes._replace(head_dim=n_rows // sizes.n_head), {})
+    form = grouped if config["order"] == "grouped" else blocks
+    return form(weights, sizes._replace(head_dim=n_rows // (sizes.n_head + 2 * sizes.n_kv_head)), {})
 
 
 FORMS = {form.__name__: form for form in (separate, shared, gated, blocks, conv1d, grouped, multi_query, latent, given)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, logging
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff, logging
 
 from data.pretrained.files import CheckpointError, Folder, require
 
@@ -38,6 +38,7 @@ class HubFolder(Folder):
         self.names = sorted(name for name in self.sizes if "/" not in name)
         self.note = ""
         self.lengths = []
+        self.in_ranges = set()  # files of which the host serves ranges
 
     def fetch(self, name: str) -> Path:
         with hub_errors():
@@ -51,13 +52,19 @@ class HubFolder(Folder):
             return super().fill(piece, name, start)
         # By its own compression a server would send other bytes. No other host gets the token of build_hf_headers.
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}
-        headers["Range"] = f"bytes={start}-{start + len(piece) - 1}"
         url = hf_hub_url(self.repo, name, revision=self.commit)
+        options = dict(follow_redirects=True, timeout=TIMEOUT)
         with hub_errors():
-            answer = http_backoff("GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT)
+            if name not in self.in_ranges:  # else a host without ranges would send all of the file
+                with http_stream_backoff("GET", url, headers=headers | {"Range": "bytes=0-0"}, **options) as answer:
+                    hf_raise_for_status(answer)
+                    require(answer.status_code == 206, f"{answer.url.host} does not serve byte ranges of {name}: use "
+                            f"another HF_ENDPOINT, or first download it all with: hf download {self.repo}")
+                self.in_ranges.add(name)
+                self.lengths.append(1)
+            headers["Range"] = f"bytes={start}-{start + len(piece) - 1}"
+            answer = http_backoff("GET", url, headers=headers, **options)
             hf_raise_for_status(answer)
-        require(answer.status_code == 206, f"{answer.url.host} does not serve byte ranges of {name}: use another "
-                f"HF_ENDPOINT, or first download it all with: hf download {self.repo}")
         n_read = len(answer.content)
         piece[:n_read] = answer.content
         return n_read
@@ -77,6 +84,9 @@ def open_repository(repo: str, revision: str | None) -> Folder:
 
 def list_revisions(repo: str) -> list[str]:
     """The names of the branches and tags of a repository, as the Hub orders them."""
+    url = f"{HfApi().endpoint}/api/models/{repo}/refs"
     with hub_errors():
-        refs = HfApi().list_repo_refs(repo)
-        return [ref.name for ref in refs.branches + refs.tags]
+        answer = http_backoff("GET", url, headers=build_hf_headers(), timeout=TIMEOUT)  # list_repo_refs has no time-out
+        hf_raise_for_status(answer)
+        refs = answer.json()
+        return [ref["name"] for ref in refs["branches"] + refs["tags"]]

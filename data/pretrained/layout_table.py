@@ -15,21 +15,18 @@ from typing import NamedTuple
 from data.pretrained.files import pick
 
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
-# both: a token sees those on both of its sides
-MASKS = {"causal": True, "both": False, "unknown": None, "": None}
 
 
 class Row(NamedTuple):
-    """
-    A line of layouts.csv (causal: its column mask). A model_type with two lines has two stacks, or two names for one.
-    """
+    """A line of layouts.csv. A model_type with two lines has two stacks, or two names for one."""
 
     model_type: str  # of config.json, or of a config inside of it
     stack: str  # its name, if the model has several
     path: str  # of a layer, after any prefix: a regular expression, except for "." and the number {i} of the layer
     weights: list[str]  # the tensors in that layer, with or without ".weight"
-    causal: bool | None  # whether the mask is; None where it cannot be told
+    mask: str  # causal; or both: a token sees those on both of its sides; or unknown
     form: str  # how the tensors hold q and k, a function of forms.py; or "parts": the model is made of others
+    layers: str  # "some": if config.json has no layer_types, layers without these weights are of another kind; else ""
     # The sizes of the class, which a config inside of another may leave out.
     n_layer: int | None
     n_head: int | None
@@ -51,11 +48,10 @@ def read_table() -> dict[str, list[Row]]:
     table = defaultdict(list)
     with open(Path(__file__).parent / "layouts.csv", newline="") as file:
         for line in csv.DictReader(file):
-            causal = MASKS[line.pop("mask")]
             for column in "n_layer", "n_head", "head_dim", "n_shared":
                 line[column] = int(line[column]) if line[column] else None
             line["weights"] = line["weights"].split()
-            table[line["model_type"]].append(Row(causal=causal, **line))
+            table[line["model_type"]].append(Row(**line))
     return dict(table)
 
 
@@ -63,23 +59,18 @@ TABLE = read_table()
 
 
 # ---- the parts of a model -------------------------------------------------------------------------------------------
-#
-# Some have a config of their own inside of config.json, such as the image tower and the text of CLIP. A model without
-# parts is one part.
 
-# In this order: the text has what is left.
-PARTS = "vision audio qformer backbone text_encoder encoder decoder text".split()
-STARTS = {  # of the names of a part's tensors, where it is not the name of the part
-    "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|image_encoder|visual|image_embed)\.|"
-              r"vit\.|encoder\.encoder\.",  # HunyuanVL, Pix2Struct
-    "audio": r"(.*\.)?(audio_tower|audio_model|audio_embed)\.",
+# Parts with a config of their own inside of config.json, such as the image tower and the text of CLIP, and how names of
+# their tensors begin. In this order: the text has what is left. A model without parts is one part.
+PARTS = {
+    "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|visual)\.",
+    "audio": r"(.*\.)?audio_tower\.",
     "qformer": r"(.*\.)?qformer\.",
+    "text_encoder": r"text_encoder\.",
     "encoder": r"(model\.)?encoder\.",
     "decoder": r"(model\.)?decoder\.",
-    "backbone": "", "text": "",
+    "text": "",
 }
-# Whose text_config_dict, left over from early files, replaces text_config, as vision_config_dict does vision_config.
-CONFIG_DICT = {"clip", "chinese_clip", "altclip", "clipseg", "metaclip_2"}
 
 
 class Part(NamedTuple):
@@ -98,10 +89,10 @@ def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Pa
     if not rows or rows[0].form != "parts":
         return [Part("", model_type, config, names, rows)]
     parts, left = [], names
-    for name in PARTS:
+    for name, start in PARTS.items():
         part_config = config_of_part(model_type, name, config)
         if part_config is not None:
-            inside = {tensor for tensor in left if re.match(STARTS.get(name, rf"{name}\."), tensor)}
+            inside = {tensor for tensor in left if re.match(start, tensor)}
             left = left - inside
             its_type = part_type(model_type, name, part_config)
             rows = [row for row in rows_of(its_type, part_config) if row.form != "parts"]
@@ -119,9 +110,7 @@ def rows_of(model_type: str | None, config: dict) -> list[Row]:
 
 def config_of_part(model_type: str, part: str, config: dict) -> dict | None:
     """The config of a part; None: the model has no such part."""
-    found = pick(config, f"{part}_config {part}", dict)
-    if model_type in CONFIG_DICT:
-        found = pick(config, f"{part}_config_dict", dict, found)
+    found = pick(config, f"{part}_config_dict {part}_config {part}", dict)  # the first is in early files of CLIP
     if found is None and part == "text" and pick(config, "num_attention_heads n_head", int):
         found = config  # GIT, and Qwen2-VL's first files
     if model_type == "paligemma" and part == "text" and found is not None:  # the image and the prompt see each other
@@ -132,10 +121,6 @@ def config_of_part(model_type: str, part: str, config: dict) -> dict | None:
 def part_type(model_type: str, part: str, config: dict) -> str:
     """The model_type of a part. If its config has none that is in the table (CLIP), it is clip_text or the like."""
     own = pick(config, "model_type", str, model_type)
-    if own != model_type and own in TABLE:
-        return own
     guess = f"{model_type}_{part}".replace("-", "_")
-    for known in guess, f"{guess}_model":
-        if known in TABLE:
-            return known
-    return guess if own == model_type else own
+    known = [kind for kind in (own, guess, f"{guess}_model") if kind in TABLE and kind != model_type]
+    return [*known, guess if own == model_type else own][0]

@@ -42,39 +42,32 @@ def find_torch():
     return pathlib.Path(importlib.util.find_spec("torch").origin).parent
 
 
-def read_files(root):
-    """{path: text} of the .py files below root, in the order of their paths, without what teaches nothing."""
-    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
-    texts = {}
+def read(root):
+    """Yields the .py files below root, in the order of their paths, without what teaches nothing."""
     seen = set()  # the digests of the texts so far
-    for name in names:
+    for name in sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py")):
         if name == "version.py" or name.startswith(GENERATED):  # version.py is another one in every wheel
             continue
         text = (root / name).read_bytes().replace(b"\r\n", b"\n")  # as the wheel for Windows ends its lines
         digest = hashlib.sha256(text).digest()
         if text and digest not in seen:  # of copies the first stays
-            texts[name] = text.decode("utf-8", "replace")
+            yield text.decode("utf-8", "replace")
             seen.add(digest)
-    return texts
 
 
 def main(argv=None):
-    args = writer.command_line("pytorch", __doc__, tokenizer="bytes", val_fraction=0.05).parse_args(argv)
-    texts = read_files(find_torch())
-    here = version("torch").split("+")[0]  # what follows + names the build, as in 2.13.0+cpu
-    folder = writer.write(args, f"torch {here}", list(texts), lambda name: [texts[name]], total=len(texts),
-                          in_order=True)
+    cli = writer.command_line("pytorch", __doc__, tokenizer="bytes", val_fraction=0.05)
+    cli.set_defaults(torch=version("torch").split("+")[0])  # what follows + names the build, as in 2.13.0+cpu
+    args = cli.parse_args(argv)
+    folder = writer.write(args, [find_torch()], read)
     if tokens.load(folder).meta["sha256"] != DIGESTS[args.tokenizer]:
         print(f"{folder}: not the benchmark's corpus, which is of torch {VERSION} and the options as they are here; "
-              f"this one is of torch {here}")
+              f"this one is of torch {args.torch}")
     return folder
 
 
 def make(folder):
-    """
-    Prepare data/pytorch/bytes or data/pytorch/gpt2 if it is missing. train.py calls this, with any folder. If two
-    processes come here at once, the second waits until the first is done.
-    """
+    """Prepare data/pytorch/bytes or data/pytorch/gpt2 if it is missing. train.py calls this, with any folder."""
     is_ours = folder.parent.name == "pytorch" and folder.name in tokens.TOKENIZERS
     if is_ours and not (folder / "meta.json").exists():
         main([f"--tokenizer={folder.name}", f"--out_dir={folder}"])

@@ -36,16 +36,15 @@ def parse(argv, description, gamma):
     models.add_argument("--device", choices=devices, default=devices[0], help="the device to compute on (%(default)s)")
     models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
                         "GLOB, as checkpoints of a training")
-    models.add_argument("--limit", type=count, metavar="N",
-                        help="score N of these checkpoints, evenly spread")
+    models.add_argument("--limit", type=count, metavar="N", help="score N of these checkpoints, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper, print what was published")
 
     hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer")
     hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
     hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
     hand.add_argument("--qkv", metavar="PATTERN", help="how the weights are named that hold q, k and v in one")
-    hand.add_argument("--order", default="qkv",
-                      help="the order of q, k and v in them (%(default)s), or grouped: key head by key head")
+    hand.add_argument("--order", default="qkv", choices=["qkv", "grouped"],
+                      help="q, then k, then v in them (%(default)s), or grouped: key head by key head")
     hand.add_argument("--heads", metavar="H[,HKV]", help="the number of query heads, and of key heads")
     hand.add_argument("--transposed", action="store_true", help="the weights are (in, out), as in GPT-2's Conv1D")
 

@@ -13,12 +13,8 @@ is hidden in a folder, or behind a link to another folder.
 With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow of datasets.save_to_disk.
 """
 
-import codecs
-import functools
-import os
 import pathlib
 import sys
-from collections import Counter
 
 from tqdm import tqdm
 
@@ -43,6 +39,7 @@ def files_in(path):
 
 
 def read(path):
+    """Yields the documents of a file."""
     replaced = 0
     lines, size = [], 0  # of the next document
     # utf-8-sig: with or without a byte-order mark, which is no text; newline="" keeps \r\n
@@ -62,51 +59,33 @@ def read(path):
 def why_not(path, column):
     """Why a file is left out, or "" if it is read."""
     is_table = path.suffix.lower() in KINDS
-    with open(path, "rb") as file:
-        start = file.read(8000)
-    if not start:
-        return "is empty"
     if column:
         return "" if is_table and path.name not in BESIDE_ARROW else "is no table"
     if is_table:
         return "is a table: --column=NAME reads a column of it"
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "is UTF-16: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it"
-    return "is binary" if b"\0" in start else ""
-
-
-def choose(files, column):
-    """The files to read. What is left out is said; if nothing is left, in a DataError."""
-    by_reason = {}  # {why not: the files}
-    for file in files:
-        by_reason.setdefault(why_not(file, column), []).append(file)
-    chosen = by_reason.pop("", [])
-    said = []
-    for why, (first, *more) in by_reason.items():
-        said.append(f"{first} {why}" + (f" (and {len(more):,} more)" if more else ""))
-    if not chosen:
-        raise DataError(f"nothing to read: {'; '.join(said)}")
-    for line in said:
-        print(f"left out: {line}")
-    return chosen
+    with open(path, "rb") as file:
+        return "is binary" if b"\0" in file.read(8000) else ""
 
 
 def main(argv=None):
     cli = writer.command_line("text", __doc__, tokenizer="bytes", val_fraction=0.05)
-    cli.add_argument("paths", nargs="+", type=pathlib.Path, metavar="FILE_OR_FOLDER")
+    cli.add_argument("paths", nargs="+", metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
-    files = [file for path in args.paths for file in files_in(path)]
-    for path, n in Counter(os.path.abspath(file) for file in files).items():
-        if n > 1:
-            raise DataError(f"{path} would be read {n} times: name each file or folder once")
-    parts = choose(files, args.column)
-    names = " ".join(map(str, args.paths))
-    source = f"{args.column} of {names}" if args.column else names
-    read_part = functools.partial(read_column, column=args.column) if args.column else read
+    files = [file for path in args.paths for file in files_in(pathlib.Path(path))]
+    parts = []
+    for file in dict.fromkeys(files):  # each of them once
+        why = why_not(file, args.column)
+        if why:
+            print(f"left out: {file} {why}")
+        else:
+            parts.append(file)
+    if not parts:
+        raise DataError("nothing to read: all files are left out")
+    read_part = (lambda path: read_column(path, args.column)) if args.column else read
     # With fewer files, one of them would be far too much to validate on. The rows of a table are not of one piece.
     whole_files = len(parts) * args.val_fraction >= 1 and not args.column
-    return writer.write(args, source, parts, read_part, whole_files=whole_files)
+    return writer.write(args, parts, read_part, whole_files=whole_files)
 
 
 if __name__ == "__main__":
