@@ -263,7 +263,7 @@ def test_a_row_is_known_by_the_folder_that_was_scored_however_it_is_called(tmp_p
 
 
 @pytest.mark.parametrize("damage", [lambda lines: lines[:-1], lambda lines: lines[:2] + lines[3:],
-                                    lambda lines: [*lines, lines[-1]]])
+                                    lambda lines: [*lines[:-1], lines[1]]])
 def test_a_csv_that_lost_a_layer_or_has_one_twice_is_not_believed(analysed, damage):
     analysed("--hf", model(BERT, "m"))
     lines = Path("s.csv").read_text().splitlines(keepends=True)

@@ -9,7 +9,7 @@ import torch
 from matplotlib.colors import same_color
 
 import analyze
-from data.results import figures, models, runs
+from data.results import figures, models, options, runs
 from data.results.csv import public
 from data.results.csv.published import draw
 
@@ -61,6 +61,7 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
     out = analysed("--paper", "--offline", "--plot=f.png").out
     assert "Of 70 rows 52 are of W_qk, and 18 are not" in out
     assert out.splitlines()[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "an", "untrained", "model"]
+    assert options.parse(["--paper"], "", 2.0).csv == options.PAPER  # if no --csv is given
     models = [model for figure in ("2", "S1", "S2") for model in MODELS
               if model.figure == figure and not model.repeats]
     assert len(models) == 180 - 7

@@ -84,6 +84,7 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
     for i in range(3):
         np.testing.assert_allclose(layers.lines[i].get_ydata(), values[:, i], atol=1e-5)
     assert line.get_color() == figures.ENCODER
+    assert medians.get_xscale() == layers.get_xscale() == "symlog"  # the last step is 150 times the first
 
 
 @pytest.mark.parametrize("argv, wanted", [
