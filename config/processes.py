@@ -57,7 +57,7 @@ class Place:
     def together(self, mistakes):
         """
         A block that every process must have done before any of them goes on. mistakes: the errors that a user can mend.
-        If a block ends in one of these, all processes end, and the first one says why: its line stands there once.
+        If a block ends in one of these, all processes end, and only the first one says why.
         """
         mistake = None
         try:

@@ -293,8 +293,9 @@ def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("argv", ["--hf m --revisions=step* --limit=0", "--hf m --revisions=step* --limit=-3",
-                                  "--hf m --revisions=", "--paper --limit=3", "--hf m --offline", "--hf m --plot=p.txt",
-                                  "--hf m --device=tpu", "--runs out --per_head", "--runs out --matrices=w.png"])
+                                  "--hf m --revisions=", "--paper --limit=3", "--hf m --limit=3",
+                                  "--hf m --offline", "--hf m --plot=p.txt", "--hf m --device=tpu",
+                                  "--runs out --per_head", "--runs out --matrices=w.png"])
 def test_options_that_make_no_sense_end_at_once(argv, capsys):
     with pytest.raises(SystemExit) as e:
         analyze.main(argv.split())

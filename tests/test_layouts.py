@@ -21,15 +21,14 @@ from tests.toy import stacks_of
 
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
-NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level|"
-                      r"multi_modal_projector|conv_encoder|\.output$")
+NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|resampler|mask_decoder|pixel_level")
 # Outside of W_qk: replaced by the identity.
 NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$|attn\.pre_norm$")
 
 # ---- the model's own attention ------------------------------------------------------------------------------------
 
 # What an attention module is told of positions.
-POSITIONS = {"position_embeddings", "query_position_embeddings", "object_queries", "freqs_ci"}
+POSITIONS = {"position_embeddings", "freqs_ci"}
 
 
 def at_position_0(value):
@@ -232,13 +231,11 @@ def model_types(config):
 
 
 def test_every_model_type_of_the_table_is_proven():
-    # Of git, whose config they share; other names of a T5Gemma's sides; and those in test_neighbours.py.
-    proven = {"git_text", "t5gemma_encoder", "t5gemma_decoder", "nanogpt", "nanochat-checkpoint",
+    # Of git, whose config they share; other names of a T5Gemma's sides; below; and in test_neighbours.py.
+    proven = {"git_text", "t5gemma_encoder", "t5gemma_decoder", "neobert", "nanogpt", "nanochat-checkpoint",
               "train.py-checkpoint", *OTHER_TYPES}
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(small_config(kind, config).to_dict())}
-    for *_, config in FUSED:
-        proven |= model_types(config)
     # Not built here: they hold q and k in two Linear layers, or they are made of proven parts.
     others = {kind: TABLE[kind][0].form for kind in TABLE.keys() - proven}
     assert set(others.values()) <= {"separate", "shared", "parts"}
@@ -269,8 +266,6 @@ OLD_NAMES = {  # what older files call the same tensors: model_type -> pattern, 
     "llava_next": (r"^language_model\.model\.", "model.language_model."), "qwen2_vl": (r"^visual\.", "model.visual."),
 }
 OTHER_TYPES = {"kimi_k2": "deepseek_v3", "new": "gte", "sl_model": "eurobert"}
-BUFFERS = {"h.0.attn.bias": (1, 1, 64, 64), "h.0.attn.masked_bias": (), "layers.0.attention.bias": (1, 1, 64, 64),
-           "layers.0.self_attn.rotary_emb.inv_freq": (4,)}  # causal masks, not biases
 
 
 @pytest.mark.parametrize("kind, other, rename", [
@@ -284,52 +279,17 @@ def test_other_names_and_another_model_type_of_it_give_the_same_layers(kind, oth
     others = {re.sub(*rename, name): tensor for name, tensor in tensors.items()}
     assert others.keys() != tensors.keys() or other != kind
     found = find_stacks(config, shapes(tensors))
-    also = find_stacks(config | {"model_type": other}, shapes(others) | BUFFERS)
+    also = find_stacks(config | {"model_type": other}, shapes(others))
     if other == "sl_model":  # it is not told whether it has a mask
         also = [stack._replace(causal=False) for stack in also]
     require_same(found, tensors, also, others)
 
 
-# ---- code that is not in transformers -----------------------------------------------------------------------------
-
-
-def chunked(qkv, n_head, n_block):
-    """NeoBERT: (T, n_head, 3 D) in three."""
-    q, k, _ = qkv.unflatten(-1, (n_head, -1)).chunk(3, -1)
-    return q, k
-
-
-def in_sizes(qkv, n_head, n_kv_head):
-    """Qwen, ChatGLM, OLMo's own code and more: (T, [H D, Hkv D, Hkv D])."""
-    heads = qkv.unflatten(-1, (n_head + 2 * n_kv_head, -1))
-    q, k, _ = heads.split([n_head, n_kv_head, n_kv_head], 1)
-    return q, k
-
-
-def rearranged(qkv, n_head, n_kv_head):
-    """InternLM 2: (T, Hkv, [a group of queries, key, value], D)."""
-    group = n_head // n_kv_head
-    heads = qkv.view(len(qkv), n_kv_head, 2 + group, -1)
-    return heads[..., :group, :].flatten(1, 2), heads[..., -2, :]
-
-
-CHATGLM = "encoder.layers.0.self_attention.query_key_value.weight"
-FUSED = [  # the weight of layer 0, its projection as in that code, the number of key heads, and the config
-    ("transformer_encoder.0.qkv.weight", chunked, 8, dict(model_type="neobert")),
-    ("h.0.attn.c_attn.weight", in_sizes, 8, dict(model_type="qwen")),
-    ("layers.0.self_attn.W_pack.weight", in_sizes, 8, dict(model_type="baichuan")),
-    ("layers.0.attention.wqkv.weight", rearranged, 4, dict(model_type="internlm2", num_key_value_heads=4)),
-    (CHATGLM, in_sizes, 2, dict(model_type="chatglm", multi_query_attention=True, multi_query_group_num=2)),
-    (CHATGLM, chunked, 8, dict(model_type="chatglm", multi_query_attention=False, multi_query_group_num=2)),
-    ("blocks.0.att_proj.weight", in_sizes, 2, dict(model_type="hf_olmo", n_kv_heads=2)),
-]
-
-
-@pytest.mark.parametrize("name, project, n_kv_head, config", FUSED)
-def test_a_fused_weight_is_cut_as_a_models_own_code_cuts_it(name, project, n_kv_head, config):
-    torch.manual_seed(0)
-    weight = torch.randn(4 * (8 + 2 * n_kv_head), 32)
-    q, k = project(weight.T, 8, n_kv_head)  # x = 1: basis vectors; (C, H, D), (C, Hkv, D)
-    [stack] = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
-    w_q, w_k = stack.layers[0].heads({name: weight})
+def test_neobert_is_cut_as_its_own_code_cuts_it():
+    """It is not in transformers: qkv(x).view(batch, length, n_head, 3 * head_dim).chunk(3, -1)."""
+    weight = torch.randn(96, 32, generator=torch.Generator().manual_seed(0))
+    q, k, _ = weight.T.unflatten(-1, (8, 12)).chunk(3, -1)  # of basis vectors, (C, H, D)
+    config = dict(model_type="neobert", num_hidden_layers=1, num_attention_heads=8)
+    [stack] = find_stacks(config, {"transformer_encoder.0.qkv.weight": weight.shape})
+    w_q, w_k = stack.layers[0].heads({"transformer_encoder.0.qkv.weight": weight})
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))

@@ -22,6 +22,12 @@ MODELS = list(pd.read_csv(ROOT / "data/pretrained/models.csv", keep_default_na=F
 PRINTED = list(pd.read_csv(ROOT / "data/pretrained/printed_tables.csv", keep_default_na=False).itertuples())
 
 
+@needs_shared
+def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model():
+    table = analyze.score_model(SHARED / "weights" / "bert-tiny-sst2-qk").table
+    assert list(table.symmetry) == pytest.approx([0.620, 0.917], abs=0.01)
+
+
 # ---- Tables S2 and S3, row by row --------------------------------------------------------------------------------
 
 

@@ -2,8 +2,8 @@
 The smallest model of every type of layouts.csv that transformers can build: CASES, for tests/test_layouts.py.
 
 A case is a model_type, what its config has beside the sizes that all have, what the model reads if that is not in
-INPUTS, and the name of its class if it is not the first of CLASSES. A type without a line of its own here is the first
-of these alone. A part, such as clip_text_model, is proven in its whole.
+INPUTS, and the name of its class if it is not the first of CLASSES. A type without a line below has one case, without
+more of these. A part, such as clip_text_model, is proven in its whole.
 """
 
 import dataclasses
@@ -91,8 +91,6 @@ def small(known, config):
     return filled
 
 
-# ---- what several configs add to them -----------------------------------------------------------------------------
-
 # Of four layers, those with an odd number have softmax attention.
 HYBRID = dict(num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2)
 GEMMA = dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
@@ -137,7 +135,7 @@ def inputs(module, reads, n, t):
 
 # ---- the cases ----------------------------------------------------------------------------------------------------
 
-EXTRA = defaultdict(list)  # model_type -> its cases, where one with the usual sizes is not enough
+CASES_OF = defaultdict(list)  # model_type -> its cases
 
 
 def case(types, reads=None, model=None, **config):
@@ -146,7 +144,7 @@ def case(types, reads=None, model=None, **config):
     model: the name of its class, if it is not the first of CLASSES.
     """
     for kind in types.split():
-        EXTRA[kind].append((config, reads or {}, model))
+        CASES_OF[kind].append((config, reads or {}, model))
 
 
 # One model with other flags, with other heads in some layers, or with the keys of an earlier layer.
@@ -185,9 +183,7 @@ case("musicgen", model="MusicgenForConditionalGeneration", decoder=dict(num_atte
 case("musicgen_decoder", model="MusicgenForCausalLM")
 # Models made of others: text, and images or sound.
 case("blip", dict(is_decoder=True))
-case("blip", lambda model, n, t: (
-    model.vision_model(noise(25, 3, 16, 16)), model.text_encoder(ids(n, t)), model.text_decoder(ids(n, t))),
-    "BlipForQuestionAnswering")
+case("blip", model="BlipModel")
 case("qwen3_5 qwen3_5_moe", text_config=HYBRID)
 case("gemma4", audio_config=None, text_config=dict(GEMMA, global_head_dim=24), vision_config=dict(
     model_type="gemma4_vision", num_hidden_layers=3, num_key_value_heads=4, patch_size=4, pooling_kernel_size=1,
@@ -209,13 +205,14 @@ case("speech-encoder-decoder", decoder=dict(model_type="mbart"))
 
 CLASSES = [getattr(modeling_auto, f"MODEL_{name}MAPPING_NAMES") for name in (
     "FOR_IMAGE_TEXT_TO_TEXT_", "FOR_SPEECH_SEQ_2_SEQ_", "FOR_SEQ_TO_SEQ_CAUSAL_LM_", "FOR_CAUSAL_LM_", "FOR_MASKED_LM_",
-    "FOR_CTC_", "FOR_OBJECT_DETECTION_", "", "FOR_BACKBONE_")]
+    "FOR_CTC_", "")]
 # Parts, which are proven in their wholes; and what needs another package.
 NOT_ALONE = re.compile(".*_(model|qformer|encoder|decoder)|gemma4_(vision|audio)|gemma3n(_audio)?|exaone")
-TYPES = [kind for kind in TABLE if kind in EXTRA or (
-    any(kind in names for names in CLASSES) and not NOT_ALONE.fullmatch(kind))]
-CASES = [pytest.param(kind, *extra, id=f"{kind}-{i}")
-         for kind in TYPES for i, extra in enumerate(EXTRA.get(kind, [({}, {}, None)]))]
+for kind in TABLE.keys() - CASES_OF.keys():
+    if any(kind in names for names in CLASSES) and not NOT_ALONE.fullmatch(kind):
+        case(kind)
+CASES = [pytest.param(kind, *values, id=f"{kind}-{i}")
+         for kind in sorted(CASES_OF) for i, values in enumerate(CASES_OF[kind])]
 
 
 def small_config(kind, config):

@@ -77,4 +77,4 @@ def draw_published(axis, shown, score):
         if model["matrix"] != "wqk":
             axis.plot(x, median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
                       label="crossed out: not a score of $W_{qk}$")
-    axis.set(xscale="log", xlabel="parameters")
+    axis.set(xscale="log", xlabel="parameters", xlim=(2e6, 1e12))  # the same in all rows

@@ -58,6 +58,8 @@ def parse(argv, description, gamma):
     of_hf = [args.revisions, args.limit, args.q, args.k, args.qkv, args.heads]
     if args.revisions == "" or (any(of_hf) and not args.hf):
         parser.error("--revisions 'step*', --limit, --q, --k, --qkv and --heads need --hf")
+    if args.limit and not args.revisions:
+        parser.error("--limit needs --revisions")
     if args.runs and (args.matrices or args.per_head):
         parser.error("--matrices and --per_head are for models, and not for runs")
     if args.paper:

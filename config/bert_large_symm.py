@@ -1,5 +1,0 @@
-"""config/bert_large.py with the published symmetric start, which config/tiny_symm.py explains."""
-from config.bert_large import *
-
-init = "symmetric"
-qk_std = v_std = (3 * n_embd) ** -0.5
