@@ -54,11 +54,13 @@ def bert_logits(w, cfg, idx):
     def norm(x, name):
         return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
 
+    def heads(x):
+        return x.unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
+
     x = norm(w["tok_emb.weight"][idx] + w["pos_emb.weight"][: idx.shape[1]], "ln_emb")
     for i in range(cfg.n_layer):
         block = f"blocks.{i}"
-        q, k, v = [linear(x, f"{block}.attn.{part}").unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
-                   for part in "qkv"]
+        q, k, v = [heads(linear(x, f"{block}.attn.{part}")) for part in "qkv"]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=cfg.causal)
         x = norm(x + linear(y.transpose(1, 2).flatten(2), f"{block}.attn.proj"), f"{block}.ln_1")
         y = linear(F.gelu(linear(x, f"{block}.mlp.fc")), f"{block}.mlp.proj")

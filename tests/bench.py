@@ -179,8 +179,7 @@ def bench_train():
         theirs, ours = NanoGPT(50304, **SIZES).to(DEVICE), our_model(50304, causal=True)
         steps = [training_step(model, arguments, *how) for model in (theirs, ours)]
         row(f"{how[0]}, {'compiled' if how[1] else 'eager'}", *steps)
-    print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, "
-          f"{torch.cuda.get_device_name() if GPU else 'CPU'}")
+    print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
 
 
 if __name__ == "__main__":

@@ -56,14 +56,11 @@ def test_jigsaw_is_read_from_the_copy_or_says_in_a_line_that_it_is_not_there(hub
     assert prepare("jigsaw")[0] == encoded(filter(None, texts))
 
 
-def shard(texts):
-    return gzip.compress("".join(json.dumps(dict(url="u", raw_content=text)) + "\n" for text in texts).encode())
-
-
 def test_redpajama_skips_and_names_what_the_host_lacks(hub, tmp_path, monkeypatch, capsys):
     names = [f"2023-14/{i:04d}/en_{part}" for i in range(4) for part in ("head", "middle")]
     texts = {name: [f"page {i} of {name} 😀 é\r\n" for i in range(300)] for name in names}
-    files = {f"documents/{name}.json.gz": shard(part) for name, part in texts.items()}
+    rows = {name: [json.dumps(dict(url="u", raw_content=text)) for text in part] for name, part in texts.items()}
+    files = {f"documents/{name}.json.gz": gzip.compress("\n".join(rows[name]).encode()) for name in names}
     gone, forbidden, cut, other, empty = (f"documents/{name}.json.gz" for name in names[1:6])
     del files[gone]
     files |= {cut: files[cut][: len(files[cut]) // 2], other: b"<html>no</html>", empty: b""}

@@ -104,9 +104,10 @@ def test_the_ids_are_those_of_tiktoken(gpt2, tmp_path):
     assert texts_in(folder, tuple) == sorted(tuple(gpt2.encode_ordinary(text)) for text in texts)
 
 
-def test_a_limit_stops_with_the_document_that_reaches_it(tmp_path):
+@pytest.mark.parametrize("limit", [2000, 2016])
+def test_a_limit_stops_with_the_document_that_reaches_it(limit, tmp_path):
     texts = [f"document number {i:4}" for i in range(500)]  # 21 tokens each
-    write(tmp_path, [texts], "--max_tokens=2000")
+    write(tmp_path, [texts], f"--max_tokens={limit}")
     assert texts_in(tmp_path) == encoded(texts[:96])
 
 
