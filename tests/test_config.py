@@ -133,10 +133,12 @@ def test_arms_that_need_a_key_of_other_code_are_left_out_and_named(capsys):
     (["data/results/csv/starts.csv", "--init=random"], "its runs differ in init, so --init=random is not for all"),
     (["{}/seeds.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
     (["{}/arms.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
+    (["{}/own.py"], "an arm sets seed, which every run sets by itself"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "two.py").write_text(PLAN.replace("causal", "caussal"))
     (tmp_path / "seeds.py").write_text(PLAN.replace("[3, 4]", "3"))
+    (tmp_path / "own.py").write_text(PLAN.replace("causal=True", "seed=5"))
     (tmp_path / "arms.py").write_text("base = 'config/tiny.py'\nseeds = [3]\narms = ['a']")
     with pytest.raises(SystemExit, match=said):
         main([word.format(tmp_path) for word in words])
