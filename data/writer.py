@@ -50,15 +50,18 @@ def run_script(main):
         main()
     except (DataError, OSError, ValueError, httpx2.HTTPError) as error:
         sys.exit(f"error: {error}".splitlines()[0])
+    except KeyboardInterrupt:
+        sys.exit("stopped: no token files were made; the same command begins again")
 
 
-def write(args, parts, read, whole_files=False):
+def write(args, parts, read, whole_files=False, total=None):
     """
     Tokenises a corpus into args.out_dir, unless it was made before, and returns the folder.
 
     args: all that tells this corpus from another one.
     read(part): yields the documents (str) of a part. Empty ones are left out.
     whole_files: put all documents of a part, which is a file of this machine, into the same split.
+    total: the number of documents, if it is known, for the progress bar.
     """
     if args.max_tokens < 0 or not 0 < args.val_fraction < 1:
         raise DataError(f"--max_tokens={args.max_tokens} and --val_fraction={args.val_fraction}, expected 0 or more, "
@@ -66,6 +69,10 @@ def write(args, parts, read, whole_files=False):
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
     asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None, parts=len(parts))
+    is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the first is there before we write
+    if any(folder.glob("*.bin")) and not is_ours:  # such as the train.bin of nanoGPT
+        raise DataError(f"{folder} holds .bin files that no prepare.py of ours has written: move them away, or choose "
+                        "another --out_dir")
     with tokens.locked(folder, wait=True):
         if (folder / "meta.json").exists():
             meta = tokens.load(folder).meta
@@ -76,7 +83,7 @@ def write(args, parts, read, whole_files=False):
             print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
             documents = encode_all(read_all(parts, read, whole_files), asked)
-            documents = tqdm(up_to(args.max_tokens or np.inf, documents), unit=" documents")
+            documents = tqdm(up_to(args.max_tokens or np.inf, documents), total=total, unit=" documents")
             meta = make(folder, asked, iter(documents))
     n_docs, n_tokens = sum(meta["docs"].values()), sum(meta["tokens"].values())
     share = meta["tokens"]["val"] / n_tokens

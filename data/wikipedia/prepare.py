@@ -18,9 +18,9 @@ from data import writer
 from data.tables import read_column
 
 FILES = 41  # of each snapshot
-SNAPSHOTS = {  # name -> where its files are
-    "20231101.en": "wikimedia/wikipedia@b04c8d1ceb2f5cd4588862100d08de323dccfbaa",
-    "20220301.en": "legacy-datasets/wikipedia@97a0b052c326b45fb68593a14972d9eed884cd17/data",
+SNAPSHOTS = {  # name -> where its files are, and how many articles it has
+    "20231101.en": ("wikimedia/wikipedia@b04c8d1ceb2f5cd4588862100d08de323dccfbaa", 6_407_814),
+    "20220301.en": ("legacy-datasets/wikipedia@97a0b052c326b45fb68593a14972d9eed884cd17/data", 6_458_670),
 }
 
 
@@ -28,10 +28,10 @@ def main(argv=None):
     cli = writer.command_line("wikipedia", __doc__)
     cli.add_argument("--snapshot", choices=SNAPSHOTS, default="20231101.en", help="(%(default)s)")
     args = cli.parse_args(argv)
-    folder = f"hf://datasets/{SNAPSHOTS[args.snapshot]}/{args.snapshot}"
-    files = [f"{folder}/train-{i:05d}-of-{FILES:05d}.parquet" for i in range(FILES)]
+    where, n_articles = SNAPSHOTS[args.snapshot]
+    files = [f"hf://datasets/{where}/{args.snapshot}/train-{i:05d}-of-{FILES:05d}.parquet" for i in range(FILES)]
     random.Random(1).shuffle(files)  # so that --max_tokens does not take the oldest articles
-    return writer.write(args, files, lambda path: read_column(path, "text"))
+    return writer.write(args, files, lambda path: read_column(path, "text"), total=n_articles)
 
 
 if __name__ == "__main__":
