@@ -92,6 +92,9 @@ class TrainConfig:
     def __post_init__(self):
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_embd = {self.n_embd}, expected a multiple of n_head = {self.n_head}")
+        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
+            raise ConfigError(f"positions = 'rotary' turns pairs of columns, and n_embd / n_head = "
+                              f"{self.n_embd // self.n_head} is odd")
         if self.objective == "next" and not self.causal:
             raise ConfigError("objective = 'next' with causal = False: every token would see the one it predicts")
         if (self.constraint == "none") != (self.constraint_weight == 0):

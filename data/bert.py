@@ -54,11 +54,13 @@ def bert_logits(w, cfg, idx):
     def norm(x, name):
         return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
 
+    def heads(x):
+        return x.unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
+
     x = norm(w["tok_emb.weight"][idx] + w["pos_emb.weight"][: idx.shape[1]], "ln_emb")
     for i in range(cfg.n_layer):
         block = f"blocks.{i}"
-        q, k, v = [linear(x, f"{block}.attn.{part}").unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
-                   for part in "qkv"]
+        q, k, v = [heads(linear(x, f"{block}.attn.{part}")) for part in "qkv"]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=cfg.causal)
         x = norm(x + linear(y.transpose(1, 2).flatten(2), f"{block}.attn.proj"), f"{block}.ln_1")
         y = linear(F.gelu(linear(x, f"{block}.mlp.fc")), f"{block}.mlp.proj")
@@ -94,7 +96,7 @@ def to_hf(model):
     names = hf_names(cfg.n_layer)
     not_in_both = sorted(ours.keys() ^ names.keys())
     if not_in_both:
-        raise ValueError(f"only one of this model and a Hugging Face BERT has a weight {not_in_both[0]}")
+        raise ValueError(f"this model and a Hugging Face BERT do not both have {not_in_both[0]}")
     if not computes_what_bert_computes(model):
         raise ValueError("a Hugging Face BERT would compute something else with these weights, because it has no "
                          "qk_norm, and no other block or attention than BERT's")

@@ -46,7 +46,7 @@ def sample(model, corpus, predicts_next):
 
 @torch.no_grad()
 def complete(model, ids, meta, predicts_next, n):
-    """Returns ids (T,) with n more tokens or, if the model fills in masks, with its guesses in their place, as a list."""
+    """Returns a list: ids (T,) with n more tokens or, if the model fills in masks, with its guesses in their place."""
     idx = torch.as_tensor(ids, device=model.tok_emb.weight.device)[None]  # (1, T)
     if not predicts_next:
         guesses = model(idx)[:, :, : meta["n_vocab"]].argmax(-1)  # (1, T)
@@ -58,7 +58,7 @@ def complete(model, ids, meta, predicts_next, n):
 
 
 def make_decode(meta):
-    """Returns a function that turns ids into a text, in which documents end with a space, and MASK is a masked token."""
+    """Returns a function that turns ids into a text, where documents end with a space, and MASK is a masked token."""
     special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
     to_bytes = open_gpt2().decode_single_token_bytes if meta["tokenizer"] == "gpt2" else lambda i: bytes([i])
     return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")

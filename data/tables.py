@@ -27,8 +27,7 @@ def read_column(path, column):
                 raise ValueError(f"column {column} holds {row[column]!r:.40}, expected text")
             yield row[column]
     except Exception as error:  # each of the libraries below has its own
-        said = str(error).strip() or type(error).__name__
-        raise DataError(f"{path}: {said.splitlines()[0]}") from error
+        raise DataError(f"{path}: {error}".splitlines()[0]) from error
 
 
 def read_rows(path):

@@ -162,7 +162,7 @@ def highest_val_draw(documents, share):
     sizes = np.bincount(group, [len(ids) for _, ids in documents])  # tokens: of equal texts, or of a whole file
     wanted = share * sizes.sum()
     found = sizes[draws <= share].sum()
-    if found > 0 and abs(found - wanted) <= min(sizes.max(), wanted / 5):
+    if abs(found - wanted) <= min(sizes.max(), wanted / 5):
         return share
     below = sizes.cumsum()[:-1]  # tokens up to each draw; the last document is left to train on
     return draws[abs(below - wanted).argmin()]

@@ -8,7 +8,6 @@ turns, after a warm-up, and the ratio compares the medians. It needs tests/requi
 cores. On a GPU the models of train have 12 layers of 768.
 """
 
-import argparse
 import sys
 import time
 from functools import partial
@@ -180,15 +179,9 @@ def bench_train():
         theirs, ours = NanoGPT(50304, **SIZES).to(DEVICE), our_model(50304, causal=True)
         steps = [training_step(model, arguments, *how) for model in (theirs, ours)]
         row(f"{how[0]}, {'compiled' if how[1] else 'eager'}", *steps)
-    print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads, "
-          f"{torch.cuda.get_device_name() if GPU else 'CPU'}")
+    print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", choices=["layer", "train"], help="one of them (both)")
-    table = parser.parse_args().table
-    if table != "train":
-        bench_layer()
-    if table != "layer":
-        bench_train()
+    for name in sys.argv[1:] or ["layer", "train"]:
+        dict(layer=bench_layer, train=bench_train)[name]()

@@ -1,7 +1,4 @@
-"""
-data/bert.py: a model that transformers opens, and what is not exported. Every test here needs BERT's block.
-pytest tests/test_bert.py
-"""
+"""data/bert.py: a model that transformers opens, and what is not exported. Every test here needs BERT's block."""
 
 from types import SimpleNamespace
 
@@ -75,8 +72,8 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F", with_functions(scaled_dot_product_attention=window), dict(block_size=512), OTHER),
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
     ("model.Block", gated, {}, OTHER),
-    ("model.Block", rms_norm, {}, "only one of this model and a Hugging Face BERT has a weight blocks.0.ln_1.bias"),
-    (None, None, dict(positions="rotary"), "only one of this model and a Hugging Face BERT has a weight pos_emb.weight"),
+    ("model.Block", rms_norm, {}, "this model and a Hugging Face BERT do not both have blocks.0.ln_1.bias"),
+    (None, None, dict(positions="rotary"), "this model and a Hugging Face BERT do not both have pos_emb.weight"),
     (None, None, dict(causal=True, qk_norm=True), f"{OTHER} with these weights, because it has no qk_norm"),
 ]
 

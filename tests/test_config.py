@@ -71,8 +71,8 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--dropout=1.0"], "dropout = 1.0, expected a share below 1"),
     (["--max_iters", "100"], "--max_iters: write --key=value, without a space"),
     (["--constraint=skew"], "set both or neither"),
-    (["--objective=next"], "every token would see the one it predicts"),
-    (["a.py", "b.py"], "one config file at most"),
+    (["--n_embd=36", "--n_head=4", "--positions=rotary"], "turns pairs of columns, and n_embd / n_head = 9 is odd"),
+    (["--objective=next"], "every token would see the one it"), (["a.py", "b.py"], "one config file at most"),
     (["--qk_std=1e999"], "qk_std = inf, expected more than 0, and finite"),
     (["--mlm_probability=0"], "mlm_probability = 0.0, expected between 0 and 1"),
     (["--mlm_probability=1"], "mlm_probability = 1.0, expected"),
@@ -133,10 +133,12 @@ def test_arms_that_need_a_key_of_other_code_are_left_out_and_named(capsys):
     (["data/results/csv/starts.csv", "--init=random"], "its runs differ in init, so --init=random is not for all"),
     (["{}/seeds.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
     (["{}/arms.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
+    (["{}/own.py"], "an arm sets seed, which every run sets by itself"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "two.py").write_text(PLAN.replace("causal", "caussal"))
     (tmp_path / "seeds.py").write_text(PLAN.replace("[3, 4]", "3"))
+    (tmp_path / "own.py").write_text(PLAN.replace("causal=True", "seed=5"))
     (tmp_path / "arms.py").write_text("base = 'config/tiny.py'\nseeds = [3]\narms = ['a']")
     with pytest.raises(SystemExit, match=said):
         main([word.format(tmp_path) for word in words])

@@ -16,13 +16,6 @@ from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.test_data import encoded, texts_in
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-JIGSAW = "monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e"
-
-
-def add(hub, dataset, files):
-    """The files of owner/name@commit."""
-    name, commit = dataset.split("@")
-    hub.add(f"datasets/{name}", files, commit=commit)
 
 
 @pytest.fixture
@@ -35,39 +28,39 @@ def prepare(hub, tmp_path):
     return prepare
 
 
-@pytest.mark.parametrize("repo, folder, argv", [
-    ("legacy-datasets/wikipedia@97a0b052c326b45fb68593a14972d9eed884cd17", "data/20220301.en",
+@pytest.mark.parametrize("repo, commit, folder, argv", [
+    ("datasets/legacy-datasets/wikipedia", "97a0b052c326b45fb68593a14972d9eed884cd17", "data/20220301.en",
      ["--snapshot=20220301.en", "--max_tokens=300"]),
-    ("wikimedia/wikipedia@b04c8d1ceb2f5cd4588862100d08de323dccfbaa", "20231101.en", []),
+    ("datasets/wikimedia/wikipedia", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa", "20231101.en", []),
 ])
-def test_wikipedia_is_read_from_all_its_files(repo, folder, argv, hub, prepare):
+def test_wikipedia_is_read_from_all_its_files(repo, commit, folder, argv, hub, prepare):
     texts = [[f"article {i} of file {file}\n\nIts text." for i in range(5)] for file in range(41)]
-    add(hub, repo, {f"{folder}/train-{file:05d}-of-00041.parquet": pandas.DataFrame(
-        dict(id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part)).to_parquet() for file, part in enumerate(texts)})
+    tables = [pandas.DataFrame(dict(id=["0"] * 5, url=["u"] * 5, title=["t"] * 5, text=part)) for part in texts]
+    files = {f"{folder}/train-{i:05d}-of-00041.parquet": table.to_parquet() for i, table in enumerate(tables)}
+    hub.add(repo, files, commit=commit)
     found, _ = prepare("wikipedia", "--val_fraction=0.1", *argv)
     expected = encoded(sum(texts, []))
     assert len(found) == 10 and set(found) < set(expected) if argv else found == expected
+    assert not argv or not any(b"of file 0\n" in text for text in found)  # which has the oldest articles
 
 
 def test_jigsaw_is_read_from_the_copy_or_says_in_a_line_that_it_is_not_there(hub, prepare, tmp_path):
-    add(hub, JIGSAW, {})
+    add = partial(hub.add, "datasets/monology/jigsaw", commit="690f4aa8ee63d1c28d6088859bba26b0c8db7b6e")
+    add({})
     texts, error = prepare("jigsaw")
     assert texts is None and error.splitlines()[-1].startswith("error: ") and "Traceback" not in error
     assert not [*tmp_path.glob("out/[!.]*")]
     texts = ['a "quote", and a comma', "two\nlines", "NA", "null", "", "crlf\r\ninside", "é 😀", "0001"]
     table = pandas.DataFrame(dict(id=[f"{i:016x}" for i in range(8)], comment_text=texts, toxic=[0] * 8))
-    add(hub, JIGSAW, {"data/train-00000-of-00001.parquet": table.to_parquet()})
+    add({"data/train-00000-of-00001.parquet": table.to_parquet()})
     assert prepare("jigsaw")[0] == encoded(filter(None, texts))
-
-
-def shard(texts):
-    return gzip.compress("".join(json.dumps(dict(url="u", raw_content=text)) + "\n" for text in texts).encode())
 
 
 def test_redpajama_skips_and_names_what_the_host_lacks(hub, tmp_path, monkeypatch, capsys):
     names = [f"2023-14/{i:04d}/en_{part}" for i in range(4) for part in ("head", "middle")]
     texts = {name: [f"page {i} of {name} 😀 é\r\n" for i in range(300)] for name in names}
-    files = {f"documents/{name}.json.gz": shard(part) for name, part in texts.items()}
+    rows = {name: [json.dumps(dict(url="u", raw_content=text)) for text in part] for name, part in texts.items()}
+    files = {f"documents/{name}.json.gz": gzip.compress("\n".join(rows[name]).encode()) for name in names}
     gone, forbidden, cut, other, empty = (f"documents/{name}.json.gz" for name in names[1:6])
     del files[gone]
     files |= {cut: files[cut][: len(files[cut]) // 2], other: b"<html>no</html>", empty: b""}

@@ -44,3 +44,5 @@ def test_masks_are_shown_with_a_sign_that_code_does_not_have(finished):
                        for word in ("seen", "model")]
     for row, filled_in in zip(seen, completed, strict=True):
         assert row.count("░") == len(range(3, 16, 7)) and "░" not in filled_in
+    half = " ".join(bytes(corpus.val[:8].tolist()).decode().split())  # which a decoder goes on with
+    assert f"  seen:  {half}\n  model: {half}" in samples.sample(model, corpus, predicts_next=True)

@@ -30,11 +30,13 @@ def arms(path, flags=()):
     """
     for_all = read_flags(flags)
     base, own_keys, runs = read_csv(path) if str(path).endswith(".csv") else read_plan(path)
-    differing = {"seed", "out_dir", "init_from"}
-    for key in set().union(*own_keys.values()):
-        if len({str(own.get(key)) for own in own_keys.values()}) > 1:
-            differing.add(key)
-    for key in for_all.keys() & differing:
+    by_itself = {"seed", "out_dir", "init_from"}  # every run of a comparison has its own
+    keys = set().union(*own_keys.values())
+    if by_itself & keys:
+        raise ConfigError(f"{path}: an arm sets {', '.join(sorted(by_itself & keys))}, which every run sets by itself: "
+                          "take it out")
+    differing = {key for key in keys if len({str(own.get(key)) for own in own_keys.values()}) > 1}
+    for key in for_all.keys() & (by_itself | differing):
         raise ConfigError(f"{path}: its runs differ in {key}, so --{key}={for_all[key]} is not for all of them: copy "
                           "the file, and change the copy")
     for arm, seed in runs:
