@@ -29,8 +29,10 @@ def strange(path, tensors, config=None):
 
 def separate(numbers=(0, 1), path="b"):
     """A weight of q and one of k in each layer."""
-    weights = zip(numbers, Q.flatten(1, 2), K.flatten(1, 2))
-    return {f"{path}.{i}.w{part}.weight": weight for i, q, k in weights for part, weight in (("q", q), ("k", k))}
+    weights = {}
+    for i, q, k in zip(numbers, Q.flatten(1, 2), K.flatten(1, 2)):
+        weights |= {f"{path}.{i}.wq.weight": q, f"{path}.{i}.wk.weight": k}
+    return weights
 
 
 def score(model, **words):
@@ -57,17 +59,14 @@ def test_one_tensor_with_fewer_keys_than_queries_is_cut_as_it_was_made(tmp_path,
     assert list(found.table.symmetry) == pytest.approx(SYMMETRIES, abs=1e-6)
 
 
-@pytest.mark.parametrize("config", [
-    None, {"num_hidden_layers": 2, "num_attention_heads": 4}, {"text_config": {"n_layer": 2, "n_head": 4}},
-    {"depths": [3, 6], "num_heads": [5, 8]}])  # of stages: not compared
-def test_a_config_that_agrees_or_none_is_fine(tmp_path, config):
-    assert list(score(strange(tmp_path / "m", separate(), config)).table.symmetry) == pytest.approx(SYMMETRIES)
-
-
-def test_layers_that_the_config_says_have_no_softmax_may_be_missing(tmp_path):
-    config = dict(num_hidden_layers=4, layer_types=["mamba", "attention"] * 2)
-    found = score(strange(tmp_path / "m", separate((1, 3)), config))
-    assert list(found.table.layer) == [1, 3] and list(found.table.symmetry) == pytest.approx(SYMMETRIES)
+@pytest.mark.parametrize("numbers, config", [
+    ((0, 1), None), ((0, 1), {"num_hidden_layers": 2, "num_attention_heads": 4}),
+    ((0, 1), {"text_config": {"n_layer": 2, "n_head": 4}}),
+    ((0, 1), {"depths": [3, 6], "num_heads": [5, 8]}),  # of stages: not compared
+    ((1, 3), {"num_hidden_layers": 4, "layer_types": ["mamba", "attention"] * 2})])  # the others have no softmax
+def test_a_config_that_agrees_or_none_is_fine(tmp_path, numbers, config):
+    found = score(strange(tmp_path / "m", separate(numbers), config)).table
+    assert tuple(found.layer) == numbers and list(found.symmetry) == pytest.approx(SYMMETRIES)
 
 
 def test_one_chunk_of_several_is_said_to_be_one(tmp_path):
@@ -120,27 +119,29 @@ def flags_of(refusal, heads):
     return shlex.split(refusal.partition("score it with ")[2].partition(" (")[0].replace("H,HKV", heads))
 
 
-PLAIN, GROUPED = (3 * C, C), ((H + 2 * HKV) * D, C)
+ALONE, PLAIN, GROUPED = (C, C), (3 * C, C), ((H + 2 * HKV) * D, C)
 
 
-@pytest.mark.parametrize("name, shape, heads", [
-    ("transformer.h.{i}.attn.attn.weight", GROUPED, "4,2"),  # LitGPT, with the queries of a key head beside it
-    ("transformer.h.{i}.attn.qkv.weight", GROUPED, "4,2"),  # LitGPT now
-    ("decoder.layers.{i}.self_attention.linear_qkv.weight", GROUPED, "4,2"),  # Megatron
-    ("layers.{i}.attention.wqkv.weight", GROUPED, "4,2"),  # gpt-fast
-    ("sentence_encoder.layers.{i}.self_attn.q_proj.weight", (C, C), "4"),  # fair-esm
-    ("encoder.blocks.{i}.attn.query.weight", (C, C), "4"),  # Whisper's .pt
-    ("transformer.resblocks.{i}.attn.in_proj_weight", PLAIN, "4"),  # open_clip
-    ("layers.{i}.attention.wq.weight", (C, C), "4"),  # llama2.c
-    ("layers.{i}.attn.q_proj.weight", (C, C), "4")])  # torchtune
-def test_the_words_of_a_refusal_are_those_that_score_the_model(name, shape, heads):
+@pytest.mark.parametrize("name, shape, order", [
+    ("transformer.h.{i}.attn.attn.weight", GROUPED, "grouped"),  # LitGPT, with the queries of a key head beside it
+    ("transformer.h.{i}.attn.qkv.weight", GROUPED, "qkv"),  # LitGPT now
+    ("decoder.layers.{i}.self_attention.linear_qkv.weight", GROUPED, "grouped"),  # Megatron
+    ("layers.{i}.attention.wqkv.weight", GROUPED, "qkv"),  # gpt-fast
+    ("sentence_encoder.layers.{i}.self_attn.q_proj.weight", ALONE, "qkv"),  # fair-esm
+    ("encoder.blocks.{i}.attn.query.weight", ALONE, "qkv"),  # Whisper's .pt
+    ("transformer.resblocks.{i}.attn.in_proj_weight", PLAIN, "qkv"),  # open_clip
+    ("h.{i}.attn.c_attn.weight", PLAIN[::-1], "qkv"),  # a Conv1D, which is (in, out)
+    ("layers.{i}.attention.wq.weight", ALONE, "qkv"),  # llama2.c
+    ("layers.{i}.attn.q_proj.weight", ALONE, "qkv")])  # torchtune
+def test_the_words_of_a_refusal_are_those_that_score_the_model(name, shape, order):
     key = name.replace("q_proj", "k_proj").replace("query", "key").replace("wq.", "wk.")
     shapes = {pattern.format(i=i): shape for i in range(2) for pattern in (name, key)}
     with pytest.raises(CheckpointError, match="no config.json") as error:
         find_stacks({}, shapes)
-    args = options.parse(["--hf", "m", *flags_of(str(error.value), heads)], "", 2.0)
+    args = options.parse(["--hf", "m", *flags_of(str(error.value), "4,2" if shape == GROUPED else "4")], "", 2.0)
     [stack] = find_stacks({}, shapes, read_hand(**args.layout))
     assert len(stack.layers) == 2
+    assert (args.layout["order"], args.layout["transposed"]) == (order, shape[0] < shape[1])
 
 
 @pytest.mark.parametrize("config, shapes", [

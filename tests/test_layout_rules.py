@@ -23,10 +23,13 @@ def llama(layers=BOTH, q=(32, 32), k=None, prefix="model."):
 # ---- what is found --------------------------------------------------------------------------------------------------
 
 GEMMA_3N = dict(model_type="gemma3n", vision_config={"model_type": "gemma3n_vision"}, text_config=dict(
-    LLAMA, model_type="gemma3n_text", num_hidden_layers=17, head_dim=8))
+    LLAMA, model_type="gemma3n_text", num_hidden_layers=17, head_dim=8, use_bidirectional_attention="vision"))
+GEMMA_4 = dict(LLAMA, model_type="gemma4_text", layer_types=["sliding_attention", "full_attention"], head_dim=8,
+               global_head_dim=16, num_key_value_heads=2, num_global_key_value_heads=1, attention_k_eq_v=True)
 LAGUNA = dict(LLAMA, model_type="laguna", head_dim=8, num_key_value_heads=2, num_attention_heads_per_layer=[4, 6])
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
-CLIP_VISION = "vision_model.encoder.layers.{i}.self_attn"
+CLIP = dict(model_type="clip", text_config={}, vision_config=dict(num_attention_heads=4, num_hidden_layers=3),
+            vision_config_dict=dict(num_hidden_layers=1))
 TEXT = {"text": (True, 2, 4, 4)}
 
 FOUND = {  # config, names; of each stack: causal, layers, query heads, key heads (of the last layer)
@@ -36,25 +39,24 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
     "a backbone of timm is no stack, and usually 15 layers of Gemma 3n take the keys of others": (
         GEMMA_3N, llama(range(17), prefix="model.language_model.")
         | {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}, TEXT),
-    "a part of CLIP may name no model_type": (
-        dict(model_type="clip", text_config={}, vision_config={}), qk(CLIP_VISION, range(12), (768, 768))
+    "CLIP's parts may name no model_type, and vision_config_dict of early files replaces vision_config": (
+        CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768))
         | qk("text_model.encoder.layers.{i}.self_attn", range(12), (512, 512)),
-        {"vision": (False, 12, 12, 12), "text": (True, 12, 8, 8)}),
-    "vision_config_dict of early files replaces vision_config, and what it leaves out is usual": (
-        dict(model_type="clip", vision_config=dict(num_attention_heads=4, num_hidden_layers=3),
-             vision_config_dict=dict(num_hidden_layers=1)), qk(CLIP_VISION, [0], (768, 768)),
-        {"vision": (False, 1, 12, 12)}),
+        {"vision": (False, 1, 12, 12), "text": (True, 12, 8, 8)}),
     "an encoder may be there without its decoder": (
         dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6),
         qk("encoder.block.{i}.layer.0.SelfAttention", BOTH, (24, 32), weights="q k"), {"encoder": (False, 2, 4, 4)}),
     "the number of heads may be one for each layer": (
         LAGUNA, llama([0], k=(16, 32)) | llama([1], (48, 32), (16, 32)), {"": (True, 2, 6, 2)}),
+    "layers of Gemma 4 that attend to everything have other heads": (
+        GEMMA_4, llama([0], k=(16, 32)) | llama([1], (64, 32), (16, 32)), {"": (True, 2, 4, 1)}),
     "layers that predict further tokens are left out": (
         LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)) | llama([0], prefix="mtp."),
         {"": (True, 2, 4, 4)}),
     "a causal model trained on without its mask is neither": (
         LLAMA | {"is_causal": False}, llama(), {"": (None, 2, 4, 4)}),
-    "nor is this one": (LLAMA | {"use_bidirectional_attention": True}, llama(), {"": (None, 2, 4, 4)}),
+    "nor is the text of PaliGemma, whose first files do not say so": (
+        dict(model_type="paligemma", text_config=LLAMA), llama(), {"text": (None, 2, 4, 4)}),
     "quantised experts leave the attention readable": (
         dict(LLAMA, model_type="gpt_oss", quantization_config=MXFP4),
         llama() | {"model.layers.0.mlp.experts.gate_up_proj_blocks": (4, 32, 2, 16)}, {"": (True, 2, 4, 4)}),
@@ -90,6 +92,7 @@ CHANGED_CONFIGS = [  # in that of Llama
     (dict(num_hidden_layers=3), "3 attention layers in config.json, q_proj of layer 2 missing"),
     (dict(num_hidden_layers=1), "1 attention layers in config.json, 2 found"),
     (dict(model_type="olmo", num_attention_heads=None), "no number of heads"),
+    (dict(model_type="olmo", num_hidden_layers=None), "no number of layers"),
     (dict(num_kv_shared_layers=2), "no layer has queries and keys of its own"),
     (dict(num_key_value_heads=2), "do not fit"),
     (dict(head_dim=16), "do not fit"),

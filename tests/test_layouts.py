@@ -50,7 +50,6 @@ class Probe(TorchDispatchMode):
         super().__init__()
         self.names = attention_modules(model)
         self.heads, self.causal = defaultdict(list), {}
-        self.time_axis = {}  # name of the module -> axis of the positions in its hidden states
         self.basis = True
         self.module = None  # the one that runs
         for module in self.names:
@@ -62,7 +61,7 @@ class Probe(TorchDispatchMode):
         if not self.basis:
             return None
         hidden = hidden_states(args, kwargs)
-        self.module, self.shape = module, hidden.shape
+        self.module = module
         self.width = hidden.shape[-1]  # C
         self.rows = hidden.numel() // self.width  # B T
         assert self.rows > self.width, f"{self.names[module]}: fewer positions than basis vectors"
@@ -77,14 +76,13 @@ class Probe(TorchDispatchMode):
         self.module = None
         if self.basis:
             return
-        name = self.names[module]
-        axis = self.time_axis[name]
         changed = hidden_states(args, kwargs).clone()
+        axis = -2 if changed.shape[-2] > 1 else 0  # in Mask2Former they are (T, B, C), and B = 1
         changed.select(axis, 1).add_(1)
         no_cache = {key: None for key in ("cache", "past_key_values") if key in kwargs}
         args, kwargs = with_hidden_states(args, kwargs | no_cache, changed)
         before, after = first(out).select(axis, 0), first(module.forward(*args, **kwargs)).select(axis, 0)
-        self.causal[name] = torch.equal(before, after)
+        self.causal[self.names[module]] = torch.equal(before, after)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = self.names.get(self.module)
@@ -98,10 +96,7 @@ class Probe(TorchDispatchMode):
         batch = self.rows // q.shape[1]
         if k.shape != q.shape or batch * q.shape[1] != self.rows or q.shape[0] % batch:
             return
-        time_first = self.shape[:-1] == (q.shape[1], batch)  # Mask2Former's hidden states are (T, B, C)
-        self.time_axis[name] = 0 if time_first else -2
-        order = (2, 0, 1, 3) if time_first else (0, 2, 1, 3)
-        rows = [x.unflatten(0, (batch, -1)).permute(order).flatten(0, 1) for x in (q, k)]  # (B T, H, D)
+        rows = [x.unflatten(0, (batch, -1)).transpose(1, 2).flatten(0, 1) for x in (q, k)]  # (B T, H, D)
         self.heads[name].append([(x[1 : self.width + 1] - x[0]).transpose(0, 1) for x in rows])  # (H, C, D)
 
 

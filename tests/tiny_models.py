@@ -28,7 +28,7 @@ transformers.logging.disable_progress_bar()
 
 # A config takes of these what its class has a field for. head_dim is not hidden_size / num_attention_heads.
 NUMBERS = {
-    1: "bos_token_id downsampling_rate n_shared_experts n_group topk_group temporal_patch_size",
+    1: "bos_token_id n_shared_experts n_group topk_group temporal_patch_size",
     2: """num_hidden_layers num_key_value_heads eos_token_id num_layers encoder_layers num_experts_per_tok
         linear_num_key_heads linear_num_value_heads num_codebooks num_conv_pos_embedding_groups""",
     3: "decoder_layers num_decoder_layers depth",
@@ -41,7 +41,7 @@ NUMBERS = {
     16: "head_dim embedding_size intra_bottleneck_size moe_intermediate_size image_size mamba_head_dim",
     32: "hidden_size d_model n_embd emb_dim dim decoder_hidden_size",
     48: "intermediate_size",
-    64: "max_position_embeddings mamba_d_ssm",
+    64: "max_position_embeddings",
 }
 SMALL = {name: number for number, names in NUMBERS.items() for name in names.split()} | dict(
     pad_token_id=0, decoder_attention_heads=2, v_head_dim=7, kv_lora_rank=10, q_lora_rank=12, vocab_size=50,
@@ -53,8 +53,8 @@ GRID = dict(hidden_size=32, embed_dim=32, patch_size=4, image_size=32)
 SOUND = dict(IMAGES, d_model=24, encoder_layers=3)
 # Latents, and RoPE for text, height and width.
 MLA = dict(num_key_value_heads=4, head_dim=4)
-MULTIMODAL_ROPE = dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0, mrope_section=[2, 3, 3])
-MROPE = dict(hidden_size=64, rope_parameters=MULTIMODAL_ROPE)
+MROPE = dict(hidden_size=64, rope_parameters=dict(
+    rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0, mrope_section=[2, 3, 3]))
 
 
 def sizes(known):
@@ -70,7 +70,7 @@ def sizes(known):
     if "kv_lora_rank" in fields:
         found |= MLA
     if "mrope_section" in getattr(known, "ignore_keys_at_rope_validation", ()):
-        found |= dict(rope_parameters=MULTIMODAL_ROPE) if "head_dim" in fields else MROPE
+        found |= MROPE
     return {key: size for key, size in found.items() if key in fields}
 
 
@@ -170,8 +170,8 @@ case("t5gemma", dict(encoder_hidden_states=lambda n, t: noise(n, t, 32)), decode
 case("speecht5", lambda model, *_: model(noise(4, 400), decoder_input_ids=ids(4, 9)))
 case("vit_mae", model="ViTMAEForPreTraining", decoder_num_attention_heads=2)
 case("detr", backbone_config=dict(model_type="resnet", hidden_sizes=[8, 16], depths=[1, 1]))
-case("mask2former", dict(pixel_values=0.1 * noise(9, 3, 64, 64)), hidden_dim=32, feature_size=32, decoder_layers=4,
-     backbone_config=dict(
+case("mask2former", dict(pixel_values=0.1 * noise(1, 3, 64, 64)), num_queries=40, hidden_dim=32, feature_size=32,
+     decoder_layers=4, backbone_config=dict(
          model_type="swin", embed_dim=12, depths=[1] * 4, num_heads=[2, 2, 2, 3], patch_size=2, window_size=2,
          out_features=["stage1", "stage2", "stage3", "stage4"]))
 # Images and sound.
@@ -180,7 +180,6 @@ case("yolos", image_size=[16, 16])
 case("audio-spectrogram-transformer", dict(input_values=noise(12, 16, 16)), max_length=16, num_mel_bins=16)
 case("wav2vec2-bert", add_adapter=True)
 case("musicgen", model="MusicgenForConditionalGeneration", decoder=dict(num_attention_heads=2))
-case("musicgen_decoder", model="MusicgenForCausalLM")
 # Models made of others: text, and images or sound.
 case("blip", dict(is_decoder=True))
 case("blip", model="BlipModel")

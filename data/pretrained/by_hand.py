@@ -35,7 +35,7 @@ class Hand(NamedTuple):
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=False) -> Hand | None:
-    """None: nothing was said. heads: 32, (32, 8) or "32,8". CheckpointError: it makes no sense."""
+    """What was said, or None. heads: 32, (32, 8) or "32,8". Raises CheckpointError if it makes no sense."""
     if not (q or k or qkv):
         require(not heads and not transposed, "heads and transposed go with q and k, or with qkv")
         return None
@@ -62,9 +62,9 @@ def beside(hand: Hand) -> re.Pattern:
 
 def find_names(hand: Hand, names, config: dict, softmax: list[int]) -> dict[int, tuple[str, ...]]:
     """
-    {layer: names}. softmax: the layers that have queries and keys, if the config says so.
+    The tensors of each layer by its number. softmax: the layers that have queries and keys, if the config says so.
 
-    CheckpointError: a pattern matches nothing, or not in all layers, or the config has other numbers.
+    Raises CheckpointError if a pattern matches nothing, or not in all layers, or if the config has other numbers.
     """
     found = defaultdict(list)
     for pattern in hand.patterns:
@@ -73,8 +73,8 @@ def find_names(hand: Hand, names, config: dict, softmax: list[int]) -> dict[int,
         for match in matches:
             found[int(match[1])].append(match[0])
     expected = softmax or range(min(1, *found), max(found) + 1)
-    missing = [str(i) for i in {*expected, *found} if len(found.get(i, [])) < len(hand.patterns)]
-    require(not missing, f"{hand.patterns[0]} or its key is missing in layers {', '.join(missing):.60}: get all files. "
+    missing = [str(i) for i in sorted({*expected, *found}) if len(found.get(i, [])) < len(hand.patterns)]
+    require(not missing, f"{' or '.join(hand.patterns)} is missing in layers {', '.join(missing):.60}: get all files. "
             "If these layers have no softmax, list the kinds of all layers as layer_types in a config.json")
     for word, said, key in ("layers", len(found), N_LAYER), ("heads", hand.heads[0], N_HEAD):
         told = sorted(numbers_of(config, key))
@@ -101,7 +101,7 @@ def numbers_of(config: dict, key: re.Pattern) -> set[int]:
 
 
 def left_out(hand: Hand, names) -> list[str]:
-    """What the user should know: of several chunks of layers, as blocks.0.{i} and blocks.1.{i}, one was named."""
+    """A note if one of several chunks of layers was named, as blocks.0.{i} where there is blocks.1.{i}; else []."""
     here = regex(hand.patterns[0])
     anywhere = re.sub(r"(^|\\\.)\d+(?=\\\.)", r"\1[0-9]+", here)
     others = [name for name in names if re.fullmatch(anywhere, name) and not re.fullmatch(here, name)]

@@ -95,7 +95,7 @@ def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Pa
             inside = {tensor for tensor in left if re.match(start, tensor)}
             left = left - inside
             its_type = part_type(model_type, name, part_config)
-            rows = [row for row in rows_of(its_type, part_config) if row.form != "parts"]
+            rows = rows_of(its_type, part_config)
             parts.append(Part(name.removeprefix("text_"), its_type, part_config, inside, rows))
     return parts
 
