@@ -28,16 +28,17 @@ transformers.logging.disable_progress_bar()
 
 # A config takes of these what its class has a field for. head_dim is not hidden_size / num_attention_heads.
 NUMBERS = {
-    1: "bos_token_id n_shared_experts n_group topk_group temporal_patch_size",
+    1: "squeeze_factor bos_token_id n_shared_experts n_group topk_group temporal_patch_size",
     2: """num_hidden_layers num_key_value_heads eos_token_id num_layers encoder_layers num_experts_per_tok
-        linear_num_key_heads linear_num_value_heads num_codebooks num_conv_pos_embedding_groups""",
+        linear_num_key_heads linear_num_value_heads num_codebooks num_conv_pos_embedding_groups
+        subsampling_factor""",
     3: "decoder_layers num_decoder_layers depth",
     4: """num_attention_heads num_heads n_head n_heads encoder_attention_heads attention_window num_experts
         num_local_experts n_routed_experts qk_rope_head_dim rotary_dim shape_size mamba_n_heads max_source_positions
         hidden_size_per_layer_input""",
     6: "d_kv coordinate_size qk_nope_head_dim",
     8: """num_mel_bins input_feat_per_channel feature_projection_input_dim patch_size chunk_size mamba_chunk_size
-        linear_key_head_dim linear_value_head_dim""",
+        linear_key_head_dim linear_value_head_dim prediction_length""",
     16: "head_dim embedding_size intra_bottleneck_size moe_intermediate_size image_size mamba_head_dim",
     32: "hidden_size d_model n_embd emb_dim dim decoder_hidden_size",
     48: "intermediate_size",
@@ -165,8 +166,12 @@ case("kimi_linear", **HYBRID, linear_head_dim=8, linear_num_heads=2)
 case("lfm2 lfm2_moe lfm3", num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2)
 case("nemotron_h", hybrid_override_pattern="M*-*", n_groups=1, conv_kernel=4)
 # Encoders, and encoders with decoders.
-case("big_bird", attention_type="original_full")
+case("big_bird bigbird_pegasus", attention_type="original_full")
 case("t5gemma", dict(encoder_hidden_states=lambda n, t: noise(n, t, 32)), decoder=dict(num_hidden_layers=3))
+case("helium", head_dim=8)
+case("esmc", num_key_value_heads=4)
+case("lilt", hidden_size=48)
+case("xmod", default_language="en_XX")
 case("speecht5", lambda model, *_: model(noise(4, 400), decoder_input_ids=ids(4, 9)))
 case("vit_mae", model="ViTMAEForPreTraining", decoder_num_attention_heads=2)
 case("detr", backbone_config=dict(model_type="resnet", hidden_sizes=[8, 16], depths=[1, 1]))
@@ -176,10 +181,15 @@ case("mask2former", dict(pixel_values=0.1 * noise(1, 3, 64, 64)), num_queries=40
          out_features=["stage1", "stage2", "stage3", "stage4"]))
 # Images and sound.
 case("dinov3_vit", hidden_size=32)
-case("yolos", image_size=[16, 16])
+case("tipsv2_vision_model mlcd_vision_model", hidden_size=32)
+case("vitpose", model="VitPoseForPoseEstimation", backbone_config=dict(num_experts=1))
+case("vitpose_backbone", num_experts=1)
+case("vivit timesformer", dict(pixel_values=noise(10, 4, 3, 16, 16)))
+case("mgp-str yolos", image_size=[16, 16])
 case("audio-spectrogram-transformer", dict(input_values=noise(12, 16, 16)), max_length=16, num_mel_bins=16)
 case("wav2vec2-bert", add_adapter=True)
 case("musicgen", model="MusicgenForConditionalGeneration", decoder=dict(num_attention_heads=2))
+case("musicgen_melody", model="MusicgenMelodyForConditionalGeneration", decoder=dict(num_attention_heads=2))
 # Models made of others: text, and images or sound.
 case("blip", dict(is_decoder=True))
 case("blip", model="BlipModel")
@@ -193,6 +203,10 @@ case("mllama", dict(
     text_config=dict(num_hidden_layers=3, cross_attention_layers=[1]), vision_config=dict(
         num_global_layers=1, max_num_tiles=1, supported_aspect_ratios=[[1, 1]],
         intermediate_layers_indices=[0, 1, 2]))
+case("granite_docling_vision", scale_factor=2)
+case("granite_docling", vision_config=dict(out_hidden_size=32, scale_factor=2))
+case("ernie4_5_vl_moe", text_config=dict(
+    rope_parameters=dict(mrope_section=[3, 3, 2]), moe_k=2, moe_intermediate_size=[16, 16]))
 case("llama4", vision_config=dict(
     hidden_size=32, intermediate_size=128, projector_input_dim=24, projector_output_dim=24))
 CROSS = dict(add_cross_attention=True, is_decoder=True)
@@ -204,9 +218,14 @@ case("speech-encoder-decoder", decoder=dict(model_type="mbart"))
 
 CLASSES = [getattr(modeling_auto, f"MODEL_{name}MAPPING_NAMES") for name in (
     "FOR_IMAGE_TEXT_TO_TEXT_", "FOR_SPEECH_SEQ_2_SEQ_", "FOR_SEQ_TO_SEQ_CAUSAL_LM_", "FOR_CAUSAL_LM_", "FOR_MASKED_LM_",
-    "FOR_CTC_", "")]
+    "FOR_CTC_", "", "FOR_BACKBONE_", "FOR_DEPTH_ESTIMATION_")]
 # Parts, which are proven in their wholes; and what needs another package.
-NOT_ALONE = re.compile(".*_(model|qformer|encoder|decoder)|gemma4_(vision|audio)|gemma3n(_audio)?|exaone")
+NOT_ALONE = re.compile(".*_(model|qformer|encoder|decoder)|gemma4_(vision|audio)|gemma3n(_audio)?|exaone|layoutlmv2|"
+                       "voxtral_realtime_text|fast_vlm|perception_lm|(kimi_k25|video_llama_3)_vision")
+# Types that need inputs of their own: of these only the layers are counted, and nothing is run.
+NOT_RUN = set("""bros dia fsmt idefics kimi_k25 longt5 moonshine paddleocr_vl patchtst pegasus_x qwen3_asr seamless_m4t
+    seamless_m4t_v2 seggpt timesfm udop video_llama_3 videomae vilt vivit vjepa2 voxtral_realtime
+    time_series_transformer""".split())
 for kind in TABLE.keys() - CASES_OF.keys():
     if any(kind in names for names in CLASSES) and not NOT_ALONE.fullmatch(kind):
         case(kind)

@@ -55,12 +55,12 @@ def grouped(weights, sizes, config):
 
 
 def multi_query(weights, sizes, config):
-    """Falcon and GPTBigCode, whose configs say whether keys have one head, a few, or all."""
+    """Falcon, GPTBigCode and ChatGLM, whose configs say whether keys have one head, a few, or all."""
     # Else num_kv_heads means nothing: falcon-7b has 71 there, and 1.
     if pick(config, "new_decoder_architecture", bool):
         return grouped(weights, sizes._replace(n_kv_head=pick(config, "num_kv_heads", int)), config)
-    if pick(config, "multi_query", bool, True):
-        return blocks(weights, sizes._replace(n_kv_head=1), config)
+    if pick(config, "multi_query multi_query_attention", bool, True):
+        return blocks(weights, sizes._replace(n_kv_head=pick(config, "multi_query_group_num", int, 1)), config)
     return grouped(weights, sizes._replace(n_kv_head=sizes.n_head), config)
 
 

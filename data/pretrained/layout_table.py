@@ -69,6 +69,7 @@ PARTS = {
     "text_encoder": r"text_encoder\.",
     "encoder": r"(model\.)?encoder\.",
     "decoder": r"(model\.)?decoder\.",
+    "backbone": "",
     "text": "",
 }
 

@@ -222,7 +222,7 @@ def read_sizes(row: Row, config: dict, i: int) -> Sizes:
     """The sizes of the heads of layer i, from the config or the defaults of the class."""
     config = config | of_layer(config, i)
     n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
-    n_kv_head = pick(config, "num_key_value_heads", int)
+    n_kv_head = pick(config, "num_key_value_heads n_kv_heads", int)
     head_dim = pick(config, "head_dim d_kv attention_head_size", int, row.head_dim)
     require(n_head, f"{row.model_type}: config.json has no number of heads")
     return Sizes(n_head, n_kv_head, head_dim)
