@@ -14,7 +14,7 @@ import torch
 
 import train
 from config import processes
-from data import tokens
+from data.atomic import locked
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
                          result, resume, run, signal_at)
 from tests.toy import as_bin, files_of
@@ -164,7 +164,7 @@ def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(copie
 
 
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
-    with tokens.locked(cfg.out_dir):
+    with locked(cfg.out_dir):
         assert "another process is writing there" in refusal(cfg)
         assert {path.name for path in Path(cfg.out_dir).iterdir()} == {".lock"}
     run(cfg, max_iters=4)
