@@ -1,7 +1,7 @@
 """
-Shows how a trained model completes text. A decoder goes on with it. An encoder fills in masked tokens, shown as ░ (or as
-? where a terminal lacks this sign). Both take the most likely token. train.py ends with three rows of validation text.
-In a prompt of your own _ is a masked token:
+Shows how a trained model completes text. A decoder goes on with it. An encoder fills in masked tokens, shown as ░ (or
+as ? where a terminal lacks this sign). Both take the most likely token. train.py ends with three rows of validation
+text. In a prompt of your own _ is a masked token:
 
     python -m data.samples out/tiny --prompt="import _ as np"
 """
