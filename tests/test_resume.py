@@ -127,10 +127,10 @@ def test_a_run_that_is_refused_ends_in_one_line_and_touches_nothing(copied, chan
 
 
 @pytest.mark.parametrize("name", ["log.csv", "model.safetensors"])
-def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(finished, cfg, name):
+def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(cfg, name):
     out = Path(cfg.out_dir)
     out.mkdir()
-    shutil.copy(Path(finished.out_dir, name), out)
+    (out / name).write_text("what somebody\nelse has\nwritten\n")
     before = files_of(out)
     for init_from in "scratch", "resume":
         assert f"holds a {name}, and no ckpt.pt to go on from" in refusal(cfg, init_from=init_from)
