@@ -23,9 +23,7 @@ AHEAD = 4  # the number of batches that are made in advance
 
 
 def open_corpus(cfg):
-    """
-    Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small.
-    """
+    """Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small."""
     corpus = tokens.load(cfg.data_dir)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):

@@ -1,6 +1,6 @@
 """
-What all pictures share, and the pictures of pretrained models. Blue is an encoder and purple a decoder everywhere, as
-in the paper.
+Draws the pictures of pretrained models, and has what all pictures share. Blue is an encoder and purple a decoder
+everywhere, as in the paper.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9
 HEIGHT = 2.6  # of a row [inches]
 MATRIX = 3.3  # height of a row of matrices [inches]
 LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single entries cannot be seen
-# What a grey band is: of the models, and of runs, whose files have no singular values.
+# What a grey band shows: for models, and for runs, whose files have no singular values.
 CHANCE = "95 % of random matrices with the same singular values"
 RANDOM = "95 % of random initializations"
 
@@ -36,7 +36,7 @@ RANDOM = "95 % of random initializations"
 
 @contextlib.contextmanager
 def figure(path, rows, columns, height=HEIGHT, title="", **shared):
-    """Gives a block the axes (rows, columns) to draw on, in rows of a height [inches]. At its end they are saved."""
+    """Gives a block the axes (rows, columns) to draw on, each of a height [inches]. At its end they are saved."""
     fig = Figure((WIDTH, height * rows + 0.3), layout="constrained")
     fig.suptitle(title, fontsize=11)
     axes = fig.subplots(rows, columns, squeeze=False, **shared)
@@ -48,28 +48,32 @@ def figure(path, rows, columns, height=HEIGHT, title="", **shared):
 
 
 def short(name):
-    """The end of a long name, so that it fits above a panel, written as it is."""
+    """Returns the end of a long name, so that it fits above a panel."""
     name = as_text(name)
-    name = printable(name if len(name) <= 32 else f"...{name[-29:]}").replace("$", r"\$")
+    if len(name) > 32:
+        name = f"...{name[-29:]}"
+    name = printable(name).replace("$", r"\$")  # or it would be a formula
     return f" {name}" if name.startswith("_") else name  # or a legend would leave it out
 
 
 def in_words(arm):
-    """The name of an arm as it is shown."""
+    """Returns the name of an arm as it is shown."""
     return short(arm.replace("_", " "))
 
 
 def put_titles(axes, titles):
+    """Writes a title above each panel."""
     for axis, title in zip(axes, titles):
         axis.set_title(title, fontsize=9, loc="left")
 
 
 def put_zero(axis):
+    """Draws a line where scores are 0."""
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
 
 
 def put_legend(axes, ncols=3, named=(), title=None):
-    """A legend below the panels, where there are no data. It has every label once, except those that are named."""
+    """Puts a legend below the panels, where there are no data. It has every label once, except those that are named."""
     handles = {}  # label -> what it is drawn with
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
@@ -80,18 +84,19 @@ def put_legend(axes, ncols=3, named=(), title=None):
 
 
 def put_chance(axis, score, n, limit, label=CHANCE):
-    """Draw a grey band: the scores of 95 % of random matrices. limit: of directionality, as chance.py computes it"""
+    """Draws a grey band: the scores of 95 % of random matrices. limit: of directionality, as chance.py computes it"""
     axis.axhspan(*chance.interval(score, n, limit), color="0.9", lw=0, zorder=-1, label=label)
 
 
 def plot_rows(path, heading, rows, height=HEIGHT, **legend):
     """
-    A row of panels for each (title, draw, shown), and a column for each score. draw(axis, shown, score) draws a panel.
-    legend: options of put_legend
+    Draws a row of panels for each of rows, which are tuples (title, draw, shown), and a column for each score.
+
+    draw(axis, shown, score) draws a panel. legend: options of put_legend
     """
     with figure(path, len(rows), len(SCORES), height, heading, sharey="col") as axes:
-        for panels, (name, draw, shown) in zip(axes, rows):
-            put_titles(panels, [name])  # of the first
+        for panels, (title, draw, shown) in zip(axes, rows):
+            put_titles(panels, [title])  # of the first
             for axis, score in zip(panels, SCORES):
                 draw(axis, shown, score)
                 put_zero(axis)
@@ -100,38 +105,40 @@ def plot_rows(path, heading, rows, height=HEIGHT, **legend):
 
 
 def draw_quartiles(axis, steps, values, **style):
-    """values (S, L): a line for the median over layers, a band from quartile to quartile."""
-    q1, median, q3 = quartiles(values)  # (S,) each
-    axis.plot(steps, median, marker=".", ms=3, **style)
-    axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
+    """Draws a line for the median of values (S, L) over layers, and a band from quartile to quartile."""
+    found = quartiles(values)  # (S,) each
+    axis.plot(steps, found.median, marker=".", ms=3, **style)
+    axis.fill_between(steps, found.q1, found.q3, color=style["color"], alpha=0.15, lw=0)
 
 
 def draw_bar(axis, x, found, **style):
-    """A dot at the median, a bar from quartile to quartile. found: (q1, median, q3)"""
-    q1, median, q3 = found
-    axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)  # it wants distances from the dot
+    """Draws a dot at the median, and a bar from quartile to quartile. found: Quartiles"""
+    distances = [[found.median - found.q1], [found.q3 - found.median]]  # from the dot
+    axis.errorbar(x, found.median, distances, ls="", **style)
 
 
 # ---- many models -------------------------------------------------------------------------------------------------
 
 
 def plot_models(stacks, path):
-    """Scores against parameters. The numbers at the dots refer to the legend. stacks: of models.by_stack"""
+    """Draws scores against parameters. The numbers at the dots refer to the legend. stacks: of models.by_stack"""
     height = HEIGHT + 0.1 * len(stacks)  # every model has its line in the legend
     plot_rows(path, "Scores of pretrained models by size", [("", draw_models, stacks)], height, ncols=2,
               title="dots: median over layers; bars: quartiles")
 
 
 def draw_models(axis, stacks, score):
-    for number, ((model, _, stack), layers) in enumerate(stacks.items(), 1):
-        first, causal = layers.iloc[0], is_causal(layers)
-        x, found = first.params, quartiles(layers[score])
+    for number, (name, layers) in enumerate(stacks.items(), 1):
+        first = layers.iloc[0]
+        causal = is_causal(layers)
+        found = quartiles(layers[score])
+        x = first.params
         limits = chance.interval(score, first.n, layers["limit"].median())
         axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt", label=CHANCE)
         draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
                  label=KINDS[causal])
-        axis.annotate(str(number), (x, found[1]), (4, 2), textcoords="offset points", fontsize=7)
-        axis.plot([], [], " ", label=f"{number} {short(model)} {stack}".strip())
+        axis.annotate(str(number), (x, found.median), (4, 2), textcoords="offset points", fontsize=7)
+        axis.plot([], [], " ", label=f"{number} {short(name.model)} {name.stack}".strip())  # in the legend alone
     axis.set(xscale="log", xlabel="parameters")
 
 
@@ -139,14 +146,15 @@ def draw_models(axis, stacks, score):
 
 
 def plot_model(table, path):
-    """The scores of the layers and heads of one model, a row for each stack."""
+    """Draws the scores of the layers and heads of one model, a row for each stack."""
     stacks = table.groupby(["model", "stack"], sort=False)
     rows = [(short(" ".join(name).strip()), draw_stack, rows) for name, rows in stacks]
     plot_rows(path, "Scores of each layer", rows)
 
 
 def draw_stack(axis, table, score):
-    first, causal = table.iloc[0], is_causal(table)
+    first = table.iloc[0]
+    causal = is_causal(table)
     layers = whole_layers(table).sort_values("layer")  # a spreadsheet may have sorted its rows
     put_chance(axis, score, first.n, layers["limit"].median())
     heads = table[table["head"].notna()]
@@ -162,8 +170,9 @@ def draw_stack(axis, table, score):
 
 def plot_matrices(results, path):
     """
-    A row for each model: W_qk of its last layer, and its entries (i, j) against (j, i). Of trainings, a GIF is a movie
-    with a frame for each checkpoint. results: {target: its ScoredModel}
+    Draws a row for each model: W_qk of its last layer, and its entries (i, j) against (j, i).
+
+    Of trainings, a GIF is a movie with a frame for each checkpoint. results: {target: its ScoredModel}
     """
     if not str(path).endswith(".gif") or any(target.step is None for target in results):
         draw_pairs([(target.source, result) for target, result in results.items()], path)
@@ -185,7 +194,7 @@ def plot_matrices(results, path):
 
 
 def draw_pairs(results, path, title=""):
-    """A row for each of results, (name, its ScoredModel)."""
+    """Draws a row for each of results, which are pairs of a name and a ScoredModel."""
     with figure(path, len(results), 2, MATRIX, title) as axes:
         for panels, (name, result) in zip(axes, results):
             draw_pair(panels, result, short(name))
@@ -193,11 +202,14 @@ def draw_pairs(results, path, title=""):
 
 def draw_pair(axes, result, name):
     """
-    M, the W_qk of the last layer, and a dot for each pair of its dimensions at (M_ij, M_ji): these are a line if M is
-    symmetric, and a round cloud if it is random. result: a ScoredModel
+    Draws M, the W_qk of the last layer, and a dot for each pair of its dimensions at (M_ij, M_ji).
+
+    The dots are on a line if M is symmetric, and a round cloud if it is random. result: a ScoredModel
     """
-    m, layers = result.shown, whole_layers(result.table)
-    layer, causal = layers.iloc[-1], is_causal(layers.iloc[[-1]])
+    m = result.shown
+    layers = whole_layers(result.table)
+    layer = layers.iloc[-1]
+    causal = is_causal(layers.iloc[[-1]])
     n_layer = (layers["stack"] == layer["stack"]).sum()
     where = f"{layer['stack']} layer".strip()
     put_titles(axes, [f"{KINDS[causal]} {name}: W_qk of {where} {n_layer} of {n_layer}",
