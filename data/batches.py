@@ -95,11 +95,7 @@ def mask_tokens(idx, draws, K, meta):
 
 
 def split_batch(cfg, world):
-    """
-    Returns how many rows of a batch each of `world` processes makes, and how many of them are in a micro-batch.
-
-    Raises ConfigError if these do not divide.
-    """
+    """Returns the rows of a batch per process, and per micro-batch. Raises ConfigError if these do not divide."""
     per_process, rest = divmod(cfg.batch_size, world)
     micro = min(cfg.micro_batch_size, per_process)
     if rest or per_process % micro:

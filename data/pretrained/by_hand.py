@@ -32,21 +32,13 @@ class Hand(NamedTuple):
 
     def __str__(self):
         """Returns it as it is written in a CSV."""
-        words = [*self.patterns]
-        if self.order:
-            words.append(self.order)
-        words.append(f"heads {self.heads}")
-        if self.transposed:
-            words.append("transposed")
-        return " ".join(words)
+        transposed = "transposed" if self.transposed else ""
+        words = [*self.patterns, self.order, f"heads {self.heads}", transposed]
+        return " ".join(word for word in words if word)
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=False) -> Hand | None:
-    """
-    Returns what the user says, or None if this is nothing. heads: 32, (32, 8) or "32,8".
-
-    Raises CheckpointError if it makes no sense.
-    """
+    """Returns what the user says, or None. heads: 32, (32, 8), "32,8". Raises CheckpointError if it makes no sense."""
     if not (q or k or qkv):
         require(not heads and not transposed, "heads and transposed go with q and k, or with qkv")
         return None

@@ -46,11 +46,7 @@ def known_models() -> list[dict[str, str]]:
 
 
 def find_source(name: str) -> str:
-    """
-    Returns the path or Hub id that a user means by a name of models.csv, a path or a Hub id.
-
-    Raises CheckpointError if there is no such name.
-    """
+    """Returns a path or Hub id. name: one of models.csv, a path or a Hub id. Raises CheckpointError if it is none."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
     ids = {row["name"]: row["hub_id"] for row in known_models()}

@@ -79,11 +79,7 @@ def trace_of_cube(p):
 
 @functools.lru_cache(maxsize=4)
 def draws(n):
-    """
-    Returns random places in the list of quantiles (S, n), and pairs of their S rows (2, PAIRS).
-
-    They are drawn once, because it takes long.
-    """
+    """Returns places in the list of quantiles (S, n), and pairs of the S rows (2, PAIRS). Drawing them is slow."""
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(QUANTILES, (max(2, NUMBERS // n), n), generator=generator, dtype=torch.int32)
     return places, torch.randint(len(places), (2, PAIRS), generator=generator)

@@ -26,22 +26,14 @@ MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
 def pool(paths):
-    """
-    Returns {arm: its records}. paths: folders of runs, and files of comparisons.
-
-    Raises RunError if two runs have the name of one arm, but are not of one arm.
-    """
-    records = []
-    for path in paths:
-        if Path(path).is_dir():
-            records.append(read_run(path))
-        else:
-            records += read_comparison(path)
+    """Returns {arm: its records}. Raises RunError if two runs of one name are not of one arm."""
     arms = {}
-    for record in records:
-        for other in arms.setdefault(record.arm, []):
-            require_same_arm(record, other)
-        arms[record.arm].append(record)
+    for path in paths:
+        records = [read_run(path)] if Path(path).is_dir() else read_comparison(path)
+        for record in records:
+            for other in arms.setdefault(record.arm, []):
+                require_same_arm(record, other)
+            arms[record.arm].append(record)
     return arms
 
 
@@ -74,14 +66,10 @@ def find_baselines(arms, chosen=None):
     baseline_of = {}
     for names in names_of.values():
         plain = [name for name in names if PLAIN.items() <= config_of[name].items()]
-        baseline = names[0]
-        if chosen in names:
-            baseline = chosen
-        elif plain:
-            baseline = plain[0]
+        candidates = [chosen] if chosen in names else [*plain, *names]
+        baseline = candidates[0]
         baseline_of[baseline] = baseline  # in front of the others
-        for name in names:
-            baseline_of[name] = baseline
+        baseline_of |= dict.fromkeys(names, baseline)
     return baseline_of
 
 

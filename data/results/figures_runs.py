@@ -107,10 +107,7 @@ def plot_runs(arms, path, gamma):
 
 
 def draw_seeds(axis, records, column, has_band, **style):
-    """
-    Draws the mean over seeds of a column, and a band from the lowest to the highest seed. Of a score, the column has
-    the median over layers.
-    """
+    """Draws the mean over seeds of a column (of a score: its median over layers), and a band from lowest to highest."""
     curves = [record.curve(column) for record in records]
     table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
     axis.plot(table.mean(axis="columns"), **style)
@@ -161,9 +158,7 @@ def plot_parts(table, path):
 
 
 def plot_record(tracks, entries_of, path):
-    """
-    Draws a bar for each entry. tracks: of record.py; entries_of: {track: {entry: its updates (S,)}}, the fastest first
-    """
+    """Draws a bar for each entry. entries_of: {track: {entry: its updates (S,)}}, the fastest first."""
     height = 0.23 * max(len(entries) for entries in entries_of.values()) + 0.5  # [inches]
     with figure(path, len(tracks), 1, height, "The record: updates to reach a loss", sharex=True) as axes:
         for axis, (name_of_track, track) in zip(axes.flat, tracks.items()):

@@ -104,11 +104,7 @@ def quartiles(values):
 
 
 def read_scores(path):
-    """
-    Returns the table in a CSV file that add_scores has written, or one without rows if there is no file.
-
-    Raises RunError if the file holds something else.
-    """
+    """Returns the table in a file of add_scores, without rows if there is none. Raises RunError if it is another."""
     if not path or not Path(path).exists():
         return together([])
     is_missing = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # elsewhere "" is a text

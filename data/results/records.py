@@ -54,11 +54,7 @@ class Record(NamedTuple):
 
 
 def by_layer(rows):
-    """
-    Returns a table with one row for each step, and columns such as symmetry_0. rows: one for each step and layer.
-
-    Raises ValueError if a step has a layer twice.
-    """
+    """Turns a row for each step and layer into a row for each step, with columns such as symmetry_0."""
     table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
     table.columns = [f"{score}_{layer}" for score, layer in table.columns]
     return table

@@ -67,11 +67,7 @@ LEGEND_OF_ALL = """\
 
 
 def comparison_table(arms, baseline_of):
-    """
-    Returns a DataFrame with one row for each arm, all cells as they are shown. baseline_of: {arm: its baseline}.
-
-    p is corrected for the number of arms.
-    """
+    """Returns a DataFrame of cells as they are shown, a row for each arm. p is corrected for the number of arms."""
     gains = {}
     for name, baseline in baseline_of.items():
         if name != baseline:
@@ -174,16 +170,16 @@ def report_models(args, table):
         texts.append(printed_tables())
     print(*texts, sep="\n", flush=True)
     if args.plot:
-        from data.results import figures, figures_pretrained  # and matplotlib with them
+        from data.results import figures_models  # and matplotlib with it
 
         if args.paper:
-            figures_pretrained.plot_pretrained(known_models(), stacks, args.plot)
+            figures_models.plot_published(known_models(), stacks, args.plot)
         elif trainings:
-            figures_pretrained.plot_training(trainings, args.plot)
+            figures_models.plot_training(trainings, args.plot)
         elif is_one:
-            figures.plot_model(table, args.plot)
+            figures_models.plot_model(table, args.plot)
         else:
-            figures.plot_models(stacks, args.plot)
+            figures_models.plot_models(stacks, args.plot)
 
 
 LEGEND_OF_SCORES = """\
@@ -198,9 +194,7 @@ LEGEND_OF_SCORES = """\
 
 
 def align(lines):
-    """
-    Returns a text in columns. lines: lists of cells, the first one of headings. A column without cells is left out.
-    """
+    """Returns lists of cells, the first of headings, as a text in columns. A column without cells is left out."""
     padded = []
     for heading, *cells in zip(*lines):
         if any(cells):

@@ -172,11 +172,7 @@ def save_checkpoint(folder, cfg, meta, state):
 
 
 def read_config(folder):
-    """
-    Returns what run.json says of a run, in one dict: its configuration, its corpus, and where it comes from.
-
-    Raises RunError if it cannot be read.
-    """
+    """Returns what run.json says of a run, in one dict: its configuration, its corpus, and where it comes from."""
     path = Path(folder) / "run.json"
     try:
         run = json.loads(path.read_text())

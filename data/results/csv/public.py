@@ -29,10 +29,7 @@ SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHER
 
 
 def exact_p(encoders, decoders):
-    """
-    Returns the two-sided p: twice the share of ways to choose that many decoders whose mean is as low, or as high, as
-    theirs.
-    """
+    """Returns a two-sided p: twice the share of ways to choose as many decoders with a mean as extreme as theirs."""
     means = np.array([np.mean(way) for way in itertools.combinations([*encoders, *decoders], len(decoders))])
     ours = means[-1]  # combinations go in order
     return min(1, 2 * np.mean(means <= ours + 1e-12), 2 * np.mean(means >= ours - 1e-12))
