@@ -227,7 +227,6 @@ def checked(name, value):
 
 
 def describe(kind):
-    """Returns what a key takes, in words: the name of its type, or the choices."""
     return " | ".join(typing.get_args(kind)) or kind.__name__
 
 

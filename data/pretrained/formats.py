@@ -112,11 +112,7 @@ class Ranges(AbstractBufferedFile):
 
 
 def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
-    """
-    Returns the tensors of a file by name, and all that torch.save has put into it.
-
-    Raises CheckpointError if the file is damaged, or would run code.
-    """
+    """Returns the tensors of a file by name, and all that is in it. Raises CheckpointError if it would run code."""
     try:
         if folder.read(file, 0, 2) == b"PK":
             return read_zip(folder, file)

@@ -110,11 +110,7 @@ def find_weights(names: list[str]) -> str | None:
 
 
 def all_files(folder: Folder, name: str) -> tuple[list[str], dict[str, str]]:
-    """
-    Returns the names of all files of a checkpoint, and {tensor: its file} as far as there is an index.
-
-    name: of the file, of one of several pieces, or of their index. Raises CheckpointError if a file is missing.
-    """
+    """Returns all files of a checkpoint that may be in several, and {tensor: its file} as far as an index tells."""
     files = [name]
     index = {}
     piece = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.\w+)", name)  # NAME-00001-of-00004.bin

@@ -50,13 +50,11 @@ def in_words(arm):
 
 
 def put_titles(axes, titles):
-    """Writes a title above each panel."""
     for axis, title in zip(axes, titles):
         axis.set_title(title, fontsize=9, loc="left")
 
 
 def put_zero(axis):
-    """Draws a line where scores are 0."""
     axis.axhline(0, color="0.8", lw=0.8, zorder=0)
 
 

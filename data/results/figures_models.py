@@ -205,11 +205,7 @@ def draw_pairs(results, path, title=""):
 
 
 def draw_pair(axes, result, name):
-    """
-    Draws M, the W_qk of the last layer, and a dot for each pair of its dimensions at (M_ij, M_ji).
-
-    The dots are on a line if M is symmetric, and a round cloud if it is random. result: a ScoredModel
-    """
+    """Draws M, the W_qk of the last layer, and its entries (i, j) against (j, i): on a line if M is symmetric."""
     m = result.shown
     layers = whole_layers(result.table)
     layer = layers.iloc[-1]

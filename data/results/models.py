@@ -129,11 +129,7 @@ def add_scores(path, table):
 
 
 def scores_so_far(args):
-    """
-    Returns {source: its rows} of the file --csv, without checkpoints that lack rows or have them twice.
-
-    Raises RunError if they were scored with other options.
-    """
+    """Returns {source: its rows} of whole checkpoints in --csv. Raises RunError if other options scored them."""
     ours = dict(gamma=args.gamma, per_head=args.per_head, layout=str(read_hand(**args.layout) or ""))
     found = {}
     for source, rows in read_scores(args.csv).groupby("source", sort=False):

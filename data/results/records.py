@@ -126,8 +126,9 @@ def config_lines(arms):
             for record in records:  # one that was read from such a file may have several
                 origins |= set(record.config.get(key, "unknown").split(" and "))
             configs[name][key] = " and ".join(sorted(origins))
-    first = next(iter(configs.values()))
-    shared = {key: value for key, value in first.items() if all(other.get(key) == value for other in configs.values())}
+    shared = next(iter(configs.values()))
+    for config in configs.values():
+        shared = {key: value for key, value in shared.items() if config.get(key) == value}
     lines = [f"# config {json.dumps(shared)}"]
     for name, config in configs.items():
         special = {key: config[key] for key in config if key not in shared}

@@ -204,7 +204,6 @@ def align(lines):
 
 
 def with_quartiles(values):
-    """Returns the median of values (L,) and their quartiles, in words."""
     found = quartiles(values)
     return f"{found.median:5.2f} [{found.q1:.2f}, {found.q3:.2f}]"
 
