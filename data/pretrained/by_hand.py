@@ -95,7 +95,7 @@ def numbers_of(config: dict, key: re.Pattern) -> set[int]:
     for name, value in config.items():
         if isinstance(value, dict):
             found |= numbers_of(value, key)
-        elif key.search(name) and type(value) is int:
+        elif key.search(str(name)) and type(value) is int:
             found.add(value)
     return found
 
@@ -114,7 +114,8 @@ def advice(model_type: str | None, names, shapes) -> str:
     found = [flags for flags in (flags_for(pattern, shape_of) for pattern in shape_of) if flags]
     if not found or model_type == "codegen":  # which holds q, v and k in four parts
         return "name its weights with --q, --k and --heads H,HKV"
-    return f"if its code says so, score it with {found[0]} --heads H,HKV (score_model takes the same as arguments)"
+    ways = [f"{flags} --heads H,HKV" for flags in found[:2]]  # two, because there may be an encoder and a decoder
+    return f"if its code says so, score it with {' or with '.join(ways)} (score_model takes the same as arguments)"
 
 
 def flags_for(pattern: str, shape_of: dict) -> str:

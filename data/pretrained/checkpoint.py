@@ -106,14 +106,16 @@ def read_module(module: torch.nn.Module) -> Checkpoint:
         module = module.module  # DDP
     config = getattr(module, "config", None)
     tensors = {}
-    # Of weights that are tied, the first name.
-    for name, weight in without_wrappers(dict([*module.named_parameters(), *module.named_buffers()])).items():
+    # Weights that are tied have all of their names, as in a state_dict.
+    weights = dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers()])
+    for name, weight in without_wrappers(weights).items():
         tensors[name] = TensorInfo(tuple(weight.shape), weight.dtype, (), partial(whole, weight))
     n_params = sum(weight.numel() for weight in module.parameters())
     return Checkpoint(config.to_dict() if hasattr(config, "to_dict") else {}, tensors, n_params)
 
 
 def whole(weight: torch.Tensor) -> torch.Tensor:
+    require(not weight.is_meta, "its weights are on the meta device: load them into memory first")
     weight = weight.detach()
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded by FSDP2
 
