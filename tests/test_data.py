@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from data import samples, tokens, writer
+from data.atomic import locked
 from data.text import prepare as text
 from tests import lives, toy
 
@@ -193,7 +194,7 @@ def test_a_process_waits_for_another_one_and_shows_names_that_are_not_utf8_on_an
         (tmp_path / name).write_bytes(b"\0" if "bin" in name else b"text \xff " + name.encode("utf-8", "replace"))
     folder = tmp_path / "out"
     argv = [sys.executable, SCRIPT, tmp_path, f"--out_dir={folder}"]
-    with tokens.locked(folder):
+    with locked(folder):
         second = subprocess.Popen(argv, stdout=subprocess.PIPE, env=os.environ | dict(PYTHONIOENCODING="cp1252"))
         said = second.stdout.readline() + second.stdout.readline()
         assert b"d\\udce9.bin is binary" in said and b"this one waits for it" in said

@@ -11,11 +11,11 @@ import numpy as np
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
 from PIL import Image
 
+from data.atomic import replacing
 from data.pretrained.files import as_text, printable
 from data.results import chance
 from data.results.models import is_causal, quartiles, whole_layers
 from data.results.runs import SCORES
-from data.tokens import replacing
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}

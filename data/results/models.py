@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from data.atomic import locked, replacing
 from data.pretrained import revisions
 from data.pretrained.by_hand import read_hand
 from data.pretrained.files import as_text, printable
 from data.pretrained.sources import known_models
 from data.results.runs import RunError, require
-from data.tokens import locked, replacing
 
 # The columns of the CSV. A row has the scores of one layer, or of one of its heads.
 COLUMNS = {

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import pandas
 
 from config import HOW, ORIGIN, split_comparison
+from data.atomic import replacing
 from data.results.runs import HEADERS, SCORES, RunError, RunScore, read_config, require
-from data.tokens import replacing
 
 MEDIANS = list(RunScore._fields[3:])  # scores kept as medians over layers
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results

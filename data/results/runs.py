@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 
 from config import HOW, ORIGIN, TrainConfig
-from data.tokens import replacing, write_json, writing
+from data.atomic import replacing, write_json, writing
 from data.trained import RunError, opened_checkpoint
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
