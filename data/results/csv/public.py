@@ -24,6 +24,7 @@ from data.results.report import align
 from data.results.runs import SCORES
 
 HERE = Path(__file__).parent
+MOST_STACKS = 3  # of one model that are drawn one by one
 SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHERS[0]),
         "before": ("sees what came before", DECODER)}
 
@@ -73,10 +74,14 @@ def draw(table, path):
 
 
 def draw_model(axis, y, stacks, score, label, colour):
-    """Draws a dot and a bar for each stack, one above the other. What chance gives is the median of theirs."""
+    """Draws a dot and a bar for each stack, one above the other, or of many the range of their dots."""
     limits = [chance.interval(score, stack.n, stack.directionality_limit) for stack in stacks.itertuples()]
     low, high = np.median(limits, axis=0)
     axis.barh(y, high - low, 0.7, low, color="0.85", zorder=-1, label=CHANCE)
+    if len(stacks) > MOST_STACKS:
+        axis.hlines(y, stacks[score].min(), stacks[score].max(), color=colour, lw=5, alpha=0.5,
+                    label=f"range of the medians of {len(stacks)} variants")
+        return
     heights = y + np.linspace(-0.35, 0.35, 2 * len(stacks) + 1)[1::2]
     axis.hlines(heights, stacks[f"{score}_q1"], stacks[f"{score}_q3"], color=colour, lw=1)
     axis.plot(stacks[score], heights, "o", color=colour, ms=4, label=label)
