@@ -121,12 +121,9 @@ def advice(model_type: str | None, names, shapes) -> str:
     for name in sorted(names):
         if FIRST_NUMBER.search(name) and len(shapes[name]) == 2:
             shape_of[with_i(name)] = shapes[name]
-    ways = []
-    for pattern in shape_of if model_type != "codegen" else []:  # which holds q, v and k in four parts
-        flags = flags_for(pattern, shape_of)
-        if flags and len(ways) < 2:  # two, because there may be an encoder and a decoder
-            ways.append(f"{flags} --heads H,HKV")
-    if not ways:
+    found = [flags_for(pattern, shape_of) for pattern in shape_of]
+    ways = [f"{flags} --heads H,HKV" for flags in found if flags][:2]  # there may be an encoder and a decoder
+    if not ways or model_type == "codegen":  # which holds q, v and k in four parts
         return "name its weights with --q, --k and --heads H,HKV"
     return f"if its code says so, score it with {' or with '.join(ways)} (score_model takes the same as arguments)"
 
