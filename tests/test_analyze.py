@@ -304,7 +304,8 @@ def test_options_that_make_no_sense_end_at_once(argv, capsys):
 
 @pytest.mark.parametrize("text", [
     "mine", ",".join(models.COLUMNS) + "\nm,,,,1",
-    ",".join(models.COLUMNS) + "\nm,,/m,,1,9,0,,64,64,,2.0,0.1,x,0.3,0.2,1"])
+    *[",".join(models.COLUMNS) + f"\nm,,/m,,1,9,0,,64,64,,2.0,0.1,{symmetry},0.3,0.2,{rows}"
+      for symmetry, rows in (("x", 1), (0.5, 10**20))]])
 def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(analysed, text):
     Path("s.csv").write_text(text)
     assert "s.csv holds something else" in analysed("--hf", bert("m", 0.5)).status and Path("s.csv").read_text() == text

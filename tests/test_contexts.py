@@ -60,6 +60,18 @@ def test_a_wrapped_model_has_the_scores_of_the_model(model, monkeypatch):
         assert list(analyze.score_model(wrapped).table.symmetry) == pytest.approx(expected)
 
 
+def test_weights_that_are_tied_are_found_under_all_of_their_names(model):
+    model.layers[1].self_attn.k_proj.weight = model.layers[0].self_attn.k_proj.weight
+    words = dict(q="layers.{i}.self_attn.q_proj.weight", k="layers.{i}.self_attn.k_proj.weight", heads=(6, 2))
+    for layout in {}, words:
+        assert list(analyze.score_model(model, **layout).table.symmetry) == pytest.approx(symmetries(model))
+
+
+def test_a_model_without_values_is_refused(model):
+    with pytest.raises(CheckpointError, match="meta device: load them"):
+        analyze.score_model(model.to("meta"))
+
+
 SHARDED = """
 import os, torch
 from torch.distributed import destroy_process_group, init_process_group

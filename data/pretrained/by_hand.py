@@ -110,7 +110,7 @@ def numbers_of(config: dict, key: re.Pattern) -> set[int]:
     for name, value in config.items():
         if isinstance(value, dict):
             found |= numbers_of(value, key)
-        elif key.search(name) and type(value) is int:
+        elif key.search(str(name)) and type(value) is int:
             found.add(value)
     return found
 
@@ -129,11 +129,14 @@ def advice(model_type: str | None, names, shapes) -> str:
     for name in sorted(names):
         if FIRST_NUMBER.search(name) and len(shapes[name]) == 2:
             shape_of[with_i(name)] = shapes[name]
+    ways = []
     for pattern in shape_of if model_type != "codegen" else []:  # which holds q, v and k in four parts
         flags = flags_for(pattern, shape_of)
-        if flags:
-            return f"if its code says so, score it with {flags} --heads H,HKV (score_model takes the same as arguments)"
-    return "name its weights with --q, --k and --heads H,HKV"
+        if flags and len(ways) < 2:  # two, because there may be an encoder and a decoder
+            ways.append(f"{flags} --heads H,HKV")
+    if not ways:
+        return "name its weights with --q, --k and --heads H,HKV"
+    return f"if its code says so, score it with {' or with '.join(ways)} (score_model takes the same as arguments)"
 
 
 def flags_for(pattern: str, shape_of: dict) -> str:

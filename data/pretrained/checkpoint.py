@@ -114,7 +114,8 @@ def read_module(module: torch.nn.Module) -> Checkpoint:
         module = module.module  # DDP
     config = getattr(module, "config", None)
     config = config.to_dict() if hasattr(config, "to_dict") else {}
-    weights = dict(module.named_parameters()) | dict(module.named_buffers())  # of tied weights the first name
+    # Weights that are tied have all of their names, as in a state_dict.
+    weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     tensors = {}
     for name, weight in without_wrappers(weights).items():
         tensors[name] = TensorInfo(tuple(weight.shape), weight.dtype, (), partial(whole, weight))
@@ -124,6 +125,7 @@ def read_module(module: torch.nn.Module) -> Checkpoint:
 
 def whole(weight: torch.Tensor) -> torch.Tensor:
     """Returns a weight, from all processes if FSDP2 has spread it over several."""
+    require(not weight.is_meta, "its weights are on the meta device: load them into memory first")
     weight = weight.detach()
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 

@@ -12,7 +12,7 @@ import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff, logging
 
-from data.pretrained.files import CheckpointError, Folder, require
+from data.pretrained.files import CheckpointError, Folder, only_checkpoint_errors, require
 
 TIMEOUT = 10.0  # seconds without a byte
 logging.set_verbosity_error()  # or it would tell of every try
@@ -86,6 +86,7 @@ def open_repository(repo: str, revision: str | None) -> Folder:
             return Folder(Path(cached).parent, "read from the local cache, because the Hub is out of reach")
 
 
+@only_checkpoint_errors("what the Hub answers")
 def list_revisions(repo: str) -> list[str]:
     """Returns the names of the branches and tags of a repository, as the Hub orders them."""
     url = f"{HfApi().endpoint}/api/models/{repo}/refs"

@@ -111,9 +111,10 @@ def stacks_of_table(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list
             inner = row.stack if len(rows) > 1 or not part.name else ""
             name = ".".join(filter(None, [part.name, inner]))
             stacks.append(Stack(name, mask_is_causal(row, part.config), layers))
-    for name in sorted(candidates - accounted_for):
-        require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
-    require(stacks, f"{model_type}: no q and k weights")
+    left = [name for name in sorted(candidates - accounted_for) if LOOKS_LIKE_QK.search(name)]
+    if left or not stacks:
+        told = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
+        raise CheckpointError(f"{model_type}: {told}: {advice(model_type, candidates, shapes)}")
     return stacks
 
 

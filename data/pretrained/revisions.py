@@ -69,7 +69,8 @@ def find_targets(model: str, revisions: str | None = None, limit: int | None = N
         return [Target(as_text(model), "", find_source(model))]
     folder = Path(os.path.expanduser(model))
     if folder.is_dir():
-        sources = {path.name: str(path) for path in folder.iterdir() if path.is_dir() or path.name.endswith(SUFFIXES)}
+        paths = sorted(folder.iterdir())
+        sources = {path.name: str(path) for path in paths if path.is_dir() or path.name.endswith(SUFFIXES)}
     else:
         repo = find_source(model)
         sources = {revision: f"{repo}@{revision}" for revision in list_revisions(repo)}

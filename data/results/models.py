@@ -98,7 +98,7 @@ def read_scores(path):
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
         return table.astype(COLUMNS)
-    except ValueError as e:
+    except (ValueError, OverflowError) as e:
         raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
                        "or give another --csv") from e
 
