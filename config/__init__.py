@@ -126,9 +126,7 @@ class TrainConfig:
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
 # These keys say where and how a run runs, and not what it computes.
 HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
-# Beside the keys, run.json and comparisons say where a run comes from, its corpus (once by a checksum), and its size.
-ORIGIN = ["commit", "python", "torch", "device_name"]
-NO_KEYS = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}
+ORIGIN = ["commit", "python", "torch", "device_name"]  # beside the keys, run.json says where a run comes from
 
 
 def load(argv):

@@ -24,9 +24,14 @@ from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WE
 @pytest.mark.parametrize("kind, overhead", [
     ("one", 0), ("shards", 0), ("bin", 6 * BLOCK), ("older bin", (10 + len(WEIGHTS)) * BLOCK)])
 def test_only_what_says_where_tensors_lie_and_the_wanted_ones_travel(hub, tmp_path, kind, overhead):
-    files = {"one": lambda: {"model.safetensors": FILE}, "shards": lambda: SHARDED,
-             "bin": lambda: {"pytorch_model.bin": as_bin(WEIGHTS)},
-             "older bin": lambda: {"pytorch_model.bin": older_bin(tmp_path / "pytorch_model.bin")}}[kind]()
+    if kind == "one":
+        files = {"model.safetensors": FILE}
+    elif kind == "shards":
+        files = SHARDED
+    elif kind == "bin":
+        files = {"pytorch_model.bin": as_bin(WEIGHTS)}
+    else:
+        files = {"pytorch_model.bin": older_bin(tmp_path / "pytorch_model.bin")}
     hub.add("org/toy", {"config.json": CONFIG, **files})
     opened = read("org/toy")
     weights = {file: data for file, data in files.items() if not file.endswith(".json")}

@@ -9,8 +9,8 @@ import torch
 
 from config import ConfigError, load
 from config.arms.__main__ import arms, main
+from data.results.compare import FREE
 from data.results.records import read_comparison
-from data.results.runs import FREE
 from model import ModelConfig, Transformer
 
 ROOT = Path(__file__).parents[1]

@@ -58,7 +58,9 @@ def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
         quartiles = np.percentile(rows, [50, 25, 75], axis=0)  # (3, 2)
         found.add((matrix, *np.round(quartiles, 4).T.flatten()))
     for model in MODELS:
-        assert (model.matrix, *model[11:17]) in found, model.name  # both scores and their quartiles
+        symmetry = model.symmetry, model.symmetry_q1, model.symmetry_q3
+        directionality = model.directionality, model.directionality_q1, model.directionality_q3
+        assert (model.matrix, *symmetry, *directionality) in found, model.name
 
 
 def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(analysed, drawn, monkeypatch):

@@ -40,8 +40,9 @@ def test_masks_are_shown_with_a_sign_that_code_does_not_have(finished):
     model, cfg, _ = open_run(finished.out_dir)
     corpus = open_corpus(cfg)
     text = samples.sample(model, corpus, predicts_next=False)
-    seen, completed = [[line.split(":", 1)[1] for line in text.splitlines() if line.startswith(f"  {word}")]
-                       for word in ("seen", "model")]
+    lines = text.splitlines()
+    seen = [line.removeprefix("  seen:") for line in lines if line.startswith("  seen:")]
+    completed = [line.removeprefix("  model:") for line in lines if line.startswith("  model:")]
     for row, filled_in in zip(seen, completed, strict=True):
         assert row.count("░") == len(range(3, 16, 7)) and "░" not in filled_in
     half = " ".join(bytes(corpus.val[:8].tolist()).decode().split())  # which a decoder goes on with

@@ -16,10 +16,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from config import (HOW, NO_KEYS, ConfigError, checked, load, read_flags, require_scale_of_width, run_file,
+from config import (HOW, ORIGIN, ConfigError, checked, load, read_flags, require_scale_of_width, run_file,
                     split_comparison)
 
 BASE = "config/tiny.py"  # of the runs of a CSV file
+# A CSV file also says where its runs come from, their corpus (once by a checksum), and their size.
+NO_KEYS = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}
 BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run of a comparison has its own
 
 

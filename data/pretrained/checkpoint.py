@@ -10,6 +10,7 @@ or NAME.weight_scale (compressed-tensors).
 """
 
 import math
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -20,12 +21,14 @@ import torch
 from tqdm import tqdm
 
 from data.pretrained.files import Folder, only_checkpoint_errors, pick, read_config, require
-from data.pretrained.formats import DTYPES, N_READERS, TensorInfo, read_safetensors, read_torch, without_wrappers
+from data.pretrained.formats import DTYPES, N_READERS, TensorInfo, read_safetensors, read_torch
 
 AHEAD = 3  # groups that are read in advance
 PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale")
 FP8_BLOCK = [128, 128]  # rows and columns that share a scale, if config.json has no weight_block_size
+# Parts of names that are added by torch.compile, FSDP, DDP and checkpointing of activations.
+WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 
 
 class Checkpoint(NamedTuple):
@@ -102,6 +105,11 @@ def read_files(folder: Folder, files: list[str], index: Mapping[str, str]) -> Ch
     sizes = {info.place: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
     n_bytes = sum(folder.size(file) for file in files)
     return Checkpoint(config, tensors, sum(sizes.values()), folder, n_bytes)
+
+
+def without_wrappers(tensors: Mapping) -> dict:
+    """Returns the tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
+    return {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items() if not name.endswith("_extra_state")}
 
 
 def read_module(module: torch.nn.Module) -> Checkpoint:

@@ -16,7 +16,7 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
@@ -36,9 +36,6 @@ N_READERS = 8
 # The keys under which training scripts save the weights.
 STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")
 
-# Parts of names that are added by torch.compile, FSDP, DDP and checkpointing of activations.
-WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
-
 # The options of MAE, DeiT and DINO lie beside their weights; TransformerEngine's _extra_state is made of bytes.
 torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])
 
@@ -50,11 +47,6 @@ class TensorInfo(NamedTuple):
     dtype: torch.dtype | str  # a text of safetensors if it is not one of DTYPES
     place: tuple  # where it lies. Tied weights, which are the same bytes, have the same
     read: Callable[[], torch.Tensor]  # gives it as it is stored
-
-
-def without_wrappers(tensors: Mapping) -> dict:
-    """Returns the tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
-    return {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items() if not name.endswith("_extra_state")}
 
 
 def read_range(folder: Folder, file: str, start: int, end: int, dtype: torch.dtype, shape, stride=None) -> torch.Tensor:

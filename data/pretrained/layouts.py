@@ -205,17 +205,12 @@ def find_layers(row: Row, part: Part) -> tuple[tuple[Layer, ...], set[str]]:
         names_of_layer = tuple(names[i][weight] for weight in row.weights)
         layers.append(Layer(i, names_of_layer, row.form, read_sizes(row, config, i), config))
     not_scored = {*range(n_layer), *last} - {*scored}
-    return tuple(layers), names_in_layers(part.names, not_scored)
-
-
-def names_in_layers(names: Iterable[str], layers: set[int]) -> set[str]:
-    """Returns the names of tensors that are in one of these layers, as layers.3.mlp.weight is in layer 3."""
-    found = set()
-    for name in names:
+    unscored = set()  # names of tensors
+    for name in part.names:
         number = re.search(rf"(?:^|\.)layers\.({NUMBER})\.", name)
-        if number and int(number[1]) in layers:
-            found.add(name)
-    return found
+        if number and int(number[1]) in not_scored:
+            unscored.add(name)
+    return tuple(layers), unscored
 
 
 def mask_is_causal(row: Row, config: dict) -> bool | None:

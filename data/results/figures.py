@@ -44,11 +44,6 @@ def short(name):
     return f" {name}" if name.startswith("_") else name  # or a legend would leave it out
 
 
-def in_words(arm):
-    """Returns the name of an arm as it is shown."""
-    return short(arm.replace("_", " "))
-
-
 def put_titles(axes, titles):
     for axis, title in zip(axes, titles):
         axis.set_title(title, fontsize=9, loc="left")

@@ -10,8 +10,8 @@ import pandas
 from matplotlib import colormaps
 
 from data.results import chance
-from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, RANDOM, figure, in_words, put_chance, put_legend,
-                                  put_titles, put_zero)
+from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, RANDOM, figure, put_chance, put_legend, put_titles,
+                                  put_zero, short)
 from data.results.runs import SCORES
 
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
@@ -38,6 +38,11 @@ def put_steps(axis):
     axis.set_xlabel("step")
     axis.locator_params(axis="x", nbins=4)
     axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
+
+
+def in_words(arm):
+    """Returns the name of an arm as it is shown."""
+    return short(arm.replace("_", " "))
 
 
 def put_names(axis, names):

@@ -28,12 +28,11 @@ from typing import NamedTuple
 
 import torch
 
-from config import HOW, ORIGIN, TrainConfig
+from config import HOW, TrainConfig
 from data.atomic import replacing, write_json, writing
 from data.trained import RunError, opened_checkpoint
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
-FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
 
 
 class LogRow(NamedTuple):
@@ -87,7 +86,7 @@ def identity(described):
 
 
 def find_origin(device_name):
-    """Returns where a run comes from: {key of ORIGIN: a text}."""
+    """Returns where a run comes from: {key of config.ORIGIN: a text}."""
     # The hash of the commit, with "-dirty" behind it if a tracked file has been changed since.
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
