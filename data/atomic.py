@@ -41,7 +41,6 @@ def replacing(path):
 
 
 def write_json(path, value):
-    """Writes a value as JSON."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2) + "\n")
 

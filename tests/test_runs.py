@@ -295,7 +295,9 @@ def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tm
 def test_every_row_of_claims_csv_comes_out_of_its_files():
     """Its p is corrected for the rows of its family. What the functions compute is tested above."""
     claims = pandas.read_csv(CSV / "claims.csv", keep_default_na=False, na_values=dict(saved=[""]))
-    arms_of = {files: compare.pool([CSV / f"{name}.csv" for name in files.split()]) for files in set(claims["files"])}
+    arms_of = {}
+    for files in set(claims["files"]):
+        arms_of[files] = compare.pool([CSV / f"{name}.csv" for name in files.split()])
     found = []
     for claim in claims.itertuples():
         arms = arms_of[claim.files]
