@@ -132,11 +132,7 @@ NO_KEYS = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}
 
 
 def load(argv):
-    """
-    Returns the TrainConfig of a command line: at most one file, and any number of --key=value, which override it.
-
-    Raises ConfigError if a file cannot be read, or if a key or value is wrong.
-    """
+    """Returns the TrainConfig of a command line: at most one file, and any number of --key=value, which override it."""
     flags = [word for word in argv if word.startswith("-")]
     files = [word for word in argv if not word.startswith("-")]
     if "-h" in flags or "--help" in flags:
@@ -153,11 +149,7 @@ def load(argv):
 
 
 def require_scale_of_width(own, flags):
-    """
-    Raises ConfigError if flags change n_embd, but not a scale that a file may have computed from its own n_embd.
-
-    own, flags: {key: value} of the file and of the command line.
-    """
+    """Raises ConfigError if flags change n_embd, but not a scale that the file may have computed from it."""
     for name in "qk_std", "v_std", "qkv_rate":
         if "n_embd" in flags and name in own and name not in flags:
             raise ConfigError(f"--n_embd={flags['n_embd']} leaves {name} = {own[name]}, which may be that of another "
@@ -235,7 +227,6 @@ def checked(name, value):
 
 
 def describe(kind):
-    """Returns what a key takes, in words: the name of its type, or the choices."""
     return " | ".join(typing.get_args(kind)) or kind.__name__
 
 

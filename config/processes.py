@@ -131,11 +131,7 @@ def find_place(cfg):
 
 
 def find_device(wanted, local_rank):
-    """
-    Returns the device of this name. auto: the accelerator of this machine, or the CPU if there is none.
-
-    Raises ConfigError if the device cannot be used.
-    """
+    """Returns the device of this name; auto: an accelerator or the CPU. Raises ConfigError if it cannot be used."""
     name = wanted
     if name == "auto":
         name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")

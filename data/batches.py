@@ -23,9 +23,7 @@ AHEAD = 4  # the number of batches that are made in advance
 
 
 def open_corpus(cfg):
-    """
-    Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small.
-    """
+    """Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small."""
     corpus = tokens.load(cfg.data_dir)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
@@ -97,11 +95,7 @@ def mask_tokens(idx, draws, K, meta):
 
 
 def split_batch(cfg, world):
-    """
-    Returns how many rows of a batch each of `world` processes makes, and how many of them are in a micro-batch.
-
-    Raises ConfigError if these do not divide.
-    """
+    """Returns the rows of a batch per process, and per micro-batch. Raises ConfigError if these do not divide."""
     per_process, rest = divmod(cfg.batch_size, world)
     micro = min(cfg.micro_batch_size, per_process)
     if rest or per_process % micro:

@@ -28,8 +28,9 @@ def model():
 def symmetries(model):
     found = []
     for layer in model.layers:
-        linears = layer.self_attn.q_proj, layer.self_attn.k_proj
-        found.append(layer_symmetry(*(linear.weight.detach().unflatten(0, (-1, 16)) for linear in linears)))
+        q = layer.self_attn.q_proj.weight.detach().unflatten(0, (-1, 16))  # (H, D, C)
+        k = layer.self_attn.k_proj.weight.detach().unflatten(0, (-1, 16))
+        found.append(layer_symmetry(q, k))
     return found
 
 

@@ -223,7 +223,7 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(change, tmp_pat
 
 def test_the_token_files_of_another_program_are_not_overwritten(tmp_path):
     (tmp_path / "train.bin").write_bytes(b"of nanoGPT")
-    with refused("holds .bin files that no prepare.py of ours has written: move them away, or choose another --out_dir"):
+    with refused("holds .bin files that no prepare.py of ours has written: move them away"):
         write(tmp_path, [["one"], ["two"]])
     assert list(tmp_path.iterdir()) == [tmp_path / "train.bin"]
 

@@ -23,15 +23,10 @@ BASE = "config/tiny.py"  # of the runs of a CSV file
 BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run of a comparison has its own
 
 
-class Run(NamedTuple):
-    arm: str
-    seed: int
-
-
 class Comparison(NamedTuple):
     base: str  # the config file that all arms share
     own_keys: dict  # {arm: {key: value}}, where an arm differs from base
-    runs: list  # of all Runs, in their order
+    runs: list  # the pairs (arm, seed), in the order in which they run
 
 
 def arms(path, flags=()):
@@ -71,18 +66,14 @@ def read_plan(path):
         raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
                           "list (config/arms/emergence.py is one to copy)")
     # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-    return Comparison(base, own_keys, [Run(arm, seed) for seed in seeds for arm in own_keys])
+    return Comparison(base, own_keys, [(arm, seed) for seed in seeds for arm in own_keys])
 
 
 def read_csv(path):
-    """
-    Returns the Comparison in a CSV file. Raises ConfigError if the file is none.
-
-    A patch may have added a key, or a value of one. An arm that this code cannot run is left out, and named.
-    """
+    """Returns the Comparison in a CSV file, without arms that need a patch: it names them, and leaves them out."""
     try:
         configs, rows = split_comparison(path)
-        runs = {Run(row["arm"], int(row["seed"])) for row in csv.DictReader(rows)}
+        runs = {(row["arm"], int(row["seed"])) for row in csv.DictReader(rows)}
     except (LookupError, TypeError, ValueError) as e:
         raise ConfigError(f"{path} is no comparison, or damaged: give another file") from e
     usual = vars(load([BASE]))
@@ -93,9 +84,9 @@ def read_csv(path):
             own_keys[arm] = {key: value for key, value in config.items() if checked(key, value) != usual[key]}
         except ConfigError as e:
             print(f"{path}: without {arm}, a patch beside this file brings it back: {e}", file=sys.stderr)
-    seeds = sorted({run.seed for run in runs})
-    in_order = [Run(arm, seed) for seed in seeds for arm in own_keys]
-    return Comparison(BASE, own_keys, [run for run in in_order if run in runs])
+    seeds = sorted({seed for _, seed in runs})
+    in_order = [(arm, seed) for seed in seeds for arm in own_keys if (arm, seed) in runs]
+    return Comparison(BASE, own_keys, in_order)
 
 
 def main(argv):

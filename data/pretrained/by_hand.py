@@ -32,21 +32,13 @@ class Hand(NamedTuple):
 
     def __str__(self):
         """Returns it as it is written in a CSV."""
-        words = [*self.patterns]
-        if self.order:
-            words.append(self.order)
-        words.append(f"heads {self.heads}")
-        if self.transposed:
-            words.append("transposed")
-        return " ".join(words)
+        transposed = "transposed" if self.transposed else ""
+        words = [*self.patterns, self.order, f"heads {self.heads}", transposed]
+        return " ".join(word for word in words if word)
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=False) -> Hand | None:
-    """
-    Returns what the user says, or None if this is nothing. heads: 32, (32, 8) or "32,8".
-
-    Raises CheckpointError if it makes no sense.
-    """
+    """Returns what the user says, or None. heads: 32, (32, 8), "32,8". Raises CheckpointError if it makes no sense."""
     if not (q or k or qkv):
         require(not heads and not transposed, "heads and transposed go with q and k, or with qkv")
         return None
@@ -129,12 +121,9 @@ def advice(model_type: str | None, names, shapes) -> str:
     for name in sorted(names):
         if FIRST_NUMBER.search(name) and len(shapes[name]) == 2:
             shape_of[with_i(name)] = shapes[name]
-    ways = []
-    for pattern in shape_of if model_type != "codegen" else []:  # which holds q, v and k in four parts
-        flags = flags_for(pattern, shape_of)
-        if flags and len(ways) < 2:  # two, because there may be an encoder and a decoder
-            ways.append(f"{flags} --heads H,HKV")
-    if not ways:
+    found = [flags_for(pattern, shape_of) for pattern in shape_of]
+    ways = [f"{flags} --heads H,HKV" for flags in found if flags][:2]  # there may be an encoder and a decoder
+    if not ways or model_type == "codegen":  # which holds q, v and k in four parts
         return "name its weights with --q, --k and --heads H,HKV"
     return f"if its code says so, score it with {' or with '.join(ways)} (score_model takes the same as arguments)"
 

@@ -13,7 +13,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
 
@@ -61,12 +60,13 @@ class Checkpoint(NamedTuple):
             for group in groups:
                 yield {name: self.read(name) for name in group}
             return
+        ahead = deque()  # the groups that are being read
         with ThreadPool(N_READERS) as pool:
-            # A group is started when it is asked for.
-            started = ({name: pool.apply_async(self.read, [name]) for name in group} for group in groups)
-            ahead = deque(islice(started, AHEAD))
+            for group in groups:
+                ahead.append({name: pool.apply_async(self.read, [name]) for name in group})
+                if len(ahead) > AHEAD:
+                    yield {name: result.get() for name, result in ahead.popleft().items()}
             while ahead:
-                ahead.extend(islice(started, 1))  # is read while the oldest group is used
                 yield {name: result.get() for name, result in ahead.popleft().items()}
 
     @only_checkpoint_errors("its file of weights")
@@ -82,11 +82,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_files(folder: Folder, files: list[str], index: Mapping[str, str]) -> Checkpoint:
-    """
-    Returns the Checkpoint in these files, several if the weights are in pieces. No weights are read yet.
-
-    index: in which file a tensor is, if known. Raises CheckpointError if files are damaged, or contradict each other.
-    """
+    """Returns the Checkpoint in these files, pieces if they are several. index: {tensor: its file}, if known."""
     read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
     with ThreadPool(N_READERS) as pool:
         found = pool.map(partial(read_file, folder), files)

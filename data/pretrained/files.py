@@ -71,7 +71,6 @@ class Folder:
         return self.path / name
 
     def size(self, name: str) -> int:
-        """Returns the number of bytes in a file."""
         return self.fetch(name).stat().st_size
 
     def read(self, name: str, start: int, n_bytes: int) -> bytearray:
@@ -122,11 +121,7 @@ def pick(config: dict, keys: str, kind: type, default=None):
 
 
 def read_config(folder: Folder, file: str, saved: dict) -> dict:
-    """
-    Returns the config for a file of weights, or {} if there is none.
-
-    saved: what torch.save has put into this file, {} if it is of safetensors.
-    """
+    """Returns the config for a file of weights, {} if there is none. saved: what torch.save has put into this file."""
     model_args = saved.get("model_args")
     of_training = saved.get("config")
     if isinstance(model_args, dict):

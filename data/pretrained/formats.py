@@ -112,11 +112,7 @@ class Ranges(AbstractBufferedFile):
 
 
 def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
-    """
-    Returns the tensors of a file by name, and all that torch.save has put into it.
-
-    Raises CheckpointError if the file is damaged, or would run code.
-    """
+    """Returns the tensors of a file by name, and all that is in it. Raises CheckpointError if it would run code."""
     try:
         if folder.read(file, 0, 2) == b"PK":
             return read_zip(folder, file)
@@ -166,11 +162,7 @@ def read_zip(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
 
 
 def find_records(ranges: Ranges) -> list[int]:
-    """
-    Returns where each record of a zip begins, with its header, and where the last one ends.
-
-    Raises CheckpointError if the zip is of TorchScript.
-    """
+    """Returns where each record of a zip begins, with its header, and where the last one ends."""
     with zipfile.ZipFile(ranges) as zipped:
         infos = zipped.infolist()
         end = zipped.start_dir
@@ -185,11 +177,7 @@ def find_records(ranges: Ranges) -> list[int]:
 
 
 def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
-    """
-    Returns the tensors by name, which may be inside of another dict. Sparse ones are left out.
-
-    Raises CheckpointError if there are no tensors.
-    """
+    """Returns the tensors by name, which may be inside of another dict. Sparse ones are left out."""
     for key in STATE_DICTS:
         if isinstance(saved.get(key), dict):
             saved = saved[key]

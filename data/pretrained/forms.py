@@ -46,9 +46,7 @@ def conv1d(weights, sizes, config):
 
 
 def grouped(weights, sizes, config):
-    """
-    [q_1; ...; q_G; k; v] of each key head (Hkv (G + 2) D, C), G = H / Hkv. If G = 1, this is [q; k; v] head by head.
-    """
+    """For each key head [q_1; ...; q_G; k; v] (Hkv (G + 2) D, C), G = H / Hkv. If G = 1, [q; k; v] head by head."""
     [qkv] = weights
     n_kv_head = sizes.n_kv_head or sizes.n_head
     group = sizes.n_head // n_kv_head

@@ -71,11 +71,7 @@ class HubFolder(Folder):
 
 
 def open_repository(repo: str, revision: str | None) -> Folder:
-    """
-    Returns a repository at the commit that its branch or tag points to now or, without a network, the local cache.
-
-    Raises CheckpointError if neither has it.
-    """
+    """Returns a repository at the commit of its branch or tag now or, without a network, from the local cache."""
     with hub_errors():
         try:
             return HubFolder(HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT))

@@ -40,11 +40,7 @@ class Layer(NamedTuple):
     config: dict
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """
-        Returns w_q (n_head, C, D) and w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible.
-
-        Products of weights are float32. Raises CheckpointError if the shapes do not fit.
-        """
+        """Returns w_q (n_head, C, D), w_k (n_kv_head, C, D) as stored. Raises CheckpointError if shapes do not fit."""
         weights = [tensors[name] for name in self.names]
         try:
             q, k = FORMS[self.form](weights, self.sizes, self.config)
@@ -177,11 +173,7 @@ N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_attention_heads n_he
 
 
 def find_layers(row: Row, part: Part) -> tuple[tuple[Layer, ...], set[str]]:
-    """
-    Returns the layers of a stack that are scored, and the names of all tensors in its other layers.
-
-    Raises CheckpointError if the layers with queries and keys are not exactly those of the config.
-    """
+    """Returns the layers of a stack, exactly those of the config, and the names of tensors in its other layers."""
     config = part.config
     matches = row.match(part.names)
     layer_types = pick(config, "layer_types layers_block_type", list, [])

@@ -38,11 +38,7 @@ class Target(NamedTuple):
 
 
 def find_all(names: list[str], revisions: str | None = None, limit: int | None = None):
-    """
-    Returns the checkpoints of all names as a list of Targets, and {name: error} for what was not found.
-
-    revisions, limit: as find_targets takes them.
-    """
+    """Returns the checkpoints of all names as a list of Targets, and {name: error} for what was not found."""
     paths = [Path(name) for name in names]
     in_one_folder = len(paths) > 1 and len({path.parent for path in paths}) == 1
     are_checkpoints = all(path.exists() and CHECKPOINT.search(path.name) for path in paths)

@@ -46,11 +46,7 @@ def known_models() -> list[dict[str, str]]:
 
 
 def find_source(name: str) -> str:
-    """
-    Returns the path or Hub id that a user means by a name of models.csv, a path or a Hub id.
-
-    Raises CheckpointError if there is no such name.
-    """
+    """Returns a path or Hub id. name: one of models.csv, a path or a Hub id. Raises CheckpointError if it is none."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
     ids = {row["name"]: row["hub_id"] for row in known_models()}
@@ -114,11 +110,7 @@ def find_weights(names: list[str]) -> str | None:
 
 
 def all_files(folder: Folder, name: str) -> tuple[list[str], dict[str, str]]:
-    """
-    Returns the names of all files of a checkpoint, and {tensor: its file} as far as there is an index.
-
-    name: of the file, of one of several pieces, or of their index. Raises CheckpointError if a file is missing.
-    """
+    """Returns all files of a checkpoint that may be in several, and {tensor: its file} as far as an index tells."""
     files = [name]
     index = {}
     piece = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.\w+)", name)  # NAME-00001-of-00004.bin
