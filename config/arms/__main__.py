@@ -88,7 +88,7 @@ def main(argv):
     lines = []
     try:
         for name in names:
-            path = name if name.endswith((".py", ".csv")) else Path(__file__).with_name(f"{name}.py")
+            path = name if name.endswith((".py", ".csv")) else Path(__file__).parent / f"{Path(name).name}.py"
             lines += [shlex.join(words) for words in arms(path, flags)]
     except (ConfigError, OSError) as e:
         sys.exit(f"python -m config.arms: {e}")
