@@ -375,9 +375,9 @@ def report_models(args):
         scored[target] = model
     report.report_models(args, asked.table())
     if args.matrices and scored:
-        from data.results import figures
+        from data.results import figures_models
 
-        figures.plot_matrices(scored, args.matrices)
+        figures_models.plot_matrices(scored, args.matrices)
     return 1 if asked.n_errors or len(scored) < len(asked.to_score) else 0
 
 

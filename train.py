@@ -31,10 +31,11 @@ import init
 from config import ConfigError, load
 from config.processes import end_unless_bug, find_place, leave_processes, noted_signals, one_line, prepare_streams
 from data import bert, samples
+from data.atomic import locked
 from data.batches import Loader, open_corpus
 from data.pytorch import prepare
 from data.results import runs
-from data.tokens import DataError, locked
+from data.tokens import DataError
 from model import Transformer
 
 MISTAKES = ConfigError, DataError, runs.RunError, OSError  # what a user can mend ends in one line

@@ -17,10 +17,11 @@ import os
 import re
 import runpy
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from init import STARTS
 from model import ModelConfig
@@ -30,15 +31,21 @@ class ConfigError(ValueError):
     """A mistake in a configuration, in one line."""
 
 
-# What a number may be: in words, and as a test.
-POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
-FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
-SHARE = "a share below 1", lambda x: 0 <= x < 1
+class Numbers(NamedTuple):
+    """Which numbers a key may have."""
+
+    words: str
+    allows: Callable  # the number -> bool
+
+
+POSITIVE = Numbers("more than 0, and finite", lambda x: 0 < x < math.inf)
+FROM_ZERO = Numbers("0 or more, and finite", lambda x: 0 <= x < math.inf)
+SHARE = Numbers("a share below 1", lambda x: 0 <= x < 1)
 PATHS = "data_dir", "out_dir"  # keys that may begin with ~
 
 
 def key(default, text, numbers=POSITIVE):
-    """A field of TrainConfig: its default, what --help says about it, and which numbers it may be, if it is one."""
+    """Returns a field of TrainConfig: its default, what --help says about it, and which numbers it may be, if any."""
     return dataclasses.field(default=default, metadata=dict(help=text, numbers=numbers))
 
 
@@ -55,7 +62,7 @@ class TrainConfig:
     objective: Literal["auto", "masked", "next"] = key("auto", "tokens to predict; auto: next if causal, else masked")
     n_layer: int = key(4, "blocks")
     n_head: int = key(4, "attention heads")
-    n_embd: int = key(256, "embedding size; the MLP is four times as wide", ("2 or more", lambda x: x >= 2))
+    n_embd: int = key(256, "embedding size; the MLP is four times as wide", Numbers("2 or more", lambda x: x >= 2))
     block_size: int = key(512, "tokens in a sequence")
     dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
@@ -65,7 +72,8 @@ class TrainConfig:
     qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
     v_std: float = key(0.02, "the same of v")
     init_from: Literal["scratch", "resume"] = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there")
-    mlm_probability: float = key(0.15, "share of the tokens that are masked", ("between 0 and 1", lambda x: 0 < x < 1))
+    mlm_probability: float = key(0.15, "share of the tokens that are masked",
+                                 Numbers("between 0 and 1", lambda x: 0 < x < 1))
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
     constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in an update, over all processes")
@@ -74,16 +82,17 @@ class TrainConfig:
     warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
-    weight_decay: float = key(0.01, "AdamW's, on matrices only", ("0 to 10", lambda x: 0 <= x <= 10))
+    weight_decay: float = key(0.01, "AdamW's, on matrices only", Numbers("0 to 10", lambda x: 0 <= x <= 10))
     beta2: float = key(0.999, "AdamW's", SHARE)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "updates between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "updates between rows of scores.csv")
     out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
-    seed: int = key(1, "of weights, data order, masks and dropout", ("0 to 2^63 - 1", lambda x: 0 <= x < 2**63))
+    seed: int = key(1, "of weights, data order, masks and dropout",
+                    Numbers("0 to 2^63 - 1", lambda x: 0 <= x < 2**63))
     device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
-    threads: int = key(0, "of the CPU, per process; 0: torch's choice", ("0 to 1000", lambda x: 0 <= x <= 1000))
+    threads: int = key(0, "of the CPU, per process; 0: torch's choice", Numbers("0 to 1000", lambda x: 0 <= x <= 1000))
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
         "float32", "of matrix products; auto: bfloat16 (old GPUs float16), float32 on a CPU; weights are float32")
     compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
@@ -106,26 +115,27 @@ class TrainConfig:
 
     @property
     def predicts_next(self):
-        """Whether the model predicts the next token at every position, and not the masked tokens."""
+        """True if the model predicts the next token at every position, and False if it predicts masked tokens."""
         if self.objective == "auto":
             return self.causal
         return self.objective == "next"
 
     def of_model(self, vocab_size):
-        """The ModelConfig of this run."""
-        names = [field.name for field in dataclasses.fields(ModelConfig)]
-        return ModelConfig(vocab_size, **{name: getattr(self, name) for name in names if name != "vocab_size"})
+        """Returns the ModelConfig of this run."""
+        names = {field.name for field in dataclasses.fields(ModelConfig)} - {"vocab_size"}
+        return ModelConfig(vocab_size, **{name: getattr(self, name) for name in names})
 
 
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
 # These keys say where and how a run runs, and not what it computes.
 HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
-ORIGIN = ["commit", "python", "torch", "device_name"]  # what run.json says beside the keys: where a run comes from ...
-TOLD = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}  # ... its corpus (once a checksum), and its size
+# Beside the keys, run.json and comparisons say where a run comes from, its corpus (once by a checksum), and its size.
+ORIGIN = ["commit", "python", "torch", "device_name"]
+NO_KEYS = {"tokenizer", "sha256", "checksum", "n_params", *ORIGIN}
 
 
 def load(argv):
-    """argv: at most one file, and any number of --key=value, which override it -> TrainConfig"""
+    """Returns the TrainConfig of a command line: at most one file, and any number of --key=value, which override it."""
     flags = [word for word in argv if word.startswith("-")]
     files = [word for word in argv if not word.startswith("-")]
     if "-h" in flags or "--help" in flags:
@@ -142,7 +152,7 @@ def load(argv):
 
 
 def require_scale_of_width(own, flags):
-    """ConfigError if flags change n_embd, and leave a scale that a file may have computed from its own n_embd."""
+    """Raises ConfigError if flags change n_embd, but not a scale that the file may have computed from it."""
     for name in "qk_std", "v_std", "qkv_rate":
         if "n_embd" in flags and name in own and name not in flags:
             raise ConfigError(f"--n_embd={flags['n_embd']} leaves {name} = {own[name]}, which may be that of another "
@@ -150,7 +160,7 @@ def require_scale_of_width(own, flags):
 
 
 def read_flags(flags):
-    """The keys that words --key=value set: {name: value}."""
+    """Returns the keys that words --key=value set: {name: value}."""
     values = {}
     for flag in flags:
         if not flag.startswith("--") or "=" not in flag:
@@ -161,7 +171,7 @@ def read_flags(flags):
 
 
 def read_file(path):
-    """The keys that a config file sets: {name: value}."""
+    """Returns the keys that a config file sets: {name: value}."""
     values = {}
     for name, value in run_file(path).items():
         if not name.startswith("_") and not isinstance(value, ModuleType):  # such as math
@@ -170,7 +180,7 @@ def read_file(path):
 
 
 def run_file(path):
-    """Run a config file -> its variables."""
+    """Runs a config file, and returns its variables: {name: value}."""
     try:
         return runpy.run_path(path)
     except Exception as e:  # it is the user's code, which may raise whatever it likes
@@ -178,7 +188,7 @@ def run_file(path):
 
 
 def split_comparison(path):
-    """The file of a comparison (data/results/records.py) -> {arm: its keys}, and the lines of its rows."""
+    """Returns {arm: its keys} of the file of a comparison (data/results/records.py), and the lines of its rows."""
     configs, rows = {}, []
     for line in Path(path).read_text().splitlines():
         comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
@@ -191,7 +201,7 @@ def split_comparison(path):
 
 
 def parse(name, text):
-    """The value of a flag: the Python literal that it is if its key takes a number or a bool, or else its text."""
+    """Returns the value of a flag: a Python literal if its key takes a number or a bool, and else the text."""
     if name in KEYS and KEYS[name].type in (int, float, bool):
         with contextlib.suppress(ValueError, SyntaxError):  # no literal: `checked` refuses it, and names the key
             return ast.literal_eval(text)
@@ -199,21 +209,21 @@ def parse(name, text):
 
 
 def checked(name, value):
-    """The value, if there is a key of this name that may have it. A float also takes an int."""
+    """Returns the value. Raises ConfigError if there is no such key, or if it may not have this value."""
     if name not in KEYS:
         near = difflib.get_close_matches(name, KEYS, n=1)
         hint = f"the nearest one is {near[0]}" if near else "python train.py --help lists all keys"
         raise ConfigError(f"unknown key {name}; {hint}, and a name of a file's own begins with an underscore")
     kind = KEYS[name].type
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int:  # such as --dropout=0
         value = float(value)
     choices = typing.get_args(kind)
     fits = value in choices if choices else type(value) is kind  # not isinstance, to which True is an int
     if not fits:
         raise ConfigError(f"{name} = {value!r:.80}, expected {describe(kind)}")
-    expected, allowed = KEYS[name].metadata["numbers"]
-    if kind in (int, float) and not allowed(value):
-        raise ConfigError(f"{name} = {value}, expected {expected}")
+    numbers = KEYS[name].metadata["numbers"]
+    if kind in (int, float) and not numbers.allows(value):
+        raise ConfigError(f"{name} = {value}, expected {numbers.words}")
     if name in PATHS and not value.strip():
         raise ConfigError(f"{name} = {value!r}, expected a path")
     return os.path.expanduser(value) if name in PATHS else value

@@ -41,13 +41,13 @@ class Place:
     device: torch.device
 
     def mean(self, x):
-        """The mean of a tensor over all processes. With several of them, x itself becomes the sum."""
+        """Returns the mean of a tensor over all processes. With several of them, x itself becomes the sum."""
         if self.world > 1:
             dist.all_reduce(x)
         return x / self.world
 
     def gather(self, value):
-        """The values of all processes, as a list."""
+        """Returns the values of all processes, as a list."""
         values = [value] * self.world
         if self.world > 1:
             dist.all_gather_object(values, value)
@@ -56,8 +56,9 @@ class Place:
     @contextlib.contextmanager
     def together(self, mistakes):
         """
-        A block that every process must have done before any of them goes on. mistakes: the errors that a user can mend.
-        If a block ends in one of these, all processes end, and only the first one says why.
+        Waits at the end of a block until every process has done it. mistakes: the errors that a user can mend.
+
+        If the block ends in one of these anywhere, all processes end, and only the first one says why.
         """
         mistake = None
         try:
@@ -74,7 +75,7 @@ class Place:
             sys.exit(1)
 
     def require_same(self, values):
-        """ConfigError unless all processes have the same values, a dict."""
+        """Raises ConfigError unless all processes have the same values, a dict."""
         first = self.gather(values)[0]
         for key, value in values.items():
             if value != first[key]:
@@ -82,35 +83,41 @@ class Place:
                                   "of them with the same command, on the same files")
 
     def say(self, text):
-        """Print a line above any progress bar, once and not for every process. It goes on when nobody reads."""
+        """Prints a line above any progress bar, once and not for every process. It goes on when nobody reads."""
         if self.rank == 0:
             with contextlib.suppress(OSError):  # as after `| head`
                 tqdm.write(text)
                 sys.stdout.flush()
 
     def device_name(self):
-        """What the device is, in words."""
+        """Returns what the device is, in words."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
-        cpu = Path("/proc/cpuinfo")
-        names = re.findall(r"model name\s*: (.*)", cpu.read_text()) if cpu.exists() else []
-        return f"{self.device}: {names[0] if names else platform.processor() or platform.machine()}"
+        name = platform.processor() or platform.machine()
+        cpuinfo = Path("/proc/cpuinfo")  # of Linux, where platform does not know it
+        if cpuinfo.exists():
+            found = re.search(r"model name\s*: (.*)", cpuinfo.read_text())
+            name = found[1] if found else name
+        return f"{self.device}: {name}"
 
 
 def find_place(cfg):
     """
-    Set up this process: threads, the precision of float32, and, if torchrun started it, the group of all processes.
-    -> its Place, and cfg with the dtype that "auto" means there. ConfigError: a device that is not there.
+    Sets up this process: threads, the precision of float32, and, if torchrun started it, the group of all processes.
+
+    Returns its Place, and cfg with the dtype that "auto" means there. Raises ConfigError if the device is not there.
     """
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     rank, world, local_rank = 0, 1, 0
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} <= os.environ.keys():  # a cluster may leave some of them
-        rank, world, local_rank = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
+        rank = int(os.environ["RANK"])
+        world = int(os.environ["WORLD_SIZE"])
+        local_rank = int(os.environ["LOCAL_RANK"])
     device = find_device(cfg.device, local_rank)
-    auto = "float32"
+    dtype = "float32"  # what "auto" means
     if device.type == "cuda":
-        auto = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+        dtype = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
     if world > 1 and device.type == "cuda":
@@ -118,11 +125,13 @@ def find_place(cfg):
         dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
     elif world > 1:
         dist.init_process_group("gloo", timeout=ANSWER)
-    return Place(rank, world, device), replace(cfg, dtype=auto if cfg.dtype == "auto" else cfg.dtype)
+    if cfg.dtype == "auto":
+        cfg = replace(cfg, dtype=dtype)
+    return Place(rank, world, device), cfg
 
 
 def find_device(wanted, local_rank):
-    """The device of this name; auto: the accelerator of this machine, or the CPU if there is none."""
+    """Returns the device of this name; auto: an accelerator or the CPU. Raises ConfigError if it cannot be used."""
     name = wanted
     if name == "auto":
         name = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
@@ -137,7 +146,7 @@ def find_device(wanted, local_rank):
 
 
 def prepare_streams():
-    """Let text go nowhere if stdout or stderr is closed, and print ? for what the terminal has no character for."""
+    """Lets text go nowhere if stdout or stderr is closed, and prints ? for what the terminal has no character for."""
     sys.stdout = sys.stdout or open(os.devnull, "w")
     sys.stderr = sys.stderr or open(os.devnull, "w")
     sys.stdout.reconfigure(errors="replace")
@@ -146,11 +155,12 @@ def prepare_streams():
 @contextlib.contextmanager
 def noted_signals():
     """
-    A list, to which the number of every signal is added that would end this process.
+    Gives a block a list, to which the number of every signal is added that would end this process.
 
     A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
     """
-    signals, handlers_before = [], {}
+    signals = []
+    handlers_before = {}
     for name in "SIGINT", "SIGTERM", "SIGHUP":  # SIGHUP: the terminal was closed; Windows does not have it
         signum = getattr(signal, name, None)
         if signum and signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
@@ -163,7 +173,7 @@ def noted_signals():
 
 
 def leave_processes():
-    """Leave the group of all processes, if there is one."""
+    """Leaves the group of all processes, if there is one."""
     if dist.is_initialized():
         # Gloo's thread needs Python's lock to free what was sent last. If this thread holds the lock while it deletes
         # DDP, it waits for that thread for ever, so it lets go of the lock for a moment.
@@ -172,7 +182,7 @@ def leave_processes():
 
 
 def end_unless_bug(error, cfg):
-    """If torch could not allocate a tensor, or another process is lost, end in one line, with exit status 1."""
+    """Ends in one line, with exit status 1, if torch could not allocate a tensor, or if another process is lost."""
     if "out of memory" in str(error) or "can't allocate memory" in str(error):  # of a GPU, of a CPU
         sys.exit(f"train.py: out of memory ({one_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or "
                  "the sizes of the model")
@@ -182,5 +192,5 @@ def end_unless_bug(error, cfg):
 
 
 def one_line(error):
-    """What an error says, in one short line: some errors of torch list all of its backends."""
+    """Returns what an error says in one short line, because some errors of torch list all of its backends."""
     return textwrap.shorten(str(error) or type(error).__name__, 200, placeholder=" ...")

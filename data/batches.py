@@ -23,7 +23,7 @@ AHEAD = 4  # the number of batches that are made in advance
 
 
 def open_corpus(cfg):
-    """The token files in cfg.data_dir. DataError and ConfigError say what is missing."""
+    """Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small."""
     corpus = tokens.load(cfg.data_dir)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
@@ -39,7 +39,7 @@ def open_corpus(cfg):
 
 def get_batch(cfg, meta, stream, seed, step, rows):
     """
-    Some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU.
+    Returns some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU.
 
     To predict next tokens: idx (B, T), targets (B, T). To predict masked tokens: idx (B, T) with K tokens of each row
     masked, targets (B, K), predict_at (B, K). Every block of T tokens comes once per epoch; its order depends on (seed,
@@ -63,21 +63,22 @@ def get_batch(cfg, meta, stream, seed, step, rows):
 
 
 def count_targets(cfg):
-    """How many tokens of a sequence an encoder predicts."""
+    """Returns how many tokens of a sequence an encoder predicts."""
     return max(1, round(cfg.mlm_probability * cfg.block_size))
 
 
 @functools.lru_cache(maxsize=4)  # two epochs meet in one batch, and an evaluation has an order of its own
 def block_order(n_blocks, seed, epoch):
-    """The order of the blocks in an epoch: (n_blocks,) int64."""
+    """Returns the order of the blocks in an epoch: (n_blocks,) int64."""
     return np.random.default_rng([seed, epoch]).permutation(n_blocks)
 
 
 def mask_tokens(idx, draws, K, meta):
     """
-    BERT's masking (Devlin et al. 2019): choose K tokens of each row of idx (B, T) as targets. Of these, 80 % are
-    replaced by the mask token, 10 % by a random token, and 10 % stay. draws (B, T + 2 K) are uniform in [0, 1).
-    -> masked idx (B, T), targets (B, K), predict_at (B, K)
+    Returns the masked idx (B, T), targets (B, K) and predict_at (B, K). draws (B, T + 2 K) are uniform in [0, 1).
+
+    BERT's masking (Devlin et al. 2019) chooses K tokens of each row of idx (B, T) as targets. Of these, 80 % are
+    replaced by the mask token, 10 % by a random token, and 10 % stay.
     """
     T = idx.shape[1]
     # For every token, whether it is chosen; for every chosen one, what becomes of it, and which token may replace it.
@@ -94,7 +95,7 @@ def mask_tokens(idx, draws, K, meta):
 
 
 def split_batch(cfg, world):
-    """-> (rows of a batch for each of `world` processes, rows of a micro-batch). ConfigError if these do not divide."""
+    """Returns the rows of a batch per process, and per micro-batch. Raises ConfigError if these do not divide."""
     per_process, rest = divmod(cfg.batch_size, world)
     micro = min(cfg.micro_batch_size, per_process)
     if rest or per_process % micro:
@@ -104,7 +105,7 @@ def split_batch(cfg, world):
 
 
 class Loader:
-    """Batches for process `rank` of `world` processes."""
+    """Makes the batches of process `rank` of `world` processes."""
 
     def __init__(self, cfg, corpus, rank, world, device):
         self.cfg = cfg
@@ -114,7 +115,7 @@ class Loader:
         self.rows = np.arange(rank * per_process, (rank + 1) * per_process)  # which rows of a batch are made here
 
     def train_batches(self, first_step):
-        """The batches of all steps from first_step on. While one is used, a thread makes the next ones."""
+        """Yields the batches of all steps from first_step on. While one is used, a thread makes the next ones."""
         ahead = deque()
         with ThreadPoolExecutor(1) as thread:
             for step in range(first_step, self.cfg.max_iters):
@@ -128,16 +129,15 @@ class Loader:
         return self.pinned(get_batch(self.cfg, self.corpus.meta, self.corpus.train, self.cfg.seed, step, self.rows))
 
     def val_batch(self, i):
-        """Validation batch i, the same for every seed, so that runs are compared on the same tokens."""
+        """Returns validation batch i, the same for every seed: runs are compared on the same tokens."""
         return self.pinned(get_batch(self.cfg, self.corpus.meta, self.corpus.val, 0, i, self.rows))
 
     def pinned(self, batch):
-        """Move a batch to memory from which a GPU can copy while the program goes on."""
+        """Moves a batch to memory from which a GPU can copy while the program goes on."""
         return [x.pin_memory() for x in batch] if self.device.type == "cuda" else batch
 
     def micro_batches(self, batch):
-        """Split a batch -> a list of (number of its first row, arguments of the model on the device)."""
-        # For each argument (idx, targets, perhaps predict_at) the list of its parts.
-        parts = [x.to(self.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
+        """Returns a list: for each micro-batch the number of its first row, and the arguments of the model."""
+        parts_of = [x.to(self.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
         first_rows = self.rows[:: self.micro_batch_size].tolist()
-        return list(zip(first_rows, zip(*parts)))  # the first part of each argument, then the second part of each, ...
+        return list(zip(first_rows, zip(*parts_of)))  # the first part of each argument, then the second part of each

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save as safetensors
 
-from data.tokens import replacing, write_json
+from data.atomic import replacing, write_json
 
 HF_NAMES = {  # our name -> theirs, for every layer i and for the parts weight and bias
     "tok_emb.weight": "bert.embeddings.word_embeddings.weight",
@@ -37,7 +37,7 @@ HF_NAMES = {  # our name -> theirs, for every layer i and for the parts weight a
 
 
 def hf_names(n_layer):
-    """{our name: theirs} of all tensors of a model with n_layer blocks."""
+    """Returns {our name: theirs} for all tensors of a model with n_layer blocks."""
     names = {}
     for i in range(n_layer):
         for part in "weight", "bias":
@@ -47,7 +47,7 @@ def hf_names(n_layer):
 
 
 def bert_logits(w, cfg, idx):
-    """The logits (B, T, V) of BERT for idx (B, T). w: {our name: weight}."""
+    """Returns the logits (B, T, V) of BERT for idx (B, T). w: {our name: weight}."""
     def linear(x, name):
         return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
@@ -71,7 +71,7 @@ def bert_logits(w, cfg, idx):
 
 @torch.no_grad()
 def computes_what_bert_computes(model):
-    """Whether a small model of the same class, switches and block_size has the logits of BERT for some weights."""
+    """Returns whether a small model of the same class and with the same switches has the logits of BERT."""
     cfg = replace(model.cfg, vocab_size=11, n_layer=2, n_head=2, n_embd=8)
     with torch.random.fork_rng(devices=[]):  # leave torch's random state as it is
         torch.manual_seed(0)
@@ -88,9 +88,9 @@ def computes_what_bert_computes(model):
 
 def to_hf(model):
     """
-    The same model as a BertForMaskedLM or BertLMHeadModel of transformers: config.json as a dict, and the state dict.
+    Returns config.json, as a dict, and the state dict of the same model in transformers.
 
-    Raises ValueError if theirs would not have all of its weights, or would compute something else.
+    Raises ValueError if their BERT would not have all of its weights, or would compute something else.
     """
     cfg, ours = model.cfg, model.state_dict()
     names = hf_names(cfg.n_layer)
@@ -121,7 +121,7 @@ def to_hf(model):
 
 
 def save_folder(model, folder):
-    """Write config.json and model.safetensors into a folder. Raises ValueError as to_hf does."""
+    """Writes config.json and model.safetensors into a folder. Raises ValueError as to_hf does."""
     config, state = to_hf(model)
     # Copies, because safetensors takes no two names for one tensor.
     state = {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}

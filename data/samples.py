@@ -1,7 +1,7 @@
 """
-Shows how a trained model completes text. A decoder goes on with it, and an encoder fills in masked tokens, which are
-shown as ░ (or as ? where a terminal lacks this sign). Both take the most likely token. train.py ends with three rows of
-validation text. In a prompt of your own _ stands for a masked token:
+Shows how a trained model completes text. A decoder goes on with it. An encoder fills in masked tokens, shown as ░ (or
+as ? where a terminal lacks this sign). Both take the most likely token. train.py ends with three rows of validation
+text. In a prompt of your own _ is a masked token:
 
     python -m data.samples out/tiny --prompt="import _ as np"
 """
@@ -13,11 +13,9 @@ import numpy as np
 import torch
 
 from config.processes import prepare_streams
-from data.tokens import DataError
+from data.tokens import DataError, make_decode, make_encode
 from data.trained import RunError, open_run
-from data.writer import make_encode, open_gpt2
 
-MASK = "░"  # a masked token in a text. Code is full of underscores
 ROWS = 3
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts
 
@@ -39,14 +37,18 @@ def sample(model, corpus, predicts_next):
         else:
             seen[MASK_EVERY // 2 :: MASK_EVERY] = meta["mask_token"]
         completed = complete(model, seen, meta, predicts_next, T - T // 2)
-        before, after = (" ".join(decode(ids).split()) for ids in (seen.tolist(), completed))
+        before = " ".join(decode(seen.tolist()).split())  # in one line
+        after = " ".join(decode(completed).split())
         shown.append(f"  seen:  {before}\n  model: {after}")
     return "validation text, and how the model completes it:\n" + "\n\n".join(shown)
 
 
 @torch.no_grad()
 def complete(model, ids, meta, predicts_next, n):
-    """Returns a list: ids (T,) with n more tokens or, if the model fills in masks, with its guesses in their place."""
+    """
+    Returns the list of ids (T,) and n more tokens, each the most likely one after those before it. If the model fills
+    in masks, returns ids with its guesses in place of the masks.
+    """
     idx = torch.as_tensor(ids, device=model.tok_emb.weight.device)[None]  # (1, T)
     if not predicts_next:
         guesses = model(idx)[:, :, : meta["n_vocab"]].argmax(-1)  # (1, T)
@@ -55,13 +57,6 @@ def complete(model, ids, meta, predicts_next, n):
         logits = model(idx[:, -model.cfg.block_size :])[:, -1, : meta["n_vocab"]]  # (1, n_vocab), of the next token
         idx = torch.cat([idx, logits.argmax(-1, keepdim=True)], dim=1)
     return idx[0].tolist()
-
-
-def make_decode(meta):
-    """Returns a function that turns ids into a text, where documents end with a space, and MASK is a masked token."""
-    special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
-    to_bytes = open_gpt2().decode_single_token_bytes if meta["tokenizer"] == "gpt2" else lambda i: bytes([i])
-    return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
 
 
 def main(argv=None):

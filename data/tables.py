@@ -1,6 +1,4 @@
-"""
-Reads one column of a table: .csv, .jsonl, .json, .parquet, or the .arrow files that datasets.save_to_disk writes.
-"""
+"""Reads one column of a table: .csv, .jsonl, .json, .parquet, or .arrow as datasets.save_to_disk writes it."""
 
 import csv
 import glob

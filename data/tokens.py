@@ -1,18 +1,18 @@
 """
-Token files: their format, and how they are read. data/writer.py writes them.
+Tokens: how text becomes ids, and the files that hold them. data/writer.py writes these files.
 
     corpus = tokens.load("data/pytorch/bytes")
-    corpus.train[:32]  # the ids of the first 32 tokens
+    ids = corpus.train[:32]  # of the first 32 tokens
+    tokens.make_decode(corpus.meta)(ids.tolist())  # their text
 
 A folder (data/NAME/TOKENIZER) holds two splits, train.bin and val.bin: token ids as little-endian unsigned integers and
 nothing else. Every document ends with an end-of-text token. meta.json describes them, and tells one corpus from another
 by the SHA-256 of both files. It is written last, so a folder that has it is complete.
 """
 
-import contextlib
 import hashlib
 import json
-import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,10 +25,59 @@ TOKENIZERS = {
     "bytes": dict(n_vocab=256, eot_token=256, mask_token=257, vocab_size=258, dtype="<u2"),
     "gpt2": dict(n_vocab=50256, eot_token=50256, mask_token=50257, vocab_size=50304, dtype="<u2"),
 }
+# A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
+# where a word ends, because gpt2 begins a new token at the space or newline that follows. Without such a place it is
+# cut anywhere: then a token or two may differ from those of the whole text.
+PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
+MASK = "░"  # a masked token in a text. Code is full of underscores
 
 
 class DataError(Exception):
-    """A problem with token files. The message is one line that says what to do."""
+    """A problem with tokens or their files. The message is one line that says what to do."""
+
+
+# ---- text and ids ------------------------------------------------------------------------------------------------
+
+
+def make_encode(meta):
+    """Returns a function that turns a text into its ids, (N,). meta: of a corpus."""
+    if meta["tokenizer"] == "bytes":
+        return lambda text: np.frombuffer(text.encode(), np.uint8)
+    gpt2 = open_gpt2()
+
+    def encode(text):
+        pieces = PIECES.findall(text) or [""]
+        # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
+        return np.concatenate([gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
+
+    return encode
+
+
+def make_decode(meta):
+    """Returns a function that turns a list of ids into a text. A space ends a document, MASK is a masked token."""
+    special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
+    gpt2 = open_gpt2() if meta["tokenizer"] == "gpt2" else None
+
+    def to_bytes(i):
+        if i in special:
+            return special[i]
+        return gpt2.decode_single_token_bytes(i) if gpt2 else bytes([i])
+
+    return lambda ids: b"".join(map(to_bytes, ids)).decode(errors="replace")
+
+
+def open_gpt2():
+    """Returns tiktoken's gpt2. Raises DataError if its files are not there, and cannot be fetched."""
+    import tiktoken
+
+    try:
+        return tiktoken.get_encoding("gpt2")
+    except (OSError, ValueError) as error:
+        raise DataError(f"tiktoken cannot fetch the files of gpt2 ({error}): data/README.md says how to give it these, "
+                        "or use --tokenizer=bytes, which needs none") from None
+
+
+# ---- token files -------------------------------------------------------------------------------------------------
 
 
 class Corpus(NamedTuple):
@@ -38,7 +87,7 @@ class Corpus(NamedTuple):
 
 
 def load(folder):
-    """The Corpus in a folder. DataError unless its files are those that meta.json describes."""
+    """Returns the Corpus in a folder. Raises DataError unless its files are those that meta.json describes."""
     folder = Path(folder)
     if not (folder / "meta.json").exists():
         script = folder.parent / "prepare.py"
@@ -54,76 +103,15 @@ def load(folder):
     if not is_whole:
         raise DataError(f"{folder}: meta.json is damaged, or of another version or program, or train.bin and val.bin "
                         "are not the files that it describes: move the folder away, and prepare it again")
-    return Corpus(meta, *(np.memmap(folder / f"{split}.bin", meta["dtype"], "r") for split in SPLITS))
+    train = np.memmap(folder / "train.bin", meta["dtype"], "r")
+    val = np.memmap(folder / "val.bin", meta["dtype"], "r")
+    return Corpus(meta, train, val)
 
 
 def digest(path):
-    """The SHA-256 of a file, in hexadecimal."""
+    """Returns the SHA-256 of a file, in hexadecimal."""
     sha256 = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(2**20):  # hashlib.file_digest needs Python 3.11
             sha256.update(block)
     return sha256.hexdigest()
-
-
-# ---- files of any kind -------------------------------------------------------------------------------------------
-
-
-class FileError(OSError):
-    """A file cannot be written. The message is one line that says what to do."""
-
-
-@contextlib.contextmanager
-def writing(path):
-    """Let an error of the system, such as a full disk, name the file. By itself it names none."""
-    try:
-        yield
-    except (OSError, RuntimeError) as e:
-        cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
-        if isinstance(e, FileError) or not isinstance(cause, OSError):
-            raise
-        raise FileError(f"{path} cannot be written ({cause.strerror}): put that right and run it again") from e
-
-
-@contextlib.contextmanager
-def replacing(path):
-    """A temporary path for the block to write. At its end it becomes `path`: complete or not at all."""
-    path = Path(os.path.realpath(path))  # where a link leads, or the link would be replaced
-    temporary = path.with_name(f"{path.name}.unfinished-{os.getpid()}.tmp")  # of this process alone
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield temporary
-            with open(temporary, "rb+") as f:
-                os.fsync(f.fileno())  # or after a power cut the new name could be there without the bytes
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def write_json(path, value):
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n")
-
-
-@contextlib.contextmanager
-def locked(folder, wait=False):
-    """Let one process at a time write into a folder, until it ends. Another one waits, or a FileError ends it."""
-    with writing(folder):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        lock = open(Path(folder) / ".lock", "a")  # "w" would empty a file of that name
-    with lock:
-        try:
-            import fcntl  # which Windows does not have
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not wait:
-                raise FileError(f"{folder}: another process is writing there: wait for it, or set --out_dir") from None
-            print(f"{folder}: another process is writing there; this one waits for it", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except (OSError, ImportError):
-            pass  # there are no locks here
-        for left in Path(folder).glob("*.unfinished-*.tmp"):  # of a process that was killed in `replacing`
-            left.unlink(missing_ok=True)
-        yield

@@ -1,5 +1,5 @@
 """
-The checkpoint of a run, and the model in it, for use. data/results/runs.py writes checkpoints, and resumes from them.
+Opens the checkpoint of a run, and the model in it. data/results/runs.py writes checkpoints, and resumes from them.
 
     model, cfg, meta = open_run("out/tiny")
 """

@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import itertools
 import os
-import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,18 +18,15 @@ import numpy as np
 from tqdm import tqdm
 
 from data import tokens
+from data.atomic import locked, replacing, write_json
 from data.tokens import SPLITS, TOKENIZERS, DataError
 
 TRIAL = 10**8  # tokens, kept in memory: they decide up to which draw documents are validated on
-# A very long text may overflow the stack of tiktoken's regex engine. So it is cut into pieces of 100,000 characters
-# where a word ends, because gpt2 begins a new token at the space or newline that follows. Without such a place it is
-# cut anywhere: then a token or two may differ from those of the whole text.
-PIECES = re.compile(r".{1,100000}(?:(?<=\S)(?=[ \n])|\Z)|.{1,100000}", re.DOTALL)
 SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
 
 
 def command_line(dataset, doc, **defaults):
-    """The options that all prepare scripts share. defaults: a script's own defaults for some of them."""
+    """Returns a parser with the options that all prepare scripts share. defaults: a script's own for some of them."""
     cli = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--out_dir", help=f"(data/{dataset}/TOKENIZER, or TOKENIZER_spaced)")
     cli.add_argument("--tokenizer", choices=TOKENIZERS, default="gpt2", help="(%(default)s)")
@@ -42,7 +38,7 @@ def command_line(dataset, doc, **defaults):
 
 
 def run_script(main):
-    """Run main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
+    """Runs main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
     import httpx2  # huggingface_hub raises its errors when a download has failed several times
 
     sys.stdout.reconfigure(errors="backslashreplace")  # a name may have bytes that the terminal cannot show
@@ -69,11 +65,11 @@ def write(args, parts, read, whole_files=False, total=None):
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
     asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None, parts=len(parts))
-    is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the first is there before we write
+    is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the lock is there before we write
     if any(folder.glob("*.bin")) and not is_ours:  # such as the train.bin of nanoGPT
         raise DataError(f"{folder} holds .bin files that no prepare.py of ours has written: move them away, or choose "
                         "another --out_dir")
-    with tokens.locked(folder, wait=True):
+    with locked(folder, wait=True):
         if (folder / "meta.json").exists():
             meta = tokens.load(folder).meta
             for key, value in asked.items():
@@ -82,9 +78,9 @@ def write(args, parts, read, whole_files=False, total=None):
                                     "choose another --out_dir")
             print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
-            documents = encode_all(read_all(parts, read, whole_files), asked)
-            documents = tqdm(up_to(args.max_tokens or np.inf, documents), total=total, unit=" documents")
-            meta = make(folder, asked, iter(documents))
+            texts = read_all(parts, read, whole_files)
+            documents = up_to(args.max_tokens or np.inf, encode_all(texts, asked))
+            meta = write_splits(folder, asked, iter(tqdm(documents, total=total, unit=" documents")))
     n_docs, n_tokens = sum(meta["docs"].values()), sum(meta["tokens"].values())
     share = meta["tokens"]["val"] / n_tokens
     print(f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {share:.2%} to validate on")
@@ -95,7 +91,7 @@ def write(args, parts, read, whole_files=False, total=None):
 
 
 def read_all(parts, read, whole_files):
-    """Yields each text with the SHA-256 that chooses its split: that of its file, or None for its own."""
+    """Yields each text, and the SHA-256 that chooses its split: of its file, or None for its own."""
     for part in parts:
         try:
             digest = tokens.digest(part) if whole_files else None
@@ -108,10 +104,11 @@ def read_all(parts, read, whole_files):
 
 def encode_all(texts, meta):
     """
-    Yields for each pair of a text and a SHA-256 (None: that of the text) its draw, a number in [0, 1), and its ids
-    (N,). The draw decides on the split. Equal texts have equal ones.
+    Yields the draw and the ids (N,) of each text. texts: as read_all yields them.
+
+    The draw is a number in [0, 1), which decides on the split. It is made of the SHA-256: equal texts have equal draws.
     """
-    encode = make_encode(meta)
+    encode = tokens.make_encode(meta)
 
     def encode_one(pair):
         text, digest = pair
@@ -127,26 +124,6 @@ def encode_all(texts, meta):
             yield from pool.map(encode_one, batch)
 
 
-def make_encode(meta):
-    """Returns a function that turns a text into ids: (N,)."""
-    if meta["tokenizer"] == "bytes":
-        return lambda text: np.frombuffer(text.encode(), np.uint8)
-    gpt2 = open_gpt2()
-    # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
-    return lambda text: np.concatenate([gpt2.encode_to_numpy(piece, disallowed_special=())
-                                        for piece in PIECES.findall(text) or [""]])
-
-
-def open_gpt2():
-    import tiktoken
-
-    try:
-        return tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:
-        raise DataError(f"tiktoken cannot fetch the files of gpt2 ({error}): data/README.md says how to give it these, "
-                        "or use --tokenizer=bytes, which needs none") from None
-
-
 def up_to(n_tokens, documents):
     """Yields documents until they have n_tokens."""
     for draw, ids in documents:
@@ -158,7 +135,7 @@ def up_to(n_tokens, documents):
 
 def highest_val_draw(documents, share):
     """
-    Returns the draw up to which documents are validated on.
+    Returns the highest draw of the documents to validate on, so that they have about a share of all tokens.
 
     The draw of a document is below 0.05 in 5 of 100 cases. Another limit is chosen if 0.05 misses 5 % of the tokens by
     more than a document. (Corpora that were made with 0.05 itself stay as they are.)
@@ -175,11 +152,11 @@ def highest_val_draw(documents, share):
     return draws[abs(below - wanted).argmin()]
 
 
-def make(folder, meta, documents):
+def write_splits(folder, meta, documents):
     """Writes train.bin and val.bin, and at the end meta.json. Returns what is in it."""
     n_docs, n_tokens = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
-    with (tokens.replacing(folder / "train.bin") as train, open(train, "wb") as train_file,
-          tokens.replacing(folder / "val.bin") as val, open(val, "wb") as val_file):
+    with (replacing(folder / "train.bin") as train, open(train, "wb") as train_file,
+          replacing(folder / "val.bin") as val, open(val, "wb") as val_file):
         files = dict(train=train_file, val=val_file)
         trial = list(up_to(TRIAL, documents))
         limit = highest_val_draw(trial, meta["val_fraction"])
@@ -193,5 +170,5 @@ def make(folder, meta, documents):
                             "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
     sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in SPLITS}
     meta |= dict(docs=n_docs, tokens=n_tokens, sha256=sha256)
-    tokens.write_json(folder / "meta.json", meta)
+    write_json(folder / "meta.json", meta)
     return meta

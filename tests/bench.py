@@ -47,7 +47,8 @@ def head(*cells):
 def row(name, theirs, ours):
     """Prints the medians of both and their ratio. They run in turns, so a drift of the machine's speed meets both."""
     times = [(seconds(theirs), seconds(ours)) for _ in range(2 + 7)]
-    a, b = (median(column) for column in zip(*times[2:]))  # without the two of the warm-up
+    of_theirs, of_ours = zip(*times[2:])  # without the two of the warm-up
+    a, b = median(of_theirs), median(of_ours)
     print(f"| {name} | {a / b:.3g} | {a:.3g} | {b:.3g} |", flush=True)
 
 
@@ -62,10 +63,11 @@ def plain_scores(q, k, group):
     """
     k = k.unflatten(0, (-1, HEAD_DIM)).repeat_interleave(group, 0).flatten(0, 1)
     m = q.float().T @ k.float()  # (C, C)
-    sym, skew = (m + m.T) / 2, (m - m.T) / 2
-    s = (sym.norm() ** 2 - skew.norm() ** 2) / m.norm() ** 2
+    symmetric, skew = (m + m.T) / 2, (m - m.T) / 2
+    s = (symmetric.norm() ** 2 - skew.norm() ** 2) / m.norm() ** 2
     rows, columns = m.norm(dim=1), m.norm(dim=0)
-    r, c = ((x - x.mean() - 2 * x.std()).clamp_min(0).sum() for x in (rows, columns))
+    r = (rows - rows.mean() - 2 * rows.std()).clamp_min(0).sum()
+    c = (columns - columns.mean() - 2 * columns.std()).clamp_min(0).sum()
     return float(s), float((r - c) / (r + c))
 
 
@@ -95,12 +97,14 @@ def bench_layer():
 
 SIZES = dict(n_layer=12, n_head=12, n_embd=768) if GPU else dict(n_layer=4, n_head=4, n_embd=256)
 N_ROWS = 32 if GPU else 8  # of 512 tokens
-CASES = [  # vocab_size, causal, dtype, whether it is compiled
-    (30522, False, "float32", False),
-    (30522, False, "bfloat16", True),
-    (258, False, "bfloat16", True),  # bytes
-    (50304, True, "float32", False),
-    (50304, True, "bfloat16", True),
+EAGER = dict(dtype="float32", compile=False)
+COMPILED = dict(dtype="bfloat16", compile=True)
+CASES = [  # vocab_size, causal, and how a step is computed
+    (30522, False, EAGER),
+    (30522, False, COMPILED),
+    (258, False, COMPILED),  # bytes
+    (50304, True, EAGER),
+    (50304, True, COMPILED),
 ]
 
 
@@ -157,7 +161,7 @@ def training_step(model, arguments, dtype, compile):
 
 def bench_train():
     head("training step against transformers", "like for like", "theirs [s]", "ours [s]")
-    for vocab_size, causal, *how in CASES:
+    for vocab_size, causal, how in CASES:
         torch._dynamo.reset()
         ours = our_model(vocab_size, causal)
         config, _ = to_hf(ours)
@@ -169,16 +173,17 @@ def bench_train():
             targets = idx.gather(1, predict_at)
             for_us |= dict(targets=targets, predict_at=predict_at)
             for_them |= dict(labels=torch.full_like(idx, -100).scatter(1, predict_at, targets))
-        name = f"{'decoder' if causal else 'encoder'}, {vocab_size:,} tokens, {how[0]}{', compiled' * how[1]}"
-        row(name, training_step(theirs, for_them, *how), training_step(ours, for_us, *how))
+        kind = "decoder" if causal else "encoder"
+        suffix = ", compiled" if how["compile"] else ""
+        name = f"{kind}, {vocab_size:,} tokens, {how['dtype']}{suffix}"
+        row(name, training_step(theirs, for_them, **how), training_step(ours, for_us, **how))
     head("training step of a decoder, 50,304 tokens, against nanoGPT's", "nanoGPT / ours", "nanoGPT [s]", "ours [s]")
     idx = torch.randint(50304, (N_ROWS, 512), device=DEVICE)
     arguments = dict(idx=idx, targets=idx.roll(-1, dims=1))
-    for how in ("float32", False), ("bfloat16", True):
+    for name, how in ("float32, eager", EAGER), ("bfloat16, compiled", COMPILED):
         torch._dynamo.reset()
         theirs, ours = NanoGPT(50304, **SIZES).to(DEVICE), our_model(50304, causal=True)
-        steps = [training_step(model, arguments, *how) for model in (theirs, ours)]
-        row(f"{how[0]}, {'compiled' if how[1] else 'eager'}", *steps)
+        row(name, training_step(theirs, arguments, **how), training_step(ours, arguments, **how))
     print(f"\ntorch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
 
 

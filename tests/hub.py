@@ -104,9 +104,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def refs(self, name: str):
         repo, _ = self.find(name, "main")
-        branches, tags = ([{"name": name, "ref": name, "targetCommit": commit} for name, commit in refs.items()]
-                          for refs in (repo.branches, repo.tags))
-        return in_json({"branches": branches, "tags": tags, "converts": []})
+
+        def listed(refs):
+            return [{"name": name, "ref": name, "targetCommit": commit} for name, commit in refs.items()]
+
+        return in_json({"branches": listed(repo.branches), "tags": listed(repo.tags), "converts": []})
 
     def resolve(self, name: str, revision: str, file: str):
         repo, commit = self.find(name, revision)
@@ -183,10 +185,10 @@ class Hub:
     def fault(self, file: str) -> str | int:
         """The next fault of a file, "" if there is none."""
         with self.lock:
-            for fault in self.faults:
-                if fault[0] == file:
-                    self.faults.remove(fault)
-                    return fault[1]
+            for of_file, kind in self.faults:
+                if of_file == file:
+                    self.faults.remove((file, kind))
+                    return kind
         return ""
 
     def sent(self, file: str) -> int:

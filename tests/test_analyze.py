@@ -32,21 +32,29 @@ BERT = BertConfig(vocab_size=30, hidden_size=32, num_hidden_layers=3, num_attent
 LLAMA = LlamaConfig(vocab_size=30, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
                     head_dim=16, intermediate_size=32)
 T5 = T5Config(vocab_size=30, d_model=32, num_layers=2, num_decoder_layers=3, num_heads=4, d_kv=8, d_ff=32)
-QUERY, KEY = (f"encoder.layer.{{i}}.attention.self.{name}.weight" for name in ("query", "key"))  # of BERT
+QUERY = "encoder.layer.{i}.attention.self.query.weight"  # of BERT
+KEY = "encoder.layer.{i}.attention.self.key.weight"
 
 
 def defined(m, gamma=2.0):
     """In float64: symmetry, Eq. (15, 16) without the leading 2; directionality as published, and by Eq. (17-19)."""
     m = np.asarray(m, dtype=np.float64)
     s = (np.linalg.norm((m + m.T) / 2) ** 2 - np.linalg.norm((m - m.T) / 2) ** 2) / np.linalg.norm(m) ** 2
-    excess, outliers = [], []
-    for norms in [np.linalg.norm(row) for row in m], [np.linalg.norm(column) for column in m.T]:
-        mean = np.mean(norms)
-        above = mean + gamma * np.sqrt(np.var(norms, ddof=1))
-        excess.append(sum(x - above for x in norms if x > above))
-        above = mean + gamma * np.sqrt(np.var(norms))
-        outliers.append(sum(x for x in norms if x > above))
-    return s, *((r - c) / (r + c) if r + c else 0.0 for r, c in (excess, outliers))
+    rows = [np.linalg.norm(row) for row in m]
+    columns = [np.linalg.norm(column) for column in m.T]
+
+    def excess(norms):
+        threshold = np.mean(norms) + gamma * np.std(norms, ddof=1)
+        return sum(x - threshold for x in norms if x > threshold)
+
+    def outliers(norms):
+        threshold = np.mean(norms) + gamma * np.std(norms)
+        return sum(x for x in norms if x > threshold)
+
+    def balance(r, c):
+        return (r - c) / (r + c) if r + c else 0.0
+
+    return s, balance(excess(rows), excess(columns)), balance(outliers(rows), outliers(columns))
 
 
 def numbers(found):
@@ -304,7 +312,8 @@ def test_options_that_make_no_sense_end_at_once(argv, capsys):
 
 @pytest.mark.parametrize("text", [
     "mine", ",".join(models.COLUMNS) + "\nm,,,,1",
-    ",".join(models.COLUMNS) + "\nm,,/m,,1,9,0,,64,64,,2.0,0.1,x,0.3,0.2,1"])
+    *[",".join(models.COLUMNS) + f"\nm,,/m,,1,9,0,,64,64,,2.0,0.1,{symmetry},0.3,0.2,{rows}"
+      for symmetry, rows in (("x", 1), (0.5, 10**20))]])
 def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(analysed, text):
     Path("s.csv").write_text(text)
     assert "s.csv holds something else" in analysed("--hf", bert("m", 0.5)).status and Path("s.csv").read_text() == text

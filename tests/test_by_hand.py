@@ -144,6 +144,15 @@ def test_the_words_of_a_refusal_are_those_that_score_the_model(name, shape, orde
     assert (args.layout["order"], args.layout["transposed"]) == (order, shape[0] < shape[1])
 
 
+def test_both_towers_are_named_and_so_are_weights_that_lie_elsewhere_than_their_type_has_them():
+    shapes = {f"{tower}.{i}.attn.w{x}.weight": ALONE for tower in "ab" for i in range(2) for x in "qk"}
+    for config in {}, dict(model_type="nanogpt", n_layers=2):  # as llama2.c's, which has model_args too
+        with pytest.raises(CheckpointError) as error:
+            find_stacks(config, shapes)
+        for tower in "ab":
+            assert f"--q '{tower}.{{i}}.attn.wq.weight' --k '{tower}.{{i}}.attn.wk.weight' --heads" in str(error.value)
+
+
 @pytest.mark.parametrize("config, shapes", [
     (dict(model_type="codegen", n_head=4), {"h.0.attn.qkv_proj.weight": PLAIN}), ({}, {"b.0.attn.W_QKV": (3, C, C)})])
 def test_no_order_is_proposed_that_the_model_does_not_have(config, shapes):

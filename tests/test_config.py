@@ -34,8 +34,9 @@ def test_every_config_file_loads_and_builds_its_model(path):
 
 @pytest.mark.parametrize("base", ["tiny", "bert_mini", "bert"])
 def test_variants_differ_from_their_base_in_what_they_say_and_in_nothing_else(base):
-    plain, symm, decoder = (dataclasses.asdict(load([str(ROOT / f"config/{base}{end}.py")]))
-                            for end in ("", "_symm", "_decoder"))
+    plain = dataclasses.asdict(load([f"config/{base}.py"]))
+    symm = dataclasses.asdict(load([f"config/{base}_symm.py"]))
+    decoder = dataclasses.asdict(load([f"config/{base}_decoder.py"]))
     assert {k for k in plain if plain[k] != symm[k]} == {"out_dir", "init", "qk_std", "v_std"}
     assert {k for k in plain if plain[k] != decoder[k]} == {"out_dir", "causal"}
     torchs = torch.nn.Linear(plain["n_embd"], 4096).weight.std().item()

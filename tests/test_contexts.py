@@ -28,8 +28,9 @@ def model():
 def symmetries(model):
     found = []
     for layer in model.layers:
-        linears = layer.self_attn.q_proj, layer.self_attn.k_proj
-        found.append(layer_symmetry(*(linear.weight.detach().unflatten(0, (-1, 16)) for linear in linears)))
+        q = layer.self_attn.q_proj.weight.detach().unflatten(0, (-1, 16))  # (H, D, C)
+        k = layer.self_attn.k_proj.weight.detach().unflatten(0, (-1, 16))
+        found.append(layer_symmetry(q, k))
     return found
 
 
@@ -58,6 +59,18 @@ def test_a_wrapped_model_has_the_scores_of_the_model(model, monkeypatch):
     monkeypatch.setattr(torch.nn.Linear, "get_extra_state", lambda self: {"scales": [1]})
     for wrapped in model, torch.nn.DataParallel(model), torch.compile(model):
         assert list(analyze.score_model(wrapped).table.symmetry) == pytest.approx(expected)
+
+
+def test_weights_that_are_tied_are_found_under_all_of_their_names(model):
+    model.layers[1].self_attn.k_proj.weight = model.layers[0].self_attn.k_proj.weight
+    words = dict(q="layers.{i}.self_attn.q_proj.weight", k="layers.{i}.self_attn.k_proj.weight", heads=(6, 2))
+    for layout in {}, words:
+        assert list(analyze.score_model(model, **layout).table.symmetry) == pytest.approx(symmetries(model))
+
+
+def test_a_model_without_values_is_refused(model):
+    with pytest.raises(CheckpointError, match="meta device: load them"):
+        analyze.score_model(model.to("meta"))
 
 
 SHARDED = """

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from data import samples, tokens, writer
+from data.atomic import locked
 from data.text import prepare as text
 from tests import lives, toy
 
@@ -193,7 +194,7 @@ def test_a_process_waits_for_another_one_and_shows_names_that_are_not_utf8_on_an
         (tmp_path / name).write_bytes(b"\0" if "bin" in name else b"text \xff " + name.encode("utf-8", "replace"))
     folder = tmp_path / "out"
     argv = [sys.executable, SCRIPT, tmp_path, f"--out_dir={folder}"]
-    with tokens.locked(folder):
+    with locked(folder):
         second = subprocess.Popen(argv, stdout=subprocess.PIPE, env=os.environ | dict(PYTHONIOENCODING="cp1252"))
         said = second.stdout.readline() + second.stdout.readline()
         assert b"d\\udce9.bin is binary" in said and b"this one waits for it" in said
@@ -222,7 +223,7 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(change, tmp_pat
 
 def test_the_token_files_of_another_program_are_not_overwritten(tmp_path):
     (tmp_path / "train.bin").write_bytes(b"of nanoGPT")
-    with refused("holds .bin files that no prepare.py of ours has written: move them away, or choose another --out_dir"):
+    with refused("holds .bin files that no prepare.py of ours has written: move them away"):
         write(tmp_path, [["one"], ["two"]])
     assert list(tmp_path.iterdir()) == [tmp_path / "train.bin"]
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from matplotlib.colors import same_color
 
 import analyze
@@ -103,9 +102,12 @@ def test_the_picture_of_public_models_has_every_stack_and_p_counts_all_ways_to_c
     assert public.exact_p(range(10, 20), [1, 2, 3]) == pytest.approx(2 / 286)
     table = pd.read_csv(public.HERE / "public.csv")
     public.draw(table, tmp_path / "p.png")
+    variants = table[table["model"] == "SCEPTR"]
     for axis, score in zip(drawn[0].axes, runs.SCORES):
         dots = [x for line in axis.lines if line.get_marker() == "o" for x in line.get_xdata()]
-        assert sorted(dots) == sorted(table[score])
+        assert sorted(dots) == sorted(table[score].drop(variants.index))
+        (span,) = [bars for bars in axis.collections if bars.get_label() == "range of the medians of 16 variants"]
+        assert list(span.get_segments()[0][:, 0]) == [variants[score].min(), variants[score].max()]
     names = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
     assert len(names) == 13 and "chython (reactions)" in names and "Marian (translation, cross)" in names
 

@@ -14,7 +14,8 @@ import torch
 
 import train
 from config import processes
-from data import tokens
+from data.atomic import locked
+from data.results.runs import HEADERS
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
                          result, resume, run, signal_at)
 from tests.toy import as_bin, files_of
@@ -126,14 +127,13 @@ def test_a_run_that_is_refused_ends_in_one_line_and_touches_nothing(copied, chan
     assert files_of(copied.out_dir) == before
 
 
-@pytest.mark.parametrize("name, text", [("log.csv", None), ("model.safetensors", None), ("scores.csv", None),
-                                        ("log.csv", "day,what\n1,nothing\n")])
-def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(finished, cfg, name, text):
+@pytest.mark.parametrize("name, text", [
+    ("log.csv", "of\nsomebody\n"), ("log.csv", HEADERS["log.csv"] + "0,0,,5.5,,\n4,512,5.2,5.1,0.01,99\n"),
+    ("scores.csv", "of somebody"), ("model.safetensors", "of somebody")])
+def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(cfg, name, text):
     out = Path(cfg.out_dir)
     out.mkdir()
-    shutil.copy(Path(finished.out_dir, name), out)
-    if text:
-        (out / name).write_text(text)
+    (out / name).write_text(text)
     before = files_of(out)
     for init_from in "scratch", "resume":
         assert f"holds a {name}, and no ckpt.pt to go on from" in refusal(cfg, init_from=init_from)
@@ -167,7 +167,7 @@ def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(copie
 
 
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
-    with tokens.locked(cfg.out_dir):
+    with locked(cfg.out_dir):
         assert "another process is writing there" in refusal(cfg)
         assert {path.name for path in Path(cfg.out_dir).iterdir()} == {".lock"}
     run(cfg, max_iters=4)

@@ -8,7 +8,9 @@ import pytest
 
 import analyze
 from data.pretrained import revisions
+from data.pretrained.files import CheckpointError
 from data.results import figures
+from tests.hub import ID, ROUTES, in_json
 from tests.test_analyze import bert, symmetry_of
 from tests.toy import files_of
 
@@ -47,6 +49,12 @@ def test_a_limit_is_spread_over_each_training_of_folders_or_files(tmp_path, limi
             (tmp_path / f"step{step:02}.{ending}").touch()
     found, errors = revisions.find_all([str(tmp_path / "a"), str(tmp_path)], "step*", limit)
     assert [target.step for target in found] == 2 * steps and not errors
+
+
+def test_checkpoints_of_one_step_are_in_the_order_of_their_names(tmp_path):
+    for name in "edacb":
+        (tmp_path / f"step1-{name}.pt").touch()
+    assert [target.revision[6] for target in revisions.find_targets(str(tmp_path), "*")] == [*"abcde"]
 
 
 @pytest.mark.parametrize("asked", ["some", "all", "shell"])
@@ -112,6 +120,12 @@ def test_after_ctrl_c_what_was_scored_is_there_and_is_not_scored_again(run, monk
         found = analysed(*CHECKPOINTS)
     assert found.status == 130 and found.err.splitlines()[-1] == "analyze.py: stopped"
     assert analysed(*CHECKPOINTS).err.count(": read ") == 1  # of the last
+
+
+def test_a_mirror_of_the_hub_that_answers_otherwise_is_one_line(hub, monkeypatch):
+    monkeypatch.setitem(ROUTES, f"/api/models/{ID}/refs", lambda *_: in_json({}))
+    with pytest.raises(CheckpointError, match="what the Hub answers makes no sense"):
+        revisions.find_targets("org/model", "*")
 
 
 def test_branches_and_tags_are_read_in_order(hub, analysed):

@@ -13,7 +13,7 @@ import pandas
 import pytest
 
 import analyze
-from data import tokens
+from data.atomic import write_json
 from data.results import chance, compare, exact, figures, record, records, runs
 
 CSV = Path(runs.__file__).parent / "csv"
@@ -63,7 +63,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, **changes):
     """A finished run of one head with the given validation losses. Scores are known."""
     config = dict(max_iters=1000, n_layer=n_layer, n_head=1, seed=seed, out_dir=str(folder)) | changes
     data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
-    tokens.write_json(folder / "run.json", dict(config=config, data=data))
+    write_json(folder / "run.json", dict(config=config, data=data))
     for name, header in runs.HEADERS.items():
         (folder / name).write_text(header)
     for i, (step, val_loss) in enumerate(zip(steps, loss)):
@@ -298,7 +298,9 @@ def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tm
 def test_every_row_of_claims_csv_comes_out_of_its_files():
     """Its p is corrected for the rows of its family. What the functions compute is tested above."""
     claims = pandas.read_csv(CSV / "claims.csv", keep_default_na=False, na_values=dict(saved=[""]))
-    arms_of = {files: compare.pool([CSV / f"{name}.csv" for name in files.split()]) for files in set(claims["files"])}
+    arms_of = {}
+    for files in set(claims["files"]):
+        arms_of[files] = compare.pool([CSV / f"{name}.csv" for name in files.split()])
     found = []
     for claim in claims.itertuples():
         arms = arms_of[claim.files]

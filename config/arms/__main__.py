@@ -14,11 +14,19 @@ import csv
 import shlex
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-from config import (HOW, TOLD, ConfigError, checked, load, read_flags, require_scale_of_width, run_file,
+from config import (HOW, NO_KEYS, ConfigError, checked, load, read_flags, require_scale_of_width, run_file,
                     split_comparison)
 
 BASE = "config/tiny.py"  # of the runs of a CSV file
+BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run of a comparison has its own
+
+
+class Comparison(NamedTuple):
+    base: str  # the config file that all arms share
+    own_keys: dict  # {arm: {key: value}}, where an arm differs from base
+    runs: list  # the pairs (arm, seed), in the order in which they run
 
 
 def arms(path, flags=()):
@@ -26,30 +34,31 @@ def arms(path, flags=()):
     Yields the arguments of train.py for every run of a comparison, each a list of words.
 
     path: a file of config/arms, or a CSV file; flags: words --key=value for all runs. All arguments are checked here,
-    so a mistake in the last arm is found before the first run begins.
+    so a mistake in the last arm is found before the first run begins. Raises ConfigError if there is one.
     """
     for_all = read_flags(flags)
     base, own_keys, runs = read_csv(path) if str(path).endswith(".csv") else read_plan(path)
-    by_itself = {"seed", "out_dir", "init_from"}  # every run of a comparison has its own
     keys = set().union(*own_keys.values())
-    if by_itself & keys:
-        raise ConfigError(f"{path}: an arm sets {', '.join(sorted(by_itself & keys))}, which every run sets by itself: "
+    if BY_ITSELF & keys:
+        raise ConfigError(f"{path}: an arm sets {', '.join(sorted(BY_ITSELF & keys))}, which every run sets by itself: "
                           "take it out")
-    differing = {key for key in keys if len({str(own.get(key)) for own in own_keys.values()}) > 1}
-    for key in for_all.keys() & (by_itself | differing):
-        raise ConfigError(f"{path}: its runs differ in {key}, so --{key}={for_all[key]} is not for all of them: copy "
-                          "the file, and change the copy")
+    for key, value in for_all.items():
+        values = {str(own.get(key)) for own in own_keys.values()}  # of all arms
+        if key in BY_ITSELF or len(values) > 1:
+            raise ConfigError(f"{path}: its runs differ in {key}, so --{key}={value} is not for all of them: copy the "
+                              "file, and change the copy")
     for arm, seed in runs:
         require_scale_of_width(own_keys[arm], for_all)
         out_dir = f"out/arms/{Path(path).stem}/{arm}-{seed}"
         of_run = dict(seed=seed, out_dir=out_dir, init_from="resume")  # no finished run is repeated
-        words = [base, *(f"--{key}={value}" for key, value in (own_keys[arm] | for_all | of_run).items())]
+        config = own_keys[arm] | for_all | of_run
+        words = [base, *(f"--{key}={value}" for key, value in config.items())]
         load(words)
         yield words
 
 
 def read_plan(path):
-    """A file of config/arms -> its base (a config file), {arm: its keys}, and the pairs (arm, seed) of its runs."""
+    """Returns the Comparison in a file of config/arms. Raises ConfigError if the file is none."""
     plan = run_file(path)
     base, own_keys, seeds = plan.get("base"), plan.get("arms"), plan.get("seeds")
     are_dicts = isinstance(own_keys, dict) and all(isinstance(own, dict) for own in own_keys.values())
@@ -57,27 +66,27 @@ def read_plan(path):
         raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
                           "list (config/arms/emergence.py is one to copy)")
     # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-    return base, own_keys, [(arm, seed) for seed in seeds for arm in own_keys]
+    return Comparison(base, own_keys, [(arm, seed) for seed in seeds for arm in own_keys])
 
 
 def read_csv(path):
-    """
-    The same of a CSV file. An arm that this code cannot run is left out and named: a patch had added a key, or a value
-    of one.
-    """
+    """Returns the Comparison in a CSV file, without arms that need a patch: it names them, and leaves them out."""
     try:
         configs, rows = split_comparison(path)
-        runs = dict.fromkeys((row["arm"], int(row["seed"])) for row in csv.DictReader(rows))  # each once
+        runs = {(row["arm"], int(row["seed"])) for row in csv.DictReader(rows)}
     except (LookupError, TypeError, ValueError) as e:
         raise ConfigError(f"{path} is no comparison, or damaged: give another file") from e
-    usual, own_keys = vars(load([BASE])), {}
+    usual = vars(load([BASE]))
+    own_keys = {}
     for arm, config in configs.items():
-        config = {key: value for key, value in config.items() if key not in TOLD | HOW | {"seed"}}
+        config = {key: value for key, value in config.items() if key not in NO_KEYS | HOW | {"seed"}}
         try:
             own_keys[arm] = {key: value for key, value in config.items() if checked(key, value) != usual[key]}
         except ConfigError as e:
             print(f"{path}: without {arm}, a patch beside this file brings it back: {e}", file=sys.stderr)
-    return BASE, own_keys, sorted((run for run in runs if run[0] in own_keys), key=lambda run: run[1])
+    seeds = sorted({seed for _, seed in runs})
+    in_order = [(arm, seed) for seed in seeds for arm in own_keys if (arm, seed) in runs]
+    return Comparison(BASE, own_keys, in_order)
 
 
 def main(argv):

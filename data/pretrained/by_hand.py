@@ -1,6 +1,6 @@
 """
-Queries and keys of a model that layouts.csv does not list, by the user's own words: --q, --k, --qkv and --heads of
-analyze.py. README.md has examples.
+Finds the queries and keys of a model that layouts.csv does not list, by the user's own words: --q, --k, --qkv and
+--heads of analyze.py. README.md has examples.
 """
 
 import re
@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from data.pretrained.files import require
 
-FIRST = re.compile(r"(^|\.)\d+(?=\.)")  # number in a name
-# Names of a query weight, and of one that usually is q, then k, then v, or has each key head beside its queries.
+FIRST_NUMBER = re.compile(r"(^|\.)\d+(?=\.)")  # in a name
+# Names of a query weight.
 QUERY = re.compile(r"(?<![a-zA-Z])(query|[wW]?[qQ])(?![a-zA-Z])")
+# Names of a weight that usually is q, then k, then v, or (grouped) has each key head beside its queries.
 FUSED = re.compile(r"(^|[._])((qkv(_proj)?|c_attn|W_?pack|[Ww]qkv|in_proj(_weight)?|att_proj)|"
                    r"(?P<grouped>query_key_value|linear_qkv|attn\.attn))(\.weight)?$")
 # The ends of names that LoRA, pruning and parametrizations give to the weight of a layer.
 ENDS = re.compile(r"(\.base_layer)?(\.weight(_orig)?)?$|\.parametrizations\..*$")
-# Numbers in a config.json, under whatever name.
+# The numbers of layers and heads in a config.json, under whatever name.
 N_LAYER = re.compile(r"(^|_)(layers?|depths?|num_blocks)$")
 N_HEAD = re.compile(r"attention_heads$|^(n|num)_heads?$")
 
@@ -29,50 +30,56 @@ class Hand(NamedTuple):
     order: str  # of one tensor: "qkv", or "grouped", key head by key head; else ""
     transposed: bool  # weights are (in, out)
 
-    def __str__(self):  # as it is written in a CSV
-        words = *self.patterns, self.order, f"heads {self.heads}", "transposed" * self.transposed
-        return " ".join(filter(None, words))
+    def __str__(self):
+        """Returns it as it is written in a CSV."""
+        transposed = "transposed" if self.transposed else ""
+        words = [*self.patterns, self.order, f"heads {self.heads}", transposed]
+        return " ".join(word for word in words if word)
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order="qkv", transposed=False) -> Hand | None:
-    """What was said, or None. heads: 32, (32, 8) or "32,8". Raises CheckpointError if it makes no sense."""
+    """Returns what the user says, or None. heads: 32, (32, 8), "32,8". Raises CheckpointError if it makes no sense."""
     if not (q or k or qkv):
         require(not heads and not transposed, "heads and transposed go with q and k, or with qkv")
         return None
-    require(bool(q) == bool(k) != bool(qkv), "name q and k, or qkv alone")
+    require((q and k and not qkv) or (qkv and not q and not k), "name q and k, or qkv alone")
     patterns = (qkv,) if qkv else (q, k)
     is_numbered = all(pattern.count("{i}") == 1 for pattern in patterns)
     require(is_numbered, f"{', '.join(patterns)}: {{i}} has to stand once, for the number of the layer")
-    numbers = re.fullmatch(r"\(?([1-9]\d*)(?:, ?([1-9]\d*))?\)?", str(heads))
+    numbers = re.fullmatch(r"\(?(?P<q>[1-9]\d*)(, ?(?P<k>[1-9]\d*))?\)?", str(heads))
     require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
     require(order in ("qkv", "grouped"), f"order = {order}, expected qkv or grouped")
-    n_head, n_kv_head = numbers.groups(numbers[1])
-    return Hand(patterns, (int(n_head), int(n_kv_head)), order if qkv else "", transposed)
+    n_head = int(numbers["q"])
+    n_kv_head = int(numbers["k"] or n_head)
+    return Hand(patterns, (n_head, n_kv_head), order if qkv else "", transposed)
 
 
 def regex(pattern: str, number="([0-9]{1,4})") -> str:
+    """Returns the regular expression of a pattern, with `number` in the place of {i}."""
     return re.escape(pattern).replace(r"\{i\}", number)
 
 
 def beside(hand: Hand) -> re.Pattern:
-    """Matches the names of tensors that belong to a query or key; rest: the end of the name."""
+    """Returns what matches the names of tensors beside a query or key. Its group rest is the end of the name."""
     layers = "|".join(regex(ENDS.sub("", pattern), "[0-9]+") for pattern in hand.patterns)
     return re.compile(rf"({layers})(\.|_(?=lora|orig|mask|scale))(?P<rest>.+)")
 
 
 def find_names(hand: Hand, names, config: dict, softmax: list[int]) -> dict[int, tuple[str, ...]]:
     """
-    The tensors of each layer by its number. softmax: the layers that have queries and keys, if the config says so.
+    Returns the tensors of each layer by its number. softmax: the layers with queries and keys, if the config tells.
 
     Raises CheckpointError if a pattern matches nothing, or not in all layers, or if the config has other numbers.
     """
     found = defaultdict(list)
     for pattern in hand.patterns:
-        matches = [match for match in (re.fullmatch(regex(pattern), name) for name in names) if match]
-        require(matches, f"nothing matches {pattern}: there are {', '.join(dict.fromkeys(map(with_i, names))):.300}")
-        for match in matches:
+        matches = [re.fullmatch(regex(pattern), name) for name in names]
+        there = ", ".join(dict.fromkeys(map(with_i, names)))
+        require(any(matches), f"nothing matches {pattern}: there are {there:.300}")
+        for match in filter(None, matches):
             found[int(match[1])].append(match[0])
-    expected = softmax or range(min(1, *found), max(found) + 1)
+    first = 0 if 0 in found else 1  # some models count from 1
+    expected = softmax or range(first, max(found) + 1)
     missing = [str(i) for i in sorted({*expected, *found}) if len(found.get(i, [])) < len(hand.patterns)]
     require(not missing, f"{' or '.join(hand.patterns)} is missing in layers {', '.join(missing):.60}: get all files. "
             "If these layers have no softmax, list the kinds of all layers as layer_types in a config.json")
@@ -85,23 +92,23 @@ def find_names(hand: Hand, names, config: dict, softmax: list[int]) -> dict[int,
 
 
 def with_i(name: str) -> str:
-    """The name with {i} in place of its first number."""
-    return FIRST.sub(r"\1{i}", name, count=1)
+    """Returns the name with {i} in place of its first number."""
+    return FIRST_NUMBER.sub(r"\1{i}", name, count=1)
 
 
 def numbers_of(config: dict, key: re.Pattern) -> set[int]:
-    """The numbers under all names in a config that match, at any depth."""
+    """Returns the numbers under all names in a config that match, at any depth."""
     found = set()
     for name, value in config.items():
         if isinstance(value, dict):
             found |= numbers_of(value, key)
-        elif key.search(name) and type(value) is int:
+        elif key.search(str(name)) and type(value) is int:
             found.add(value)
     return found
 
 
 def left_out(hand: Hand, names) -> list[str]:
-    """A note if one of several chunks of layers was named, as blocks.0.{i} where there is blocks.1.{i}; else []."""
+    """Returns a note, in a list, if there are more chunks of layers, as blocks.1.{i} beside blocks.0.{i}; else []."""
     here = regex(hand.patterns[0])
     anywhere = re.sub(r"(^|\\\.)\d+(?=\\\.)", r"\1[0-9]+", here)
     others = [name for name in names if re.fullmatch(anywhere, name) and not re.fullmatch(here, name)]
@@ -109,16 +116,20 @@ def left_out(hand: Hand, names) -> list[str]:
 
 
 def advice(model_type: str | None, names, shapes) -> str:
-    """The flags that would score a model that layouts.csv does not list, with the names of its weights."""
-    shape_of = {with_i(name): shapes[name] for name in sorted(names) if FIRST.search(name) and len(shapes[name]) == 2}
-    found = [flags for flags in (flags_for(pattern, shape_of) for pattern in shape_of) if flags]
-    if not found or model_type == "codegen":  # which holds q, v and k in four parts
+    """Returns the flags that would score a model that layouts.csv does not list, with the names of its weights."""
+    shape_of = {}  # pattern -> shape
+    for name in sorted(names):
+        if FIRST_NUMBER.search(name) and len(shapes[name]) == 2:
+            shape_of[with_i(name)] = shapes[name]
+    found = [flags_for(pattern, shape_of) for pattern in shape_of]
+    ways = [f"{flags} --heads H,HKV" for flags in found if flags][:2]  # there may be an encoder and a decoder
+    if not ways or model_type == "codegen":  # which holds q, v and k in four parts
         return "name its weights with --q, --k and --heads H,HKV"
-    return f"if its code says so, score it with {found[0]} --heads H,HKV (score_model takes the same as arguments)"
+    return f"if its code says so, score it with {' or with '.join(ways)} (score_model takes the same as arguments)"
 
 
 def flags_for(pattern: str, shape_of: dict) -> str:
-    """The flags for weights of this name, if they look like queries, or like q, k and v in one; else ""."""
+    """Returns the flags for weights of this name if they look like queries, or like q, k and v in one; else ""."""
     key = QUERY.sub(lambda match: match[1].replace("query", "key").replace("q", "k").replace("Q", "K"), pattern)
     if key != pattern and key in shape_of:
         return f"--q '{pattern}' --k '{key}'"

@@ -13,7 +13,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
 
@@ -40,33 +39,39 @@ class Checkpoint(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """How much was read so far, and what else the user should know."""
+        """What the user should know: how much was read so far, and the note of the folder."""
         if self.folder is None:
             return ["in memory"]
         n_read = sum(self.folder.lengths)
         read = "all" if n_read >= self.size else tqdm.format_sizeof(n_read, "B")
-        return [f"read {read} of {tqdm.format_sizeof(self.size, 'B')}", *filter(None, [self.folder.note])]
+        notes = [f"read {read} of {tqdm.format_sizeof(self.size, 'B')}"]
+        if self.folder.note:
+            notes.append(self.folder.note)
+        return notes
 
     def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
         """
-        Yield the tensors of each group as {name: tensor}, in their own dtype (FP8 becomes float32). Threads read the
+        Yields the tensors of each group as {name: tensor}, in their own dtype (FP8 becomes float32). Threads read the
         next groups meanwhile.
 
-        A tensor with NaN or infinity is refused.
+        Raises CheckpointError if a tensor holds NaN or infinity, or is of integers.
         """
         if self.folder is None:  # one after the other, because processes that share a tensor have to gather it together
-            yield from ({name: self.read(name) for name in group} for group in groups)
+            for group in groups:
+                yield {name: self.read(name) for name in group}
             return
+        ahead = deque()  # the groups that are being read
         with ThreadPool(N_READERS) as pool:
-            # A group is started when it is asked for.
-            started = ({name: pool.apply_async(self.read, [name]) for name in group} for group in groups)
-            ahead = deque(islice(started, AHEAD))
+            for group in groups:
+                ahead.append({name: pool.apply_async(self.read, [name]) for name in group})
+                if len(ahead) > AHEAD:
+                    yield {name: result.get() for name, result in ahead.popleft().items()}
             while ahead:
-                ahead.extend(islice(started, 1))  # is read while the oldest group is used
                 yield {name: result.get() for name, result in ahead.popleft().items()}
 
     @only_checkpoint_errors("its file of weights")
     def read(self, name: str) -> torch.Tensor:
+        """Returns a tensor. Raises CheckpointError as `stream` does."""
         info = self.tensors[name]
         require(info.dtype in PLAIN_DTYPES, f"{name!r} is {info.dtype}, use a checkpoint in F64, F32, F16, BF16, or "
                 "F8_E4M3 with a scale")
@@ -77,52 +82,55 @@ class Checkpoint(NamedTuple):
 
 
 def read_files(folder: Folder, files: list[str], index: Mapping[str, str]) -> Checkpoint:
-    """
-    Read where the tensors are. files: those of the weights, several if they are shards. index: in which of them a
-    tensor is, if known.
-    """
+    """Returns the Checkpoint in these files, pieces if they are several. index: {tensor: its file}, if known."""
     read_file = read_safetensors if files[0].endswith(".safetensors") else read_torch
     with ThreadPool(N_READERS) as pool:
-        found = pool.starmap(read_file, [(folder, file) for file in files])
+        found = pool.map(partial(read_file, folder), files)
+    tensors_of_files, saved = zip(*found)
     tensors = {}
-    for file, (of_file, _) in zip(files, found):
-        for name, info in of_file.items():
+    for file, tensors_of_file in zip(files, tensors_of_files):
+        for name, info in tensors_of_file.items():
             if index.get(name, file) == file:  # else it is an old copy
                 require(name not in tensors, f"{name} is in {file} and in another file: remove one of them")
                 tensors[name] = info
     missing = [name for name in index if name not in tensors]
     require(not missing, f"{', '.join(missing):.100} is not in the file that the index names: get both again")
 
-    saved = found[0][1]
-    config = read_config(folder, files[0], saved)
+    config = read_config(folder, files[0], saved[0])
     tensors = with_scales(without_wrappers(tensors), config)
+    # Tied weights, which lie at the same place, count once.
     sizes = {info.place: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
-    return Checkpoint(config, tensors, sum(sizes.values()), folder, sum(map(folder.size, files)))
+    n_bytes = sum(folder.size(file) for file in files)
+    return Checkpoint(config, tensors, sum(sizes.values()), folder, n_bytes)
 
 
 def read_module(module: torch.nn.Module) -> Checkpoint:
-    """A model in memory, whose tensors are there already."""
+    """Returns the Checkpoint of a model in memory, whose tensors are there already."""
     while not hasattr(module, "config") and isinstance(getattr(module, "module", None), torch.nn.Module):
         module = module.module  # DDP
     config = getattr(module, "config", None)
+    config = config.to_dict() if hasattr(config, "to_dict") else {}
+    # Weights that are tied have all of their names, as in a state_dict.
+    weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     tensors = {}
-    # Of weights that are tied, the first name.
-    for name, weight in without_wrappers(dict([*module.named_parameters(), *module.named_buffers()])).items():
+    for name, weight in without_wrappers(weights).items():
         tensors[name] = TensorInfo(tuple(weight.shape), weight.dtype, (), partial(whole, weight))
     n_params = sum(weight.numel() for weight in module.parameters())
-    return Checkpoint(config.to_dict() if hasattr(config, "to_dict") else {}, tensors, n_params)
+    return Checkpoint(config, tensors, n_params)
 
 
 def whole(weight: torch.Tensor) -> torch.Tensor:
+    """Returns a weight, from all processes if FSDP2 has spread it over several."""
+    require(not weight.is_meta, "its weights are on the meta device: load them into memory first")
     weight = weight.detach()
-    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # sharded by FSDP2
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 
 # ---- eight bits --------------------------------------------------------------------------------------------------
 
 
 def with_scales(tensors: Mapping[str, TensorInfo], config: dict) -> dict[str, TensorInfo]:
-    """The same tensors, but those in FP8 are read with their scales, which are no tensors of their own."""
+    """Returns the tensors without the scales of FP8, and with the weights that have a scale as float32."""
     block = pick(pick(config, "quantization_config", dict, {}), "weight_block_size", list, FP8_BLOCK)
     scaled = dict(tensors)
     for name, info in tensors.items():
@@ -137,8 +145,10 @@ def with_scales(tensors: Mapping[str, TensorInfo], config: dict) -> dict[str, Te
 
 def dequantise(name: str, info: TensorInfo, scale: TensorInfo, block: list[int]) -> torch.Tensor:
     """
-    A weight (m, n) in float32. scale: one number; or (m,) or (m, 1), a number for each row; or a number for each
-    block (rows, columns) of the weight. The last block in a row or column may be smaller.
+    Returns a weight (m, n) in float32. Raises CheckpointError if the scale does not fit.
+
+    scale: one number; or (m,) or (m, 1), a number for each row; or a number for each block (rows, columns) of the
+    weight. The last block in a row or column may be smaller.
     """
     require(scale.dtype in DTYPES.values(), f"{name!r} has a scale of {scale.dtype}, expected floats")
     weight, factors = info.read().float(), scale.read().float()

@@ -1,6 +1,6 @@
 """
-The folder of a checkpoint: its files, ranges of their bytes, and its config. Here it is a local folder; HubFolder of
-hub.py is a repository of the Hub.
+The folder of a checkpoint: its files, ranges of their bytes, and its config. Here it is a local folder, and in hub.py a
+repository of the Hub.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ class CheckpointError(Exception):
 
 
 def printable(text: str) -> str:
-    """Replace control characters: the text may come from a file that somebody else has made."""
+    """Returns the text with ? for control characters, because it may come from a file that somebody else has made."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def as_text(path: str) -> str:
-    """A path as a text that can be written to a file. A byte that is not UTF-8 becomes its number."""
+    """Returns a path as a text that can be written to a file. A byte that is not UTF-8 becomes its number."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -41,9 +41,10 @@ def require(condition, message: str):
 @contextlib.contextmanager
 def only_checkpoint_errors(what: str):
     """
-    The boundary: whatever the bytes of a checkpoint can cause in the block becomes a CheckpointError, because they can
-    hold anything, such as a list where a number belongs, or a period of 0. Errors that only a bug of ours can cause
-    pass. what: is in the message.
+    Turns every error that the bytes of a checkpoint can cause in a block into a CheckpointError that names `what`.
+
+    They can hold anything, such as a list where a number belongs, or a period of 0. Errors that only a bug of ours can
+    cause pass.
     """
     try:
         yield
@@ -57,29 +58,23 @@ def only_checkpoint_errors(what: str):
 
 
 class Folder:
-    """
-    A local folder. Its methods raise OSError, which names the file, if the system does not let it be read.
-
-    names: what is in it, files and folders
-    note: what the user should know, or ""
-    lengths: of every range of bytes that was read
-    """
+    """A local folder. Its methods raise OSError, which names the file, if the system does not let it be read."""
 
     def __init__(self, path: Path, note: str = ""):
         self.path = path
-        self.names = sorted(os.listdir(path))
-        self.note = note
-        self.lengths = []  # and no sum: several threads can append, but not add
+        self.names = sorted(os.listdir(path))  # of files and folders
+        self.note = note  # what the user should know, or ""
+        self.lengths = []  # of every range that was read; and no sum, because several threads can append, but not add
 
     def fetch(self, name: str) -> Path:
-        """The path of a whole file."""
+        """Returns the path of a whole file."""
         return self.path / name
 
     def size(self, name: str) -> int:
         return self.fetch(name).stat().st_size
 
     def read(self, name: str, start: int, n_bytes: int) -> bytearray:
-        """The bytes of a file from `start` on. Raises CheckpointError if the file is too short."""
+        """Returns the bytes of a file from `start` on. Raises CheckpointError if the file is too short."""
         data = bytearray(n_bytes)
         for first in range(0, n_bytes, PIECE):
             piece = memoryview(data)[first : first + PIECE]
@@ -89,13 +84,14 @@ class Folder:
         return data
 
     def fill(self, piece: memoryview, name: str, start: int) -> int:
-        """Fill `piece` with bytes of a file, as far as the file goes. Returns how many they are."""
+        """Fills `piece` with bytes of a file, as far as the file goes. Returns how many they are."""
         with open(self.fetch(name), "rb") as f:
             f.seek(start)
             return f.readinto(piece)
 
 
 def read_json(folder: Folder, name: str) -> dict:
+    """Returns the object in a file of JSON. Raises CheckpointError if there is none."""
     with only_checkpoint_errors(name):
         found = json.loads(folder.fetch(name).read_bytes())
         require(isinstance(found, dict), f"{name} holds {found!r:.60}, expected an object: get it again")
@@ -104,8 +100,10 @@ def read_json(folder: Folder, name: str) -> dict:
 
 def pick(config: dict, keys: str, kind: type, default=None):
     """
-    The first value of a config.json that is there. keys (words): the names of the same thing in different models, tried
-    in this order; null counts as absent. Raises CheckpointError if it is of another type, or larger than any size.
+    Returns the first value of a config.json that is there. null counts as absent.
+
+    keys: words, the names of the same thing in different models, in the order in which they are tried.
+    Raises CheckpointError if the value is of another type, or larger than any size.
     """
     for key in keys.split():
         value = config.get(key)
@@ -123,10 +121,7 @@ def pick(config: dict, keys: str, kind: type, default=None):
 
 
 def read_config(folder: Folder, file: str, saved: dict) -> dict:
-    """
-    The config for a file of weights, {} if there is none. saved: what torch.save has put into that file, {} if it is of
-    safetensors.
-    """
+    """Returns the config for a file of weights, {} if there is none. saved: what torch.save has put into this file."""
     model_args = saved.get("model_args")
     of_training = saved.get("config")
     if isinstance(model_args, dict):

@@ -33,10 +33,10 @@ BLOCK = 1 << 14  # bytes in a block of a zip
 # The headers of an older zip are read at the same time, in threads of multiprocessing: those of concurrent.futures are
 # waited for at the end of the program, so that on a slow connection Ctrl-C would take its time-out.
 N_READERS = 8
-# Under which training scripts save the weights.
+# The keys under which training scripts save the weights.
 STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")
 
-# Parts of names that torch.compile, FSDP, DDP and checkpointing of activations add.
+# Parts of names that are added by torch.compile, FSDP, DDP and checkpointing of activations.
 WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 
 # The options of MAE, DeiT and DINO lie beside their weights; TransformerEngine's _extra_state is made of bytes.
@@ -53,12 +53,12 @@ class TensorInfo(NamedTuple):
 
 
 def without_wrappers(tensors: Mapping) -> dict:
-    """The same tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
+    """Returns the tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
     return {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items() if not name.endswith("_extra_state")}
 
 
 def read_range(folder: Folder, file: str, start: int, end: int, dtype: torch.dtype, shape, stride=None) -> torch.Tensor:
-    """The tensor in the bytes [start, end) of a file. stride: in elements; None if it is contiguous."""
+    """Returns the tensor in the bytes [start, end) of a file. stride: in elements; None if it is contiguous."""
     numbers = torch.frombuffer(folder.read(file, start, end - start), dtype=dtype)
     # With a stride it is transposed, or some columns of a wider tensor.
     return numbers.as_strided(shape, stride) if stride else numbers.reshape(shape)
@@ -68,7 +68,7 @@ def read_range(folder: Folder, file: str, start: int, end: int, dtype: torch.dty
 
 
 def read_safetensors(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
-    """The tensors of a file by name, and {}. Raises CheckpointError if the file is damaged."""
+    """Returns the tensors of a file by name, and {}. Raises CheckpointError if the file is damaged."""
     size = folder.size(file)
     n_bytes = int.from_bytes(folder.read(file, 0, 8), "little")
     start = 8 + n_bytes  # of the data
@@ -81,10 +81,10 @@ def read_safetensors(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], 
         for name, entry in header.items():
             dtype = DTYPES.get(entry["dtype"], entry["dtype"])
             shape = tuple(entry["shape"])
-            first, last = (start + offset for offset in entry["data_offsets"])
-            if dtype in DTYPES.values() and last - first != math.prod(shape) * dtype.itemsize:
-                raise ValueError(f"{last - first} bytes for {shape} of {dtype}")
-            place = (file, first, last)
+            first, end = entry["data_offsets"]
+            if dtype in DTYPES.values() and end - first != math.prod(shape) * dtype.itemsize:
+                raise ValueError(f"{end - first} bytes for {shape} of {dtype}")
+            place = (file, start + first, start + end)
             tensors[name] = TensorInfo(shape, dtype, place, partial(read_range, folder, *place, dtype, shape))
     # A file that was cut short still begins with its whole header.
     end = max((info.place[-1] for info in tensors.values()), default=start)
@@ -96,7 +96,7 @@ def read_safetensors(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], 
 
 
 class Ranges(AbstractBufferedFile):
-    """A file of a Folder with seek and read, as zipfile and torch want it, in blocks that are kept."""
+    """A file of a Folder with seek and read, as zipfile and torch want it. The blocks that were read are kept."""
 
     def __init__(self, folder: Folder, file: str):
         self.folder = folder
@@ -107,15 +107,12 @@ class Ranges(AbstractBufferedFile):
         return bytes(self.folder.read(self.path, start, min(end, self.size) - start))  # the last block may be shorter
 
     def keep(self, number):
-        """Read a block, if it has not been read."""
+        """Reads a block, if it has not been read."""
         self.cache._fetch(number * BLOCK, number * BLOCK + 1)
 
 
 def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
-    """
-    The tensors of a file by name, and all that torch.save has put into it. Raises CheckpointError if the file is
-    damaged, or would run code.
-    """
+    """Returns the tensors of a file by name, and all that is in it. Raises CheckpointError if it would run code."""
     try:
         if folder.read(file, 0, 2) == b"PK":
             return read_zip(folder, file)
@@ -140,7 +137,7 @@ def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
 
 
 def read_zip(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
-    """The same of a zip, of which only the directory and the pickle are read."""
+    """Returns the same as read_torch, from a zip, of which only the directory and the pickle are read."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # here, because it takes a second to import
 
     ranges = Ranges(folder, file)
@@ -151,7 +148,7 @@ def read_zip(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
     tensors = {}
     for name, tensor in state_dict(saved, file).items():
         storage = tensor.untyped_storage()
-        begin = storage._checkpoint_offset
+        begin = storage._checkpoint_offset  # in the file
         next_record = records[bisect.bisect_right(records, begin)]
         require(begin + storage.nbytes() <= next_record,
                 f"{file} is damaged, or compressed (a tensor is larger than its bytes): get it again")
@@ -165,7 +162,7 @@ def read_zip(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
 
 
 def find_records(ranges: Ranges) -> list[int]:
-    """Where each record of a zip begins, its header and then its bytes; and where the last one ends."""
+    """Returns where each record of a zip begins, with its header, and where the last one ends."""
     with zipfile.ZipFile(ranges) as zipped:
         infos = zipped.infolist()
         end = zipped.start_dir
@@ -173,21 +170,26 @@ def find_records(ranges: Ranges) -> list[int]:
             f"{ranges.path} is of TorchScript: save torch.jit.load(FILE).state_dict() with torch.save")
     begins = sorted(info.header_offset for info in infos)
     if not any(info.filename.endswith("/.format_version") for info in infos):
-        # By an older torch. For these files torch reads the header of every record, one after the other.
+        # An older torch wrote it. For such files torch reads the header of every record, one after the other.
         with ThreadPool(N_READERS) as pool:
             pool.map(ranges.keep, {begin // BLOCK for begin in begins})
     return [*begins, end]
 
 
 def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
-    """The tensors by name, which may be inside of another dict. Sparse ones are left out."""
+    """Returns the tensors by name, which may be inside of another dict. Sparse ones are left out."""
     for key in STATE_DICTS:
         if isinstance(saved.get(key), dict):
             saved = saved[key]
-    tensors = {name: tensor for name, tensor in saved.items()
-               if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided}
-    found = [f"{key} ({', '.join(map(str, value)):.60})" if isinstance(value, dict) else str(key)
-             for key, value in saved.items()]
+    tensors = {}
+    found = []  # what else is there, in words
+    for key, value in saved.items():
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            tensors[key] = value
+        elif isinstance(value, dict):
+            found.append(f"{key} ({', '.join(map(str, value)):.60})")
+        else:
+            found.append(str(key))
     require(tensors, f"{file} holds {', '.join(found) or 'nothing':.250}, and no weights by their names: save one "
             "state_dict() alone")
     return tensors

@@ -1,8 +1,9 @@
 """
 How the tensors of a layer hold its heads: the functions in FORMS, which layouts.csv names.
 
-Each function takes these tensors and returns q (H, D, C) and k (Hkv, D, C), as views if possible. A RuntimeError says
-that they do not have this form. nn.Linear stores (out, in), so a head is D rows of a weight.
+Each function takes these tensors, and returns q (H, D, C) and k (Hkv, D, C), as views if possible. Its docstring says
+what the tensors hold. It raises RuntimeError if they do not. nn.Linear stores (out, in), so a head is D rows of a
+weight. sizes: layouts.Sizes.
 """
 
 import torch
@@ -11,12 +12,12 @@ from data.pretrained.files import pick, require
 
 
 def separate(weights, sizes, config):
-    """q (H D, C) and k (Hkv D, C); each query head has its own key head, if the config does not say otherwise."""
+    """q (H D, C) and k (Hkv D, C). Each query head has its own key head, if the config does not say otherwise."""
     return shared(weights, sizes._replace(n_kv_head=sizes.n_kv_head or sizes.n_head), config)
 
 
 def shared(weights, sizes, config):
-    """The same; as many key heads as there are, if the config does not say."""
+    """q (H D, C) and k (Hkv D, C). The shape of k tells how many key heads there are, if the config does not."""
     q, k = weights
     head_dim = sizes.head_dim or q.shape[1] // sizes.n_head
     return q.unflatten(0, (sizes.n_head, head_dim)), k.unflatten(0, (sizes.n_kv_head or -1, head_dim))
@@ -45,7 +46,7 @@ def conv1d(weights, sizes, config):
 
 
 def grouped(weights, sizes, config):
-    """[q_1; ...; q_G; k; v] of each key head (Hkv (G + 2) D, C), G = H / Hkv: [q; k; v] head by head where G = 1."""
+    """For each key head [q_1; ...; q_G; k; v] (Hkv (G + 2) D, C), G = H / Hkv. If G = 1, [q; k; v] head by head."""
     [qkv] = weights
     n_kv_head = sizes.n_kv_head or sizes.n_head
     group = sizes.n_head // n_kv_head
@@ -56,7 +57,7 @@ def grouped(weights, sizes, config):
 
 def multi_query(weights, sizes, config):
     """Falcon, GPTBigCode and ChatGLM, whose configs say whether keys have one head, a few, or all."""
-    # Else num_kv_heads means nothing: falcon-7b has 71 there, and 1.
+    # Without new_decoder_architecture num_kv_heads means nothing: falcon-7b has 71 there, and 1 key head.
     if pick(config, "new_decoder_architecture", bool):
         return grouped(weights, sizes._replace(n_kv_head=pick(config, "num_kv_heads", int)), config)
     if pick(config, "multi_query multi_query_attention", bool, True):
@@ -89,7 +90,7 @@ def latent(weights, sizes, config):
 
 
 def given(weights, sizes, config):
-    """As the user says: config is by_hand.Hand, as a dict."""
+    """What the user says. config: by_hand.Hand, as a dict."""
     require(all(weight.ndim == 2 for weight in weights), "expected weights of two dimensions, as in nn.Linear")
     weights = [weight.mT if config["transposed"] else weight for weight in weights]  # (out, in)
     n_rows = len(weights[0])

@@ -1,6 +1,6 @@
 """
-Checkpoints of the Hugging Face Hub. Files are read from the local cache, or else by byte ranges over HTTP. When and how
-often a request is tried again is left to huggingface_hub.
+Reads checkpoints of the Hugging Face Hub, from the local cache or else by byte ranges over HTTP. When and how often a
+request is tried again is left to huggingface_hub.
 
 HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub.
 """
@@ -12,7 +12,7 @@ import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff, logging
 
-from data.pretrained.files import CheckpointError, Folder, require
+from data.pretrained.files import CheckpointError, Folder, only_checkpoint_errors, require
 
 TIMEOUT = 10.0  # seconds without a byte
 logging.set_verbosity_error()  # or it would tell of every try
@@ -20,7 +20,7 @@ logging.set_verbosity_error()  # or it would tell of every try
 
 @contextlib.contextmanager
 def hub_errors():
-    """An error of the Hub, or of the way there, becomes one line, in which huggingface_hub says what to do."""
+    """Turns an error of the Hub, or of the way there, into a CheckpointError with what huggingface_hub says."""
     try:
         yield
     except (httpx2.HTTPError, OSError, ValueError) as e:
@@ -71,7 +71,7 @@ class HubFolder(Folder):
 
 
 def open_repository(repo: str, revision: str | None) -> Folder:
-    """A repository at the commit that its branch or tag points to now; without a network, the local cache."""
+    """Returns a repository at the commit of its branch or tag now or, without a network, from the local cache."""
     with hub_errors():
         try:
             return HubFolder(HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT))
@@ -82,8 +82,9 @@ def open_repository(repo: str, revision: str | None) -> Folder:
             return Folder(Path(cached).parent, "read from the local cache, because the Hub is out of reach")
 
 
+@only_checkpoint_errors("what the Hub answers")
 def list_revisions(repo: str) -> list[str]:
-    """The names of the branches and tags of a repository, as the Hub orders them."""
+    """Returns the names of the branches and tags of a repository, as the Hub orders them."""
     url = f"{HfApi().endpoint}/api/models/{repo}/refs"
     with hub_errors():
         answer = http_backoff("GET", url, headers=build_hf_headers(), timeout=TIMEOUT)  # list_repo_refs has no time-out

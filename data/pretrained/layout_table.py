@@ -1,9 +1,9 @@
 """
-layouts.csv, which says for each model_type where the queries and keys of its self-attention are, and which of its rows
-a model needs: those of its parts, if it is made of several.
+Reads layouts.csv, which says for each model_type where the queries and keys of its self-attention are, and finds the
+rows that a model needs. If the model is made of several parts, each part has its own.
 
-The lines were read from transformers 5.23, models/NAME/modeling_NAME.py, where NAME is the model_type, for
-clip_text_model and other parts that of the whole, if the note does not say otherwise. README.md says how to add one.
+A line was read from transformers 5.23, models/NAME/modeling_NAME.py, if its note does not say otherwise. NAME is the
+model_type or, for a part such as clip_text_model, the model_type of the whole. README.md says how to add a line.
 """
 
 import csv
@@ -35,7 +35,7 @@ class Row(NamedTuple):
     note: str  # where it was read, if not in transformers, and what else a reader may ask
 
     def match(self, names: set[str]) -> list[re.Match]:
-        """A match, with groups prefix, i and weight, for every tensor that belongs to a layer of this row."""
+        """Returns a match, with groups prefix, i and weight, for every tensor that belongs to a layer of this row."""
         path = self.path.replace(".", r"\.").replace("{i}", f"(?P<i>{NUMBER})")
         weights = "|".join(self.weights)
         pattern = re.compile(rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weights})(\.linear)?(\.weight)?")
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def read_table() -> dict[str, list[Row]]:
-    """-> model_type: its rows, in their order."""
+    """Returns {model_type: its rows, in their order}."""
     table = defaultdict(list)
     with open(Path(__file__).parent / "layouts.csv", newline="") as file:
         for line in csv.DictReader(file):
@@ -61,7 +61,7 @@ TABLE = read_table()
 # ---- the parts of a model -------------------------------------------------------------------------------------------
 
 # Parts with a config of their own inside of config.json, such as the image tower and the text of CLIP, and how names of
-# their tensors begin. In this order: the text has what is left. A model without parts is one part.
+# their tensors begin. The order matters, because the text has what is left. A model without parts is one part.
 PARTS = {
     "vision": r"(.*\.)?(vision_tower|vision_model|vision_encoder|visual)\.",
     "audio": r"(.*\.)?audio_tower\.",
@@ -75,21 +75,22 @@ PARTS = {
 
 
 class Part(NamedTuple):
-    """A model inside of a model. name: "" if there is only one. names: of its tensors. rows: none if it is unknown."""
+    """A model inside of a model."""
 
-    name: str
+    name: str  # "" if there is only one
     model_type: str | None
     config: dict
-    names: set[str]
-    rows: list[Row]
+    names: set[str]  # of its tensors
+    rows: list[Row]  # none if the model_type is unknown
 
 
 def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Part]:
-    """The parts of a model, each with its config, its tensors, and the rows that say where its layers are."""
+    """Returns the parts of a model. model_type, config, names: of the whole."""
     rows = rows_of(model_type, config)
     if not rows or rows[0].form != "parts":
         return [Part("", model_type, config, names, rows)]
-    parts, left = [], names
+    parts = []
+    left = names
     for name, start in PARTS.items():
         part_config = config_of_part(model_type, name, config)
         if part_config is not None:
@@ -102,15 +103,15 @@ def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Pa
 
 
 def rows_of(model_type: str | None, config: dict) -> list[Row]:
-    """The rows of the table, without a latent for the queries where the config has none."""
+    """Returns the rows of the table, changed for a config that has no latent for the queries."""
     rows = TABLE.get(model_type, [])
     if rows and rows[0].form == "latent" and not pick(config, "q_lora_rank", int):
-        rows = [row._replace(weights=["q_proj", *row.weights[2:]]) for row in rows]
+        rows = [row._replace(weights=["q_proj", *row.weights[2:]]) for row in rows]  # instead of q_a_proj and q_b_proj
     return rows
 
 
 def config_of_part(model_type: str, part: str, config: dict) -> dict | None:
-    """The config of a part; None: the model has no such part."""
+    """Returns the config of a part, or None if the model has no such part."""
     found = pick(config, f"{part}_config_dict {part}_config {part}", dict)  # the first is in early files of CLIP
     if found is None and part == "text" and pick(config, "num_attention_heads n_head", int):
         found = config  # GIT, and Qwen2-VL's first files
@@ -120,8 +121,10 @@ def config_of_part(model_type: str, part: str, config: dict) -> dict | None:
 
 
 def part_type(model_type: str, part: str, config: dict) -> str:
-    """The model_type of a part. If its config has none that is in the table (CLIP), it is clip_text or the like."""
+    """Returns the model_type of a part. If its config has none that is in the table, it is clip_text or the like."""
     own = pick(config, "model_type", str, model_type)
-    guess = f"{model_type}_{part}".replace("-", "_")
-    known = [kind for kind in (own, guess, f"{guess}_model") if kind in TABLE and kind != model_type]
-    return [*known, guess if own == model_type else own][0]
+    made = f"{model_type}_{part}".replace("-", "_")
+    for name in own, made, f"{made}_model":
+        if name in TABLE and name != model_type:
+            return name
+    return made if own == model_type else own  # for the message that it is not known

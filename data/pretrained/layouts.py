@@ -40,10 +40,7 @@ class Layer(NamedTuple):
     config: dict
 
     def heads(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """
-        -> w_q (n_head, C, D), w_k (n_kv_head, C, D) in the dtype of the checkpoint, as views if possible (products are
-        float32). CheckpointError if the shapes do not fit.
-        """
+        """Returns w_q (n_head, C, D), w_k (n_kv_head, C, D) as stored. Raises CheckpointError if shapes do not fit."""
         weights = [tensors[name] for name in self.names]
         try:
             q, k = FORMS[self.form](weights, self.sizes, self.config)
@@ -58,21 +55,21 @@ class Layer(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Layers on top of each other. name: "" if the model has one stack. causal: None if the mask is not known."""
+    """Layers on top of each other."""
 
-    name: str
-    causal: bool | None
+    name: str  # "" if the model has one stack
+    causal: bool | None  # None: the mask is not known
     layers: tuple[Layer, ...]
 
 
 @only_checkpoint_errors("config.json, or a shape,")
 def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand | None = None) -> list[Stack]:
     """
-    The stacks of self-attention layers in a checkpoint, from its config.json and the shapes of its tensors by name.
-    hand: which tensors they are in the words of the user, instead of the table.
+    Returns the stacks of self-attention layers in a checkpoint, from its config.json and its tensors' shapes by name.
 
-    CheckpointError: an unknown model_type, missing layers, tensors that look like q or k but have no known place,
-    shapes that do not fit the config, quantised weights, adapters beside the weights, or a config that makes no sense.
+    hand: which tensors they are in the words of the user, instead of the table.
+    Raises CheckpointError if the model_type is unknown, layers are missing, tensors look like q or k but have no known
+    place, shapes do not fit the config, weights are quantised or have adapters, or the config makes no sense.
     """
     refuse_changed(config, shapes, beside(hand) if hand else BESIDE)
     stacks = [stack_by_hand(config, shapes, hand)] if hand else stacks_of_table(config, shapes)
@@ -83,33 +80,37 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand 
 
 
 def stack_by_hand(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand) -> Stack:
+    """Returns the layers that the user has named, as one stack."""
     names_of = find_names(hand, shapes, config, softmax_layers(config))
-    sizes = Sizes(*hand.heads, None)
+    n_head, n_kv_head = hand.heads
+    sizes = Sizes(n_head, n_kv_head, head_dim=None)
     layers = [Layer(i, names, "given", sizes, hand._asdict()) for i, names in names_of.items()]
     return Stack("", None, tuple(layers))
 
 
 def stacks_of_table(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
+    """Returns the stacks that layouts.csv lists, and checks that no other tensor looks like a query or key."""
     model_type = pick(config, "model_type", str)
     candidates = {name for name, shape in shapes.items() if len(shape) > 1 and not UNSCORED.search(name)}
-    stacks, accounted_for = [], set()
+    stacks = []
+    accounted_for = set()
     for part in find_parts(model_type, config, candidates):
         if part.names and not part.rows:
             told = f"model_type {part.model_type!r} is not known" if part.model_type else "no config.json says its type"
             raise CheckpointError(f"{told}: {advice(part.model_type, part.names, shapes)}")
-        found = [(row, row.match(part.names)) for row in part.rows]
-        found = [(row, matches) for row, matches in found if matches]
-        for row, matches in found:
-            layers, unscored = find_layers(row, part, matches)
+        rows = [row for row in part.rows if row.match(part.names)]
+        for row in rows:
+            layers, unscored = find_layers(row, part)
             accounted_for |= unscored
             accounted_for.update(name for layer in layers for name in layer.names)
             # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
-            inner = row.stack if len(found) > 1 or not part.name else ""
+            inner = row.stack if len(rows) > 1 or not part.name else ""
             name = ".".join(filter(None, [part.name, inner]))
             stacks.append(Stack(name, mask_is_causal(row, part.config), layers))
-    for name in sorted(candidates - accounted_for):
-        require(not LOOKS_LIKE_QK.search(name), f"{model_type}: no known place for {name}")
-    require(stacks, f"{model_type}: no q and k weights")
+    left = [name for name in sorted(candidates - accounted_for) if LOOKS_LIKE_QK.search(name)]
+    if left or not stacks:
+        told = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
+        raise CheckpointError(f"{model_type}: {told}: {advice(model_type, candidates, shapes)}")
     return stacks
 
 
@@ -136,7 +137,7 @@ WRITTEN_OUT = "score the model it was made from, or write it out as floats (mode
 
 
 def refuse_changed(config: dict, names: Iterable[str], beside: re.Pattern):
-    """CheckpointError if queries or keys are stored in fewer bits, or something beside them changes them."""
+    """Raises CheckpointError if queries or keys are stored in fewer bits, or something beside them changes them."""
     for name in names:
         found = beside.search(name)
         if found and found["rest"] not in HARMLESS and not UNSCORED.search(name):
@@ -159,7 +160,7 @@ SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attentio
 
 
 def softmax_layers(config: dict) -> list[int]:
-    """The layers with a softmax; [] if the config does not tell them apart from others."""
+    """Returns the layers with a softmax; [] if the config does not tell them apart from others."""
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     return [i for i, layer_type in enumerate(layer_types) if layer_type in SOFTMAX]
 
@@ -171,9 +172,10 @@ N_HEAD = """{0}_attention_heads {0}_num_attention_heads num_attention_heads n_he
     encoder_attention_heads conf_num_attention_heads"""
 
 
-def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[Layer, ...], set[str]]:
-    """-> the layers of a stack, exactly those of the config, and the names of tensors in its other layers."""
+def find_layers(row: Row, part: Part) -> tuple[tuple[Layer, ...], set[str]]:
+    """Returns the layers of a stack, exactly those of the config, and the names of tensors in its other layers."""
     config = part.config
+    matches = row.match(part.names)
     layer_types = pick(config, "layer_types layers_block_type", list, [])
     n_layer = pick(config, N_LAYER.format(row.stack), int, row.n_layer or len(layer_types))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
@@ -202,25 +204,34 @@ def find_layers(row: Row, part: Part, matches: list[re.Match]) -> tuple[tuple[La
     for i in scored:
         names_of_layer = tuple(names[i][weight] for weight in row.weights)
         layers.append(Layer(i, names_of_layer, row.form, read_sizes(row, config, i), config))
-    unscored = {*range(n_layer), *last} - {*scored}
-    numbers = {name: re.search(rf"(^|\.)layers\.({NUMBER})\.", name) for name in part.names}
-    return tuple(layers), {name for name, number in numbers.items() if number and int(number[2]) in unscored}
+    not_scored = {*range(n_layer), *last} - {*scored}
+    return tuple(layers), names_in_layers(part.names, not_scored)
+
+
+def names_in_layers(names: Iterable[str], layers: set[int]) -> set[str]:
+    """Returns the names of tensors that are in one of these layers, as layers.3.mlp.weight is in layer 3."""
+    found = set()
+    for name in names:
+        number = re.search(rf"(?:^|\.)layers\.({NUMBER})\.", name)
+        if number and int(number[1]) in layers:
+            found.add(name)
+    return found
 
 
 def mask_is_causal(row: Row, config: dict) -> bool | None:
-    """Whether no token sees a later one; None if it is not known."""
+    """Returns whether no token sees a later one, or None if it is not known."""
     if row.mask == "both" and not row.stack:  # BERT as a decoder, XLM
         return pick(config, "is_decoder", bool, False) or pick(config, "causal", bool, False)
     # In Gemma 4 "all", or "vision", which is of images only.
     both_sides = config.get("use_bidirectional_attention")
     if row.mask == "causal" and (both_sides in (True, "all") or not pick(config, "is_causal", bool, True)):
         return None  # it was first trained as a causal model, and then not
-    return {"causal": True, "both": False}.get(row.mask)
+    return None if row.mask == "unknown" else row.mask == "causal"
 
 
 def read_sizes(row: Row, config: dict, i: int) -> Sizes:
-    """The sizes of the heads of layer i, from the config or the defaults of the class."""
-    config = config | of_layer(config, i)
+    """Returns the sizes of the heads of layer i, from the config or the defaults of the class."""
+    config = config | config_of_layer(config, i)
     n_head = pick(config, N_HEAD.format(row.stack), int, row.n_head)
     n_kv_head = pick(config, "num_key_value_heads n_kv_heads", int)
     head_dim = pick(config, "head_dim d_kv attention_head_size", int, row.head_dim)
@@ -228,8 +239,8 @@ def read_sizes(row: Row, config: dict, i: int) -> Sizes:
     return Sizes(n_head, n_kv_head, head_dim)
 
 
-def of_layer(config: dict, i: int) -> dict:
-    """What the config says of layer i alone."""
+def config_of_layer(config: dict, i: int) -> dict:
+    """Returns what the config says of layer i alone."""
     layer_types = pick(config, "layer_types", list, [])
     n_heads = pick(config, "num_attention_heads_per_layer", list)  # Laguna
     own = {"num_attention_heads": n_heads[i]} if n_heads else {}

@@ -38,17 +38,14 @@ class Target(NamedTuple):
 
 
 def find_all(names: list[str], revisions: str | None = None, limit: int | None = None):
-    """
-    The checkpoints of all names as a list of Targets, and {name: error} for what was not found.
-
-    revisions, limit: as find_targets takes them.
-    """
+    """Returns the checkpoints of all names as a list of Targets, and {name: error} for what was not found."""
     paths = [Path(name) for name in names]
-    in_one_folder = len({path.parent for path in paths}) == 1 < len(paths)
-    if not revisions and in_one_folder and all(path.exists() and CHECKPOINT.search(path.name) for path in paths):
-        # What a shell makes of out/run/checkpoint-*
+    in_one_folder = len(paths) > 1 and len({path.parent for path in paths}) == 1
+    are_checkpoints = all(path.exists() and CHECKPOINT.search(path.name) for path in paths)
+    if in_one_folder and are_checkpoints and not revisions:  # what a shell makes of out/run/checkpoint-*
         return in_order(str(paths[0].parent), {path.name: str(path) for path in paths}, limit), {}
-    targets, errors = [], {}
+    targets = []
+    errors = {}
     for name in names:
         try:
             targets += find_targets(name, revisions, limit)
@@ -59,16 +56,17 @@ def find_all(names: list[str], revisions: str | None = None, limit: int | None =
 
 def find_targets(model: str, revisions: str | None = None, limit: int | None = None) -> list[Target]:
     """
-    The checkpoint of a model; or those that match a glob, in the order of their steps.
+    Returns the checkpoint of a model, or those that match a glob, in the order of their steps.
 
     revisions: a glob for the branches and tags of a repository of the Hub, or for the folders and files in a folder.
-    limit: so many of them at most, evenly spread, with the first and the last.
+    limit: so many of them at most, evenly spread, with the first and the last. Raises CheckpointError if none matches.
     """
     if not revisions:
         return [Target(as_text(model), "", find_source(model))]
     folder = Path(os.path.expanduser(model))
     if folder.is_dir():
-        sources = {path.name: str(path) for path in folder.iterdir() if path.is_dir() or path.name.endswith(SUFFIXES)}
+        paths = sorted(folder.iterdir())
+        sources = {path.name: str(path) for path in paths if path.is_dir() or path.name.endswith(SUFFIXES)}
     else:
         repo = find_source(model)
         sources = {revision: f"{repo}@{revision}" for revision in list_revisions(repo)}
@@ -79,7 +77,7 @@ def find_targets(model: str, revisions: str | None = None, limit: int | None = N
 
 
 def in_order(model: str, sources: dict[str, str], limit: int | None) -> list[Target]:
-    """The checkpoints of one training, in the order of its steps. sources: {name: what open_checkpoint takes}."""
+    """Returns the checkpoints of a training in the order of its steps. sources: {name: what open_checkpoint takes}."""
     targets = [Target(as_text(model), as_text(name), source, read_step(name)) for name, source in sources.items()]
     training = sorted((target for target in targets if target.step is not None), key=lambda target: target.step)
     left_out = [target.revision for target in targets if target.step is None]  # as the branch main
@@ -92,7 +90,7 @@ def in_order(model: str, sources: dict[str, str], limit: int | None) -> list[Tar
 
 
 def read_step(name: str) -> float | None:
-    """The step that a name tells: the number after 'step', else the last number. None if there is no number."""
+    """Returns the step that a name tells: the number after 'step', else the last number, or None without a number."""
     numbers = re.findall(r"step[-_=]?" + NUMBER, name) or re.findall(NUMBER, name)
     if not numbers:
         return None

@@ -1,5 +1,5 @@
 """
-A checkpoint from what a user writes: a name of models.csv, a local path, or an id of the Hugging Face Hub.
+Opens the checkpoint that a user names: a name of models.csv, a local path, or an id of the Hugging Face Hub.
 
     checkpoint = open_checkpoint("gpt2")
 """
@@ -19,7 +19,7 @@ from data.pretrained.hub import open_repository
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
 # Files that lie beside weights begin like this.
 NO_WEIGHTS = ("adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt")
-# The weights of a folder are what matches the first of these. Of names of one's own there may only be one.
+# The weights of a folder are what matches the first of these. Where names are free, only one file may match.
 WEIGHTS = (r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_model\.bin",
            r"pytorch_model\.bin\.index\.json", r".*\.safetensors",
            r"ckpt\.pt",  # of nanoGPT and train.py
@@ -40,13 +40,13 @@ WAYS_ON = {
 
 
 def known_models() -> list[dict[str, str]]:
-    """The rows of models.csv."""
+    """Returns the rows of models.csv."""
     with open(Path(__file__).parent / "models.csv", newline="") as f:
         return list(csv.DictReader(f))
 
 
 def find_source(name: str) -> str:
-    """A name of models.csv, a local path or a Hub id -> a path or a Hub id."""
+    """Returns a path or Hub id. name: one of models.csv, a path or a Hub id. Raises CheckpointError if it is none."""
     if os.path.exists(os.path.expanduser(name)) or "/" in name:
         return name
     ids = {row["name"]: row["hub_id"] for row in known_models()}
@@ -61,11 +61,11 @@ def find_source(name: str) -> str:
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source) -> Checkpoint:
     """
-    Open a module in memory, or what find_source takes: a folder, a file of weights (safetensors, or by torch.save), or
-    a repository of the Hub.
+    Returns the Checkpoint of a module in memory, or of a name that find_source takes: a folder, a file of weights
+    (safetensors, or by torch.save), or a repository of the Hub.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, or the checkpoint-N of
-    a Trainer.
+    a Trainer. Raises CheckpointError if there are no weights that can be read.
     """
     if isinstance(source, torch.nn.Module):
         return read_module(source)
@@ -89,7 +89,7 @@ def open_checkpoint(source) -> Checkpoint:
 
 
 def open_folder(path: Path) -> Folder:
-    """A local folder; or if it has no weights, the newest checkpoint-N in it, which a Trainer has written."""
+    """Returns a local Folder or, if it has no weights, the newest checkpoint-N in it, which a Trainer has written."""
     folder = Folder(path)
     checkpoints = [name for name in folder.names if re.fullmatch(r"checkpoint-\d+", name)]
     if not checkpoints or find_weights(folder.names):
@@ -99,25 +99,23 @@ def open_folder(path: Path) -> Folder:
 
 
 def find_weights(names: list[str]) -> str | None:
-    """The name of the weight file, of a piece of it, or of the index of the pieces; None if it is not clear."""
+    """Returns the name of the weight file, of a piece of it, or of the index of its pieces. None if it is not clear."""
     others = [name for name in names if not name.startswith(NO_WEIGHTS)]
     for pattern in WEIGHTS:
         found = [name for name in others if re.fullmatch(pattern, name)]
-        # All pieces count as one, and of nanochat's steps the last.
-        if len({re.sub(r"-\d+-of-|^model_\d+\.pt$", "", name) for name in found}) == 1:
+        without_numbers = {re.sub(r"-\d+-of-|^model_\d+\.pt$", "", name) for name in found}
+        if len(without_numbers) == 1:  # one file, all pieces of one, or the steps of nanochat
             return found[-1]
     return None
 
 
 def all_files(folder: Folder, name: str) -> tuple[list[str], dict[str, str]]:
-    """
-    All files of a checkpoint that is in several, from the name of its index or of one of them; and in which of them
-    each tensor is, as the index says. Raises CheckpointError if one is missing.
-    """
-    files, index = [name], {}
+    """Returns all files of a checkpoint that may be in several, and {tensor: its file} as far as an index tells."""
+    files = [name]
+    index = {}
     piece = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.\w+)", name)  # NAME-00001-of-00004.bin
     if name.endswith(".json"):
-        index = pick(read_json(folder, name), "weight_map", dict, {})  # tensor -> file
+        index = pick(read_json(folder, name), "weight_map", dict, {})
         files = sorted(set(index.values()))
     elif piece:
         before, number, n, ending = piece.groups()
@@ -128,5 +126,7 @@ def all_files(folder: Folder, name: str) -> tuple[list[str], dict[str, str]]:
 
 
 def way_on(names: list[str]) -> str:
-    """What to do with files that are no weights we can read."""
-    return next(told for part, told in WAYS_ON.items() if re.search(part, " ".join(names)))
+    """Returns what to do with files that are no weights we can read."""
+    for pattern, advice in WAYS_ON.items():  # the last one matches all
+        if re.search(pattern, " ".join(names)):
+            return advice

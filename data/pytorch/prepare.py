@@ -38,7 +38,7 @@ GENERATED = (
 
 
 def find_torch():
-    """The folder of the installed torch. find_spec does not import it."""
+    """Returns the folder of the installed torch. find_spec does not import it."""
     return pathlib.Path(importlib.util.find_spec("torch").origin).parent
 
 
@@ -67,7 +67,7 @@ def main(argv=None):
 
 
 def make(folder):
-    """Prepare data/pytorch/bytes or data/pytorch/gpt2 if it is missing. train.py calls this, with any folder."""
+    """Prepares data/pytorch/bytes or data/pytorch/gpt2 if it is missing. train.py calls this, with any folder."""
     is_ours = folder.parent.name == "pytorch" and folder.name in tokens.TOKENIZERS
     if is_ours and not (folder / "meta.json").exists():
         main([f"--tokenizer={folder.name}", f"--out_dir={folder}"])

@@ -25,7 +25,7 @@ LISTING = "listings/en-2023-14-head_middle.txt"
 
 
 def fetch(url):
-    """The reply, after a few tries if needed. (`datasets` would need aiohttp to read from http.)"""
+    """Returns the reply, after a few tries if needed. (`datasets` would need aiohttp to read from http.)"""
     from huggingface_hub.utils import http_backoff
 
     return http_backoff("GET", url, timeout=60, headers={"Accept-Encoding": "identity"})

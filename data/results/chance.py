@@ -1,6 +1,6 @@
 """
-What chance gives: the scores of a matrix M (n, n) that keeps its singular values, while both of its sides are turned to
-random directions. Such nulls were used for heads by HengyuLi-Ozaki-lab/qk-spectral-fingerprint.
+Computes the scores that chance gives to a matrix M (n, n): it keeps its singular values, while both of its sides are
+turned to random directions. Such nulls were used for heads by HengyuLi-Ozaki-lab/qk-spectral-fingerprint.
 
 Let M = U S V^T with S = diag(s_1 ... s_n), and U, V random rotations. W = V^T U is a random rotation as well.
 
@@ -34,41 +34,38 @@ RANDOM = 1.0, 3.0, 12.0  # moments / n of W_q W_k^T with random W_q, W_k (n, n):
 
 
 def deviations(symmetry, n):
-    """How many standard deviations a symmetry is above its mean over random matrices."""
+    """Returns how many standard deviations a symmetry is above its mean over random matrices."""
     return (symmetry - 1 / n) * n / math.sqrt(2)
 
 
 def interval(score, n, limit):
-    """(low, high) of 95 of 100 such matrices. limit: of directionality, as directionality_limit returns it"""
+    """Returns the range (low, high) of 95 % of such matrices. limit: of directionality, from directionality_limit."""
     if score == "symmetry":
         return (1 - 1.96 * math.sqrt(2)) / n, (1 + 1.96 * math.sqrt(2)) / n
     return -limit, limit
 
 
 def of_random(n, gamma):
-    """The limit of directionality for W_q W_k^T of random W_q and W_k, (n, n)."""
+    """Returns the limit of directionality for W_q W_k^T of random W_q and W_k, (n, n)."""
     return directionality_limit(n, [n * moment for moment in RANDOM], gamma)
 
 
 @torch.no_grad()
 def moments(w_q, w_k, grams=None):
-    """
-    The sums of s^2, s^4 and s^6 over the singular values s of W_q W_k^T, (C, r) each, times a constant: three numbers.
-    grams: W_q^T W_q and W_k^T W_k, if they are known.
-    """
+    """Returns the sums of s^2, s^4, s^6 over the singular values s of W_q W_k^T, (C, r) each, times a constant."""
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r).
     C, r = w_q.shape
-    if grams is None:
-        w_q, w_k = ((w / w.abs().max()).float() for w in (w_q, w_k))  # their size does not matter
-        p = (w_k.mT @ w_k) @ (w_q.mT @ w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
+    if grams is not None:  # W_q^T W_q and W_k^T W_k
+        gram_q, gram_k = [(gram / gram.trace()).float() for gram in grams]  # their size does not matter
+        p = gram_k @ gram_q  # (r, r)
     else:
-        gram_q, gram_k = ((gram / gram.trace()).float() for gram in grams)
-        p = gram_k @ gram_q
+        w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]
+        p = (w_k.mT @ w_k) @ (w_q.mT @ w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
     return p.trace().item(), (p * p.mT).sum().item(), trace_of_cube(p).item()
 
 
 def trace_of_cube(p):
-    """tr(PPP) of p (n, n), with half of the multiplications of P @ P."""
+    """Returns tr(PPP) of p (n, n), with half of the multiplications of P @ P."""
     # With the quarters P = [[A, B], [C, D]] it is tr(AAA) + tr(DDD) + 3 tr(BCA) + 3 tr(CBD).
     half = len(p) // 2
     a, b = p[:half, :half], p[:half, half:]
@@ -78,14 +75,14 @@ def trace_of_cube(p):
 
 @functools.lru_cache(maxsize=4)
 def draws(n):
-    """Places in the list of quantiles (S, n), and pairs of the S rows (2, PAIRS): drawn once, because it takes long."""
+    """Returns places in the list of quantiles (S, n), and pairs of the S rows (2, PAIRS). Drawing them is slow."""
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(QUANTILES, (max(2, NUMBERS // n), n), generator=generator, dtype=torch.int32)
     return places, torch.randint(len(places), (2, PAIRS), generator=generator)
 
 
 def chi2_quantiles(nu):
-    """QUANTILES numbers (QUANTILES,) that are distributed as chi^2 with nu degrees of freedom, in order."""
+    """Returns numbers (QUANTILES,), in order, that are distributed as chi^2 with nu degrees of freedom."""
     # The cube root of chi^2 / nu is nearly normal (Wilson and Hilferty), so these x are spread well enough.
     root = 1 - 2 / (9 * nu) + torch.linspace(-7, 7, 2001, dtype=torch.float64) * math.sqrt(2 / (9 * nu))
     x = nu * root.clamp_min(0) ** 3
@@ -94,7 +91,7 @@ def chi2_quantiles(nu):
 
 
 def directionality_limit(n, moments, gamma):
-    """95 of 100 matrices (n, n) with these moments have a directionality between minus this and this."""
+    """Returns the limit of directionality: 95 of 100 matrices (n, n) with these moments are between minus it and it."""
     # The squared length of row i is sum_j s_j^2 U_ij^2, and a row of U is a random direction: g / |g| with normal g_j.
     # sum_j U_ij^2 = 1, so n times this length is s2 + sum_j (s_j^2 - s2 / n) g_j^2, as |g|^2 is n + O(sqrt(n)).
     # Such a sum of squares is distributed nearly as b (chi^2 - nu), chi^2 with nu degrees of freedom, if b and nu give

@@ -26,10 +26,11 @@ MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
 def pool(paths):
-    """Folders of runs, and files of comparisons -> {arm: its records}. RunError if two of one name are not one arm."""
+    """Returns {arm: its records}. Raises RunError if two runs of one name are not of one arm."""
     arms = {}
     for path in paths:
-        for record in [read_run(path)] if Path(path).is_dir() else read_comparison(path):
+        records = [read_run(path)] if Path(path).is_dir() else read_comparison(path)
+        for record in records:
             for other in arms.setdefault(record.arm, []):
                 require_same_arm(record, other)
             arms[record.arm].append(record)
@@ -37,7 +38,7 @@ def pool(paths):
 
 
 def require_same_arm(record, other):
-    """The configurations of two runs of one arm differ in their seeds, and else in keys of FREE at most."""
+    """Raises RunError unless the configurations of two runs differ in their seeds, and else in keys of FREE at most."""
     for key in (record.config.keys() | other.config.keys()) - FREE:
         mine, theirs = record.config.get(key), other.config.get(key)
         require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
@@ -45,7 +46,7 @@ def require_same_arm(record, other):
 
 
 def conditions(config):
-    """The keys of SAME with their values in the configuration of a run. If they are equal, losses are compared."""
+    """Returns the keys of SAME with their values in the configuration of a run. Equal ones mean comparable losses."""
     known = dict(sha256=config.get("checksum")) | config  # older files have a checksum
     if known["objective"] == "auto":  # as TrainConfig.predicts_next
         known["objective"] = "next" if known["causal"] else "masked"
@@ -54,22 +55,26 @@ def conditions(config):
 
 def find_baselines(arms, chosen=None):
     """
-    {arm: its baseline}, sorted: arms with the same conditions are neighbours, and the first of them is their baseline.
+    Returns {arm: its baseline}. Arms with the same conditions are neighbours, and the first of them is their baseline.
+
     This is the chosen arm, else the first with BERT's random start, else the first.
     """
+    config_of = {name: records[0].config for name, records in arms.items()}
     names_of = {}  # values of conditions -> the names of the arms that have them
-    for name, records in arms.items():
-        names_of.setdefault(tuple(conditions(records[0].config).values()), []).append(name)
+    for name, config in config_of.items():
+        names_of.setdefault(tuple(conditions(config).values()), []).append(name)
     baseline_of = {}
     for names in names_of.values():
-        plain = [name for name in names if PLAIN.items() <= arms[name][0].config.items()]
-        baseline = chosen if chosen in names else (plain or names)[0]
-        baseline_of |= dict.fromkeys([baseline, *names], baseline)  # it stays in front
+        plain = [name for name in names if PLAIN.items() <= config_of[name].items()]
+        candidates = [chosen] if chosen in names else [*plain, *names]
+        baseline = candidates[0]
+        baseline_of[baseline] = baseline  # in front of the others
+        baseline_of |= dict.fromkeys(names, baseline)
     return baseline_of
 
 
 def counted(records):
-    """The finished runs of an arm; all of its runs if none has finished."""
+    """Returns the finished runs of an arm, or all of its runs if none has finished."""
     return [record for record in records if record.is_finished()] or records
 
 
@@ -77,24 +82,26 @@ def counted(records):
 
 
 def pairs_of(records, others):
-    """[(run of an arm, run of its baseline)] with the same seed, of those that count: they saw the same data."""
+    """Returns the pairs (run of an arm, run of its baseline) with the same seed: they saw the same data."""
     of_seed = {other.seed: other for other in counted(others)}
     return [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
 
 
 def speed_up(loss, baseline_loss):
     """
-    1 - t / T, where T is the last step, and t is the first at which the loss is at or below the last one of the
-    baseline. -inf, less than any number, if it never is. Losses are Series by step. They are smoothed first: each is
-    the mean of an evaluation and up to two before it.
+    Returns 1 - t / T, where T is the last step, and t is the first at which the loss is at or below the last one of the
+    baseline. -inf, less than any number, if it never is.
+
+    Losses are Series by step. They are smoothed first: each is the mean of an evaluation and up to two before it.
     """
-    smooth, smooth_baseline = [curve.rolling(3, min_periods=1).mean() for curve in (loss, baseline_loss)]
+    smooth = loss.rolling(3, min_periods=1).mean()
+    smooth_baseline = baseline_loss.rolling(3, min_periods=1).mean()
     reached = loss.index[smooth <= smooth_baseline.iloc[-1]]
     return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
 
 
 def compare_pairs(pairs, measure="val_loss"):
-    """How an arm ends, less its baseline, in a column of tables: a dict of numbers. nan if there is no pair."""
+    """Returns how much a measure of an arm ends above its baseline: a dict of numbers, nan if there is no pair."""
     if not pairs:
         return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan, speed_up=nan)
     differences = np.array([mine.last(measure) - other.last(measure) for mine, other in pairs])

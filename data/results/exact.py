@@ -13,7 +13,7 @@ import pandas
 
 
 def subset_sums(values):
-    """The sums of all 2^n subsets of n values. The first subset is empty."""
+    """Returns the sums of all 2^n subsets of n values. The first subset is empty."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])  # without the value, and with it
@@ -22,7 +22,7 @@ def subset_sums(values):
 
 def sign_flip(differences):
     """
-    Could seeds alone have made these n differences? -> exact two-sided p.
+    Returns the exact two-sided p: could seeds alone have made these n differences?
 
     If the arm and its baseline were the same, each pair could as well have come out the other way round: its difference
     would have the other sign. So all 2^n choices of the signs are equally likely, and p is the share of them whose sum
@@ -36,8 +36,9 @@ def sign_flip(differences):
 
 def interval(differences):
     """
-    The differences that cannot be excluded: all d such that sign_flip does not reject, at 0.05, the n differences less
-    d -> (lowest, highest). (nan, nan) for fewer than six pairs, which reject nothing.
+    Returns the lowest and the highest difference that cannot be excluded. (nan, nan) for fewer than six pairs.
+
+    These are all d such that sign_flip does not reject, at 0.05, the n differences less d.
 
     Is d excluded? Take d from every difference. If the signs of a subset of m of them are turned, the sum changes by
     -2 (sum of the subset - m d): it does not fall if the mean of the subset is at most d. So the share of subsets with
@@ -54,7 +55,7 @@ def interval(differences):
 
 def holm(ps):
     """
-    p of m tests -> p after Holm's correction, a Series. An arm without pairs has no test, and its nan stays.
+    Returns the p of m tests after Holm's correction, a Series. An arm without pairs has no test, and its nan stays.
 
     Of 20 arms that are no better than the baseline, one is expected below 0.05. So the smallest p is multiplied by m.
     If it is still significant, m - 1 tests are left, so the next p is multiplied by m - 1, and so on.

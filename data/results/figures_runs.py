@@ -1,6 +1,6 @@
 """
-The pictures of training runs. They are made of records, in {name of an arm: its records, one per seed}. The first
-encoder is blue and the first decoder purple. Dark layers are at the bottom of a network, light ones at its top.
+Draws the pictures of training runs. arms is {name of an arm: its records, one per seed}. The first encoder is blue and
+the first decoder purple. Dark layers are at the bottom of a network, light ones at its top.
 """
 
 import itertools
@@ -22,7 +22,7 @@ LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and it
 
 
 def draw_layers(axis, record, score):
-    """A line for each layer of a run."""
+    """Draws a line for each layer of a run."""
     layers = record.layers(score)  # (S, L)
     last = layers.shape[1] - 1
     for i, name in enumerate(layers):
@@ -34,33 +34,37 @@ def draw_layers(axis, record, score):
 
 
 def put_steps(axis):
-    """An axis of steps, which are in thousands where they are many."""
+    """Makes the x axis one of steps, in thousands where they are many."""
     axis.set_xlabel("step")
     axis.locator_params(axis="x", nbins=4)
     axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
 
 
 def put_names(axis, names):
-    """A row for each name, the first at the top."""
+    """Makes the y axis one of names, the first at the top."""
     axis.set(yticks=range(len(names)), yticklabels=map(in_words, names), ylim=(len(names) - 0.5, -0.5))
 
 
 def styles(arms):
-    """{arm: dict(color, ls)}"""
+    """Returns {arm: dict(color, ls)}, the style of its line."""
     others = itertools.cycle(itertools.product(DASHES, OTHERS))
-    first = {False: ("-", ENCODER), True: ("-", DECODER)}
-    found = {}
+    first = {False: ENCODER, True: DECODER}  # by causal
+    style_of = {}
     for name, records in arms.items():
-        dash, colour = first.pop(records[0].config["causal"], None) or next(others)
-        found[name] = dict(color=colour, ls=dash)
-    return found
+        causal = records[0].config["causal"]
+        if causal in first:
+            dash, colour = "-", first.pop(causal)
+        else:
+            dash, colour = next(others)
+        style_of[name] = dict(color=colour, ls=dash)
+    return style_of
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
 
 
 def plot_run(record, path, gamma):
-    """Loss, symmetry and directionality over the steps of one run, with a line for each layer."""
+    """Draws loss, symmetry and directionality over the steps of one run, with a line for each layer."""
     with figure(path, 1, 3, title=f"Training of {in_words(record.arm)}, seed {record.seed}") as axes:
         loss, *panels = axes[0]
         loss.plot(record.curve("train_loss"), color="0.7", label="training loss")
@@ -76,7 +80,7 @@ def plot_run(record, path, gamma):
 
 
 def plot_runs(arms, path, gamma):
-    """Figures 3 and S5: losses and scores over the steps."""
+    """Draws Figures 3 and S5: losses and scores over the steps."""
     style_of = styles(arms)
     has_bands = len(arms) <= 6  # the bands of more arms cover each other
     height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
@@ -91,9 +95,10 @@ def plot_runs(arms, path, gamma):
         draw_ends(ends, arms, style_of)
         put_zero(symmetry)
         put_zero(directionality)
-        widths = {records[0].config["n_embd"] for records in arms.values()}
-        if len(widths) == 1:  # the range is of one size
-            put_chance(directionality, "directionality", *widths, chance.of_random(*widths, gamma), RANDOM)
+        widths = [records[0].config["n_embd"] for records in arms.values()]
+        if len(set(widths)) == 1:  # the range is of one size
+            n_embd = widths[0]
+            put_chance(directionality, "directionality", n_embd, chance.of_random(n_embd, gamma), RANDOM)
         put_titles(axes.flat, ["validation loss [nats/token]", "loss at the end [nats/token]",
                                "symmetry of $W_{qk}$", "directionality of $W_{qk}$"])
         bands = "; coloured bands: lowest to highest seed" if has_bands else ""
@@ -102,21 +107,23 @@ def plot_runs(arms, path, gamma):
 
 
 def draw_seeds(axis, records, column, has_band, **style):
-    """The mean over seeds of a column (of a score: its median over layers), and a band from lowest to highest seed."""
+    """Draws the mean over seeds of a column (of a score: its median over layers), and a band from lowest to highest."""
     curves = [record.curve(column) for record in records]
     table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
     axis.plot(table.mean(axis="columns"), **style)
     if has_band:
-        low, high = table.min(axis="columns"), table.max(axis="columns")  # (S,) each
+        low = table.min(axis="columns")  # (S,)
+        high = table.max(axis="columns")  # (S,)
         axis.fill_between(table.index, low, high, color=style["color"], alpha=0.1, lw=0)
 
 
 def draw_ends(axis, arms, style_of):
-    """A row for each arm, in its colour: a dot for the last loss of each seed, and a bar for their mean."""
+    """Draws a row for each arm, in its colour: a dot for the last loss of each seed, and a bar for their mean."""
     for y, (name, records) in enumerate(arms.items()):
         losses = [record.last("val_loss") for record in records]
+        mean = np.mean(losses)
         axis.plot(losses, [y] * len(losses), ".", color=style_of[name]["color"], alpha=0.6)
-        axis.plot([np.mean(losses)] * 2, [y - 0.3, y + 0.3], lw=2, **style_of[name])
+        axis.plot([mean, mean], [y - 0.3, y + 0.3], lw=2, **style_of[name])
     axis.locator_params(axis="x", nbins=4)
     put_names(axis, arms)
     for name, text in zip(arms, axis.get_yticklabels()):
@@ -127,7 +134,7 @@ def draw_ends(axis, arms, style_of):
 
 
 def plot_parts(table, path):
-    """For each arm the symmetry of W_qk, on its position directions, and on the rest. table: as of parts.read"""
+    """Draws for each arm the symmetry of W_qk, on its position directions, and on the rest. table: of parts.read"""
     of_runs = table.groupby(["arm", "seed"], sort=False).median()  # over layers
     tells_positions = of_runs.groupby("arm")["of_inputs"].transform("median") >= LEAST_OF_INPUTS
     of_runs["on_positions"] = of_runs["on_positions"].where(tells_positions)
@@ -151,8 +158,8 @@ def plot_parts(table, path):
 
 
 def plot_record(tracks, entries_of, path):
-    """A bar for each entry. tracks: of record.py; entries_of: {track: {entry: its updates (S,)}}, the fastest first"""
-    height = 0.23 * max(map(len, entries_of.values())) + 0.5  # [inches]
+    """Draws a bar for each entry. entries_of: {track: {entry: its updates (S,)}}, the fastest first."""
+    height = 0.23 * max(len(entries) for entries in entries_of.values()) + 0.5  # [inches]
     with figure(path, len(tracks), 1, height, "The record: updates to reach a loss", sharex=True) as axes:
         for axis, (name_of_track, track) in zip(axes.flat, tracks.items()):
             entries = entries_of[name_of_track]

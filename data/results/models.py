@@ -1,18 +1,19 @@
-"""Scores of pretrained models in a table, and in the CSV file of analyze.py --csv: what it has is not scored again."""
+"""Keeps scores of pretrained models in a table, and in the CSV file of analyze.py --csv, which is not scored again."""
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from data.atomic import locked, replacing
 from data.pretrained import revisions
 from data.pretrained.by_hand import read_hand
 from data.pretrained.files import as_text, printable
 from data.pretrained.sources import known_models
 from data.results.runs import RunError, require
-from data.tokens import locked, replacing
 
 # The columns of the CSV. A row has the scores of one layer, or of one of its heads.
 COLUMNS = {
@@ -37,12 +38,12 @@ COLUMNS = {
 
 
 def tell(line):
-    """Print a line on stderr, above any progress bar. Names in it may hold control characters."""
+    """Prints a line on stderr, above any progress bar. Names in it may hold control characters."""
     tqdm.write(printable(line), file=sys.stderr)
 
 
 def bar(items, name, unit, n):
-    """The items, and a progress bar if stderr is a terminal."""
+    """Yields the items, and shows a progress bar if stderr is a terminal."""
     return tqdm(items, printable(name), n, leave=False, unit=unit, disable=None)
 
 
@@ -50,7 +51,7 @@ def bar(items, name, unit, n):
 
 
 def score_table(rows, common):
-    """The rows of one checkpoint, dicts by COLUMNS, as a DataFrame. common: what is the same in all rows."""
+    """Returns the rows of one checkpoint, dicts by COLUMNS, as a DataFrame. common: what is the same in all rows."""
     common = dict(revision="", source="", rows=len(rows)) | common
     table = pd.DataFrame([common | row for row in rows])
     unknown = set(table) - set(COLUMNS)
@@ -60,35 +61,50 @@ def score_table(rows, common):
 
 
 def together(tables):
-    """One table of all."""
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
+    """Returns one table of all. It has no rows if there are no tables."""
+    if not tables:
+        return pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
+    return pd.concat(tables, ignore_index=True)
 
 
 def whole_layers(table):
-    """Without the scores of heads."""
+    """Returns the table without the rows of heads."""
     return table[table["head"].isna()]
 
 
+class StackName(NamedTuple):
+    model: str
+    revision: str
+    stack: str
+
+
 def by_stack(table):
-    """-> {(model, revision, stack): the rows of its whole layers}"""
-    return dict(list(whole_layers(table).groupby(["model", "revision", "stack"], sort=False)))
+    """Returns {StackName: the rows of its whole layers}."""
+    stacks = whole_layers(table).groupby(["model", "revision", "stack"], sort=False)
+    return {StackName(*name): layers for name, layers in stacks}
 
 
 def is_causal(stack):
-    """Whether no token sees a later one, from the rows of a stack. None: it is not known."""
+    """Returns whether no token sees a later one, from the rows of a stack. None: it is not known."""
     return {0: False, 1: True}.get(stack["causal"].iloc[0])
 
 
+class Quartiles(NamedTuple):
+    q1: np.ndarray
+    median: np.ndarray
+    q3: np.ndarray
+
+
 def quartiles(values):
-    """(..., L) -> (3, ...): first quartile, median and third quartile over layers."""
-    return np.nanpercentile(values, [25, 50, 75], axis=-1)
+    """Returns the Quartiles (...) of values (..., L) over layers."""
+    return Quartiles(*np.nanpercentile(values, [25, 50, 75], axis=-1))
 
 
 # ---- the CSV file ------------------------------------------------------------------------------------------------
 
 
 def read_scores(path):
-    """The table in a CSV file that add_scores has written; an empty one if there is no file."""
+    """Returns the table in a file of add_scores, without rows if there is none. Raises RunError if it is another."""
     if not path or not Path(path).exists():
         return together([])
     is_missing = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # elsewhere "" is a text
@@ -98,13 +114,13 @@ def read_scores(path):
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
         return table.astype(COLUMNS)
-    except ValueError as e:
+    except (ValueError, OverflowError) as e:
         raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
                        "or give another --csv") from e
 
 
 def add_scores(path, table):
-    """Put the rows of one checkpoint into the CSV, in the place of those that it had of it."""
+    """Puts the rows of one checkpoint into the CSV, in the place of older ones."""
     with locked(Path(path).absolute().parent, wait=True):  # another process may add to it too
         others = read_scores(path)
         stays = others["source"] != table["source"].iloc[0]
@@ -113,10 +129,7 @@ def add_scores(path, table):
 
 
 def scores_so_far(args):
-    """
-    {source: its rows} of the file --csv, if there is one, without checkpoints that lack rows or have them twice.
-    Raises RunError if they were scored with other options.
-    """
+    """Returns {source: its rows} of whole checkpoints in --csv. Raises RunError if other options scored them."""
     ours = dict(gamma=args.gamma, per_head=args.per_head, layout=str(read_hand(**args.layout) or ""))
     found = {}
     for source, rows in read_scores(args.csv).groupby("source", sort=False):
@@ -137,7 +150,9 @@ class Asked:
     """What a command line of analyze.py asks for, and its scores, from the CSV file and since."""
 
     def __init__(self, args):
-        names = [row["name"] for row in known_models()] if args.paper else args.hf
+        names = args.hf
+        if args.paper:
+            names = [row["name"] for row in known_models()]
         targets, errors = revisions.find_all(names, args.revisions, args.limit)
         for name, error in errors.items():  # and the others go on
             tell(f"analyze.py: {name}: {error}")
@@ -154,14 +169,14 @@ class Asked:
             tell(f"{n_known} of {len(wanted)} are already in {self.path}: delete their rows to score them again")
 
     def add(self, source, scored):
-        """Put the table of a checkpoint that was scored into the CSV, so that nothing is lost if this is stopped."""
+        """Puts the scores of a checkpoint into the CSV at once, so that nothing is lost if this is stopped."""
         target = self.targets[source]
         self.found[source] = scored.assign(model=target.model, revision=target.revision, source=source)
         if self.path:
             add_scores(self.path, self.found[source])
 
     def table(self):
-        """One table of all that is asked for, as far as it is scored, with the step of each checkpoint."""
+        """Returns one table of all that is asked for, as far as it is scored, with the step of each checkpoint."""
         tables = []
         for source, target in self.targets.items():
             if source in self.found:
@@ -171,6 +186,8 @@ class Asked:
 
 
 def source_of(target):
-    """By what the rows of a checkpoint are known: its path without links, or its Hub id and revision."""
+    """Returns by what the rows of a checkpoint are known: its path without links, or its Hub id and revision."""
     path = Path(target.source).expanduser()
-    return as_text(str(path.resolve()) if path.exists() else target.source)
+    if path.exists():
+        return as_text(str(path.resolve()))
+    return as_text(target.source)

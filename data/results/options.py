@@ -1,4 +1,4 @@
-"""The command line of analyze.py."""
+"""Reads the command line of analyze.py."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of
 
 
 def parse(argv, description, gamma):
-    """What the words of a command line ask for. gamma: its value if they say nothing."""
+    """Returns what the words of a command line ask for. gamma: its value if they say nothing."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -69,13 +69,14 @@ def parse(argv, description, gamma):
 
 
 def count(text):
+    """Returns a number from 1 on. Raises ValueError if it is none, which argparse reports."""
     if int(text) < 1:
         raise ValueError
     return int(text)
 
 
 def picture(path):
-    """The path of a picture, if it can be written in the format that the path ends in."""
+    """Returns the path of a picture, if it can be written in the format that the path ends in."""
     if not path.endswith(FORMATS):  # or it would be known only after the work
         raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(FORMATS)}")
     return os.path.expanduser(path)

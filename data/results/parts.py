@@ -25,9 +25,10 @@ import torch
 from tqdm import tqdm
 
 from config import ConfigError
+from data.atomic import replacing
 from data.batches import get_batch, open_corpus
 from data.results import options, runs
-from data.tokens import DataError, replacing
+from data.tokens import DataError
 from data.trained import open_run
 
 SHARE = 0.95  # of the variance of the mean inputs
@@ -51,32 +52,38 @@ COLUMNS = dict(
 
 
 def symmetry(m):
-    """tr(MM) / |M|^2 of m (..., n, n), as in analyze.py, which imports this folder and cannot be imported here."""
+    """Returns tr(MM) / |M|^2 of m (..., n, n), as analyze.py does, which imports this folder."""
     return (m * m.mT).sum((-2, -1)) / m.square().sum((-2, -1))
 
 
 def random_symmetries(m, b):
-    """The symmetry of m (n, n) between b random directions: (N_DRAWS,). Few directions often score high by chance."""
+    """Returns symmetries (N_DRAWS,) of m (n, n) between b random directions. If b is small, many are high by chance."""
     drawn = torch.randn((N_DRAWS, len(m), b), generator=torch.Generator().manual_seed(0), dtype=m.dtype)
     bases = torch.linalg.qr(drawn).Q  # (N_DRAWS, n, b), orthonormal columns
     return symmetry(bases.mT @ m @ bases)
 
 
 def position_directions(x):
-    """An orthonormal basis (C, C), position directions first; their number b; their share of the variance of x."""
-    means = x.mean(0) - x.mean((0, 1))  # (T, C)
+    """
+    Returns position directions U (C, b) and the rest V (C, C - b), and the share of the variance of x (N, T, C) that is
+    of its means by position.
+    """
+    x = x - x.mean((0, 1))
+    means = x.mean(0)  # (T, C)
     _, s, vt = torch.linalg.svd(means, full_matrices=True)  # (min(T, C),), (C, C)
-    held = s.square().cumsum(0) / s.square().sum()
-    of_inputs = means.square().sum(-1).mean() / (x - x.mean((0, 1))).square().sum(-1).mean()
-    return vt.mT, int((held < SHARE).sum()) + 1, of_inputs
+    held = s.square().cumsum(0) / s.square().sum()  # by the first directions
+    b = int((held < SHARE).sum()) + 1
+    of_inputs = means.square().sum(-1).mean() / x.square().sum(-1).mean()
+    return vt[:b].mT, vt[b:].mT, of_inputs
 
 
 def split_layer(x, m):
-    """The row of a layer, a dict of COLUMNS. x (N, T, C): its inputs; m (C, C): its W_qk"""
-    basis, b, of_inputs = position_directions(x)
-    u, v = basis[:, :b], basis[:, b:]  # (C, b), (C, C - b)
+    """Returns the row of a layer, a dict of COLUMNS. x (N, T, C): its inputs; m (C, C): its W_qk"""
+    u, v, of_inputs = position_directions(x)  # (C, b), (C, C - b)
+    b = u.shape[1]
     # If a token is x = U z, the logit x_i^T M x_j is z_i^T (U^T M U) z_j.
-    on_positions, on_rest = u.mT @ m @ u, v.mT @ m @ v  # (b, b), (C - b, C - b)
+    on_positions = u.mT @ m @ u  # (b, b)
+    on_rest = v.mT @ m @ v  # (C - b, C - b)
     drawn = random_symmetries(on_rest, b)
     norm = m.square().sum()
     row = dict(symmetry=symmetry(m), directions=b, of_inputs=of_inputs, on_positions=symmetry(on_positions),
@@ -88,17 +95,20 @@ def split_layer(x, m):
 
 @torch.no_grad()
 def split_run(folder):
-    """The table of a run of train.py: a row for each layer."""
+    """Returns the table of a run of train.py: a row for each layer."""
     model, cfg, meta = open_run(folder)
     corpus = open_corpus(cfg)
     runs.require(corpus.meta["sha256"] == meta["sha256"], f"{cfg.data_dir} is not the corpus of {folder}: prepare that")
     n_batches = math.ceil(min(N_SEQUENCES, N_TOKENS / cfg.block_size) / cfg.batch_size)
     whole = np.arange(cfg.batch_size)  # all rows of a batch
-    idx = torch.cat([get_batch(cfg, corpus.meta, corpus.val, 0, i, whole)[0] for i in range(n_batches)])  # (N, T)
+    batches = []
+    for i in range(n_batches):
+        idx, *_ = get_batch(cfg, corpus.meta, corpus.val, 0, i, whole)
+        batches.append(idx)
     inputs = []  # of the attention of each layer, (N, T, C) each
     for block in model.blocks:
         block.attn.register_forward_pre_hook(lambda attn, given: inputs.append(given[0]))
-    model.hidden(idx)
+    model.hidden(torch.cat(batches))  # of idx (N, T)
     arm = Path(folder).resolve().name.removesuffix(f"-{cfg.seed}")
     rows = []
     for layer, (block, x) in enumerate(zip(model.blocks, inputs)):
@@ -108,7 +118,7 @@ def split_run(folder):
 
 
 def read(path):
-    """The table of a run, or of a file that --csv has written. Raises RunError if it is another file."""
+    """Returns the table of a run, or of a file that --csv has written. Raises RunError if it is another file."""
     if not path.endswith(".csv"):
         return split_run(path)
     try:

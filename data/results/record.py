@@ -40,7 +40,7 @@ TRACKS = {"start": Track(2.25, "random", "ltg_bert", "only the initialization is
 
 
 def read_entry(path):
-    """The eight runs of an entry, by seed. Raises RunError if they cannot be compared with other entries."""
+    """Returns the eight runs of an entry, by seed. Raises RunError if they cannot be compared with other entries."""
     records = sorted(read_comparison(path), key=lambda record: record.seed)
     seeds = [record.seed for record in records]
     require(seeds == list(SEEDS), f"{path} has the seeds {seeds}, expected {SEEDS.start} to {SEEDS.stop - 1}")
@@ -54,7 +54,7 @@ def read_entry(path):
 
 
 def steps_of(records, loss):
-    """The updates that each run took to the loss: (S,). One that did not arrive counts with the limit."""
+    """Returns the updates that each run took to the loss: (S,). One that did not arrive counts with the limit."""
     steps = []
     for record in records:
         curve = record.curve("val_loss")
@@ -63,23 +63,27 @@ def steps_of(records, loss):
 
 
 def read_track(name):
-    """The entries of a track, the fastest first: {name: the updates of its runs (S,)}."""
+    """Returns the entries of a track, the fastest first: {name: the updates of its runs (S,)}."""
     paths = sorted((FOLDER / name).glob("*.csv"))
     entries = {path.stem: steps_of(read_entry(path), TRACKS[name].loss) for path in paths}
-    return dict(sorted(entries.items(), key=lambda entry: entry[1].mean()))
+    fastest_first = sorted(entries, key=lambda entry: entries[entry].mean())
+    return {entry: entries[entry] for entry in fastest_first}
 
 
 def table(name, entries):
-    """The entries of a track as lines of Markdown."""
+    """Returns the entries of a track as lines of Markdown."""
     track = TRACKS[name]
     head = f"| {name}: {track.loss} nats | updates | arrived | against {track.baseline} | p |"
     lines = [head, "|---|---|---|---|---|"]
     for entry, steps in entries.items():
-        differences = steps - entries[track.baseline]
-        against = f"{differences.mean():+.0f} | {sign_flip(differences):.3f}" if entry != track.baseline else "| "
         shown = f"**{entry}**" if entry == track.record else entry
         updates = f"{steps.mean():.0f} ± {steps.std(ddof=1):.0f}"
-        lines.append(f"| {shown} | {updates} | {(steps < LIMIT).sum()} of {len(steps)} | {against} |")
+        arrived = f"{(steps < LIMIT).sum()} of {len(steps)}"
+        against = "| "  # two empty cells
+        if entry != track.baseline:
+            differences = steps - entries[track.baseline]
+            against = f"{differences.mean():+.0f} | {sign_flip(differences):.3f}"
+        lines.append(f"| {shown} | {updates} | {arrived} | {against} |")
     return "\n".join(lines)
 
 

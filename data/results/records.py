@@ -1,5 +1,5 @@
 """
-Runs of train.py as they are read again: from the folder of a run, or from the file of a comparison.
+Reads runs of train.py, from the folder of a run or from the file of a comparison, and writes such files.
 
 One small CSV file keeps all runs of a comparison, with all that its tables and figures show:
 
@@ -17,10 +17,11 @@ from typing import NamedTuple
 import pandas
 
 from config import HOW, ORIGIN, split_comparison
-from data.results.runs import HEADERS, SCORES, RunError, RunScore, read_config, require
-from data.tokens import replacing
+from data.atomic import replacing
+from data.results.runs import HEADERS, SCORES, RunError, read_config, require
 
-MEDIANS = list(RunScore._fields[3:])  # scores kept as medians over layers
+# The scores that are kept as medians over layers.
+MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -37,7 +38,7 @@ class Record(NamedTuple):
     table: pandas.DataFrame
 
     def curve(self, column):
-        """A column at those steps that have it: a Series by step."""
+        """Returns a column at those steps that have it: a Series by step."""
         return self.table[column].dropna()
 
     def last(self, column):
@@ -47,13 +48,13 @@ class Record(NamedTuple):
         return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
 
     def layers(self, score):
-        """One of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
+        """Returns one of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
         table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
         return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
 
 
 def by_layer(rows):
-    """A row for each step and layer -> a row for each step, with columns such as symmetry_0. ValueError: one twice."""
+    """Turns a row for each step and layer into a row for each step, with columns such as symmetry_0."""
     table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
     table.columns = [f"{score}_{layer}" for score, layer in table.columns]
     return table
@@ -63,15 +64,16 @@ def by_layer(rows):
 
 
 def read_rows(path):
-    """The rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
-    text, header = path.read_text(errors="replace"), HEADERS[path.name]
+    """Returns the rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
+    text = path.read_text(errors="replace")
+    header = HEADERS[path.name]
     require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
     whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
     return pandas.read_csv(whole_rows, dtype=float, index_col=False).astype(dict(step=int))
 
 
 def read_run(folder):
-    """The Record of a run in a folder. Raises RunError if there is no run."""
+    """Returns the Record of a run in a folder. Raises RunError if there is no run, or if its files are damaged."""
     folder = Path(folder)
     config = read_config(folder)
     try:
@@ -101,7 +103,7 @@ def read_run(folder):
 
 
 def write_comparison(path, arms):
-    """Write {name of an arm: its records}. Raises RunError if the file at path would lose a run."""
+    """Writes {name of an arm: its records}. Raises RunError if the file at path would lose a run."""
     tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
     if Path(path).exists():
         for record in read_comparison(path):
@@ -114,16 +116,19 @@ def write_comparison(path, arms):
 
 
 def config_lines(arms):
-    """'# config {...}' with the keys that all arms share, and '# config of NAME {...}' with the others, as JSON."""
+    """Returns the line '# config {...}' with what all arms share, and a line '# config of NAME {...}' for each arm."""
     configs = {}
     for name, records in arms.items():
         config = records[0].config
         configs[name] = {key: config[key] for key in config if key not in HOW | {"seed"}}
         for key in config.keys() & set(ORIGIN):  # in which the runs of an arm may differ
-            origins = {origin for record in records for origin in record.config.get(key, "unknown").split(" and ")}
+            origins = set()
+            for record in records:  # one that was read from such a file may have several
+                origins |= set(record.config.get(key, "unknown").split(" and "))
             configs[name][key] = " and ".join(sorted(origins))
-    first, *others = configs.values()
-    shared = {key: first[key] for key in first if all(other.get(key) == first[key] for other in others)}
+    shared = next(iter(configs.values()))
+    for config in configs.values():
+        shared = {key: value for key, value in shared.items() if config.get(key) == value}
     lines = [f"# config {json.dumps(shared)}"]
     for name, config in configs.items():
         special = {key: config[key] for key in config if key not in shared}
@@ -132,7 +137,7 @@ def config_lines(arms):
 
 
 def read_comparison(path):
-    """The records in a CSV file that write_comparison wrote. Raises RunError if it is another file, or damaged."""
+    """Returns the records in a file of write_comparison. Raises RunError if it is another file, or damaged."""
     try:
         configs, rows = split_comparison(path)
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)

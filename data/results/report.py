@@ -1,6 +1,6 @@
 """
-What analyze.py prints, and which pictures go with it: comparisons of runs (--runs), and scores of models (--hf,
---paper). README.md of data/pretrained explains what was published.
+Prints what analyze.py finds, and draws the pictures that go with it: comparisons of runs (--runs), and scores of models
+(--hf, --paper). README.md of data/pretrained explains what was published.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from data.results import chance
 from data.results.compare import (MIN_PAIRS, SAME, compare_pairs, conditions, counted, find_baselines, pairs_of,
                                   pool)
 from data.results.exact import holm
-from data.results.models import by_stack, is_causal, quartiles, whole_layers
+from data.results.models import StackName, by_stack, is_causal, quartiles, whole_layers
 from data.results.records import Record, by_layer, write_comparison
 from data.results.runs import SCORES, require
 
@@ -26,28 +26,29 @@ PRINTED_TABLES = Path(__file__).parents[1] / "pretrained" / "printed_tables.csv"
 
 
 def report_runs(args):
-    """Compare runs, from their folders or from the CSV file of a comparison; or show the ends of a single run."""
+    """Compares runs, from their folders or from the CSV file of a comparison, or shows the ends of a single run."""
     arms = pool(args.runs)
     asked = [*(args.arms or arms), *filter(None, [args.baseline])]
     for name in asked:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
     baseline_of = find_baselines({name: arms[name] for name in arms if name in asked}, args.baseline)
     arms = {name: arms[name] for name in baseline_of}
-    records = list(itertools.chain(*arms.values()))
+    first, *others = itertools.chain(*arms.values())
     if args.csv:
         write_comparison(args.csv, arms)
     if args.plot:
         from data.results import figures_runs  # and matplotlib with it
 
-        if len(records) == 1:
-            figures_runs.plot_run(*records, args.plot, args.gamma)
-        else:
+        if others:
             figures_runs.plot_runs({name: counted(arms[name]) for name in arms}, args.plot, args.gamma)
-    if len(records) == 1:
-        texts = [table_of_ends(*records)]
+        else:
+            figures_runs.plot_run(first, args.plot, args.gamma)
+    if not others:
+        texts = [table_of_ends(first)]
+    elif args.all:
+        texts = [comparison_table(arms, baseline_of).to_string(), LEGEND, LEGEND_OF_ALL]
     else:
-        table = comparison_table(arms, baseline_of)
-        texts = [table.to_string(), LEGEND, LEGEND_OF_ALL] if args.all else [table[SHORT].to_string(), LEGEND]
+        texts = [comparison_table(arms, baseline_of)[SHORT].to_string(), LEGEND]
     print(*texts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
 
 
@@ -66,47 +67,61 @@ LEGEND_OF_ALL = """\
 
 
 def comparison_table(arms, baseline_of):
-    """A DataFrame with one row for each arm. baseline_of: {arm: its baseline}. p is corrected for the number of arms"""
-    gains = {name: compare_pairs(pairs_of(arms[name], arms[other]))
-             for name, other in baseline_of.items() if name != other}
+    """Returns a DataFrame of cells as they are shown, a row for each arm. p is corrected for the number of arms."""
+    gains = {}
+    for name, baseline in baseline_of.items():
+        if name != baseline:
+            gains[name] = compare_pairs(pairs_of(arms[name], arms[baseline]))
     corrected = holm({name: gain["p"] for name, gain in gains.items()})
     rows = {}
     for name in baseline_of:
-        p, n_pairs, speed_up = "", "", ""
-        gain = gains.get(name)
-        if gain is None:
-            difference = "baseline"
-        elif gain["n_pairs"] == 0:
-            difference = "no pairs"
-        else:
-            difference, n_pairs = f"{gain['difference']:+.3f}", gain["n_pairs"]
-            speed_up = "not reached" if gain["speed_up"] == -np.inf else f"{gain['speed_up']:.0%}"
-            if n_pairs >= MIN_PAIRS:
-                low, high = gain["interval"]
-                difference += f" [{low:+.3f}, {high:+.3f}]"
-                p = f"{corrected[name]:.2g}"
-        loss, symmetry, directionality = [np.mean([record.last(column) for record in counted(arms[name])])
-                                          for column in ("val_loss", *SCORES)]
-        rows[name] = {
-            "loss": f"{loss:.3f}",
-            "difference [95 %]": difference,
-            "p": p,
-            "pairs": n_pairs,
-            "speed-up": speed_up,
-            "symmetry": f"{symmetry:.2f}",
-            "directionality": f"{directionality:.2f}",
+        row = {
+            "loss": f"{mean_of_last(arms[name], 'val_loss'):.3f}",
+            "difference [95 %]": "baseline",
+            "p": "",
+            "pairs": "",
+            "speed-up": "",
+            "symmetry": f"{mean_of_last(arms[name], 'symmetry'):.2f}",
+            "directionality": f"{mean_of_last(arms[name], 'directionality'):.2f}",
         }
+        if name in gains:
+            row |= cells_of_gain(gains[name], corrected[name])
+        rows[name] = row
     return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
 
 
+def mean_of_last(records, column):
+    """Returns the last value of a column, on average over the runs that count."""
+    return np.mean([record.last(column) for record in counted(records)])
+
+
+def cells_of_gain(gain, p):
+    """Returns the cells that compare an arm with its baseline. gain: of compare_pairs; p: after the correction."""
+    n_pairs = gain["n_pairs"]
+    if n_pairs == 0:
+        return {"difference [95 %]": "no pairs"}
+    not_reached = gain["speed_up"] == -np.inf
+    cells = {
+        "difference [95 %]": f"{gain['difference']:+.3f}",
+        "pairs": n_pairs,
+        "speed-up": "not reached" if not_reached else f"{gain['speed_up']:.0%}",
+    }
+    if n_pairs >= MIN_PAIRS:
+        low, high = gain["interval"]
+        cells["difference [95 %]"] += f" [{low:+.3f}, {high:+.3f}]"
+        cells["p"] = f"{p:.2g}"
+    return cells
+
+
 def comparison_notes(arms, baseline_of):
-    """What a reader must know about these runs, in lines."""
+    """Returns what a reader must know about these runs, in lines."""
     notes = []
     first = next(iter(baseline_of))
     for name, baseline in baseline_of.items():
         records = arms[name]
-        if name == baseline != first:
-            here, there = conditions(records[0].config), conditions(arms[first][0].config)
+        if name == baseline and name != first:
+            here = conditions(records[0].config)
+            there = conditions(arms[first][0].config)
             keys = [key for key in SAME if here[key] != there[key]]
             notes.append(f"{name} is not compared with {first}, because they differ in {', '.join(keys)}.")
         n_finished = sum(record.is_finished() for record in records)
@@ -121,10 +136,11 @@ def comparison_notes(arms, baseline_of):
 
 
 def table_of_ends(run):
-    """What train.py prints at the end of a run: the first and the last scores of every layer, and the last loss."""
+    """Returns what train.py prints at its end: the first and the last scores of every layer, and the last loss."""
     lines = ["layer   symmetry: start     end   directionality: start     end"]
     for layer in range(run.config["n_layer"]):
-        symmetry, directionality = [run.curve(f"{score}_{layer}").to_numpy() for score in SCORES]  # (S,) each
+        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
+        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
         lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
                      f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
     return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
@@ -134,7 +150,7 @@ def table_of_ends(run):
 
 
 def report_models(args, table):
-    """Print and draw what was asked for: the paper, a training, or single models. table: of models.Asked"""
+    """Prints and draws what was asked for: the paper, a training, or single models. table: of models.Asked"""
     if table.empty and not args.paper:  # nothing could be scored
         return
     stacks = by_stack(table)
@@ -145,22 +161,25 @@ def report_models(args, table):
         texts.append(f"Layers:\n{layer_table(table)}\n")
     if stacks:
         texts.append(f"Whole models, medians over layers:\n{model_table(stacks)}")
-    # The legend explains the columns that are shown.
-    texts += [line for line in LEGEND_OF_SCORES if line.split(":")[0].strip() in "".join(texts)]
+    tables = "".join(texts)
+    for line in LEGEND_OF_SCORES:
+        column = line.split(":")[0].strip()
+        if column in tables:
+            texts.append(line)
     if args.paper:
         texts.append(printed_tables())
     print(*texts, sep="\n", flush=True)
     if args.plot:
-        from data.results import figures, figures_pretrained  # and matplotlib with them
+        from data.results import figures_models  # and matplotlib with it
 
         if args.paper:
-            figures_pretrained.plot_pretrained(known_models(), stacks, args.plot)
+            figures_models.plot_published(known_models(), stacks, args.plot)
         elif trainings:
-            figures_pretrained.plot_training(trainings, args.plot)
+            figures_models.plot_training(trainings, args.plot)
         elif is_one:
-            figures.plot_model(table, args.plot)
+            figures_models.plot_model(table, args.plot)
         else:
-            figures.plot_models(stacks, args.plot)
+            figures_models.plot_models(stacks, args.plot)
 
 
 LEGEND_OF_SCORES = """\
@@ -175,37 +194,45 @@ LEGEND_OF_SCORES = """\
 
 
 def align(lines):
-    """Lists of cells, the first one of headings -> a text in columns. A column that has only a heading is left out."""
-    columns = [column for column in zip(*lines) if any(column[1:])]
-    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
-    return "\n".join("  ".join(cells).rstrip() for cells in zip(*padded))
+    """Returns lists of cells, the first of headings, as a text in columns. A column without cells is left out."""
+    padded = []
+    for heading, *cells in zip(*lines):
+        if any(cells):
+            width = max(len(cell) for cell in [heading, *cells])
+            padded.append([cell.ljust(width) for cell in [heading, *cells]])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded))
 
 
 def with_quartiles(values):
-    q1, median, q3 = quartiles(values)
-    return f"{median:5.2f} [{q1:.2f}, {q3:.2f}]"
+    found = quartiles(values)
+    return f"{found.median:5.2f} [{found.q1:.2f}, {found.q3:.2f}]"
 
 
 def model_table(stacks):
-    """A line for each stack: medians over layers, beside those that were published. stacks: of models.by_stack"""
+    """Returns a line for each stack: medians over layers, beside the published ones. stacks: of models.by_stack"""
     lines = [["model", "revision", "stack", "layers", "symmetry [quartiles]", "above chance", "published",
               "directionality [quartiles]", "published", "beyond chance"]]
-    known = {(row[name], "", row["stack"]): row for row in known_models() for name in ("name", "hub_id")}
-    for key, layers in stacks.items():
-        published = ["", ""]
-        if key in known:
-            star = "" if known[key]["matrix"] == "wqk" else "*"
-            published = [f"{float(known[key][score]):5.2f}{star}" for score in SCORES]
+    known = {}  # StackName -> its row of models.csv
+    for row in known_models():
+        for model in row["name"], row["hub_id"]:
+            known[StackName(model, "", row["stack"])] = row
+    for name, layers in stacks.items():
+        published = dict.fromkeys(SCORES, "")
+        if name in known:
+            star = "" if known[name]["matrix"] == "wqk" else "*"
+            published = {score: f"{float(known[name][score]):5.2f}{star}" for score in SCORES}
         above_chance = chance.deviations(layers["symmetry"], layers["n"]).median()
         n_beyond = (layers["directionality"].abs() > layers["limit"]).sum()
-        lines.append([*key, str(len(layers)),
-                      with_quartiles(layers["symmetry"]), f"{above_chance:+.1f}", published[0],
-                      with_quartiles(layers["directionality"]), published[1], f"{n_beyond} of {len(layers)}"])
+        lines.append([
+            *name, str(len(layers)),
+            with_quartiles(layers["symmetry"]), f"{above_chance:+.1f}", published["symmetry"],
+            with_quartiles(layers["directionality"]), published["directionality"], f"{n_beyond} of {len(layers)}",
+        ])
     return align(lines)
 
 
 def layer_table(table):
-    """A line for each layer and head."""
+    """Returns a line for each layer and head."""
     lines = [["model", "stack", "layer", "head", "symmetry", "above chance", "directionality", "by chance"]]
     for row in table.itertuples():
         head = "" if row.head is pandas.NA else str(row.head)
@@ -216,8 +243,9 @@ def layer_table(table):
 
 
 def find_trainings(table):
-    """The training in a table of models.Asked, as a Record for each stack. An empty list of single models."""
-    table = whole_layers(table).dropna(subset="step").drop_duplicates(["model", "stack", "step", "layer"], keep="last")
+    """Returns the trainings in a table of models.Asked, a Record for each stack; [] if it is of single models."""
+    table = whole_layers(table).dropna(subset="step")
+    table = table.drop_duplicates(["model", "stack", "step", "layer"], keep="last")
     trainings = []
     for (model, stack), layers in table.groupby(["model", "stack"], sort=False):
         config = dict(causal=is_causal(layers), n=layers["n"].iloc[0], limit=layers["limit"].median())
@@ -233,13 +261,13 @@ MATRICES = dict(tiled_kv="queries with the wrong keys", head_space="W_q^T W_k in
 
 
 def printed_tables():
-    """Tables S2 and S3, the left half and then the right, with what each row really is; and how many are of W_qk."""
+    """Returns Tables S2 and S3, left halves and then right ones, what each row is, and how many are of W_qk."""
     rows = pandas.read_csv(PRINTED_TABLES, dtype=str, keep_default_na=False).to_dict("records")
     lines = [["row", "printed as", "symmetry", "directionality", "what it is"]]
     for row in rows:
         scores = [f"{row[score] or '-':>5}" for score in SCORES]  # Table S3 lacks two rows
-        remarks = [MATRICES.get(row["matrix"], ""), row["remark"]]
-        remarks.append(f"row {row['repeats']} again" if row["repeats"] else "")
+        repeats = f"row {row['repeats']} again" if row["repeats"] else ""
+        remarks = [MATRICES.get(row["matrix"], ""), row["remark"], repeats]
         lines.append([row["row"], row["printed_as"], *scores, "; ".join(filter(None, remarks))])
     n_wqk = sum(row["matrix"] == "wqk" for row in rows)
     return (f"Tables S2 and S3 of the paper, medians over layers:\n{align(lines)}\n"

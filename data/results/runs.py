@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 
 from config import HOW, ORIGIN, TrainConfig
-from data.tokens import replacing, write_json, writing
+from data.atomic import replacing, write_json, writing
 from data.trained import RunError, opened_checkpoint
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
@@ -76,18 +76,18 @@ def require(condition, message):
 
 
 def describe(cfg, meta):
-    """What run.json and every checkpoint say about a run: its configuration and its token files."""
+    """Returns what run.json and every checkpoint say about a run: its configuration and its token files."""
     return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
 
 
 def identity(described):
-    """What must be the same in all processes of a run, and when it goes on: {key: value}."""
+    """Returns what must be the same in all processes of a run, and when it goes on: {key: value}."""
     keys = vars(TrainConfig(**described["config"])) | described["data"]  # a newer key has its default
     return {key: value for key, value in keys.items() if key not in HOW | {"data_dir"}}
 
 
 def find_origin(device_name):
-    """The values of ORIGIN, as texts."""
+    """Returns where a run comes from: {key of ORIGIN: a text}."""
     # The hash of the commit, with "-dirty" behind it if a tracked file has been changed since.
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
@@ -123,7 +123,7 @@ def checkpoint_to_resume(folder, cfg, meta, device):
 
 
 def require_nothing_to_lose(folder):
-    """RunError if a run that begins in the folder would overwrite a model or the rows of a run."""
+    """Raises RunError if a run that begins in the folder would overwrite a model or the rows of a run."""
     log = folder / "log.csv"
     rows = log.read_text(errors="replace") if log.exists() else ""
     if rows.startswith(HEADERS["log.csv"]) and rows.count("\n") <= 2:  # a header and the start
@@ -134,7 +134,7 @@ def require_nothing_to_lose(folder):
 
 
 def begin(folder, cfg, meta, rows, device_name, n_params):
-    """Write run.json, log.csv and scores.csv, before any training. rows: {name: text} of both CSV files."""
+    """Writes run.json, log.csv and scores.csv, before any training. rows: {name: text} of both CSV files."""
     cfg = replace(cfg, init_from="scratch")  # a run is the same, resumed or not
     write_json(folder / "run.json", describe(cfg, meta) | dict(origin=find_origin(device_name), n_params=n_params))
     for name, text in rows.items():
@@ -143,7 +143,7 @@ def begin(folder, cfg, meta, rows, device_name, n_params):
 
 
 def cells(row):
-    """A LogRow or RunScore -> {column: text}, where the text of nan is empty."""
+    """Returns {column: text} of a LogRow or RunScore. The text of nan is empty."""
     texts = {}
     for name, value in row._asdict().items():
         if isinstance(value, float):
@@ -153,7 +153,7 @@ def cells(row):
 
 
 def append(path, rows):
-    """Append rows, of LogRow or RunScore, to log.csv or scores.csv. Returns their text."""
+    """Appends rows, of LogRow or RunScore, to log.csv or scores.csv. Returns their text."""
     text = "".join(",".join(cells(row).values()) + "\n" for row in rows)
     with writing(path), open(path, "a", newline="") as f:  # so that lines end with \n on Windows too
         f.write(text)
@@ -161,7 +161,7 @@ def append(path, rows):
 
 
 def save_checkpoint(folder, cfg, meta, state):
-    """Write ckpt.pt, and with cfg.keep a copy named after its step. Of such copies only the newest ones remain."""
+    """Writes ckpt.pt, and with cfg.keep a copy named after its step. Of such copies only the newest ones remain."""
     with replacing(folder / "ckpt.pt") as temporary:
         with open(temporary, "wb") as f:
             torch.save(describe(cfg, meta) | state, f)
@@ -174,7 +174,7 @@ def save_checkpoint(folder, cfg, meta, state):
 
 
 def read_config(folder):
-    """What run.json says of a run, in one dict: its configuration, its corpus, and where it comes from."""
+    """Returns what run.json says of a run, in one dict: its configuration, its corpus, and where it comes from."""
     path = Path(folder) / "run.json"
     try:
         run = json.loads(path.read_text())

@@ -28,11 +28,14 @@ BESIDE_ARROW = "dataset_info.json", "state.json", "dataset_dict.json"  # what sa
 
 
 def files_in(path):
-    """The file itself, or all files in and below a folder that are not hidden."""
+    """Returns the file itself, or all files in and below a folder that are not hidden."""
     if path.is_file():
         return [path]
-    names = [file.relative_to(path).parts for file in sorted(path.rglob("*")) if file.is_file()]
-    found = [path.joinpath(*parts) for parts in names if not any(part.startswith(".") for part in parts)]
+    found = []
+    for file in sorted(path.rglob("*")):
+        is_hidden = any(name.startswith(".") for name in file.relative_to(path).parts)
+        if file.is_file() and not is_hidden:
+            found.append(file)
     if not found:
         raise DataError(f"{path} is no file, nor a folder with files in it")
     return found
@@ -57,14 +60,15 @@ def read(path):
 
 
 def why_not(path, column):
-    """Why a file is left out, or "" if it is read."""
+    """Returns why a file is left out, or "" if it is read."""
     is_table = path.suffix.lower() in KINDS
     if column:
         return "" if is_table and path.name not in BESIDE_ARROW else "is no table"
     if is_table:
         return "is a table: --column=NAME reads a column of it"
     with open(path, "rb") as file:
-        return "is binary" if b"\0" in file.read(8000) else ""
+        is_binary = b"\0" in file.read(8000)
+    return "is binary" if is_binary else ""
 
 
 def main(argv=None):
@@ -82,10 +86,10 @@ def main(argv=None):
             parts.append(file)
     if not parts:
         raise DataError("nothing to read: all files are left out")
-    read_part = (lambda path: read_column(path, args.column)) if args.column else read
-    # With fewer files, one of them would be far too much to validate on. The rows of a table are not of one piece.
-    whole_files = len(parts) * args.val_fraction >= 1 and not args.column
-    return writer.write(args, parts, read_part, whole_files=whole_files)
+    if args.column:
+        return writer.write(args, parts, lambda path: read_column(path, args.column))
+    # With fewer files, one of them would be far too much to validate on.
+    return writer.write(args, parts, read, whole_files=len(parts) * args.val_fraction >= 1)
 
 
 if __name__ == "__main__":

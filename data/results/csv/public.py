@@ -1,5 +1,5 @@
 """
-The table and the picture of public.csv: public models that everybody can get, because they are in packages of PyPI.
+Makes the table and the picture of public.csv: models that everybody can get, because they are in packages of PyPI.
 
     python -m data.results.csv.public    # prints the table, draws data/results/png/public.png
 
@@ -24,18 +24,20 @@ from data.results.report import align
 from data.results.runs import SCORES
 
 HERE = Path(__file__).parent
+MOST_STACKS = 3  # of one model that are drawn one by one
 SEES = {"both": ("sees both sides", ENCODER), "cross": ("cross-attention", OTHERS[0]),
         "before": ("sees what came before", DECODER)}
 
 
 def exact_p(encoders, decoders):
-    """Two-sided: twice the share of ways to choose that many decoders whose mean is as low, or as high, as theirs."""
+    """Returns a two-sided p: twice the share of ways to choose as many decoders with a mean as extreme as theirs."""
     means = np.array([np.mean(way) for way in itertools.combinations([*encoders, *decoders], len(decoders))])
     ours = means[-1]  # combinations go in order
     return min(1, 2 * np.mean(means <= ours + 1e-12), 2 * np.mean(means >= ours - 1e-12))
 
 
 def report(table):
+    """Prints the table of all models, and what their scores have in common."""
     cells = [["model", "path", "sees", "layers", *SCORES, "outside"]]
     for row in table.fillna({"stack": ""}).itertuples():
         path = f"{'/'.join(Path(row.path).parts[-2:])} {row.stack}".strip()
@@ -54,10 +56,12 @@ def report(table):
 
 
 def draw(table, path):
-    """A row for each model. Dot: median over layers; bar: quartiles; grey: 95 % of random matrices."""
+    """Draws a row for each model. Dot: median over layers; bar: quartiles; grey: 95 % of random matrices."""
     table = table.sort_values("sees", key=lambda column: column.map(list(SEES).index), kind="stable")
     models = list(table.groupby(["sees", "model", "domain"], sort=False))
-    names = [f"{model} ({domain}{', cross' if sees == 'cross' else ''})" for (sees, model, domain), _ in models]
+    names = []
+    for (sees, model, domain), _ in models:
+        names.append(f"{model} ({domain}, cross)" if sees == "cross" else f"{model} ({domain})")
     title = "Scores of public models, from Python packages"
     with figure(path, 1, 2, 0.29 * len(models) + 1, title, sharey=True) as (axes,):
         for axis, score in zip(axes, SCORES):
@@ -70,10 +74,14 @@ def draw(table, path):
 
 
 def draw_model(axis, y, stacks, score, label, colour):
-    """A dot and a bar for each stack, one above the other; what chance gives is their median."""
+    """Draws a dot and a bar for each stack, one above the other, or of many the range of their dots."""
     limits = [chance.interval(score, stack.n, stack.directionality_limit) for stack in stacks.itertuples()]
     low, high = np.median(limits, axis=0)
     axis.barh(y, high - low, 0.7, low, color="0.85", zorder=-1, label=CHANCE)
+    if len(stacks) > MOST_STACKS:
+        axis.hlines(y, stacks[score].min(), stacks[score].max(), color=colour, lw=5, alpha=0.5,
+                    label=f"range of the medians of {len(stacks)} variants")
+        return
     heights = y + np.linspace(-0.35, 0.35, 2 * len(stacks) + 1)[1::2]
     axis.hlines(heights, stacks[f"{score}_q1"], stacks[f"{score}_q3"], color=colour, lw=1)
     axis.plot(stacks[score], heights, "o", color=colour, ms=4, label=label)

@@ -1,4 +1,4 @@
-"""Table 1 and png/published_runs.png from the authors' own training runs: python -m data.results.csv.published.draw"""
+"""Makes Table 1 and png/published_runs.png of the authors' own runs: python -m data.results.csv.published.draw"""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ CORPORA = dict(jigsaw="Jigsaw", red_pajama="RedPajama", wikipedia="Wikipedia")
 
 
 def describe(plain, symmetric, scores):
-    """A row of Table 1, with the steps saved by two rules: -inf if the plain run's last loss is not reached."""
+    """Returns a row of Table 1, with the steps saved by two rules: -inf if the plain run's last loss is not reached."""
     reached = symmetric.index[symmetric <= plain.iloc[-1]]  # of one noisy batch, and another
     by_the_paper = 1 - reached[0] / plain.index[-1] if len(reached) else -math.inf
     medians = scores.iloc[-1].groupby(level=0, sort=False).median()  # over layers, at the last step
@@ -28,16 +28,20 @@ def main(path=HERE.parents[1] / "png" / "published_runs.png"):
     curves = pandas.read_csv(HERE / "loss_curves.csv")  # training losses [nats/token], a column for each run
     curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
     scores_of = pandas.read_csv(HERE / "trajectories.csv").groupby("run")
-    rows, pairs = {}, {}
+    rows = {}
+    row_of = {}  # title -> number of the row of panels
     with figure(path, 6, 3, 1.7, "Training runs of the paper's authors", sharex=True, sharey="col") as axes:
         for name, scores in scores_of:
             scores = scores.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
-            model, kind, corpus = name.split("--")  # an encoder and a decoder share a row
+            model, kind, corpus = name.split("--")
             title = f"{DEPTHS[model]} layers, {CORPORA[corpus]}"
-            loss, *panels = row = axes[pairs.setdefault(title, len(pairs))]
-            plain, symmetric, colour = curves[name], curves[f"{name}--symmetric-init"], COLOURS[kind == "decoder"]
+            i = row_of.setdefault(title, len(row_of))  # an encoder and a decoder share a row
+            loss, *panels = axes[i]
+            plain = curves[name]
+            symmetric = curves[f"{name}--symmetric-init"]
+            colour = COLOURS[kind == "decoder"]
             rows[name] = describe(plain, symmetric, scores)
-            put_titles(row, [f"{title}: loss [nats]", *SCORES])
+            put_titles(axes[i], [f"{title}: loss [nats]", *SCORES])
             loss.plot(plain, color=colour, lw=1, label=kind)
             loss.plot(symmetric, color=colour, lw=1, ls=":", label=f"{kind}, symmetric initialization")
             for axis, score in zip(panels, SCORES):

@@ -1,0 +1,68 @@
+"""
+Writes files that are complete or not there, whatever stops the program. Everything here that writes a file uses this.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+
+class FileError(OSError):
+    """A file cannot be written. The message is one line that says what to do."""
+
+
+@contextlib.contextmanager
+def writing(path):
+    """Lets an error of the system, such as a full disk, name the file. By itself it names none."""
+    try:
+        yield
+    except (OSError, RuntimeError) as e:
+        cause = e if isinstance(e, OSError) else e.__context__  # torch.save hides an OSError behind a RuntimeError
+        if isinstance(e, FileError) or not isinstance(cause, OSError):
+            raise
+        raise FileError(f"{path} cannot be written ({cause.strerror}): put that right and run it again") from e
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Gives a block a temporary path to write to. At its end this becomes `path`: complete or not at all."""
+    path = Path(os.path.realpath(path))  # where a link leads, or the link would be replaced
+    temporary = path.with_name(f"{path.name}.unfinished-{os.getpid()}.tmp")  # of this process alone
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            with open(temporary, "rb+") as f:
+                os.fsync(f.fileno())  # or after a power cut the new name could be there without the bytes
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path, value):
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def locked(folder, wait=False):
+    """Lets one process at a time write into a folder. Another one waits for its end, or ends in a FileError."""
+    with writing(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        lock = open(Path(folder) / ".lock", "a")  # "w" would empty a file of that name
+    with lock:
+        try:
+            import fcntl  # which Windows does not have
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                raise FileError(f"{folder}: another process is writing there: wait for it, or set --out_dir") from None
+            print(f"{folder}: another process is writing there; this one waits for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except (OSError, ImportError):
+            pass  # there are no locks here
+        for left in Path(folder).glob("*.unfinished-*.tmp"):  # of a process that was killed in `replacing`
+            left.unlink(missing_ok=True)
+        yield
