@@ -63,6 +63,7 @@ def locked(folder, wait=False):
             fcntl.flock(lock, fcntl.LOCK_EX)
         except (OSError, ImportError):
             pass  # there are no locks here
-        for left in Path(folder).glob("*.unfinished-*.tmp"):  # of a process that was killed in `replacing`
-            left.unlink(missing_ok=True)
+        for left in Path(folder).glob("*.unfinished-*.tmp"):
+            if not Path("/proc", left.stem.rpartition("-")[2]).exists():  # its process was killed in `replacing`
+                left.unlink(missing_ok=True)
         yield

@@ -84,8 +84,9 @@ def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file
     for model, source, symmetry in [("gpt2", "openai-community/gpt2", 0.1), ("mine", "/tmp/mine", 0.1),
                                     ("gpt2", "openai-community/gpt2@step1", 0.9)]:  # a step of its training
         rows = [dict(layer=layer, symmetry=symmetry * layer) for layer in range(3)]
-        common = dict(model=model, source=source, stack="", causal=1, params=9, head=None, n=768, r=64, layout="",
-                      gamma=2.0, limit=0.1, directionality=-0.5, directionality_eq17=0.0)
+        zeros = dict.fromkeys(analyze.Scores._fields, 0.0)  # a fork may have a score more
+        common = zeros | dict(model=model, source=source, stack="", causal=1, params=9, head=None, n=768, r=64,
+                              layout="", gamma=2.0, limit=0.1, directionality=-0.5)
         models.add_scores(tmp_path / "s.csv", models.score_table(rows, common))
     lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
     (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]

@@ -6,8 +6,8 @@ Finds the query and key weights of the self-attention layers in a pretrained Tra
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
 layouts.csv says where each model has these weights, layout_table.py which of its lines a model needs, and FORMS how
-tensors hold the heads: all proven against transformers in tests/test_layouts.py. These are the raw weights: biases,
-RoPE, scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
+tensors hold the heads. tests/test_layouts.py compares them with transformers, where it has the model. These are the raw
+weights: biases, RoPE, scaling and norms are left out. Query head h meets key head h // (n_head // n_kv_head).
 """
 
 import re

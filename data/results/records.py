@@ -10,6 +10,7 @@ One small CSV file keeps all runs of a comparison, with all that its tables and 
 
 import io
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -143,6 +144,8 @@ def read_comparison(path):
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
         table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
+        for score in set(MEDIANS) - set(table):
+            table[score] = math.nan  # it is newer than the file
         records = []
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")
