@@ -12,6 +12,7 @@ in config/tiny.py, unless the command sets them, as with --compile=on.
 
 import csv
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -105,4 +106,6 @@ def main(argv):
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # if nobody reads on, as after `| head`, end without a traceback
     main(sys.argv[1:])
