@@ -29,8 +29,7 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError, load
-from config.processes import (end_if_out_of_memory, find_place, leave_processes, noted_signals, one_line,
-                              prepare_streams)
+from config.processes import end_unless_bug, find_place, leave_processes, noted_signals, one_line, prepare_streams
 from data import bert, samples
 from data.atomic import locked
 from data.batches import Loader, open_corpus
@@ -437,7 +436,7 @@ def main(argv):
     except (*MISTAKES, FloatingPointError) as e:
         sys.exit(f"train.py: {e}")
     except RuntimeError as e:
-        end_if_out_of_memory(e, cfg)
+        end_unless_bug(e, cfg)
         raise  # a bug of ours, so show the traceback
     finally:
         leave_processes()

@@ -109,6 +109,9 @@ class TrainConfig:
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
+        if not self.predicts_next and self.mlm_probability * self.block_size < 0.5:
+            raise ConfigError(f"mlm_probability = {self.mlm_probability} of block_size = {self.block_size} tokens is "
+                              "less than half a token in a sequence")
 
     @property
     def predicts_next(self):

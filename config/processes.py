@@ -110,7 +110,7 @@ def find_place(cfg):
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     rank, world, local_rank = 0, 1, 0
-    if "LOCAL_RANK" in os.environ:  # as torchrun sets it; a cluster may have left the other two
+    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} <= os.environ.keys():  # a cluster may leave some of them
         rank = int(os.environ["RANK"])
         world = int(os.environ["WORLD_SIZE"])
         local_rank = int(os.environ["LOCAL_RANK"])
@@ -181,11 +181,14 @@ def leave_processes():
         dist.destroy_process_group()
 
 
-def end_if_out_of_memory(error, cfg):
-    """Ends in one line, with exit status 1, if torch could not allocate a tensor."""
+def end_unless_bug(error, cfg):
+    """Ends in one line, with exit status 1, if torch could not allocate a tensor, or if another process is lost."""
     if "out of memory" in str(error) or "can't allocate memory" in str(error):  # of a GPU, of a CPU
         sys.exit(f"train.py: out of memory ({one_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or "
                  "the sizes of the model")
+    if isinstance(error, dist.DistError) or "gloo" in str(error):  # Gloo has no error class of its own
+        sys.exit(f"train.py: another process of this run has ended ({one_line(error)}): --init_from=resume goes on "
+                 f"from the last checkpoint in {cfg.out_dir}")
 
 
 def one_line(error):

@@ -70,7 +70,8 @@ def main(argv=None):
         encode, decode = make_encode(meta), make_decode(meta)
     except (DataError, RunError) as error:
         sys.exit(f"error: {error}")
-    pieces = [args.prompt] if cfg.predicts_next else args.prompt.split("_")
+    prompt = args.prompt.encode("utf-8", "surrogateescape").decode(errors="replace")  # a terminal may send any bytes
+    pieces = [prompt] if cfg.predicts_next else prompt.split("_")
     ids = encode(pieces[0]).tolist()
     for piece in pieces[1:]:
         ids += [meta["mask_token"], *encode(piece).tolist()]

@@ -77,6 +77,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--qk_std=1e999"], "qk_std = inf, expected more than 0, and finite"),
     (["--mlm_probability=0"], "mlm_probability = 0.0, expected between 0 and 1"),
     (["--mlm_probability=1"], "mlm_probability = 1.0, expected"),
+    (["--mlm_probability=0.01", "--block_size=32"], "0.01 of block_size = 32 tokens is less than half a token"),
     (["--out_dir="], "out_dir = '', expected a path"), (["--data_dir= "], "data_dir = ' ', expected a path"),
     (["--seed=18446744073709551616"], "seed = 18446744073709551616, expected 0 to 2^63 - 1"),
     (["--n_embd=1", "--n_head=1"], "n_embd = 1, expected 2 or more"),
@@ -114,6 +115,10 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
         (1, False, 3, "out/arms/two/a-3"), (1, True, 3, "out/arms/two/b-3"),
         (1, False, 4, "out/arms/two/a-4"), (1, True, 4, "out/arms/two/b-4")]
+    main(["emergence"])
+    main(["config/arms/emergence"])  # as a shell completes it
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:15] == lines[15:]
 
 
 def test_arms_that_need_a_key_of_other_code_are_left_out_and_named(capsys):

@@ -76,9 +76,12 @@ def test_the_command_splits_a_run_into_its_table_and_its_picture(finished, tmp_p
     parts.main([file, "--plot", str(picture)])
     assert capsys.readouterr().out == told and picture.read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(parts, "open_corpus", lambda cfg: SimpleNamespace(meta=dict(sha256="of another text")))
+    damaged = tmp_path / "damaged.csv"
+    damaged.write_text("arm,seed,layer,symmetry\na,1,0,much\n")
     for argv, words in [
             ([folder], "is not the corpus of"), (["nowhere"], "nowhere"),
             ([f"{folder}/log.csv"], "is no file that --csv has written"),
+            ([str(damaged)], "is no file that --csv has written: could not convert string to float: 'much'"),
             ([file, file], "two runs have the same arm and seed: name each run once")]:
         with pytest.raises(SystemExit, match=words):
             parts.main(argv)

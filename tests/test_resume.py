@@ -15,6 +15,7 @@ import torch
 import train
 from config import processes
 from data.atomic import locked
+from data.results.runs import HEADERS
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
                          result, resume, run, signal_at)
 from tests.toy import as_bin, files_of
@@ -91,7 +92,7 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
 
 def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg):
     out = Path(cfg.out_dir)
-    others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt", "ckpt.pt.12.tmp"}
+    others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt", "ckpt-bestever.pt", "ckpt.pt.12.tmp"}
     out.mkdir()
     for name in others:
         (out / name).write_bytes(b"of somebody")
@@ -126,11 +127,13 @@ def test_a_run_that_is_refused_ends_in_one_line_and_touches_nothing(copied, chan
     assert files_of(copied.out_dir) == before
 
 
-@pytest.mark.parametrize("name", ["log.csv", "model.safetensors"])
-def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(cfg, name):
+@pytest.mark.parametrize("name, text", [
+    ("log.csv", "of\nsomebody\n"), ("log.csv", HEADERS["log.csv"] + "0,0,,5.5,,\n4,512,5.2,5.1,0.01,99\n"),
+    ("scores.csv", "of somebody"), ("model.safetensors", "of somebody")])
+def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(cfg, name, text):
     out = Path(cfg.out_dir)
     out.mkdir()
-    (out / name).write_text("what somebody\nelse has\nwritten\n")
+    (out / name).write_text(text)
     before = files_of(out)
     for init_from in "scratch", "resume":
         assert f"holds a {name}, and no ckpt.pt to go on from" in refusal(cfg, init_from=init_from)
@@ -201,7 +204,10 @@ def test_two_processes_that_are_told_to_stop_and_killed_go_on_bit_for_bit_and_on
     kill = partial(signal_at, TRAIN_STEP, 5, rank="1")
     for prepare, status, step in (stop, [143, 143], 5), (kill, [1, -signal.SIGKILL], 8), (None, [0, 0], 12):
         lives = begin_ranks(argv(cfg, init_from="resume"), tmp_path / "cut", prepare=prepare)
-        assert [end(life)[0] for life in lives] == status and checkpoint(cfg)["step"] == step
+        ends = [end(life) for life in lives]
+        assert [code for code, _ in ends] == status and checkpoint(cfg)["step"] == step
+        is_said = "train.py: another process of this run has ended" in ends[0][1]
+        assert is_said == (prepare is kill) and "Traceback" not in ends[0][1]
     assert result(cfg) == result(whole)
     resume(cfg, max_iters=14)  # with one process
     for column in "step", "train_loss", "val_loss":
@@ -251,7 +257,7 @@ def test_a_full_disk_ends_in_one_line_with_the_path_and_nothing_is_lost(finished
 def test_out_of_memory_on_a_gpu_names_what_to_lower(cfg):
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\n" + "and more " * 50)
     with pytest.raises(SystemExit, match=r"3 GiB and more .* \.\.\.\): lower micro_batch_size = 4, or the sizes"):
-        processes.end_if_out_of_memory(error, cfg)
+        processes.end_unless_bug(error, cfg)
 
 
 @pytest.mark.parametrize("value, first, changes, words, kept", [

@@ -291,6 +291,9 @@ def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tm
         first, *others, last = [text.get_text() for text in axis.get_yticklabels()]
         assert f"**{first.replace(' ', '_')}**" == rows[0][0] and last.split()[0] == rows[-1][0]
         assert all(len(line.get_xdata()) == 8 for line in axis.lines)  # the seeds
+    with pytest.raises(SystemExit):  # before the work
+        record.main(["--plot", "p.xyz"])
+    assert "p.xyz does not end in .png" in capsys.readouterr().err
 
 
 # ---- scores of other code ----------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ def test_a_prompt_is_completed_with_the_most_likely_tokens(causal, cfg, capsys):
     capsys.readouterr()
     samples.main([cfg.out_dir, "--prompt=ab_d"])
     assert capsys.readouterr().out == bytes(expected[0].tolist()).decode(errors="replace") + "\n"
+    samples.main([cfg.out_dir, "--prompt=a\udce9"])  # a byte that is no UTF-8, as Python reads a command line
+    assert capsys.readouterr().out.startswith("a\ufffd")
 
 
 @pytest.mark.parametrize("n_tokens", [0, 17])

@@ -12,6 +12,7 @@ in config/tiny.py, unless the command sets them, as with --compile=on.
 
 import csv
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -99,7 +100,7 @@ def main(argv):
     lines = []
     try:
         for name in names:
-            path = name if name.endswith((".py", ".csv")) else Path(__file__).with_name(f"{name}.py")
+            path = name if name.endswith((".py", ".csv")) else Path(__file__).parent / f"{Path(name).name}.py"
             lines += [shlex.join(words) for words in arms(path, flags)]
     except (ConfigError, OSError) as e:
         sys.exit(f"python -m config.arms: {e}")
@@ -107,4 +108,6 @@ def main(argv):
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # if nobody reads on, as after `| head`, end without a traceback
     main(sys.argv[1:])

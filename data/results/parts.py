@@ -126,7 +126,7 @@ def read(path):
         table = pandas.read_csv(path, dtype=dict(arm=str), na_values=[""], keep_default_na=False)
         if "head" in table:  # older files have rows of heads, too
             table = table[table["head"].isna()]
-        return table.set_index(KEYS).reindex(columns=COLUMNS)  # they may lack a column
+        return table.set_index(KEYS).reindex(columns=COLUMNS).astype(float)  # they may lack a column
     except (ValueError, KeyError) as e:
         raise runs.RunError(f"{path} is no file that --csv has written: {str(e).strip():.100}") from e
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from config import load
 from data.pytorch.prepare import DIGESTS
+from data.results import options
 from data.results.compare import SAME
 from data.results.exact import sign_flip
 from data.results.records import read_comparison
@@ -88,7 +89,7 @@ def table(name, entries):
 
 def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.results.record", description="Print the tables of the record.")
-    cli.add_argument("--plot", metavar="FILE", help="draw the entries of both tracks as bars")
+    cli.add_argument("--plot", metavar="FILE", type=options.picture, help="draw the entries of both tracks as bars")
     args = cli.parse_args(argv)
     try:
         entries_of = {name: read_track(name) for name in TRACKS}

@@ -124,9 +124,10 @@ def checkpoint_to_resume(folder, cfg, meta, device):
 def require_nothing_to_lose(folder):
     """Raises RunError if a run that begins in the folder would overwrite a model or the rows of a run."""
     log = folder / "log.csv"
-    if log.exists() and log.read_bytes().count(b"\n") <= 2:  # a header and the start
+    rows = log.read_text(errors="replace") if log.exists() else ""
+    if rows.startswith(HEADERS["log.csv"]) and rows.count("\n") <= 2:  # a header and the start
         return  # a run was killed before its first checkpoint
-    for name in "log.csv", "model.safetensors", "config.json":
+    for name in "log.csv", "scores.csv", "model.safetensors", "config.json":
         require(not (folder / name).exists(),
                 f"{folder} holds a {name}, and no ckpt.pt to go on from: set --out_dir, or move the folder away")
 
@@ -166,7 +167,8 @@ def save_checkpoint(folder, cfg, meta, state):
         if cfg.keep > 0:  # before ckpt.pt: a run that is killed in between comes here again
             with replacing(folder / f"ckpt-{state['step']:08d}.pt") as copy:
                 shutil.copyfile(temporary, copy)
-            for old in sorted(folder.glob("ckpt-????????.pt"), key=os.path.getmtime)[: -cfg.keep]:
+            copies = folder.glob(f"ckpt-{8 * '[0-9]'}.pt")
+            for old in sorted(copies, key=os.path.getmtime)[: -cfg.keep]:
                 old.unlink()
 
 
