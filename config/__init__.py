@@ -151,8 +151,9 @@ def load(argv):
 
 def require_scale_of_width(own, flags):
     """Raises ConfigError if flags change n_embd, but not a scale that the file may have computed from it."""
+    is_changed = "n_embd" in flags and flags["n_embd"] != own.get("n_embd")
     for name in "qk_std", "v_std", "qkv_rate":
-        if "n_embd" in flags and name in own and name not in flags:
+        if is_changed and name in own and name not in flags:
             raise ConfigError(f"--n_embd={flags['n_embd']} leaves {name} = {own[name]}, which may be that of another "
                               f"width: give --{name} too, or copy the file and change the copy")
 

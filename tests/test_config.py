@@ -60,6 +60,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     assert (cfg.learning_rate, cfg.dropout, cfg.data_dir) == (1.0, 0.0, "/home/ada/tokens")
     assert isinstance(cfg.learning_rate, float)
     assert load(["config/tiny_symm.py", "--n_embd=512", "--qk_std=0.0255", "--v_std=0.0255"]).n_embd == 512
+    assert load(["config/tiny_symm.py", "--n_embd=64"]).n_embd == 64  # which is its own
 
 
 @pytest.mark.parametrize("argv, words", [
