@@ -62,6 +62,8 @@ def write(args, parts, read, whole_files=False, total=None):
     if args.max_tokens < 0 or not 0 < args.val_fraction < 1:
         raise DataError(f"--max_tokens={args.max_tokens} and --val_fraction={args.val_fraction}, expected 0 or more, "
                         "and a share between 0 and 1")
+    if args.out_dir == "":  # as of an unset variable of a shell
+        raise DataError("--out_dir= is empty, expected a path")
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
     asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None, parts=len(parts))

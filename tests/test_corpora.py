@@ -74,7 +74,7 @@ def test_redpajama_skips_and_names_what_the_host_lacks(hub, tmp_path, monkeypatc
     found = set(texts_in(tmp_path))
     whole = set(encoded(texts[names[0]] + texts[names[6]] + texts[names[7]]))
     assert whole < found and found - whole < set(encoded(texts[names[3]]))
-    said = {line.split("/resolve/main/")[1] for line in capsys.readouterr().out.splitlines() if " broken shard" in line}
+    said = {line.split("/resolve/main/")[1] for line in capsys.readouterr().out.splitlines() if "shard: " in line}
     assert said == {gone, forbidden, cut, other}
     monkeypatch.setattr(redpajama, "HOST", hub.url)  # where there is no listing
     with pytest.raises(SystemExit, match="^error: Client error '404 Not Found' for url .*$"):

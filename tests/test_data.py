@@ -115,7 +115,8 @@ def test_a_limit_stops_with_the_document_that_reaches_it(limit, tmp_path):
 @pytest.mark.parametrize("texts, option, words", [
     (texts, "--spaced", "expected at least one of each: give more text, or raise --max_tokens")
     for texts in (["twice", "twice"], [""])
-] + [(["a", "b"], option, option) for option in ("--val_fraction=nan", "--val_fraction=1", "--max_tokens=-5")])
+] + [(["a", "b"], option, option)
+     for option in ("--val_fraction=nan", "--val_fraction=1", "--max_tokens=-5", "--out_dir=")])
 def test_what_makes_no_corpus_is_refused_with_what_to_do_and_leaves_no_file(texts, option, words, tmp_path):
     with refused(words):
         write(tmp_path, [texts], option)

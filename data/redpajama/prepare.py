@@ -3,7 +3,8 @@ RedPajama-V2, English: the Common Crawl snapshot 2023-14 of the paper, its head 
 
     python data/redpajama/prepare.py --max_tokens=1000000000    # all of it is terabytes
 
-Shards that the host does not have are skipped, and broken shards are read as far as possible. Each of them is named.
+Shards that the host does not have (403, 404) are skipped, and broken shards are read as far as possible. Each of them
+is named.
 """
 
 import gzip
@@ -14,7 +15,6 @@ import random
 import sys
 import zlib
 
-import httpx2
 from tqdm import tqdm
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -34,11 +34,14 @@ def fetch(url):
 def read(url):
     """Yields the documents of a shard."""
     reply = fetch(url)
+    if reply.status_code in (403, 404):
+        tqdm.write(f"missing shard: {url}")
+        return
     try:
         for line in gzip.open(io.BytesIO(reply.raise_for_status().content)):
             yield json.loads(line)["raw_content"]
-    except (httpx2.HTTPStatusError, gzip.BadGzipFile, EOFError, zlib.error, ValueError):  # the last is of no JSON
-        tqdm.write(f"missing or broken shard: {url}")
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError):  # the last is of no JSON
+        tqdm.write(f"broken shard: {url}")
 
 
 def main(argv=None):
