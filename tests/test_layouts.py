@@ -22,7 +22,8 @@ from tests.toy import stacks_of
 
 aten = torch.ops.aten
 # Attention that is no layer of a stack.
-NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|resampler|mask_decoder|pixel_level")
+NOT_SELF = re.compile(r"cross|encoder_attn|EncDec|head\.attention|(^|\.)head$|resampler|mask_decoder|pixel_level|"
+                      r"^mit\.|vit_merger|vqmodel")
 # Outside of W_qk: replaced by the identity.
 NORMS = re.compile(r"(q|k|kv|query|key)_([ab]_)?(layer)?norm$|attn\.pre_norm$")
 
@@ -230,9 +231,9 @@ def model_types(config):
 
 
 def test_every_model_type_of_the_table_is_proven():
-    # Of git and idefics, whose config they share; other names of a T5Gemma's sides; and those in test_neighbours.py.
-    proven = {"git_text", "t5gemma_encoder", "t5gemma_decoder", "nanogpt", "nanochat-checkpoint",
-              "train.py-checkpoint", "idefics_text", *OTHER_TYPES}
+    # Of git and so on, whose config they share; other names of a T5Gemma's sides; and those in test_neighbours.py.
+    proven = {"git_text", "cohere_asr_text", "idefics_text", "t5gemma_encoder", "t5gemma_decoder", "nanogpt",
+              "nanochat-checkpoint", "train.py-checkpoint", *OTHER_TYPES}
     for kind, config, *_ in (param.values for param in CASES):
         proven |= {kind, *model_types(small_config(kind, config).to_dict())}
     for *_, config in FUSED:

@@ -182,6 +182,7 @@ case("mask2former", dict(pixel_values=0.1 * noise(1, 3, 64, 64)), num_queries=40
 # Images and sound.
 case("dinov3_vit", hidden_size=32)
 case("tipsv2_vision_model mlcd_vision_model", hidden_size=32)
+case("aimv2", dict(attention_mask=torch.ones))
 case("vitpose", model="VitPoseForPoseEstimation", backbone_config=dict(num_experts=1))
 case("vitpose_backbone", num_experts=1)
 case("vivit timesformer", dict(pixel_values=noise(10, 4, 3, 16, 16)))
@@ -225,7 +226,7 @@ NOT_ALONE = re.compile(".*_(model|qformer|encoder|decoder)|gemma4_(vision|audio)
 # Types that need inputs of their own: of these only the layers are counted, and nothing is run.
 NOT_RUN = set("""bros dia fsmt idefics kimi_k25 longt5 moonshine paddleocr_vl patchtst pegasus_x qwen3_asr seamless_m4t
     seamless_m4t_v2 seggpt timesfm udop video_llama_3 videomae vilt vivit vjepa2 voxtral_realtime
-    time_series_transformer""".split())
+    time_series_transformer cohere_asr minicpmv4_6""".split())
 for kind in TABLE.keys() - CASES_OF.keys():
     if any(kind in names for names in CLASSES) and not NOT_ALONE.fullmatch(kind):
         case(kind)

@@ -118,8 +118,10 @@ def stacks_of_table(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list
 
 # Tensors with such names are of no layer of self-attention. (Position projections have other names.)
 UNSCORED = re.compile("|".join((
-    r"cross|encoder_attn|EncDecAttention",  # cross-attention
-    r"resampler|multi_modal_projector",  # pooling
+    r"cross|encoder_attn|EncDecAttention|second_sub_layer",  # cross-attention
+    r"resampler|multi_modal_projector|head\.attention|\bhead\.[qk]_proj|vit_merger",  # pooling
+    r"vqmodel",  # codes of images
+    r"\bmit\.|prompts_generator",  # X-CLIP: among frames, and from frames to text
     r"\bmtp\.",  # prediction of further tokens
     r"mask_decoder",  # SAM
     r"pixel_level|timm_model",  # the backbones of Mask2Former and Gemma 3n
