@@ -64,6 +64,7 @@ def locked(folder, wait=False):
         except (OSError, ImportError):
             pass  # there are no locks here
         for left in Path(folder).glob("*.unfinished-*.tmp"):
-            if not Path("/proc", left.stem.rpartition("-")[2]).exists():  # its process was killed in `replacing`
+            pid = left.stem.rpartition(".unfinished-")[2]
+            if pid.isdigit() and not Path("/proc", pid).exists():  # its process was killed in `replacing`
                 left.unlink(missing_ok=True)
         yield

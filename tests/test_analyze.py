@@ -290,9 +290,11 @@ def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(monkeypatch,
     scored = analyze.score_model
     monkeypatch.setattr(analyze, "score_model", score)
     its_picture = Path(f"p.png.unfinished-{os.getppid()}.tmp")
+    notes = Path("notes.unfinished-draft.tmp")  # of the user
     its_picture.touch()
+    notes.touch()
     assert list(analysed("--hf", model(BERT, "a")).table.model) == ["b"] * 2 + ["a"] * 3
-    assert its_picture.exists()
+    assert its_picture.exists() and notes.exists()
 
 
 def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):

@@ -14,13 +14,14 @@ from config import HOW, ORIGIN
 from data.results.exact import interval, sign_flip
 from data.results.records import read_comparison, read_run
 from data.results.runs import require
+from model import BERT_STD
 
 # Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
 # task, the same data, and the same number of steps.
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
         "mlm_probability", "sha256", "tokenizer"]
 FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
-PLAIN = dict(init="random", qk_std=0.02, v_std=0.02)  # BERT's start: an arm that has it is a baseline
+PLAIN = dict(init="random", qk_std=BERT_STD, v_std=BERT_STD)  # BERT's start: an arm that has it is a baseline
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
