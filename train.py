@@ -33,7 +33,7 @@ from config.processes import end_unless_bug, find_place, leave_processes, noted_
 from data import bert, samples
 from data.atomic import locked
 from data.batches import Loader, open_corpus
-from data.pytorch import prepare
+from data.sympy import prepare
 from data.results import runs
 from data.tokens import DataError
 from model import Transformer
@@ -404,7 +404,7 @@ def train(cfg, place):
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
             if place.rank == 0:  # the other processes wait for the files
-                prepare.make(Path(cfg.data_dir))  # a folder of data/pytorch that is missing
+                prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing
         with place.together(MISTAKES):
             trainer = Trainer(cfg, place, open_corpus(cfg))
             trainer.begin()

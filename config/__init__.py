@@ -57,7 +57,7 @@ class TrainConfig:
     With no file: config/tiny.py. The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value.
     """
 
-    data_dir: str = key("data/pytorch/bytes", "token files: the folder that a data/*/prepare.py wrote")
+    data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote")
     causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one")
     objective: Literal["auto", "masked", "next"] = key("auto", "tokens to predict; auto: next if causal, else masked")
     n_layer: int = key(4, "blocks")

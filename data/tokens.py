@@ -1,7 +1,7 @@
 """
 Tokens: how text becomes ids, and the files that hold them. data/writer.py writes these files.
 
-    corpus = tokens.load("data/pytorch/bytes")
+    corpus = tokens.load("data/sympy/bytes")
     ids = corpus.train[:32]  # of the first 32 tokens
     tokens.make_decode(corpus.meta)(ids.tolist())  # their text
 
@@ -93,7 +93,7 @@ def load(folder):
         script = folder.parent / "prepare.py"
         advice = f"run python {script}" if script.exists() else "one of data/*/prepare.py makes them"
         raise DataError(f"{folder} has no finished token files: {advice} (data/README.md); to try train.py without, "
-                        "--data_dir=data/pytorch/gpt2 prepares itself")
+                        "--data_dir=data/sympy/gpt2 prepares itself")
     try:
         meta = json.loads((folder / "meta.json").read_bytes())
         meta |= TOKENIZERS[meta["tokenizer"]]

@@ -6,43 +6,51 @@ import re
 
 import pandas
 import pytest
-import torch
 
-from data.pytorch import prepare as pytorch
 from data.results import record
 from data.results.runs import RunError
+from data.sympy import prepare
 from tests.test_data import documents
 from tests.toy import folder
 
-FILES = {  # of a small torch
-    "version.py": "__version__ = '0'\n",  # another one in every wheel
-    "nn/a.py": "class A:\n    pass\n",
-    "nn/b.py": "x = 'é'\n",
-    "nn/copy_of_a.py": "class A:\n    pass\n",
-    "nn/empty.py": "",
-    "nn/notes.txt": "no code\n",
-    "sparse/_triton_ops_meta.py": "meta = {1: 2}\n",
+FILES = {  # of a small sympy
+    "core/a.py": "class A:\n    pass\n",
+    "core/assumptions_generated.py": "facts = {1: 2}\n",
+    "core/b.py": "x = 'é'\n",
+    "core/copy_of_a.py": "class A:\n    pass\n",
+    "core/empty.py": "",
+    "core/notes.txt": "no code\n",
+    "parsing/latex/_antlr/latexlexer.py": "numbers = [1, 2]\n",
     "z.py": "z = 1\n",
 }
+DOCUMENTS = [FILES[name] for name in ("core/a.py", "core/b.py", "z.py")]
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_another_torch_makes_another_corpus_and_says_so_whatever_the_ends_of_lines(tmp_path, monkeypatch, capsys, ends):
+def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_ends_of_lines(tmp_path, monkeypatch, capsys, ends):
     files = {name: text.replace("\n", ends).encode() for name, text in FILES.items()}
-    folder(tmp_path / "torch", files, config=None)
-    monkeypatch.setattr(pytorch, "find_torch", lambda: tmp_path / "torch")
-    train, val = documents(pytorch.main([f"--out_dir={tmp_path / 'out'}"])).values()
-    assert sorted(train + val) == sorted(FILES[name].encode() for name in ("nn/a.py", "nn/b.py", "z.py"))
+    folder(tmp_path / "sympy", files, config=None)
+    monkeypatch.setattr(prepare, "find_sympy", lambda: tmp_path / "sympy")
+    train, val = documents(prepare.main([f"--out_dir={tmp_path / 'out'}"])).values()
+    assert sorted(train + val) == sorted(text.encode() for text in DOCUMENTS)
     assert "not the benchmark's corpus" in capsys.readouterr().out
 
 
-def test_the_corpus_of_this_torch_is_known_and_every_file_stands_in_one_split_in_the_order_of_paths(tmp_path, capsys):
-    folder = pytorch.main([f"--out_dir={tmp_path}"])
-    if torch.__version__.startswith(pytorch.VERSION):
-        digests = {name: hashlib.sha256((folder / f"{name}.bin").read_bytes()).hexdigest() for name in ("train", "val")}
-        assert digests == pytorch.DIGESTS["bytes"]
-        assert "not the benchmark's corpus" not in capsys.readouterr().out
-    texts = [text.encode() for text in pytorch.read(pytorch.find_torch())]
+@pytest.mark.parametrize("backwards", [False, True])
+def test_documents_come_in_the_order_of_their_paths_in_whatever_order_the_disk_lists_them(
+        tmp_path, monkeypatch, backwards):
+    folder(tmp_path, {name: text.encode() for name, text in FILES.items()}, config=None)
+    listed = sorted(tmp_path.rglob("*.py"), reverse=backwards)
+    monkeypatch.setattr(pathlib.Path, "rglob", lambda root, pattern: listed)
+    assert list(prepare.read(tmp_path)) == DOCUMENTS
+
+
+def test_the_corpus_is_known_and_every_file_stands_in_one_split_in_the_order_of_paths(tmp_path, capsys):
+    folder = prepare.main([f"--out_dir={tmp_path}"])
+    digests = {name: hashlib.sha256((folder / f"{name}.bin").read_bytes()).hexdigest() for name in ("train", "val")}
+    assert digests == prepare.DIGESTS["bytes"]
+    assert "not the benchmark's corpus" not in capsys.readouterr().out
+    texts = [text.encode() for text in prepare.read(prepare.find_sympy())]
     train, val = documents(folder).values()
     in_train = set(train)
     assert train == [text for text in texts if text in in_train]
@@ -51,13 +59,13 @@ def test_the_corpus_of_this_torch_is_known_and_every_file_stands_in_one_split_in
 
 def test_train_makes_the_folder_of_this_corpus_if_it_is_missing_and_no_other(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(pytorch, "main", made.append)
+    monkeypatch.setattr(prepare, "main", made.append)
     monkeypatch.chdir(tmp_path)
-    pathlib.Path("there/pytorch/bytes").mkdir(parents=True)
-    pathlib.Path("there/pytorch/bytes/meta.json").touch()
-    for name in "data/text/bytes", "data/pytorch/foo", "data/pytorch/gpt2/", "there/pytorch/bytes":
-        pytorch.make(pathlib.Path(name))
-    assert made == [["--tokenizer=gpt2", "--out_dir=data/pytorch/gpt2"]]
+    pathlib.Path("there/sympy/bytes").mkdir(parents=True)
+    pathlib.Path("there/sympy/bytes/meta.json").touch()
+    for name in "data/text/bytes", "data/sympy/foo", "data/sympy/gpt2/", "there/sympy/bytes":
+        prepare.make(pathlib.Path(name))
+    assert made == [["--tokenizer=gpt2", "--out_dir=data/sympy/gpt2"]]
 
 
 # ---- the record --------------------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ def test_two_processes_that_are_told_to_stop_and_killed_go_on_bit_for_bit_and_on
 @pytest.mark.parametrize("mine, others, words", [
     (dict(), dict(learning_rate=0.03, seed=9), "process 0 has learning_rate = 0.01, and process 1 0.03: start all"),
     (dict(init_from="resume"), dict(init_from="resume", out_dir="other"), "process 0 has step = 2, and process 1 0"),
-    (dict(data_dir="gpt2"), dict(data_dir="gpt2"), "without, --data_dir=data/pytorch/gpt2 prepares itself"),
+    (dict(data_dir="gpt2"), dict(data_dir="gpt2"), "without, --data_dir=data/sympy/gpt2 prepares itself"),
     (dict(), dict(data_dir="gpt2"), "gpt2 has no finished token files"),
 ])
 def test_processes_that_are_not_of_one_run_do_not_begin_and_one_of_them_says_why(

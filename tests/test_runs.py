@@ -116,7 +116,7 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     # The file: what all arms share, what each has changed, and their curves.
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
-    assert '"data_dir": "data/pytorch/bytes"' in lines[0]  # `python -m config.arms c.csv` needs it
+    assert '"data_dir": "data/sympy/bytes"' in lines[0]  # `python -m config.arms c.csv` needs it
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 3 * 6 * 11
