@@ -384,13 +384,14 @@ def report_models(args):
 # ---- runs of train.py --------------------------------------------------------------------------------------------
 
 
-def score_rows(step, n_head, new, previous):
+def score_rows(step, matrix, n_head, new, previous):
     """
-    The rows of scores.csv for one step of a run, each a runs.RunScore.
+    The rows of scores.csv for a matrix at one step of a run, each a runs.RunScore. matrix: what it is called there.
 
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
     update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4.
     """
+    from data.results.chance import symmetry_in_place
     from data.results.runs import RunScore  # here: the scores by themselves need torch alone
 
     if previous is None:
@@ -402,11 +403,14 @@ def score_rows(step, n_head, new, previous):
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
         of_heads = scores(w_q, w_k).numbers()  # {name: a list of H numbers}
         of_heads["update_symmetry"] = scores(left, right).symmetry.tolist()
+        of_heads["chance"] = symmetry_in_place(w_q, w_k).tolist()
         of_layer = scores(q, k).numbers()  # {name: a number}
         of_layer["update_symmetry"] = scores(side_by_side(left), side_by_side(right)).symmetry.item()
-        rows.append(RunScore(step, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
+        of_layer["chance"] = symmetry_in_place(q, k).item()
+        rows.append(RunScore(step, matrix, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
         for head in range(n_head):
-            rows.append(RunScore(step, layer, head, **{name: values[head] for name, values in of_heads.items()}))
+            of_head = {name: values[head] for name, values in of_heads.items()}
+            rows.append(RunScore(step, matrix, layer, head, **of_head))
     return rows
 
 

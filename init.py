@@ -128,28 +128,42 @@ STARTS = dict(random=random, symmetric=symmetric, tilted=tilted, mimetic=mimetic
 
 
 @torch.no_grad()
-def apply_to_layer_(q, k, v, n_head, init="random", qk_std=BERT_STD, v_std=BERT_STD, generator=None):
+def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="init_std", generator=None,
+                    init_std=BERT_STD):
     """
-    Changes the three nn.Linear of a new attention layer to the start `init`, in place.
+    Changes the three nn.Linear of a new attention layer to the start `init`, in place. v may be None.
 
-    Their entries were drawn with the standard deviation BERT_STD. Afterwards it is qk_std in q and k, and v_std in v.
-    In the published symmetric runs both were 1 / sqrt(3 C), as in a new nn.Linear. The random matrices of a start come
-    from `generator`, or without one from torch's own. Raises ValueError if there is no such start.
+    Their entries were drawn with the standard deviation init_std. Afterwards it is qk_std in q and k, and v_std in v:
+    a number, or a word of `find_std`. The random matrices of a start come from `generator`, or without one from torch's
+    own. Raises ValueError if there is no such start.
     """
     if init not in STARTS:
         raise ValueError(f"init={init!r} is none of {', '.join(STARTS)}")
+    qk_scale = find_std(qk_std, init_std, q.in_features) / init_std
     # Read q and k, compute, and copy both at the end: in a model with W_q = W_k, q and k are the same nn.Linear.
-    w_q = q.weight.unflatten(0, (n_head, -1)).mT * (qk_std / BERT_STD)  # (H, C, D)
-    w_k = k.weight.unflatten(0, (n_head, -1)).mT * (qk_std / BERT_STD)  # (H, C, D)
+    w_q = q.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
+    w_k = k.weight.unflatten(0, (n_head, -1)).mT * qk_scale  # (H, C, D)
     w_q, w_k = STARTS[init](w_q, w_k, generator)
     q.weight.copy_(w_q.mT.flatten(0, 1))  # (C, C)
     k.weight.copy_(w_k.mT.flatten(0, 1))
-    v.weight *= v_std / BERT_STD
+    if v is not None:
+        v.weight *= find_std(v_std, init_std, v.in_features) / init_std
 
 
-def apply_(model, init="random", qk_std=BERT_STD, v_std=BERT_STD, seed=0):
+def find_std(std, init_std, n_embd):
+    """
+    Returns the standard deviation that qk_std or v_std asks for. A number is meant as it is. "init_std" is that of all
+    matrices, and "linear" that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
+    """
+    return {"init_std": init_std, "linear": (3 * n_embd) ** -0.5}.get(std, std)
+
+
+def apply_(model, init="random", qk_std="init_std", v_std="init_std", seed=0):
     """Changes every layer of a new Transformer to the start `init`, in place."""
     generator = torch.Generator().manual_seed(seed)  # its own: torch's random state stays as it is
+    more = dict(generator=generator, init_std=model.cfg.init_std)
     for block in model.blocks:
         attn = block.attn
-        apply_to_layer_(attn.q, attn.k, attn.v, attn.n_head, init, qk_std, v_std, generator)
+        apply_to_layer_(attn.q, attn.k, attn.v, attn.n_head, init, qk_std, v_std, **more)
+        if model.cfg.positions == "untied":  # their matrix starts as W_qk does, and they have no values
+            apply_to_layer_(attn.pos_q, attn.pos_k, None, attn.n_head, init, qk_std, **more)

@@ -14,8 +14,7 @@ fill in masked ones. With causal=True no token sees a later one, and it learns t
 
 As in BERT (Devlin et al. 2019), LayerNorm comes after each sublayer, positions are learned, GELU is exact, and the
 output weights are tied to the token embedding. Logits and training equal those of BertForMaskedLM and BertLMHeadModel
-in transformers (tests/test_bert.py and test_recipe.py), and data/bert.py writes a model for them. This file imports
-torch alone.
+in transformers (tests/test_bert.py and test_recipe.py), and data/bert.py writes a model for them.
 
 Shapes: B sequences, T tokens, C = n_embd, H = n_head, D = C // H (the size of a head), V = vocab_size.
 Q is the number of queries in a sequence. It is T, or K in the last block if only K masked tokens are predicted.
@@ -28,8 +27,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 LN_EPS = 1e-12  # in every LayerNorm, as in BERT; PyTorch's default is 1e-5
-BERT_STD = 0.02  # of every matrix at the start, as in BERT, whatever n_embd is
-LOGITS_AT_ONCE = 2**24  # at most, 64 MB of them, where a loss is computed in float32
+BERT_STD = 0.02  # the standard deviation of every matrix at the start, as in BERT, whatever n_embd is
+LOGITS_AT_ONCE = 2**24  # at most, 64 MB of them, where a loss is computed in pieces
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,10 @@ class ModelConfig:
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
     # Options that BERT does not have, for experiments:
-    positions: str = "learned"  # "rotary": attention turns queries and keys instead, and W_qk sees no position
+    positions: str = "learned"  # "rotary": attention turns queries and keys instead, and W_qk sees no position;
+    # "untied": positions have queries and keys of their own, and W_qk sees none
     qk_norm: bool = False  # scale every query and key of a head to norm sqrt(D)
+    init_std: float = BERT_STD  # of every matrix at the start
 
 
 def rows_at(x, predict_at):
@@ -93,11 +94,14 @@ class SelfAttention(nn.Module):
         self.dropout = cfg.attn_dropout
         self.rotary = cfg.positions == "rotary"
         self.qk_norm = cfg.qk_norm
+        if cfg.positions == "untied":
+            self.pos_q = nn.Linear(cfg.n_embd, cfg.n_embd)
+            self.pos_k = nn.Linear(cfg.n_embd, cfg.n_embd)
 
-    def forward(self, x, predict_at=None):
+    def forward(self, x, predict_at=None, p=None):
         """
         x (B, T, C) -> (B, Q, C). All tokens have keys and values. With predict_at (B, Q), only the tokens there have
-        queries; without, all have, and Q = T.
+        queries; without, all have, and Q = T. p (T, C): the vectors of untied positions.
         """
         q = self.split_heads(self.q(rows_at(x, predict_at)))  # (B, H, Q, D)
         k = self.split_heads(self.k(x))  # (B, H, T, D)
@@ -111,10 +115,13 @@ class SelfAttention(nn.Module):
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
         mask = None
-        if self.causal and predict_at is not None:  # row i of q is not token i, so is_causal below would be wrong
-            mask = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (B, 1, Q, T); True: the query sees this key
+        if self.causal and (predict_at is not None or p is not None):  # is_causal below takes row i of q for token i
+            mask = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (B or 1, 1, Q, T); True: q sees this key
+        if p is not None:
+            added = self.position_logits(p, predict_at)  # (B or 1, H, Q, T)
+            mask = added if mask is None else added.masked_fill(~mask, -torch.inf)
         # The next call computes
-        #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), and -inf where a query does not see the key
+        #     logits = q @ k.mT / sqrt(D)  # (B, H, Q, T), plus the mask, -inf where a query does not see the key
         #     y = softmax(logits) @ v      # (B, H, Q, D)
         # without storing the logits (on a CPU only if attn_dropout is 0). It divides by sqrt(D), as BERT does; Eq. (1)
         # and (S18) print sqrt(C). It does not know about model.eval(), so dropout is switched off here.
@@ -125,6 +132,13 @@ class SelfAttention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
         )
         return self.proj(y.transpose(1, 2).flatten(2))  # the heads side by side: (B, Q, C)
+
+    def position_logits(self, p, predict_at):
+        """Untied positions (Ke et al. 2021): p (T, C) -> what every two of them add to a logit, (B or 1, H, Q, T)."""
+        q = self.split_heads(self.pos_q(p)[None])  # (1, H, T, D)
+        k = self.split_heads(self.pos_k(p)[None])  # (1, H, T, D)
+        logits = q @ k.mT / q.shape[-1] ** 0.5  # (1, H, T, T)
+        return logits if predict_at is None else logits[0, :, predict_at].transpose(0, 1)
 
     def split_heads(self, x):
         """(B, T, C) -> (B, H, T, D)."""
@@ -147,11 +161,11 @@ class Block(nn.Module):
     """
     Attention and MLP. As in BERT, LayerNorm comes after each sum. In GPT-2 it comes before each sublayer:
 
-        x = rows_at(x, predict_at) + self.drop(self.attn(self.ln_1(x), predict_at))
+        x = rows_at(x, predict_at) + self.drop(self.attn(self.ln_1(x), predict_at, p))
         return x + self.drop(self.mlp(self.ln_2(x)))
 
     predict_at is there for speed alone, because nobody uses the other rows of the last block. A block of your own can
-    do without it, if Transformer.hidden then returns rows_at(x, predict_at).
+    do without it, if Transformer.hidden then returns rows_at(x, predict_at). p is for untied positions alone.
     """
 
     def __init__(self, cfg):
@@ -162,10 +176,10 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)
         self.drop = nn.Dropout(cfg.dropout)
 
-    def forward(self, x, predict_at=None):
-        """x (B, T, C) -> (B, Q, C): all rows, or only those at predict_at (B, Q)."""
+    def forward(self, x, predict_at=None, p=None):
+        """x (B, T, C) -> (B, Q, C): all rows, or only those at predict_at (B, Q). p (T, C): untied positions."""
         rows = rows_at(x, predict_at)  # (B, Q, C)
-        x = self.ln_1(rows + self.drop(self.attn(x, predict_at)))
+        x = self.ln_1(rows + self.drop(self.attn(x, predict_at, p)))
         return self.ln_2(x + self.drop(self.mlp(x)))
 
 
@@ -182,6 +196,12 @@ class Head(nn.Module):
         return self.ln(F.gelu(self.dense(x)))
 
 
+def pieces_help(x):
+    """Whether torch can make the logits of x a few rows at a time (since 2.13), and is faster with many of them."""
+    is_plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return is_plain and not torch.compiler.is_compiling() and hasattr(F, "linear_cross_entropy")
+
+
 class Transformer(nn.Module):
     """Embeddings, the blocks, and a head that predicts tokens. cfg: a ModelConfig."""
 
@@ -189,32 +209,36 @@ class Transformer(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer
-        if cfg.positions == "learned":
+        if cfg.positions != "rotary":
             self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # a vector for every position
+        if cfg.positions == "untied":
+            self.ln_pos = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # so that these vectors are as long as those of tokens
         self.ln_emb = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # BERT also normalises the embeddings
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layer))
         self.head = Head(cfg)
         self.apply(self._init_weights)  # always in the order above, so a seed gives the same weights
 
-    @staticmethod
-    def _init_weights(module):
-        """BERT's start: every matrix from N(0, BERT_STD^2), all biases 0. init.py changes q, k and v afterwards."""
+    def _init_weights(self, module):
+        """BERT's start: every matrix from N(0, init_std^2), all biases 0. init.py changes q, k and v afterwards."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=BERT_STD)
+            nn.init.normal_(module.weight, std=self.cfg.init_std)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
     def hidden(self, idx, predict_at=None):
         """idx (B, T) -> the output of the last block (B, Q, C): all rows, or only those at predict_at (B, K)."""
         x = self.tok_emb(idx)  # (B, T, C)
+        p = None
         if self.cfg.positions == "learned":
             x = x + self.pos_emb.weight[: idx.shape[1]]
+        elif self.cfg.positions == "untied":
+            p = self.ln_pos(self.pos_emb.weight[: idx.shape[1]])  # (T, C), the same for every layer
         x = self.drop(self.ln_emb(x))
         # In all blocks but the last, every row is needed, because it is context for the others.
         for block in self.blocks[:-1]:
-            x = block(x)
-        return self.blocks[-1](x, predict_at)
+            x = block(x, p=p)
+        return self.blocks[-1](x, predict_at, p)
 
     def forward(self, idx, targets=None, predict_at=None):
         """
@@ -229,10 +253,10 @@ class Transformer(nn.Module):
         return self.loss(x.flatten(0, 1), targets.flatten())
 
     def loss(self, x, targets):
-        """x (N, C), targets (N,) -> F.cross_entropy of the logits of x, ()."""
-        options = None  # all logits at once, (N, V), which may need more memory than the rest of the model
+        """x (N, C), targets (N,) -> the mean cross-entropy of the logits of x, ()."""
         rows = LOGITS_AT_ONCE // self.cfg.vocab_size
-        if rows < len(x) and x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling():
-            # A few rows of logits at a time, which is faster as well. In 16 bits it loses digits.
+        if len(x) > rows and pieces_help(x):
             options = nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
-        return F.linear_cross_entropy(x, self.tok_emb.weight, targets, linear_bias=self.head.bias, options=options)
+            return F.linear_cross_entropy(x, self.tok_emb.weight, targets, linear_bias=self.head.bias, options=options)
+        logits = F.linear(x, self.tok_emb.weight, self.head.bias)  # (N, V)
+        return F.cross_entropy(logits, targets)

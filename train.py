@@ -16,12 +16,12 @@ import math
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while imports take seconds: no traceback
 
-import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
@@ -32,9 +32,9 @@ from config import ConfigError, load
 from config.processes import end_unless_bug, find_place, leave_processes, noted_signals, one_line, prepare_streams
 from data import bert, samples
 from data.atomic import locked
-from data.batches import Loader, open_corpus
-from data.sympy import prepare
+from data.batches import Loader, int_of, open_corpus
 from data.results import runs
+from data.sympy import prepare
 from data.tokens import DataError
 from model import Transformer
 
@@ -51,28 +51,38 @@ def build_model(cfg, vocab_size):
     """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
-    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, cfg.seed)
+    init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, int_of("start", cfg.seed))
     return model
 
 
-def make_optimizer(cfg, model):
-    """Returns AdamW, with weight decay on the matrices only. q, k and v may learn faster or slower than the rest."""
-    qkv, matrices, vectors = [], [], []
+def make_optimizers(cfg, model):
+    """Returns {"adamw": AdamW}, or {"muon": Muon, "adamw": AdamW}: Muon for the matrices of the blocks alone."""
+    # Weight decay is on matrices only. q, k and v may learn faster or slower than the rest.
+    qkv, blocks, matrices, vectors = [], [], [], []
     for name, p in model.named_parameters():
         if p.ndim <= 1:  # biases, and gains of LayerNorm, which belong near 1: weight decay pulls to 0
             vectors.append(p)
-        elif name.endswith(("attn.q.weight", "attn.k.weight", "attn.v.weight")):
+        elif name.endswith(("q.weight", "k.weight", "attn.v.weight")):  # also those of untied positions
             qkv.append(p)
+        elif name.startswith("blocks."):
+            blocks.append(p)
         else:
             matrices.append(p)
-    groups = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),
-              dict(params=matrices, weight_decay=cfg.weight_decay, share=1.0),
+    of_blocks = [dict(params=qkv, weight_decay=cfg.weight_decay, share=cfg.qkv_rate),
+                 dict(params=blocks, weight_decay=cfg.weight_decay, share=1.0)]
+    others = [dict(params=matrices, weight_decay=cfg.weight_decay, share=1.0),
               dict(params=vectors, weight_decay=0.0, share=1.0)]
     # AdamW keeps running means of the gradient g and of its square:
     #     m = 0.9 m + 0.1 g        v = beta2 v + (1 - beta2) g^2
     # A weight moves by learning_rate m / sqrt(v). This is about learning_rate, whether gradients are large or small.
     # fused=True does all of this in one pass over the weights.
-    return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
+    adamw = partial(torch.optim.AdamW, lr=cfg.learning_rate, betas=(0.9, cfg.beta2), fused=True)
+    if cfg.optimizer == "adamw":
+        return dict(adamw=adamw(of_blocks + others))
+    # Muon (Jordan et al. 2024) moves a matrix by the nearest orthogonal one to its momentum, so that all directions
+    # learn alike. match_rms_adamw: its steps are as long as AdamW's, so that both have the same learning rate.
+    muon = torch.optim.Muon(of_blocks, lr=cfg.learning_rate, adjust_lr_fn="match_rms_adamw")
+    return dict(muon=muon, adamw=adamw(others))
 
 
 def learning_rate(cfg, step):
@@ -152,11 +162,19 @@ class Watch:
 # ---- what a step does --------------------------------------------------------------------------------------------
 
 
-def stacked_qk(model):
+def stacked_qk(model, q="q", k="k"):
     """Returns W_q and W_k of every layer, (L, C, C) each. nn.Linear stores (out, in), so W_q = q.weight.T."""
-    w_q = torch.stack([block.attn.q.weight for block in model.blocks]).mT
-    w_k = torch.stack([block.attn.k.weight for block in model.blocks]).mT
+    w_q = torch.stack([getattr(block.attn, q).weight for block in model.blocks]).mT
+    w_k = torch.stack([getattr(block.attn, k).weight for block in model.blocks]).mT
     return w_q, w_k
+
+
+def require_known_matrices(model):
+    """Raises ConfigError if attention has a matrix that stacked_qk leaves out, such as a fork's adapter of q."""
+    for name, p in model.blocks[0].attn.named_parameters():
+        if p.ndim > 1 and name.removesuffix(".weight") not in ("q", "k", "v", "proj", "pos_q", "pos_k"):
+            raise ConfigError(f"attention has a matrix {name}: add it to what stacked_qk returns, if it changes W_q or "
+                              "W_k, and then to the names in require_known_matrices (both in train.py)")
 
 
 def constraint(cfg, model):
@@ -175,8 +193,7 @@ def constraint(cfg, model):
 class Trainer:
     """The state of a run: the model, its optimizer, the step, and the losses since the last row of log.csv."""
 
-    PARTS = "model", "optimizer", "scaler"  # ckpt.pt holds the state_dict() of these ...
-    SAVED = "step", "scored_qk", "losses", "seconds", "rows"  # ... and these as they are
+    SAVED = "step", "scored", "losses", "seconds", "rows"  # ckpt.pt holds these as they are
 
     def __init__(self, cfg, place, corpus):
         self.cfg = cfg
@@ -185,14 +202,16 @@ class Trainer:
         self.out = Path(cfg.out_dir)
         self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
+        require_known_matrices(self.model)
         self.n_params = sum(p.numel() for p in self.model.parameters())
         self.net = self.model  # what a training step calls: the model itself, or DDP around it
-        self.optimizer = make_optimizer(cfg, self.model)
+        self.optimizers = make_optimizers(cfg, self.model)
         # The smallest number of float16 is 6e-8. So that small gradients do not become 0, the scaler multiplies the
         # loss by a factor, and divides the gradients by it before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
         self.step = 0  # the number of batches so far, each an update except those that float16 skips
-        self.scored_qk = None  # W_q and W_k when scores.csv was last written
+        self.parts = dict(model=self.model, scaler=self.scaler) | self.optimizers  # ckpt.pt holds their state_dict()
+        self.scored = {}  # {matrix: its W_q and W_k} when scores.csv was last written
         self.unread = []  # the losses of the last updates, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
         self.seconds = 0.0  # the time that these updates took
@@ -213,20 +232,22 @@ class Trainer:
         for i, (first_row, micro_batch) in enumerate(micro_batches):
             if self.place.world > 1:  # DDP sends gradients only when the sum is complete
                 self.net.require_backward_grad_sync = i == n - 1
-            self.seed_dropout(first_row)
+            torch.manual_seed(int_of("dropout", cfg.seed, self.step, first_row))  # a resumed run needs no random state
             with self.autocast():
                 loss = self.net(*micro_batch)  # (), the mean over predicted tokens [nats/token]
             batch_loss += loss.detach() / n  # log.csv has the loss of the task, without the constraint
             if cfg.constraint != "none":
                 loss = loss + cfg.constraint_weight * constraint(cfg, self.model)  # Eq. (S146)
             self.scaler.scale(loss / n).backward()  # backward() sums over micro-batches, and we want the mean
-        self.scaler.unscale_(self.optimizer)  # now p.grad is the gradient of the loss itself
+        for optimizer in self.optimizers.values():
+            self.scaler.unscale_(optimizer)  # now p.grad is the gradient of the loss itself
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.grad_clip)  # of all gradients together
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["share"] * learning_rate(cfg, self.step)
-        self.scaler.step(self.optimizer)  # if float16 has overflowed, this skips the update ...
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = group["share"] * learning_rate(cfg, self.step)
+            self.scaler.step(optimizer)  # if float16 has overflowed, this skips the update ...
         self.scaler.update()  # ... and this halves the scale; after 2,000 good updates it doubles it
-        self.optimizer.zero_grad()  # frees the gradients: the next forward pass needs the memory
+        self.model.zero_grad()  # frees the gradients: the next forward pass needs the memory
         self.unread.append(batch_loss)  # still a tensor: float(batch_loss) would wait for the GPU
         self.step += 1
 
@@ -234,11 +255,6 @@ class Trainer:
         """Computes matrix products in cfg.dtype. In weights of 16 bits small updates would be rounded away."""
         dtype = getattr(torch, self.cfg.dtype)
         return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
-
-    def seed_dropout(self, first_row):
-        """Dropout depends on seed, step and micro-batch alone, so a resumed run needs no random state."""
-        (seed,) = np.random.SeedSequence([self.cfg.seed, self.step, first_row]).generate_state(1)
-        torch.manual_seed(int(seed))
 
     def read_losses(self):
         """Copies the losses of the last updates to the host. Ends the run if training has diverged."""
@@ -276,8 +292,8 @@ class Trainer:
         """Loads out_dir/ckpt.pt if this run resumes. Nothing is written yet, because the run may be refused."""
         cfg, say = self.cfg, self.place.say
         with runs.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:
-            for part in self.PARTS if state else []:
-                getattr(self, part).load_state_dict(state[part])
+            for name, part in self.parts.items() if state else []:
+                part.load_state_dict(state[name])
             for name in self.SAVED if state else []:
                 setattr(self, name, state[name])
         if state and state["config"]["max_iters"] < cfg.max_iters:
@@ -311,7 +327,7 @@ class Trainer:
         except (RuntimeError, OSError) as e:  # there is no compiler, or it fails
             self.place.say(f"torch.compile does not work here, so this run is not compiled: {one_line(e)}")
             torch.compiler.set_stance("force_eager")  # from now on it runs as if not compiled
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
 
     def write_log(self, val_loss):
         """Appends a row to log.csv, prints it, and begins the next one. At step 0 there is no training loss yet."""
@@ -335,30 +351,27 @@ class Trainer:
     def write_scores(self):
         """Appends a row for every layer and head to scores.csv."""
         if self.place.rank == 0:
-            now = stacked_qk(self.model)  # copies, which the next updates do not change
-            rows = analyze.score_rows(self.step, self.cfg.n_head, now, self.scored_qk)
-            self.rows["scores.csv"] += runs.append(self.out / "scores.csv", rows)
-            self.scored_qk = now
+            now = dict(wqk=stacked_qk(self.model))  # copies, which the next updates do not change
+            if self.cfg.positions == "untied":
+                now |= dict(positions=stacked_qk(self.model, "pos_q", "pos_k"))
+            for matrix, factors in now.items():
+                rows = analyze.score_rows(self.step, matrix, self.cfg.n_head, factors, self.scored.get(matrix))
+                self.rows["scores.csv"] += runs.append(self.out / "scores.csv", rows)
+            self.scored = now
 
     def save(self):
         """Writes the model as a Hugging Face BERT, ckpt.pt to resume from, and now and then run.png."""
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the next loss would show it
             self.fail("weights are no longer finite")
         if self.place.rank == 0:
-            self.export()  # before ckpt.pt: a run that is killed in between comes here again
-            state = {part: getattr(self, part).state_dict() for part in self.PARTS}
+            why_not = bert.try_to_save(self.model, self.out)  # before ckpt.pt: a run killed in between comes here again
+            if why_not and self.step == 0:
+                self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {why_not}")
+            state = {name: part.state_dict() for name, part in self.parts.items()}
             state |= {name: getattr(self, name) for name in self.SAVED}
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             if time.monotonic() - self.drawn_at > DRAW_EVERY:
                 self.draw()
-
-    def export(self):
-        """Writes the model as a Hugging Face BERT, which analyze.py and transformers can open."""
-        try:
-            bert.save_folder(self.model, self.out)
-        except ValueError as e:  # this model has something that BERT does not have, such as qk_norm
-            if self.step == 0:
-                self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {e}")
 
     def draw(self):
         """Draws run.png. Returns a table of its scores, or why there is none: a picture never ends a run."""

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Literal, NamedTuple
 
 from init import STARTS
-from model import ModelConfig
+from model import BERT_STD, ModelConfig
 
 
 class ConfigError(ValueError):
@@ -41,12 +41,14 @@ class Numbers(NamedTuple):
 POSITIVE = Numbers("more than 0, and finite", lambda x: 0 < x < math.inf)
 FROM_ZERO = Numbers("0 or more, and finite", lambda x: 0 <= x < math.inf)
 SHARE = Numbers("a share below 1", lambda x: 0 <= x < 1)
+PART = Numbers("0 to 1", lambda x: 0 <= x <= 1)
+STDS = "init_std", "linear"  # the words of init.find_std
 PATHS = "data_dir", "out_dir"  # keys that may begin with ~
 
 
-def key(default, text, numbers=POSITIVE):
-    """Returns a field of TrainConfig: its default, what --help says about it, and which numbers it may be, if any."""
-    return dataclasses.field(default=default, metadata=dict(help=text, numbers=numbers))
+def key(default, text, numbers=POSITIVE, words=()):
+    """Returns a field of TrainConfig: its default, its line in --help, and which numbers or words it may be, if any."""
+    return dataclasses.field(default=default, metadata=dict(help=text, numbers=numbers, words=words))
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,18 @@ class TrainConfig:
     block_size: int = key(512, "tokens in a sequence")
     dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
-    positions: Literal["learned", "rotary"] = key("learned", "vectors added to tokens, or turns of q and k")
+    positions: Literal["learned", "rotary", "untied"] = key(
+        "learned", "vectors added to tokens, turns of q and k, or vectors with a W_q and a W_k of their own")
     qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone")
     init: Literal[tuple(STARTS)] = key("random", "of W_q and W_k (init.py)")
-    qk_std: float = key(0.02, "standard deviation of the entries of q and k at the start")
-    v_std: float = key(0.02, "the same of v")
+    init_std: float = key(BERT_STD, "standard deviation of the entries of every matrix at the start")
+    qk_std: float = key("init_std", "the same of q and k; linear: 1 / sqrt(3 C), that of a new nn.Linear", words=STDS)
+    v_std: float = key("init_std", "the same of v", words=STDS)
     init_from: Literal["scratch", "resume"] = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there")
     mlm_probability: float = key(0.15, "share of the tokens that are masked",
                                  Numbers("between 0 and 1", lambda x: 0 < x < 1))
+    mask_share: float = key(0.8, "share of these that the model sees as the mask token", PART)
+    random_share: float = key(0.1, "share of these that it sees as a random token; it sees the rest as they are", PART)
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
     constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in an update, over all processes")
@@ -82,7 +88,8 @@ class TrainConfig:
     warmup_iters: int = key(200, "updates of linear warm-up, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
-    weight_decay: float = key(0.01, "AdamW's, on matrices only", Numbers("0 to 10", lambda x: 0 <= x <= 10))
+    optimizer: Literal["adamw", "muon"] = key("adamw", "muon: for the matrices of the blocks, AdamW for the rest")
+    weight_decay: float = key(0.01, "of matrices only", Numbers("0 to 10", lambda x: 0 <= x <= 10))
     beta2: float = key(0.999, "AdamW's", SHARE)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "updates between evaluations; each ends in a checkpoint")
@@ -109,6 +116,8 @@ class TrainConfig:
         if (self.constraint == "none") != (self.constraint_weight == 0):
             raise ConfigError(f"constraint = {self.constraint!r} with constraint_weight = {self.constraint_weight}: "
                               "set both or neither")
+        if self.mask_share + self.random_share > 1:
+            raise ConfigError(f"mask_share + random_share = {self.mask_share + self.random_share}, expected 1 at most")
         if not self.predicts_next and self.mlm_probability * self.block_size < 0.5:
             raise ConfigError(f"mlm_probability = {self.mlm_probability} of block_size = {self.block_size} tokens is "
                               "less than half a token in a sequence")
@@ -145,17 +154,7 @@ def load(argv):
     in_file = {}
     if files:
         in_file = dict(out_dir=f"out/{Path(files[0]).stem}") | read_file(files[0])
-    require_scale_of_width(in_file, given)
     return TrainConfig(**(in_file | given))
-
-
-def require_scale_of_width(own, flags):
-    """Raises ConfigError if flags change n_embd, but not a scale that the file may have computed from it."""
-    is_changed = "n_embd" in flags and flags["n_embd"] != own.get("n_embd")
-    for name in "qk_std", "v_std", "qkv_rate":
-        if is_changed and name in own and name not in flags:
-            raise ConfigError(f"--n_embd={flags['n_embd']} leaves {name} = {own[name]}, which may be that of another "
-                              f"width: give --{name} too, or copy the file and change the copy")
 
 
 def read_flags(flags):
@@ -214,12 +213,14 @@ def checked(name, value):
         hint = f"the nearest one is {near[0]}" if near else "python train.py --help lists all keys"
         raise ConfigError(f"unknown key {name}; {hint}, and a name of a file's own begins with an underscore")
     kind = KEYS[name].type
+    if value in KEYS[name].metadata["words"]:
+        return value
     if kind is float and type(value) is int:  # such as --dropout=0
         value = float(value)
     choices = typing.get_args(kind)
     fits = value in choices if choices else type(value) is kind  # not isinstance, to which True is an int
     if not fits:
-        raise ConfigError(f"{name} = {value!r:.80}, expected {describe(kind)}")
+        raise ConfigError(f"{name} = {value!r:.80}, expected {describe(KEYS[name])}")
     numbers = KEYS[name].metadata["numbers"]
     if kind in (int, float) and not numbers.allows(value):
         raise ConfigError(f"{name} = {value}, expected {numbers.words}")
@@ -228,11 +229,12 @@ def checked(name, value):
     return os.path.expanduser(value) if name in PATHS else value
 
 
-def describe(kind):
-    return " | ".join(typing.get_args(kind)) or kind.__name__
+def describe(field):
+    kinds = typing.get_args(field.type) or (field.type.__name__, *field.metadata["words"])
+    return " | ".join(kinds)
 
 
 def print_help():
     print(TrainConfig.__doc__)
     for name, field in KEYS.items():
-        print(f"  --{name:18} {field.default!s:18} {field.metadata['help']} [{describe(field.type)}]")
+        print(f"  --{name:18} {field.default!s:18} {field.metadata['help']} [{describe(field)}]")

@@ -2,4 +2,4 @@
 from config.bert_mini import *
 
 init = "symmetric"
-qk_std = v_std = (3 * n_embd) ** -0.5
+qk_std = v_std = "linear"

@@ -138,7 +138,7 @@ def find_device(wanted, local_rank):
     if name == "cuda":  # without a number all processes of this node would use its first GPU
         name = f"cuda:{local_rank}"
     try:
-        device = torch.device(name)
+        device = torch.device("cpu" if name.startswith("cpu:") else name)  # it has no number that torch.load knows
         torch.zeros(1, device=device).item()  # the name may be valid, and the device not there
     except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
         raise ConfigError(f"device = {wanted!r} cannot be used: {one_line(e)}")

@@ -5,4 +5,4 @@ PyTorch's default for nn.Linear. To tell start and scale apart, set only --init,
 from config.tiny import *
 
 init = "symmetric"
-qk_std = v_std = (3 * n_embd) ** -0.5
+qk_std = v_std = "linear"

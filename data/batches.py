@@ -5,8 +5,8 @@ A batch is a pure function of (seed, step, row), and has no state. So runs that 
 data in the same order, and a resumed run, or a run on more processes, goes on exactly. Loader makes the rows of one
 process: in another thread, a few steps ahead, and split into micro-batches that fit on the device.
 
-Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/. meta and stream (N,)
-belong to a corpus (data/tokens.py).
+Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/, and a corpus is a Corpus
+of data/tokens.py.
 """
 
 import functools
@@ -17,14 +17,16 @@ import numpy as np
 import torch
 
 from config import ConfigError
-from data import tokens
+from data.tokens import load
 
 AHEAD = 4  # the number of batches that are made in advance
+# What random numbers are for. Each has a stream of its own, so that no two of them are the same by chance.
+STREAMS = "order", "masks", "order of validation", "masks of validation", "start", "dropout"
 
 
 def open_corpus(cfg):
     """Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small."""
-    corpus = tokens.load(cfg.data_dir)
+    corpus = load(cfg.data_dir)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
     for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
         if len(split) <= rows * cfg.block_size:
@@ -37,29 +39,42 @@ def open_corpus(cfg):
 # ---- a batch -----------------------------------------------------------------------------------------------------
 
 
-def get_batch(cfg, meta, stream, seed, step, rows):
+def seed_of(stream, *numbers):
+    """Returns the np.random.SeedSequence of one of STREAMS for numbers such as the seed of a run and a step."""
+    return np.random.SeedSequence([STREAMS.index(stream), *numbers])
+
+
+def int_of(stream, *numbers):
+    """Returns the same as one number below 2^32, for torch."""
+    return int(seed_of(stream, *numbers).generate_state(1)[0])
+
+
+def get_batch(cfg, corpus, split, step, rows):
     """
     Returns some rows (B,) of the batch of a step, as the arguments of a Transformer: int64 tensors on the CPU.
 
     To predict next tokens: idx (B, T), targets (B, T). To predict masked tokens: idx (B, T) with K tokens of each row
     masked, targets (B, K), predict_at (B, K). Every block of T tokens comes once per epoch; its order depends on (seed,
-    epoch) alone.
+    epoch) alone. Batches of the split "val" are the same for every seed.
     """
     T = cfg.block_size
-    n_blocks = (len(stream) - 1) // T  # - 1, because the last block needs one more token as the last target
-    block = np.empty_like(rows)  # (B,), the block of the stream whose turn it is
+    tokens = corpus.train if split == "train" else corpus.val  # (N,)
+    seed, whose = (cfg.seed, "") if split == "train" else (0, " of validation")
+    n_blocks = (len(tokens) - 1) // T  # - 1, because the last block needs one more token as the last target
+    block = np.empty_like(rows)  # (B,), the block of tokens whose turn it is
     for i, row in enumerate(rows.tolist()):
         epoch, turn = divmod(step * cfg.batch_size + row, n_blocks)
-        block[i] = block_order(n_blocks, seed, epoch)[turn]
-    places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1), in the stream
-    ids = torch.from_numpy(stream[places].astype(np.int64))  # (B, T + 1)
+        block[i] = block_order(n_blocks, f"order{whose}", seed, epoch)[turn]
+    places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1), of tokens
+    ids = torch.from_numpy(tokens[places].astype(np.int64))  # (B, T + 1)
     idx = ids[:, :-1].contiguous()  # (B, T)
     if cfg.predicts_next:
         return idx, ids[:, 1:].contiguous()  # the target of a token is the next one
     K = count_targets(cfg)
     # Draw for all rows of the batch, whichever are asked for. So row r depends on (seed, step, r) alone.
-    draws = np.random.default_rng([seed, step]).random((cfg.batch_size, T + 2 * K), dtype=np.float32)
-    return mask_tokens(idx, torch.from_numpy(draws[rows]), K, meta)
+    rng = np.random.default_rng(seed_of(f"masks{whose}", seed, step))
+    draws = rng.random((cfg.batch_size, T + 2 * K), dtype=np.float32)
+    return mask_tokens(idx, torch.from_numpy(draws[rows]), K, corpus.meta, cfg.mask_share, cfg.random_share)
 
 
 def count_targets(cfg):
@@ -68,17 +83,17 @@ def count_targets(cfg):
 
 
 @functools.lru_cache(maxsize=4)  # two epochs meet in one batch, and an evaluation has an order of its own
-def block_order(n_blocks, seed, epoch):
+def block_order(n_blocks, stream, seed, epoch):
     """Returns the order of the blocks in an epoch: (n_blocks,) int64."""
-    return np.random.default_rng([seed, epoch]).permutation(n_blocks)
+    return np.random.default_rng(seed_of(stream, seed, epoch)).permutation(n_blocks)
 
 
-def mask_tokens(idx, draws, K, meta):
+def mask_tokens(idx, draws, K, meta, mask_share, random_share):
     """
     Returns the masked idx (B, T), targets (B, K) and predict_at (B, K). draws (B, T + 2 K) are uniform in [0, 1).
 
-    BERT's masking (Devlin et al. 2019) chooses K tokens of each row of idx (B, T) as targets. Of these, 80 % are
-    replaced by the mask token, 10 % by a random token, and 10 % stay.
+    BERT's masking (Devlin et al. 2019) chooses K tokens of each row of idx (B, T) as targets. Of these, a mask_share of
+    80 % are replaced by the mask token, a random_share of 10 % by a random token, and the rest stay.
     """
     T = idx.shape[1]
     # For every token, whether it is chosen; for every chosen one, what becomes of it, and which token may replace it.
@@ -86,8 +101,8 @@ def mask_tokens(idx, draws, K, meta):
     predict_at = lot.topk(K, largest=False).indices.sort().values  # (B, K); always K tokens, so shapes never change
     targets = idx.gather(1, predict_at)  # (B, K)
     random_token = (other * meta["n_vocab"]).long()  # (B, K); below n_vocab all ids stand for text
-    seen = torch.where(fate < 0.9, random_token, targets)
-    seen = torch.where(fate < 0.8, meta["mask_token"], seen)  # (B, K)
+    seen = torch.where(fate < mask_share + random_share, random_token, targets)
+    seen = torch.where(fate < mask_share, meta["mask_token"], seen)  # (B, K)
     return idx.scatter(1, predict_at, seen), targets, predict_at
 
 
@@ -126,11 +141,11 @@ class Loader:
                 yield ahead.popleft().result()
 
     def train_batch(self, step):
-        return self.pinned(get_batch(self.cfg, self.corpus.meta, self.corpus.train, self.cfg.seed, step, self.rows))
+        return self.pinned(get_batch(self.cfg, self.corpus, "train", step, self.rows))
 
     def val_batch(self, i):
         """Returns validation batch i, the same for every seed: runs are compared on the same tokens."""
-        return self.pinned(get_batch(self.cfg, self.corpus.meta, self.corpus.val, 0, i, self.rows))
+        return self.pinned(get_batch(self.cfg, self.corpus, "val", i, self.rows))
 
     def pinned(self, batch):
         """Moves a batch to memory from which a GPU can copy while the program goes on."""

@@ -72,7 +72,7 @@ def bert_logits(w, cfg, idx):
 @torch.no_grad()
 def computes_what_bert_computes(model):
     """Returns whether a small model of the same class and with the same switches has the logits of BERT."""
-    cfg = replace(model.cfg, vocab_size=11, n_layer=2, n_head=2, n_embd=8)
+    cfg = replace(model.cfg, vocab_size=11, n_layer=2, n_embd=4 * model.cfg.n_head)
     with torch.random.fork_rng(devices=[]):  # leave torch's random state as it is
         torch.manual_seed(0)
         small = type(model)(cfg).double().eval()
@@ -128,3 +128,12 @@ def save_folder(model, folder):
     with replacing(Path(folder) / "model.safetensors") as temporary:
         temporary.write_bytes(safetensors(state, {"format": "pt"}))
     write_json(Path(folder) / "config.json", config)
+
+
+def try_to_save(model, folder):
+    """Writes both files as save_folder does. Returns why not, if a BERT cannot be this model, and else ""."""
+    try:
+        save_folder(model, folder)
+        return ""
+    except ValueError as e:
+        return str(e)

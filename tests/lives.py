@@ -89,7 +89,7 @@ def checkpoint(cfg):
 def result(cfg):
     """Everything of a run that has to be the same bit for bit: what is trained, and rows, all but the speed."""
     state = checkpoint(cfg)
-    values = torch.utils._pytree.tree_leaves([state[key] for key in ("model", "optimizer", "scaler", "scored_qk")])
+    values = torch.utils._pytree.tree_leaves([state[key] for key in sorted(state.keys() - {"rows", "config", "data", "seconds", "losses"})])
     bits = [x.numpy().tobytes() if isinstance(x, torch.Tensor) else x for x in values]
     return bits, Path(cfg.out_dir, "scores.csv").read_text(), log(cfg).drop(columns="tokens_per_s").to_csv()
 

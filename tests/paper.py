@@ -50,7 +50,7 @@ def batch_of(causal, B, T):
     if causal:
         return idx[:, :-1], idx[:, 1:]
     K = round(0.15 * T)
-    return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256})
+    return mask_tokens(idx[:, :-1], torch.rand(B, T + 2 * K), K, {"mask_token": MASK, "n_vocab": 256}, 0.8, 0.1)
 
 
 def watch(model, batch):

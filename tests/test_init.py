@@ -75,6 +75,27 @@ def test_the_mimetic_start_is_the_nearest_matrix_of_rank_D_up_to_scale():
         torch.testing.assert_close((target - m).square().sum(), least, rtol=1e-4, atol=0)
 
 
+def test_linear_is_the_standard_deviation_of_a_new_linear_layer_whatever_the_others_have():
+    torchs = torch.nn.Linear(128, 4096).weight.std().item()
+    model = Transformer(ModelConfig(50, 8, 1, 2, 128, positions="untied", init_std=0.3))
+    init.apply_(model, "random", "linear", "linear")
+    for name, p in model.blocks[0].attn.named_parameters():
+        if p.ndim > 1:
+            assert p.std().item() == pytest.approx(0.3 if name == "proj.weight" else torchs, rel=0.02), name
+    init.apply_(model, "symmetric")  # whose scale stays as it is: init_std, by its default
+    assert model.blocks[0].attn.q.weight.std().item() == pytest.approx(torchs, rel=0.02)
+
+
+def test_untied_positions_get_the_start_too_with_random_matrices_of_their_own():
+    model = Transformer(ModelConfig(50, 8, 1, H, C, positions="untied"))
+    init.apply_(model, "indefinite")
+    attn = model.blocks[0].attn.requires_grad_(False)
+    assert symmetry(wqk(attn.pos_q.weight.T, attn.pos_k.weight.T)) == pytest.approx(1, abs=1e-5)
+    pairs = (attn.q, attn.k), (attn.pos_q, attn.pos_k)
+    drawn = [torch.linalg.lstsq(q.weight[:D].T, k.weight[:D].T).solution for q, k in pairs]  # (D, D), A + A^T
+    assert (drawn[0] - drawn[1]).norm() > drawn[0].norm()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qk_std, v_std", [(0.02, 0.02), ((3 * C) ** -0.5, 0.02), (0.02, (3 * C) ** -0.5)])
 def test_scale_is_what_was_asked_for_and_keys_have_the_norm_of_their_queries_head_by_head(kind, qk_std, v_std):

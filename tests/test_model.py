@@ -21,6 +21,11 @@ def noisy(model):
     return model.eval()
 
 
+def test_every_matrix_is_drawn_with_the_standard_deviation_asked_for():
+    for name, p in Transformer(ModelConfig(61, 16, 2, 4, 128, positions="untied", init_std=0.3)).named_parameters():
+        assert p.ndim == 1 or p.std().item() == pytest.approx(0.3, rel=0.05), name
+
+
 def test_a_new_model_is_drawn_and_has_defaults_as_a_new_bert_of_transformers():
     """Every matrix from a normal distribution: of a uniform one, no number is above 1.73 standard deviations."""
     new, bert = Transformer(ModelConfig(61, 16, 2, 4, 128)), BertConfig()
@@ -43,8 +48,8 @@ def turned_by_llama(q, k, n_head):
     return [w.transpose(1, 2).reshape(q.shape) for w in apply_rotary_pos_emb(*of_heads, cos, sin)]
 
 
-def attention_by_hand(attn, x):
-    """Every query of every head by itself, in plain loops: x (T, C) -> (T, C)."""
+def attention_by_hand(attn, x, p=None):
+    """Every query of every head by itself, in plain loops: x (T, C), p (T, C) of untied positions -> (T, C)."""
     D = x.shape[1] // attn.n_head
     q, k, v = attn.q(x), attn.k(x), attn.v(x)  # (T, C)
     if attn.rotary:
@@ -57,6 +62,8 @@ def attention_by_hand(attn, x):
             logits = k[seen, head] @ q[i, head] / D**0.5  # (n,)
             if attn.qk_norm:
                 logits = D**0.5 * F.cosine_similarity(k[seen, head], q[i, head], dim=1)
+            if p is not None:
+                logits = logits + attn.pos_k(p)[seen, head] @ attn.pos_q(p)[i, head] / D**0.5
             y[i, head] = logits.softmax(0) @ v[seen, head]
     return attn.proj(y)
 
@@ -64,27 +71,41 @@ def attention_by_hand(attn, x):
 @pytest.mark.bert_block
 @either
 @pytest.mark.parametrize("options", [{}, dict(qk_norm=True), dict(positions="rotary"),
-                                     dict(qk_norm=True, positions="rotary")], ids=str)
+                                     dict(qk_norm=True, positions="rotary"), dict(positions="untied")], ids=str)
 def test_attention_is_what_plain_loops_over_queries_and_keys_compute(options, causal):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal, **options)))
     x = torch.randn(3, 16, 32)
+    p = torch.randn(16, 32) if options.get("positions") == "untied" else None
     for block in model.blocks:
-        expected = torch.stack([attention_by_hand(block.attn, row) for row in x])
-        torch.testing.assert_close(block.attn(x), expected, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(block.attn(x, POSITIONS), rows_at(expected, POSITIONS), atol=1e-4, rtol=1e-4)
+        expected = torch.stack([attention_by_hand(block.attn, row, p) for row in x])
+        torch.testing.assert_close(block.attn(x, None, p), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(block.attn(x, POSITIONS, p), rows_at(expected, POSITIONS), atol=1e-4, rtol=1e-4)
 
 
-def test_with_rotary_positions_the_input_of_the_first_layer_does_not_tell_a_position():
+@pytest.mark.bert_block
+@either
+def test_every_layer_sees_the_same_untied_positions_normalised_from_the_first_on(causal):
+    model, seen = noisy(Transformer(ModelConfig(**CFG, positions="untied", causal=causal))), []
+    for block in model.blocks:
+        block.attn.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2]))
+    model(torch.randint(60, (2, 12)))  # fewer tokens than there are positions
+    expected = F.layer_norm(model.pos_emb.weight, (32,), model.ln_pos.weight, model.ln_pos.bias, 1e-12)[:12]
+    assert len(seen) == 2 and all(torch.allclose(p, expected, atol=1e-6) for p in seen)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "untied"])
+def test_with_such_positions_the_input_of_the_first_layer_does_not_tell_a_position(positions):
     """So W_qk of that layer compares contents alone."""
-    model, seen = noisy(Transformer(ModelConfig(**CFG, positions="rotary"))), []
+    model, seen = noisy(Transformer(ModelConfig(**CFG, positions=positions))), []
     model.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model(torch.full((1, 16), 7))  # the same token everywhere
     assert len(seen[0][0].unique(dim=0)) == 1
 
 
 @either
-def test_a_decoder_sees_no_later_token_and_an_encoder_sees_all(causal):
-    model = noisy(Transformer(ModelConfig(**CFG, causal=causal)))
+@pytest.mark.parametrize("positions", ["learned", "untied"])
+def test_a_decoder_sees_no_later_token_and_an_encoder_sees_all(positions, causal):
+    model = noisy(Transformer(ModelConfig(**CFG, causal=causal, positions=positions)))
     idx = torch.randint(60, (1, 16))
     changed = idx.index_fill(1, torch.tensor([9]), 60)  # another token at position 9
     differs = (model(idx) - model(changed)).abs().amax(2)[0] > 1e-6  # (T,)
@@ -120,14 +141,17 @@ def test_the_loss_and_its_gradients_are_the_same_with_a_few_rows_of_logits_at_a_
     torch.testing.assert_close((loss, torch.autograd.grad(loss, model.parameters())), (expected, expected_gradients))
     with torch.no_grad():
         torch.testing.assert_close(model(idx, targets), expected)
-    with torch.autocast("cpu", torch.bfloat16):  # which does not reach into the call: all rows at once, in float32
+    with torch.autocast("cpu", torch.bfloat16):  # all rows at once
         loss = model(idx, targets)
     assert loss.dtype == torch.float32 and abs(loss - expected) < 0.02
+    monkeypatch.delattr(F, "linear_cross_entropy")  # as in torch before 2.13
+    torch.testing.assert_close(model(idx, targets), expected)
+    monkeypatch.setattr(F, "linear_cross_entropy", watched, raising=False)
     model.to("meta")(idx.to("meta"), targets.to("meta")).backward()  # as tools that count memory do
-    assert asked == [5, 5, None, None]
+    assert asked == [5, 5]
 
 
-def pre_norm(block, x, predict_at=None):
+def pre_norm(block, x, predict_at=None, p=None):
     """GPT-2's block, in the two lines that the docstring of Block has."""
-    x = rows_at(x, predict_at) + block.drop(block.attn(block.ln_1(x), predict_at))
+    x = rows_at(x, predict_at) + block.drop(block.attn(block.ln_1(x), predict_at, p))
     return x + block.drop(block.mlp(block.ln_2(x)))

@@ -1,5 +1,6 @@
 """train.py: runs that are stopped, killed, gone on with, refused; full disks, overflow. pytest tests/test_resume.py"""
 
+import os
 import resource
 import shutil
 import signal
@@ -52,7 +53,8 @@ def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, tmp
 
 @pytest.mark.parametrize("changes", [
     dict(dtype="bfloat16", compile="on"), dict(dtype="float16", qk_norm=True), dict(causal=True, threads=2),
-    dict(causal=True, objective="masked"),
+    dict(causal=True, objective="masked"), dict(positions="untied", optimizer="muon"),
+    dict(mask_share=0.0, random_share=0.5, init_std=0.05, qk_std="linear", v_std="linear", device="cpu:0"),
     dict(constraint="symmetric", constraint_weight=0.1, dropout=0, attn_dropout=0),
 ], ids=str)
 def test_every_kind_of_run_goes_on_bit_for_bit(cfg, monkeypatch, changes):
@@ -98,11 +100,14 @@ def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg)
         (out / name).write_bytes(b"of somebody")
     run(cfg, keep=2)
     assert {path.name for path in out.glob("ckpt*")} == {"ckpt.pt", "ckpt-00000008.pt", "ckpt-00000012.pt"} | others
-    shutil.copy(out / "ckpt-00000008.pt", out / "ckpt.pt")  # to go on from there, and stop before the step of the other
+    os.utime(out / "ckpt-00000008.pt", (2**32, 2**32))  # it was copied, or the clock has been set back since
+    resume(cfg, keep=2, max_iters=16)
+    assert {path.name for path in out.glob("ckpt*")} == {"ckpt.pt", "ckpt-00000012.pt", "ckpt-00000016.pt"} | others
+    shutil.copy(out / "ckpt-00000012.pt", out / "ckpt.pt")  # to go on from there, and stop before the step of the other
     with at_call(TRAIN_STEP, 2, partial(signal.raise_signal, signal.SIGTERM)), pytest.raises(SystemExit):
-        resume(cfg, keep=1)
-    assert {path.name for path in out.glob("ckpt*")} == {"ckpt.pt", "ckpt-00000010.pt"} | others
-    assert all((out / name).read_bytes() == b"of somebody" for name in others) and list(log(cfg).step) == [0, 4, 8]
+        resume(cfg, keep=1, max_iters=16)
+    assert {path.name for path in out.glob("ckpt*")} == {"ckpt.pt", "ckpt-00000014.pt"} | others
+    assert all((out / name).read_bytes() == b"of somebody" for name in others) and list(log(cfg).step) == [0, 4, 8, 12]
 
 
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------

@@ -71,7 +71,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, **changes):
         runs.append(folder / "log.csv", [runs.LogRow(int(step), 0, val_loss=val_loss)])
         for layer in range(n_layer):
             zeros = runs.RunScore(*[0.0] * len(runs.RunScore._fields))  # a fork may have a score more
-            row = zeros._replace(step=int(step), layer=layer, head="", symmetry=(i + layer**2) / 20,
+            row = zeros._replace(step=int(step), matrix="wqk", layer=layer, head="", symmetry=(i + layer**2) / 20,
                                  directionality=-i / 20, directionality_eq17=i / 50,
                                  update_symmetry=0.1 * layer if i else math.nan)
             runs.append(folder / "scores.csv", [row, row._replace(head=0, symmetry=-1.0)])
@@ -115,7 +115,7 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     assert out[2].startswith("slow") and out[2].endswith("0.031")  # 2 / 2^6, once
     # The file: what all arms share, what each has changed, and their curves.
     lines = (tmp_path / "c.csv").read_text().splitlines()
-    assert '"qk_std": 0.02' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
+    assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
     assert '"data_dir": "data/sympy/bytes"' in lines[0]  # `python -m config.arms c.csv` needs it
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
@@ -195,7 +195,7 @@ def test_keys_that_only_older_files_have_are_read(capsys):
     (None, "a-1 --csv no.text", "no.text is no comparison"),
     (None, "nowhere", "No such file or directory: 'nowhere'"),
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
-    (("a-1/scores.csv", "^100,0,,", "100,0,,x"), "a-1", "scores.csv is damaged"),
+    (("a-1/scores.csv", "^100,wqk,0,,", "100,wqk,0,,x"), "a-1", "scores.csv is damaged"),
     (("a-1/log.csv", r"\Z", "1000,0,,2.0,,\n"), "a-1", "log.csv or scores.csv is damaged"),
     (("a-1/scores.csv", r"(?s)^500,.*", ""), "a-1", "scores.csv ends at step 400, and log.csv at step 1000"),
     (("a-1/run.json", r"(?s)\A.*", "{"), "a-1", "run.json cannot be read"),
@@ -232,7 +232,7 @@ def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp
 def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_left_out(tmp_path, monkeypatch):
     monkeypatch.chdir(write_run(tmp_path / "a-1"))
     with open("scores.csv", "a") as f:
-        f.write("1100,0,,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
+        f.write("1100,wqk,0,,0.1,0.1,0.1,0.1,0.1\n")  # the first row of a step whose other rows are still to come
     for name in "log.csv", "scores.csv":
         text = Path(name).read_text()
         Path(name).write_text(text + text.splitlines()[-1][:-3])
@@ -306,7 +306,7 @@ def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(monkeypat
 
     monkeypatch.setattr(analyze.Scores, "numbers", more)
     with pytest.raises(TypeError, match="of_a_fork"):
-        analyze.score_rows(0, 2, torch.randn(2, 1, 8, 8), None)
+        analyze.score_rows(0, "wqk", 2, torch.randn(2, 1, 8, 8), None)
     with pytest.raises(KeyError, match="of_a_fork"):
         models.score_table([dict(of_a_fork=0.1)], {})
 

@@ -21,6 +21,7 @@ from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, count_targets, split_batch
 from data.results import records
+from data.tokens import Corpus
 from tests.lives import (DRAW, argv, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
                          make_trainer, run)
 
@@ -39,8 +40,8 @@ def scores(cfg):
 
 
 def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg):
-    cfg, stream = replace(cfg, causal=True), np.arange(25 * 16)  # 24 blocks of 16 tokens with a next one: 3 steps of 8
-    steps = [batches.get_batch(cfg, None, stream, 1, step, np.arange(8)) for step in range(6)]
+    cfg, ids = replace(cfg, causal=True), np.arange(25 * 16)  # 24 blocks of 16 tokens with a next one: 3 steps of 8
+    steps = [batches.get_batch(cfg, Corpus({}, ids, ids), "train", step, np.arange(8)) for step in range(6)]
     idx, targets = map(torch.cat, zip(*steps))  # (48, 16) each: two epochs
     assert torch.equal(targets, idx + 1) and torch.equal(idx, idx[:, :1] + torch.arange(16))
     first, second = idx[:24, 0].tolist(), idx[24:, 0].tolist()
@@ -53,13 +54,34 @@ def test_a_row_depends_on_seed_step_and_its_number_alone(cfg, corpus, causal):
     cfg = replace(cfg, causal=causal)
 
     def get(seed, step, rows):
-        return batches.get_batch(cfg, corpus.meta, corpus.train, seed, step, np.array(rows))
+        return batches.get_batch(replace(cfg, seed=seed), corpus, "train", step, np.array(rows))
 
     whole = get(1, 7, range(8))
     for part in [0, 1, 2], [5], [7, 3]:
         assert all(torch.equal(x, y[part]) for x, y in zip(get(1, 7, part), whole))
     for other in get(2, 7, range(8)), get(1, 8, range(8)):
         assert not any(map(torch.equal, other, whole))  # neither texts nor masks
+
+
+def test_no_two_purposes_have_the_same_random_numbers(cfg, corpus, monkeypatch):
+    """Of one seed, 0, and one number, 3: an order, the masks, the same of validation, a start and dropout."""
+    drawn, seeds, default_rng = [], [], np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: drawn.append(default_rng(seed).random(5)) or
+                        default_rng(seed))
+    cfg = replace(cfg, seed=0, batch_size=8, dropout=0.1)
+    rows, n_blocks = np.arange(8), (len(corpus.train) - 1) // cfg.block_size
+    monkeypatch.setattr(torch, "manual_seed", seeds.append)
+    monkeypatch.setattr(train.init, "apply_", lambda model, *keys: seeds.append(keys[-1]))
+    trainer = make_trainer(cfg)
+    for split in "train", "val":
+        batches.get_batch(cfg, corpus, split, 3, rows)
+    batches.block_order(n_blocks, "order", 0, 3)
+    trainer.step = 3
+    trainer.train_step(trainer.loader.train_batch(3))
+    drawn = {tuple(numbers) for numbers in drawn}
+    assert len(drawn) == 5  # orders of the epochs 0 and 3 and of validation, masks and those of validation
+    weights, start, *dropout = seeds
+    assert len({weights, start, *dropout}) == 2 + len(dropout) == 4  # of two micro-batches
 
 
 def test_as_many_tokens_are_masked_as_are_nearest_to_the_share_that_was_asked_for(cfg):
@@ -72,34 +94,37 @@ def test_batches_that_are_made_ahead_are_those_of_their_steps_to_the_end_and_ove
     loader = Loader(cfg, corpus, 1, 2, torch.device("cpu"))  # the second of two processes
     made = list(loader.train_batches(7))
     for step, batch in enumerate(made, 7):
-        expected = batches.get_batch(cfg, corpus.meta, corpus.train, cfg.seed, step, np.arange(4, 8))
+        expected = batches.get_batch(cfg, corpus, "train", step, np.arange(4, 8))
         assert all(map(torch.equal, batch, expected))
     assert len(made) == 30 - 7
 
 
 def test_encoder_and_decoder_see_the_same_text_in_the_same_order(cfg, corpus):
     rows = np.arange(8)
-    masked, targets, positions = batches.get_batch(cfg, corpus.meta, corpus.train, 1, 3, rows)
-    idx, _ = batches.get_batch(replace(cfg, causal=True), corpus.meta, corpus.train, 1, 3, rows)
+    masked, targets, positions = batches.get_batch(cfg, corpus, "train", 3, rows)
+    idx, _ = batches.get_batch(replace(cfg, causal=True), corpus, "train", 3, rows)
     assert torch.equal(masked.scatter(1, positions, targets), idx)
 
 
-def test_masking_is_berts_80_10_10_of_a_fixed_count_and_touches_nothing_else():
+@pytest.mark.parametrize("mask_share, random_share", [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.5)])
+def test_masking_is_of_a_fixed_count_in_the_shares_asked_for_and_touches_nothing_else(mask_share, random_share):
     T, K, B = 64, 10, 4000
     meta = dict(mask_token=257, n_vocab=256)
     idx = torch.randint(256, (B, T))
     draws = torch.from_numpy(np.random.default_rng(0).random((B, T + 2 * K), dtype=np.float32))
-    masked, targets, positions = batches.mask_tokens(idx, draws, K, meta)
+    masked, targets, positions = batches.mask_tokens(idx, draws, K, meta, mask_share, random_share)
     assert all(len(set(row)) == K for row in positions.tolist())
     assert torch.equal(targets, idx.gather(1, positions))
     untouched = torch.ones(B, T, dtype=bool).scatter(1, positions, False)
     assert torch.equal(masked[untouched], idx[untouched])
     seen = masked.gather(1, positions)
-    assert (seen == 257).float().mean() == pytest.approx(0.8, abs=0.01)
-    assert (seen == targets).float().mean() == pytest.approx(0.1 + 0.1 / 256, abs=0.01)
-    assert seen[(seen != 257) & (seen != targets)].unique().tolist() == list(range(256))
+    assert (seen == 257).float().mean() == pytest.approx(mask_share, abs=0.01)
+    stays = 1 - mask_share - random_share
+    assert (seen == targets).float().mean() == pytest.approx(stays + random_share / 256, abs=0.01)
+    others = seen[(seen != 257) & (seen != targets)].unique().tolist()
+    assert others == (list(range(256)) if random_share else [])
     of_first = masked[:, 0][positions[:, 0] == 0]  # what becomes of a token does not depend on where it stands
-    assert (of_first == 257).float().mean() == pytest.approx(0.8, abs=0.06)
+    assert (of_first == 257).float().mean() == pytest.approx(mask_share, abs=0.06)
     counts = torch.zeros(T).scatter_add(0, positions.flatten(), torch.ones(B * K)) / B
     assert counts.std() < 3 * (K / T / B) ** 0.5  # every position is masked as often as any other
 
@@ -129,8 +154,8 @@ def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
     torch.manual_seed(0)
     old = torch.randn(2, 2, 12, 12)  # W_q and W_k of two layers, (2, L, C, C), in float32, as a run holds them
     new = old + 1e-5 * torch.randn_like(old)  # W_qk - its old value would lose most digits
-    rows = analyze.score_rows(5, 3, new, old)
-    assert [tuple(row[:3]) for row in rows] == [(5, l, h) for l in range(2) for h in ("", 0, 1, 2)]
+    rows = analyze.score_rows(5, "positions", 3, new, old)
+    assert [tuple(row[:4]) for row in rows] == [(5, "positions", l, h) for l in range(2) for h in ("", 0, 1, 2)]
     for row in rows:
         columns = slice(None) if row.head == "" else slice(4 * row.head, 4 * row.head + 4)
         w_q, w_k = new.double()[:, row.layer, :, columns]
@@ -183,12 +208,27 @@ def test_a_run_that_no_bert_can_hold_says_so_and_is_scored_from_its_checkpoint(c
 # ---- several processes, compiler ---------------------------------------------------------------------------------
 
 
+@pytest.mark.bert_block
+def test_untied_positions_have_scores_of_their_own_beside_those_of_wqk(cfg):
+    run(cfg, positions="untied", max_iters=2)
+    rows = scores(cfg)
+    assert list(rows.matrix.unique()) == ["wqk", "positions"]
+    weights = checkpoint(cfg)["model"]
+    for matrix, q, k in ("wqk", "q", "k"), ("positions", "pos_q", "pos_k"):
+        last = rows[(rows.step == 2) & (rows.matrix == matrix) & rows["head"].isna()]
+        for row, attn in zip(last.itertuples(), ("blocks.0.attn", "blocks.1.attn")):
+            m = weights[f"{attn}.{q}.weight"].T @ weights[f"{attn}.{k}.weight"]
+            assert row.symmetry == pytest.approx((m @ m).trace().item() / m.norm().item() ** 2, abs=1e-4)
+            assert row.chance == pytest.approx((m @ m).norm().item() ** 2 / m.norm().item() ** 4, abs=1e-4)
+
+
 def test_two_processes_give_the_losses_of_one_that_does_not_compile(cfg, tmp_path):
     """
     Dropout is on: it is a function of the row, and the micro-batches are the same. To compile splits the graph of the
     backward pass at DDP's buckets, and every gradient is still sent once and complete.
     """
-    cfg = replace(cfg, compile="on", n_layer=1, max_iters=8, micro_batch_size=2)  # two for each process
+    new = dict(positions="untied", optimizer="muon", mask_share=0.2, random_share=0.4, init_std=0.1, qk_std="linear")
+    cfg = replace(cfg, compile="on", n_layer=1, max_iters=8, micro_batch_size=2, **new)  # two for each process
     two = replace(cfg, out_dir=cfg.out_dir + "_two")
     other_node = argv(two, threads=1)  # which may have its own device and paths
     (status, output), other = map(end, begin_ranks(argv(two), tmp_path / "rank", other_node, compile_quickly))

@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from config import (HOW, ORIGIN, ConfigError, checked, load, read_flags, require_scale_of_width, run_file,
-                    split_comparison)
+from config import HOW, ORIGIN, ConfigError, checked, load, read_flags, run_file, split_comparison
 
 BASE = "config/tiny.py"  # of the runs of a CSV file
 # A CSV file also says where its runs come from, their corpus (once by a checksum), and their size.
@@ -51,7 +50,6 @@ def arms(path, flags=()):
             raise ConfigError(f"{path}: its runs differ in {key}, so --{key}={value} is not for all of them: copy the "
                               "file, and change the copy")
     for arm, seed in runs:
-        require_scale_of_width(own_keys[arm], for_all)
         out_dir = f"out/arms/{Path(path).stem}/{arm}-{seed}"
         of_run = dict(seed=seed, out_dir=out_dir, init_from="resume")  # no finished run is repeated
         config = own_keys[arm] | for_all | of_run

@@ -21,7 +21,7 @@ from model import BERT_STD
 SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
         "mlm_probability", "sha256", "tokenizer"]
 FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
-PLAIN = dict(init="random", qk_std=BERT_STD, v_std=BERT_STD)  # BERT's start: an arm that has it is a baseline
+BERT_STDS = BERT_STD, "init_std"  # of q, k and v in BERT's start; older files have the number
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
@@ -68,12 +68,17 @@ def find_baselines(arms, chosen=None):
         names_of.setdefault(tuple(conditions(config).values()), []).append(name)
     baseline_of = {}
     for names in names_of.values():
-        plain = [name for name in names if PLAIN.items() <= config_of[name].items()]
+        plain = [name for name in names if has_berts_start(config_of[name])]
         candidates = [chosen] if chosen in names else [*plain, *names]
         baseline = candidates[0]
         baseline_of[baseline] = baseline  # in front of the others
         baseline_of |= dict.fromkeys(names, baseline)
     return baseline_of
+
+
+def has_berts_start(config):
+    """Returns whether a run starts as BERT does: an arm of such runs is a baseline."""
+    return config["init"] == "random" and config["qk_std"] in BERT_STDS and config["v_std"] in BERT_STDS
 
 
 def counted(records):

@@ -103,7 +103,7 @@ def split_run(folder):
     whole = np.arange(cfg.batch_size)  # all rows of a batch
     batches = []
     for i in range(n_batches):
-        idx, *_ = get_batch(cfg, corpus.meta, corpus.val, 0, i, whole)
+        idx, *_ = get_batch(cfg, corpus, "val", i, whole)
         batches.append(idx)
     inputs = []  # of the attention of each layer, (N, T, C) each
     for block in model.blocks:

@@ -70,7 +70,8 @@ def read_rows(path):
     header = HEADERS[path.name]
     require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
     whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
-    return pandas.read_csv(whole_rows, dtype=float, index_col=False).astype(dict(step=int))
+    types = defaultdict(lambda: float, step=int, matrix=str)
+    return pandas.read_csv(whole_rows, dtype=types, index_col=False)
 
 
 def read_run(folder):
@@ -82,7 +83,7 @@ def read_run(folder):
         if not log.index.is_unique:
             raise ValueError("a step is there twice")
         scores = read_rows(folder / "scores.csv").astype(dict(layer=int))
-        scores = scores[scores["head"].isna()]  # of whole layers
+        scores = scores[scores["head"].isna() & (scores["matrix"] == "wqk")]  # of whole layers
         # The last step may lack some, as the run may be writing them.
         scores = scores.groupby("step").filter(lambda rows: len(rows) >= config["n_layer"])
         require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")

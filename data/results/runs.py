@@ -17,7 +17,6 @@ there twice, whatever a kill, an editor or a full disk has done to these files.
 
 import contextlib
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -47,15 +46,17 @@ class LogRow(NamedTuple):
 
 
 class RunScore(NamedTuple):
-    """A row of scores.csv: one layer, or one of its heads."""
+    """A row of scores.csv: a matrix of one layer, or of one of its heads."""
 
     step: int
+    matrix: str  # "wqk", or "positions": W_q W_k^T of untied positions, which have their own
     layer: int
     head: int | str  # "": the whole layer
     symmetry: float
     directionality: float
     directionality_eq17: float
-    update_symmetry: float  # symmetry of the change of W_qk since the rows before; nan at the start
+    update_symmetry: float  # symmetry of the change of the matrix since the rows before; nan at the start
+    chance: float  # mean symmetry of random matrices in the same directions (chance.symmetry_in_place)
 
 
 DIGITS_OF = {"learning_rate": ".6g", "tokens_per_s": ".0f"}  # how these numbers are written; all others as .6f
@@ -165,10 +166,12 @@ def save_checkpoint(folder, cfg, meta, state):
         with open(temporary, "wb") as f:
             torch.save(describe(cfg, meta) | state, f)
         if cfg.keep > 0:  # before ckpt.pt: a run that is killed in between comes here again
-            with replacing(folder / f"ckpt-{state['step']:08d}.pt") as copy:
+            newest = folder / f"ckpt-{state['step']:08d}.pt"
+            with replacing(newest) as copy:
                 shutil.copyfile(temporary, copy)
-            copies = folder.glob(f"ckpt-{8 * '[0-9]'}.pt")
-            for old in sorted(copies, key=os.path.getmtime)[: -cfg.keep]:
+            others = set(folder.glob(f"ckpt-{8 * '[0-9]'}.pt")) - {newest}
+            by_step = sorted(others, reverse=True)  # and not by time, because a copied folder has new times
+            for old in by_step[cfg.keep - 1 :]:
                 old.unlink()
 
 
