@@ -1,6 +1,7 @@
 """Comparisons of runs: their statistics, their files, and what analyze.py --runs prints. pytest tests/test_runs.py"""
 
 import csv
+import itertools
 import math
 import os
 import re
@@ -55,6 +56,25 @@ def test_the_interval_has_the_differences_that_sign_flips_do_not_reject(n):
     kept = [d for d in tried if exact.sign_flip(differences - d) > 0.05]
     assert np.isnan([low, high]).all() if len(kept) == 801 else n > 5
     assert kept == [d for d in tried if not (d < low or d > high)]
+
+
+@pytest.mark.parametrize("n", [8, 12])
+def test_drawn_signs_give_the_p_and_the_interval_of_all_signs(monkeypatch, n):
+    differences = np.random.default_rng(n).normal(0.4, 1, n)
+    signs = np.array(list(itertools.product([-1, 1], repeat=n)))
+    p = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9)
+    whole = exact.interval(differences)
+    monkeypatch.setattr(exact, "EXACT_PAIRS", 0)
+    assert exact.sign_flip(differences) == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / exact.DRAWS))
+    np.testing.assert_allclose(exact.interval(differences), whole, atol=0.02)
+
+
+def test_of_many_pairs_the_p_is_that_of_a_normal_sum_and_the_same_again():
+    differences = np.tile([1.0, -1.0, 1.0], 14)[:40]  # 27 and 13 ones: the sum is 14
+    binomial = sum(math.comb(40, k) for k in range(41) if abs(40 - 2 * k) >= 14) / 2**40
+    p = exact.sign_flip(differences)
+    assert p == pytest.approx(binomial, abs=1e-3) and p == exact.sign_flip(differences)
+    assert exact.sign_flip(np.ones(60)) == 1 / exact.DRAWS  # the draw that is what we saw
 
 
 # ---- folders of runs ---------------------------------------------------------------------------------------------

@@ -11,9 +11,19 @@ from math import nan
 import numpy as np
 import pandas
 
+EXACT_PAIRS = 20  # all 2^n choices of the signs of more differences fill the memory
+DRAWS = 2**20  # so of those only these many random choices are tried, always the same ones
+
 
 def subset_sums(values):
-    """Returns the sums of all 2^n subsets of n values. The first subset is empty."""
+    """Returns the sums of all 2^n subsets of n values, or of DRAWS random ones. The first subset is empty."""
+    if len(values) > EXACT_PAIRS:
+        generator = np.random.default_rng(0)  # so that the subsets are the same ones for all values
+        sums = np.zeros(DRAWS)
+        for value in values:
+            sums += value * generator.integers(2, size=DRAWS)  # without the value, and with it
+        sums[0] = 0
+        return sums
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])  # without the value, and with it
@@ -46,11 +56,13 @@ def interval(differences):
     all subsets, and leave out 2.5 of 100 at each end (Hartigan 1969). The empty subset is left out at both ends.
     """
     sums, sizes = subset_sums(differences), subset_sums(np.ones(len(differences)))
-    means = np.sort(sums[1:] / sizes[1:])  # the empty subset has no mean
-    n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty one among them
+    is_empty = sizes == 0  # one of all subsets, but maybe several of random ones
+    means = np.sort(sums[~is_empty] / sizes[~is_empty])  # an empty subset has no mean
+    n_outside = int(0.05 / 2 * len(sums))  # subsets to leave out at each end, the empty ones among them
     if n_outside == 0:
         return nan, nan
-    return means[n_outside - 1], means[-n_outside]  # so n_outside - 1 means are outside of each
+    n_outside -= is_empty.sum()
+    return means[n_outside], means[-1 - n_outside]
 
 
 def holm(ps):
