@@ -4,6 +4,7 @@ the first decoder purple. Dark layers are at the bottom of a network, light ones
 """
 
 import itertools
+import math
 
 import numpy as np
 import pandas
@@ -14,6 +15,8 @@ from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, RANDOM, figu
                                   put_zero, short)
 from data.results.runs import SCORES
 
+TITLES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality of $W_{qk}$",
+          "heads": "symmetry of single heads", "positions": "symmetry of positions' own"}
 DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
 
@@ -69,19 +72,24 @@ def styles(arms):
 
 
 def plot_run(record, path, gamma):
-    """Draws loss, symmetry and directionality over the steps of one run, with a line for each layer."""
-    with figure(path, 1, 3, title=f"Training of {in_words(record.arm)}, seed {record.seed}") as axes:
-        loss, *panels = axes[0]
+    """Draws loss and scores over the steps of one run, with a line for each layer."""
+    scores = [score for score in TITLES if len(record.curve(score))]
+    rows = math.ceil((1 + len(scores)) / 3)
+    with figure(path, rows, 3, title=f"Training of {in_words(record.arm)}, seed {record.seed}") as axes:
+        loss, *panels = axes.flat
         loss.plot(record.curve("train_loss"), color="0.7", label="training loss")
         loss.plot(record.curve("val_loss"), color="black", label="validation loss")
         put_steps(loss)
         n_embd = record.config["n_embd"]
-        for axis, score in zip(panels, SCORES):
+        for axis, score in zip(panels, scores):
             draw_layers(axis, record, score)
             put_zero(axis)
-            put_chance(axis, score, n_embd, chance.of_random(n_embd, gamma), RANDOM)
-        put_titles(axes[0], ["loss [nats/token]", "symmetry of $W_{qk}$", "directionality of $W_{qk}$"])
-        put_legend(axes[0])
+            if score in SCORES:
+                put_chance(axis, score, n_embd, chance.of_random(n_embd, gamma), RANDOM)
+            elif score == "positions":
+                axis.plot(record.curve("positions_chance"), "k:", label="mean of random matrices like positions'")
+        put_titles(axes.flat, ["loss [nats/token]", *(TITLES[score] for score in scores)])
+        put_legend(axes.flat)
 
 
 def plot_runs(arms, path, gamma):
@@ -89,23 +97,27 @@ def plot_runs(arms, path, gamma):
     style_of = styles(arms)
     has_bands = len(arms) <= 6  # the bands of more arms cover each other
     height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
-    with figure(path, 2, 2, height, "Runs compared: loss and scores over training") as axes:
-        loss, ends, symmetry, directionality = axes.flat
-        for axis, column in (loss, "val_loss"), (symmetry, "symmetry"), (directionality, "directionality"):
+    runs = list(itertools.chain(*arms.values()))
+    scores = [score for score in TITLES if any(len(record.curve(score)) for record in runs)]
+    rows = 1 + math.ceil(len(scores) / 2)
+    with figure(path, rows, 2, height, "Runs compared: loss and scores over training") as axes:
+        loss, ends, *panels = axes.flat
+        for axis, column in (loss, "val_loss"), *zip(panels, scores):
             for name, records in arms.items():
                 draw_seeds(axis, records, column, has_bands, label=name, **style_of[name])
             put_steps(axis)
-        losses = [record.curve("val_loss") for records in arms.values() for record in records]
+        losses = [record.curve("val_loss") for record in runs]
         loss.set_ylim(top=pandas.concat(losses).quantile(0.9))  # the first losses are far above, and are cut off
         draw_ends(ends, arms, style_of)
-        put_zero(symmetry)
-        put_zero(directionality)
+        for axis in panels[:len(scores)]:
+            put_zero(axis)
         widths = [records[0].config["n_embd"] for records in arms.values()]
         if len(set(widths)) == 1:  # the range is of one size
             n_embd = widths[0]
+            directionality = panels[scores.index("directionality")]
             put_chance(directionality, "directionality", n_embd, chance.of_random(n_embd, gamma), RANDOM)
         put_titles(axes.flat, ["validation loss [nats/token]", "loss at the end [nats/token]",
-                               "symmetry of $W_{qk}$", "directionality of $W_{qk}$"])
+                               *(TITLES[score] for score in scores)])
         bands = "; coloured bands: lowest to highest seed" if has_bands else ""
         put_legend(axes.flat, named=arms, title=f"lines and bars: mean over seeds; dots: seeds{bands}\n"
                                                 "colours: as the names; scores: median over layers")

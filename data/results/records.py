@@ -10,8 +10,8 @@ One small CSV file keeps all runs of a comparison, with all that its tables and 
 
 import io
 import json
-import math
 from collections import defaultdict
+from math import nan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +21,10 @@ from config import HOW, ORIGIN, split_comparison
 from data.atomic import replacing
 from data.results.runs import HEADERS, SCORES, RunError, read_config, require
 
-# The scores that are kept as medians over layers.
-MEDIANS = ["symmetry", "directionality", "directionality_eq17", "update_symmetry"]
+# The scores of each layer that are kept, and those of which only the median over layers is.
+OF_LAYERS = [*SCORES, "heads", "positions"]
+MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry", "heads", "positions", "positions_heads",
+           "positions_chance"]
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -39,33 +41,61 @@ class Record(NamedTuple):
     table: pandas.DataFrame
 
     def curve(self, column):
-        """Returns a column at those steps that have it: a Series by step."""
+        """Returns a column at those steps that have it: a Series by step, empty if the column is newer than the run."""
+        if column not in self.table:
+            return pandas.Series(dtype=float)
         return self.table[column].dropna()
 
     def last(self, column):
-        return self.curve(column).iloc[-1]
+        """Returns the last value of a column, or nan if it has none."""
+        curve = self.curve(column)
+        return curve.iloc[-1] if len(curve) else nan
+
+    def last_step(self):
+        return self.curve("val_loss").index[-1]  # the step of its last loss
 
     def is_finished(self):
-        return self.curve("val_loss").index[-1] == self.config["max_iters"]  # the step of its last loss
+        return self.last_step() == self.config["max_iters"]
 
     def layers(self, score):
-        """Returns one of SCORES at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
+        """Returns one of OF_LAYERS at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
         table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
         return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
 
 
-def by_layer(rows):
+def by_layer(rows, scores=SCORES):
     """Turns a row for each step and layer into a row for each step, with columns such as symmetry_0."""
-    table = rows.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
+    table = rows.pivot(index="step", columns="layer", values=scores)  # (S, scores L)
     table.columns = [f"{score}_{layer}" for score, layer in table.columns]
     return table
+
+
+def of_layers(rows):
+    """Returns the rows of whole layers, by step and layer, with a column heads: the mean symmetry of single heads."""
+    place = ["step", "layer"]
+    table = rows[rows["head"].isna()].set_index(place)
+    table["heads"] = rows.dropna(subset="head").groupby(place)["symmetry"].mean()
+    return table
+
+
+def by_step(rows):
+    """Turns the rows of scores.csv into a row for each step: medians over layers, and some scores of each layer."""
+    table = of_layers(rows[rows["matrix"] == "wqk"])
+    of_positions = of_layers(rows[rows["matrix"] == "positions"])  # which untied ones have of their own
+    table["positions"] = of_positions["symmetry"]
+    table["positions_heads"] = of_positions["heads"]
+    table["positions_chance"] = of_positions["chance"]
+    table = table.dropna(axis="columns", how="all")
+    medians = table[[score for score in MEDIANS if score in table]].groupby("step").median()
+    layers = by_layer(table.reset_index(), [score for score in OF_LAYERS if score in table])
+    return pandas.concat([medians, layers], axis="columns")
 
 
 # ---- the folder of a run -----------------------------------------------------------------------------------------
 
 
 def read_rows(path):
-    """Returns the rows of log.csv or scores.csv: a DataFrame of numbers, without a last row that is incomplete."""
+    """Returns the rows of log.csv or scores.csv: a DataFrame, without a last row that is incomplete."""
     text = path.read_text(errors="replace")
     header = HEADERS[path.name]
     require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
@@ -83,17 +113,16 @@ def read_run(folder):
         if not log.index.is_unique:
             raise ValueError("a step is there twice")
         scores = read_rows(folder / "scores.csv").astype(dict(layer=int))
-        scores = scores[scores["head"].isna() & (scores["matrix"] == "wqk")]  # of whole layers
+        n_rows = config["n_layer"] * (1 + config["n_head"]) * scores["matrix"].nunique()
         # The last step may lack some, as the run may be writing them.
-        scores = scores.groupby("step").filter(lambda rows: len(rows) >= config["n_layer"])
+        scores = scores.groupby("step").filter(lambda rows: len(rows) >= n_rows)
         require(len(log) and len(scores), f"{folder} has no row in its CSV files yet")
         last_loss, last_score = log.index[-1], scores["step"].iloc[-1]
         if last_score < last_loss == config["max_iters"]:  # or an earlier score would pass for the last one
             raise ValueError(f"scores.csv ends at step {last_score}, and log.csv at step {last_loss}")
         losses = log[["train_loss", "val_loss"]]  # [nats/token]
-        medians = scores.groupby("step")[MEDIANS].median()
         # Losses and scores may have been written at different steps.
-        table = pandas.concat([losses, medians, by_layer(scores)], axis="columns").sort_index()
+        table = pandas.concat([losses, by_step(scores)], axis="columns").sort_index()
     except ValueError as e:
         raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
                        "ckpt.pt") from e
@@ -145,8 +174,6 @@ def read_comparison(path):
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
         table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
-        for score in set(MEDIANS) - set(table):
-            table[score] = math.nan  # it is newer than the file
         records = []
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")

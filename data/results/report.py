@@ -137,13 +137,22 @@ def comparison_notes(arms, baseline_of):
 
 def table_of_ends(run):
     """Returns what train.py prints at its end: the first and the last scores of every layer, and the last loss."""
-    lines = ["layer   symmetry: start     end   directionality: start     end"]
+    scores = [score for score in ("symmetry", "heads", "directionality") if len(run.curve(f"{score}_0"))]
+    lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
     for layer in range(run.config["n_layer"]):
-        symmetry = run.curve(f"symmetry_{layer}").to_numpy()  # (S,)
-        directionality = run.curve(f"directionality_{layer}").to_numpy()  # (S,)
-        lines.append(f"{layer:5}         {symmetry[0]:8.2f}{symmetry[-1]:8.2f}"
-                     f"                 {directionality[0]:8.2f}{directionality[-1]:8.2f}")
+        lines.append(f"{layer:5}" + "".join(start_and_end(run, score, layer) for score in scores))
+    if len(run.curve("positions")):
+        lines.append(f"positions' own matrix (random ones like it: {run.last('positions_chance'):.2f}; single heads: "
+                     f"{run.last('positions_heads'):.2f})")
+        for layer in range(run.config["n_layer"]):
+            lines.append(f"{layer:5}" + start_and_end(run, "positions", layer, width=len("symmetry")))
     return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
+
+
+def start_and_end(run, score, layer, width=None):
+    """Returns the first and the last score of a layer, below a heading of so many letters (of the score)."""
+    curve = run.curve(f"{score}_{layer}").to_numpy()  # (S,)
+    return " " * ((width or len(score)) + 1) + f"{curve[0]:8.2f}{curve[-1]:8.2f}"
 
 
 # ---- models ------------------------------------------------------------------------------------------------------
