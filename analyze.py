@@ -428,6 +428,7 @@ def change_factors(w_q, w_k, p_q, p_k):
 
 
 def main(argv):
+    from config import ConfigError
     from data.pretrained.files import CheckpointError  # here: the scores by themselves need torch alone
     from data.results import options, report, runs
 
@@ -436,7 +437,7 @@ def main(argv):
     args = options.parse(argv, __doc__, GAMMA)
     try:
         sys.exit(report.report_runs(args) if args.runs else report_models(args))
-    except (CheckpointError, runs.RunError) as e:
+    except (CheckpointError, ConfigError, runs.RunError) as e:
         sys.exit(f"analyze.py: {e}")
     except OSError as e:  # a full disk, or nobody reads
         try:

@@ -139,6 +139,7 @@ KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of fi
 # These keys say where and how a run runs, and not what it computes.
 HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
 ORIGIN = ["commit", "python", "torch", "device_name"]  # beside the keys, run.json says where a run comes from
+PLANNED = "# planned "  # how the line with the tests begins in the file of a comparison
 
 
 def load(argv):
@@ -186,16 +187,21 @@ def run_file(path):
 
 
 def split_comparison(path):
-    """Returns {arm: its keys} of the file of a comparison (data/results/records.py), and the lines of its rows."""
-    configs, rows = {}, []
+    """
+    Splits the file of a comparison (data/results/records.py). Returns {arm: its keys}, its planned tests
+    (config/planned.py), and the lines of its rows.
+    """
+    configs, planned, rows = {}, [], []
     for line in Path(path).read_text().splitlines():
         comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
         if comment:
             configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+        elif line.startswith(PLANNED):
+            planned = json.loads(line.removeprefix(PLANNED))
         else:
             rows.append(line)
     shared = vars(TrainConfig()) | configs.pop(None)  # a key that is newer than the file has its default
-    return {arm: shared | config for arm, config in configs.items()}, rows
+    return {arm: shared | config for arm, config in configs.items()}, planned, rows
 
 
 def parse(name, text):

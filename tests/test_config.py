@@ -14,7 +14,7 @@ from data.results.records import read_comparison
 from model import ModelConfig, Transformer
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(path for path in (ROOT / "config").glob("*.py") if path.stem not in ("__init__", "processes"))
+FILES = sorted(path for path in (ROOT / "config").glob("*.py") if path.stem not in ("__init__", "planned", "processes"))
 
 
 @pytest.fixture(autouse=True)

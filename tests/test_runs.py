@@ -120,19 +120,19 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     assert not run(*run_arms(tmp_path), "--all", "--csv", tmp_path / "c.csv")
     whole = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms
-    expected = [("random 2.035 baseline", "0.53 -0.50"),
-                ("fast 1.835 -0.200 [-0.200, -0.200] 0.062", "6 20% 0.53 -0.50"),
-                ("slow 2.800 +0.765 [+0.740, +0.790] 0.062", "6 not reached 0.53 -0.50")]
+    expected = [("random 2.035 baseline 0.53 -0.50", ""),
+                ("fast 1.835 -0.200 [-0.200, -0.200] 0.062 0.53 -0.50", "6 20%"),
+                ("slow 2.800 +0.765 [+0.740, +0.790] 0.062 0.53 -0.50", "6 not reached")]
     assert whole == [f"{short} {more}".split() for short, more in expected]
     assert not run(tmp_path / "c.csv")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == "arm loss difference [95 %] p".split()
+    assert lines[0].split() == "arm loss difference [95 %] p symmetry directionality".split()
     assert [line.split() for line in lines[1:4]] == [short.split() for short, _ in expected]
     # Arms and their baseline can be chosen, and then Holm counts these.
     assert not run(tmp_path / "c.csv", "--arms", "slow", "fast", "--baseline", "fast")
     out = capsys.readouterr().out.splitlines()
     assert out[1].startswith("fast") and "baseline" in out[1] and "random" not in "".join(out)
-    assert out[2].startswith("slow") and out[2].endswith("0.031")  # 2 / 2^6, once
+    assert out[2].startswith("slow") and out[2].split()[-3] == "0.031"  # 2 / 2^6, once
     # The file: what all arms share, what each has changed, and their curves.
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
@@ -152,8 +152,8 @@ def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_p
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew", commit="c1") for seed in (2, 3)]
     assert not run(*folders, "--all")
     out = capsys.readouterr().out
-    assert out.splitlines()[2].split()[2:4] == ["+1.800", "1"]  # of seed 2 alone
-    assert "Fewer\n      than 6 pairs have none" in out and "nan" not in out
+    assert out.splitlines()[2].split()[2:] == ["+1.800", "0.53", "-0.50", "1", "not", "reached"]  # of seed 2 alone
+    assert "Fewer than 6 pairs have none" in out and "nan" not in out
     assert "The commit of these runs differs: c1, c2." in out and "torch" not in out
 
 
@@ -163,8 +163,10 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
         write_run(tmp_path / f"part-{seed}", FALL[:n], seed, STEPS[:n], init="symmetric")
     assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
     out = capsys.readouterr().out
-    assert out.splitlines()[1].split() == ["random", "2.000", "baseline"]
+    assert out.splitlines()[1].split() == ["random", "2.000", "baseline", "0.53", "-0.50"]
+    assert out.splitlines()[2].split()[:4] == ["part", "2.500", "no", "pairs"]  # at steps 400 and 600, and not at 1000
     assert "random: 1 of 2 runs have finished. Only these" in out and "part: 0 of 2 runs have finished. So all" in out
+    assert "none is compared with a run that is at another step" in out
     lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
     assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
 
@@ -289,9 +291,11 @@ def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path,
     folder = write_run(tmp_path / "a-1", init="skew", n_embd=64)
     assert not run(folder, "--plot", tmp_path / "p.png", "--csv", tmp_path / "c.csv")
     out = capsys.readouterr().out
-    assert out.splitlines()[2].split() == ["1", "0.05", "0.55", "0.00", "-0.50"]  # a layer, with its start and end
+    # A layer, with its start and end: symmetry, that of its single head, and directionality
+    assert out.splitlines()[2].split() == ["1", "0.05", "0.55", "-1.00", "-1.00", "0.00", "-0.50"]
     assert out.splitlines()[3:] == ["validation loss 2.0000 nats/token"]
-    loss, symmetry, directionality = drawn[0].axes
+    loss, symmetry, directionality, heads, *empty = drawn[0].axes
+    assert set(heads.lines[1].get_ydata()) == {-1} and not any(axis.axison for axis in empty)
     np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
     np.testing.assert_allclose(symmetry.lines[1].get_ydata(), (np.arange(11) + 1) / 20)
     low, high = chance.interval("directionality", 64, chance.of_random(64, 2.0))
@@ -339,7 +343,9 @@ def test_a_stored_comparison_that_lacks_a_newer_score_is_read_with_nan(tmp_path,
     (tmp_path / "old.csv").write_text("\n".join([*lines[:3], table.to_csv(index=False)]))
     assert not run(tmp_path / "old.csv", "--csv", tmp_path / "new.csv")
     assert capsys.readouterr().out == before
-    assert pandas.read_csv(tmp_path / "new.csv", comment="#")["directionality_eq17"].isna().all()
+    assert "directionality_eq17" not in pandas.read_csv(tmp_path / "new.csv", comment="#")
+    (old, *_), *_ = compare.pool([tmp_path / "old.csv"]).values()
+    assert math.isnan(old.last("directionality_eq17")) and math.isnan(old.last("positions"))
 
 
 # ---- claims.csv --------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from config import HOW, ORIGIN, ConfigError, checked, load, read_flags, run_file, split_comparison
+from config.planned import require_planned
 
 BASE = "config/tiny.py"  # of the runs of a CSV file
 # A CSV file also says where its runs come from, their corpus (once by a checksum), and their size.
@@ -29,6 +30,7 @@ class Comparison(NamedTuple):
     base: str  # the config file that all arms share
     own_keys: dict  # {arm: {key: value}}, where an arm differs from base
     runs: list  # the pairs (arm, seed), in the order in which they run
+    planned: list  # the tests; of a CSV file none, because its runs alone are wanted
 
 
 def arms(path, flags=()):
@@ -39,7 +41,7 @@ def arms(path, flags=()):
     so a mistake in the last arm is found before the first run begins. Raises ConfigError if there is one.
     """
     for_all = read_flags(flags)
-    base, own_keys, runs = read_csv(path) if str(path).endswith(".csv") else read_plan(path)
+    base, own_keys, runs, planned = read_csv(path) if str(path).endswith(".csv") else read_plan(path)
     keys = set().union(*own_keys.values())
     if BY_ITSELF & keys:
         raise ConfigError(f"{path}: an arm sets {', '.join(sorted(BY_ITSELF & keys))}, which every run sets by itself: "
@@ -49,13 +51,15 @@ def arms(path, flags=()):
         if key in BY_ITSELF or len(values) > 1:
             raise ConfigError(f"{path}: its runs differ in {key}, so --{key}={value} is not for all of them: copy the "
                               "file, and change the copy")
+    configs = {}
     for arm, seed in runs:
         out_dir = f"out/arms/{Path(path).stem}/{arm}-{seed}"
         of_run = dict(seed=seed, out_dir=out_dir, init_from="resume")  # no finished run is repeated
         config = own_keys[arm] | for_all | of_run
         words = [base, *(f"--{key}={value}" for key, value in config.items())]
-        load(words)
+        configs[arm] = vars(load(words))
         yield words
+    require_planned(path, planned, configs)
 
 
 def read_plan(path):
@@ -67,13 +71,14 @@ def read_plan(path):
         raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
                           "list (config/arms/emergence.py is one to copy)")
     # All arms of one seed first: if it is stopped, it is a comparison with fewer seeds.
-    return Comparison(base, own_keys, [(arm, seed) for seed in seeds for arm in own_keys])
+    runs = [(arm, seed) for seed in seeds for arm in own_keys]
+    return Comparison(base, own_keys, runs, plan.get("planned", []))
 
 
 def read_csv(path):
     """Returns the Comparison in a CSV file, without arms that need a patch: it names them, and leaves them out."""
     try:
-        configs, rows = split_comparison(path)
+        configs, _, rows = split_comparison(path)
         runs = {(row["arm"], int(row["seed"])) for row in csv.DictReader(rows)}
     except (LookupError, TypeError, ValueError) as e:
         raise ConfigError(f"{path} is no comparison, or damaged: give another file") from e
@@ -87,7 +92,7 @@ def read_csv(path):
             print(f"{path}: without {arm}, a patch beside this file brings it back: {e}", file=sys.stderr)
     seeds = sorted({seed for _, seed in runs})
     in_order = [(arm, seed) for seed in seeds for arm in own_keys if (arm, seed) in runs]
-    return Comparison(BASE, own_keys, in_order)
+    return Comparison(BASE, own_keys, in_order, planned=[])
 
 
 def main(argv):

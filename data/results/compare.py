@@ -11,17 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from config import HOW, ORIGIN
-from data.results.exact import interval, sign_flip
+from config.planned import arms_of, column_of, task_of
+from data.results.exact import holm, interval, sign_flip
 from data.results.records import read_comparison, read_run
 from data.results.runs import require
 from model import BERT_STD
 
-# Losses mean the same, and runs are tested against each other, if they have the same values of these keys: the same
-# task, the same data, and the same number of steps.
-SAME = ["causal", "objective", "max_iters", "batch_size", "block_size", "eval_interval", "eval_iters",
-        "mlm_probability", "sha256", "tokenizer"]
 FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
-BERT_STDS = BERT_STD, "init_std"  # of q, k and v in BERT's start; older files have the number
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
@@ -48,24 +44,27 @@ def require_same_arm(record, other):
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
 
 
-def conditions(config):
-    """Returns the keys of SAME with their values in the configuration of a run. Equal ones mean comparable losses."""
-    known = dict(sha256=config.get("checksum")) | config  # older files have a checksum
-    if known["objective"] == "auto":  # as TrainConfig.predicts_next
-        known["objective"] = "next" if known["causal"] else "masked"
-    return {key: known[key] for key in SAME}
+def has_berts_start(config):
+    """Returns whether a run starts as BERT does: an arm of such runs is a baseline."""
+    stds = {config["qk_std"], config["v_std"]}  # older files have numbers here, and no init_std
+    is_usual = config.get("init_std", BERT_STD) == BERT_STD and stds <= {BERT_STD, "init_std"}
+    return config["init"] == "random" and is_usual
 
 
-def find_baselines(arms, chosen=None):
+def find_baselines(arms, chosen=None, measure="loss"):
     """
-    Returns {arm: its baseline}. Arms with the same conditions are neighbours, and the first of them is their baseline.
+    Returns {arm: its baseline}. Arms of the same task are neighbours, and the first of them is their baseline.
 
-    This is the chosen arm, else the first with BERT's random start, else the first.
+    This is the chosen arm, else the first with BERT's random start, else the first. A score means the same in all
+    tasks, so there all arms are neighbours of the chosen arm, else of the first.
     """
+    if measure != "loss":
+        baseline = chosen or next(iter(arms))
+        return {baseline: baseline} | dict.fromkeys(arms, baseline)
     config_of = {name: records[0].config for name, records in arms.items()}
-    names_of = {}  # values of conditions -> the names of the arms that have them
+    names_of = {}  # the keys and values of a task -> the names of the arms that have them
     for name, config in config_of.items():
-        names_of.setdefault(tuple(conditions(config).values()), []).append(name)
+        names_of.setdefault(tuple(task_of(config).items()), []).append(name)
     baseline_of = {}
     for names in names_of.values():
         plain = [name for name in names if has_berts_start(config_of[name])]
@@ -76,23 +75,28 @@ def find_baselines(arms, chosen=None):
     return baseline_of
 
 
-def has_berts_start(config):
-    """Returns whether a run starts as BERT does: an arm of such runs is a baseline."""
-    return config["init"] == "random" and config["qk_std"] in BERT_STDS and config["v_std"] in BERT_STDS
+def finished(records):
+    return [record for record in records if record.is_finished()]
 
 
 def counted(records):
     """Returns the finished runs of an arm, or all of its runs if none has finished."""
-    return [record for record in records if record.is_finished()] or records
+    return finished(records) or records
 
 
 # ---- an arm and its baseline -------------------------------------------------------------------------------------
 
 
 def pairs_of(records, others):
-    """Returns the pairs (run of an arm, run of its baseline) with the same seed: they saw the same data."""
+    """
+    Returns the pairs (run of an arm, run of its baseline) with the same seed: they saw the same data.
+
+    Both have finished, or they stopped at the same step.
+    """
     of_seed = {other.seed: other for other in counted(others)}
-    return [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
+    pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
+    return [(mine, other) for mine, other in pairs
+            if mine.last_step() == other.last_step() or (mine.is_finished() and other.is_finished())]
 
 
 def speed_up(loss, baseline_loss):
@@ -108,11 +112,49 @@ def speed_up(loss, baseline_loss):
     return 1 - reached[0] / loss.index[-1] if len(reached) else -inf
 
 
-def compare_pairs(pairs, measure="val_loss"):
-    """Returns how much a measure of an arm ends above its baseline: a dict of numbers, nan if there is no pair."""
-    if not pairs:
-        return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan, speed_up=nan)
-    differences = np.array([mine.last(measure) - other.last(measure) for mine, other in pairs])
+def compare_pairs(pairs, column="val_loss"):
+    """Returns how much a column of an arm ends above that of its baseline: a dict of numbers, nan without a pair."""
+    found = of_differences([mine.last(column) - other.last(column) for mine, other in pairs])
     gains = [speed_up(mine.curve("val_loss"), other.curve("val_loss")) for mine, other in pairs]
-    return dict(n_pairs=len(pairs), difference=differences.mean(), interval=interval(differences),
-                p=sign_flip(differences), speed_up=np.median(gains))
+    return found | dict(speed_up=np.median(gains) if gains else nan)
+
+
+def of_differences(differences):
+    """Returns the number of differences, their mean, its interval and p: a dict of numbers, nan without any."""
+    differences = np.array(differences)
+    differences = differences[~np.isnan(differences)]  # runs without this measure
+    if len(differences) == 0:
+        return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan)
+    return dict(n_pairs=len(differences), difference=differences.mean(), interval=interval(differences),
+                p=sign_flip(differences))
+
+
+# ---- planned tests -----------------------------------------------------------------------------------------------
+
+
+def do_planned(planned, arms):
+    """
+    Does the planned tests (config/planned.py) with the finished runs. Returns a dict for each: of of_differences, with
+    p after Holm's correction over all of them, and the result.
+    """
+    found = []
+    for measure, left, _, right in planned:
+        minus = at_ends(arms, right, measure)
+        found.append(of_differences([value - minus[seed] for seed, value in at_ends(arms, left, measure).items()
+                                     if seed in minus]))
+    # A test without runs counts as well: the plan is one family, whichever of its runs are there.
+    corrected = holm([1 if np.isnan(test["p"]) else test["p"] for test in found])
+    for (_, _, direction, _), test, p in zip(planned, found, corrected):
+        is_predicted = test["difference"] > 0 if direction == ">" else test["difference"] < 0
+        result = "as predicted" if is_predicted else "the other way"
+        test |= dict(p=p, result=result if p < 0.05 else "not shown")
+    return found
+
+
+def at_ends(arms, side, measure):
+    """Returns {seed: a measure at the end} of 'arm', or of 'arm - arm' the differences, for all seeds that finished."""
+    first, *others = [{record.seed: record.last(column_of(measure)) for record in finished(arms.get(arm, []))}
+                      for arm in arms_of(side)]
+    for other in others:
+        first = {seed: value - other[seed] for seed, value in first.items() if seed in other}
+    return first

@@ -51,7 +51,11 @@ def parse(argv, description, gamma):
     of_runs = parser.add_argument_group("runs of train.py (--runs)")
     of_runs.add_argument("--baseline", metavar="ARM", help="the arm to compare with (the random start)")
     of_runs.add_argument("--arms", nargs="+", metavar="ARM", help="compare only these arms (all of them)")
-    of_runs.add_argument("--all", action="store_true", help="print more columns: pairs, speed-up and scores")
+    of_runs.add_argument("--all", action="store_true", help="print more columns: pairs and speed-up")
+    of_runs.add_argument("--measure", metavar="NAME", help="compare arms with the baseline by the loss, or by a score: "
+                         "symmetry, symmetry_0 (of a layer), heads, directionality, positions, positions_heads")
+    of_runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/arms has planned; --csv "
+                         "keeps them. They are not shown with --arms, --baseline, --all or --measure")
     args = parser.parse_args(argv)
     if args.offline and not args.paper:
         parser.error("--offline needs --paper. For models in the local cache set HF_HUB_OFFLINE=1")

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from config import load
+from config.planned import task_of
 from data.results import options
-from data.results.compare import SAME
 from data.results.exact import sign_flip
 from data.results.records import read_comparison
 from data.results.runs import RunError, require
@@ -47,11 +47,11 @@ def read_entry(path):
     seeds = [record.seed for record in records]
     require(seeds == list(SEEDS), f"{path} has the seeds {seeds}, expected {SEEDS.start} to {SEEDS.stop - 1}")
     config = load([str(Path(__file__).parents[2] / "config" / "record.py")])
-    rules = vars(config) | dict(tokenizer="bytes", sha256=CORPUS)
+    rules = task_of(vars(config) | dict(tokenizer="bytes", sha256=CORPUS))
     for record in records:
-        for key in set(SAME) - {"max_iters"}:  # an entry may stop before
-            there = record.config.get(key)
-            require(there == rules[key], f"{path} has {key} = {there!r}, expected {rules[key]!r}")
+        there = task_of(record.config)
+        for key in rules.keys() - {"max_iters"}:  # an entry may stop before
+            require(there.get(key) == rules[key], f"{path} has {key} = {there.get(key)!r}, expected {rules[key]!r}")
     return records
 
 

@@ -3,6 +3,7 @@ Reads runs of train.py, from the folder of a run or from the file of a compariso
 
 One small CSV file keeps all runs of a comparison, with all that its tables and figures show:
 
+    # planned [["symmetry", "learned", ">", "decoder"]]    its tests, if they were planned (config/planned.py)
     # config {"n_layer": 2, ...}            what all arms share
     # config of symmetric {"init": ...}     what is special to one of them
     arm,seed,step,train_loss,val_loss,...   then one row for every step of a run that has a loss, or scores, or both
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import pandas
 
-from config import HOW, ORIGIN, split_comparison
+from config import HOW, ORIGIN, PLANNED, split_comparison
 from data.atomic import replacing
 from data.results.runs import HEADERS, SCORES, RunError, read_config, require
 
@@ -133,17 +134,21 @@ def read_run(folder):
 # ---- the file of a comparison ------------------------------------------------------------------------------------
 
 
-def write_comparison(path, arms):
-    """Writes {name of an arm: its records}. Raises RunError if the file at path would lose a run."""
+def write_comparison(path, arms, planned=()):
+    """Writes {name of an arm: its records}, and the planned tests. Raises RunError if a file at path would lose any."""
     tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
+    lines = [f"{PLANNED}{json.dumps(planned)}"] if planned else []
     if Path(path).exists():
         for record in read_comparison(path):
             require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
                     f"{record.seed}, which would be lost: give another --csv")
+        before = split_comparison(path)[1]
+        require(not before or json.dumps(before) == json.dumps(planned),
+                f"{path} holds other planned tests, which would be lost: give another --csv, or --plan={path}")
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
     rows = whole.to_csv(float_format=f"%.{DIGITS}f", lineterminator="\n")
     with replacing(path) as temporary:
-        temporary.write_text("\n".join([*config_lines(arms), rows]))
+        temporary.write_text("\n".join([*lines, *config_lines(arms), rows]))
 
 
 def config_lines(arms):
@@ -170,7 +175,7 @@ def config_lines(arms):
 def read_comparison(path):
     """Returns the records in a file of write_comparison. Raises RunError if it is another file, or damaged."""
     try:
-        configs, rows = split_comparison(path)
+        configs, _, rows = split_comparison(path)
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
         table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)

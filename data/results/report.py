@@ -10,11 +10,12 @@ import numpy as np
 import pandas
 
 from config import ORIGIN
+from config.planned import arms_of_test, column_of, differing_keys, find_plan, split_measure, task_of
 from data.pretrained.sources import known_models
 from data.results import chance
-from data.results.compare import (MIN_PAIRS, SAME, compare_pairs, conditions, counted, find_baselines, pairs_of,
+from data.results.compare import (MIN_PAIRS, compare_pairs, counted, do_planned, find_baselines, finished, pairs_of,
                                   pool)
-from data.results.exact import holm
+from data.results.exact import DRAWS, EXACT_PAIRS, holm
 from data.results.models import StackName, by_stack, is_causal, quartiles, whole_layers
 from data.results.records import Record, by_layer, write_comparison
 from data.results.runs import SCORES, require
@@ -31,11 +32,15 @@ def report_runs(args):
     asked = [*(args.arms or arms), *filter(None, [args.baseline])]
     for name in asked:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
-    baseline_of = find_baselines({name: arms[name] for name in arms if name in asked}, args.baseline)
+    measure = args.measure or "loss"
+    split_measure(measure)  # an error if there is no such measure
+    files = [args.plan] if args.plan else [path for path in args.runs if not Path(path).is_dir()]
+    planned = find_plan(files, {name: records[0].config for name, records in arms.items()})
+    baseline_of = find_baselines({name: arms[name] for name in arms if name in asked}, args.baseline, measure)
     arms = {name: arms[name] for name in baseline_of}
     first, *others = itertools.chain(*arms.values())
     if args.csv:
-        write_comparison(args.csv, arms)
+        write_comparison(args.csv, arms, planned)
     if args.plot:
         from data.results import figures_runs  # and matplotlib with it
 
@@ -43,47 +48,87 @@ def report_runs(args):
             figures_runs.plot_runs({name: counted(arms[name]) for name in arms}, args.plot, args.gamma)
         else:
             figures_runs.plot_run(first, args.plot, args.gamma)
-    if not others:
+    if planned and not (args.arms or args.baseline or args.all or args.measure):
+        texts = [arms_table(planned, arms).to_string(), planned_table(planned, arms).to_string(index=False),
+                 LEGEND_OF_PLAN.format(n=len(planned))]
+        baseline_of = {}
+    elif not others:
         texts = [table_of_ends(first)]
-    elif args.all:
-        texts = [comparison_table(arms, baseline_of).to_string(), LEGEND, LEGEND_OF_ALL]
     else:
-        texts = [comparison_table(arms, baseline_of)[SHORT].to_string(), LEGEND]
+        for name in arms:
+            require(not np.isnan(mean_of_last(arms[name], column_of(measure))), f"the runs of {name} have no {measure}")
+        table = comparison_table(arms, baseline_of, measure)
+        shown = table if args.all else table.drop(columns=["pairs", "speed-up"])
+        texts = [shown.to_string(), LEGEND.format(measure=measure), *([LEGEND_OF_ALL] if args.all else [])]
     print(*texts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
 
 
-SHORT = ["loss", "difference [95 %]", "p"]  # the columns that are shown without --all
 LEGEND = f"""\
   loss: validation loss at the end of training [nats/token], mean over seeds
-  difference: how much higher (+) or lower (-) the loss is than that of the baseline with the same seed, mean over
-      these pairs of runs, and in brackets its 95 % confidence interval
-  p: how often chance alone makes the difference as large (exact sign-flip test, Holm's correction over arms). Fewer
-      than {MIN_PAIRS} pairs have none, because they cannot reach p < 0.05"""
+  symmetry, directionality: of W_qk at the end of training, median over layers
+  difference: how much higher (+) or lower (-) the {{measure}} is than that of the baseline with the same seed, mean
+      over these pairs of runs, and in brackets its 95 % confidence interval
+  p: how often chance alone makes the difference as large (exact sign-flip test, of more than {EXACT_PAIRS} pairs with
+      {DRAWS:,} draws of the signs; Holm's correction over arms). Fewer than {MIN_PAIRS} pairs have none, because they
+      cannot reach p < 0.05"""
 LEGEND_OF_ALL = """\
   pairs: how many runs have the same seed as a run of the baseline
   speed-up: share of the steps that an arm did not need to reach the last loss of the baseline, median over pairs. This
-      is the rule of the paper's Table 1, but each loss is a mean of three evaluations: one may be low by chance
-  symmetry, directionality: of W_qk at the end of training, median over layers"""
+      is the rule of the paper's Table 1, but each loss is a mean of three evaluations: one may be low by chance"""
+LEGEND_OF_PLAN = f"""\
+  n: finished runs. All numbers are at the end of training, means over seeds; scores are medians over layers
+  heads: symmetry of single heads, mean over the heads of a layer; chance: mean of random matrices like positions'
+  difference: left less right, mean over seeds, and in brackets its 95 % confidence interval ({MIN_PAIRS} pairs or more)
+  p: p after Holm's correction over the {{n}} tests of the plan (exact sign-flip test, of more than {EXACT_PAIRS} pairs
+      with {DRAWS:,} draws of the signs). Not shown: p is 0.05 or more"""
 
 
-def comparison_table(arms, baseline_of):
+def arms_table(planned, arms):
+    """Returns a DataFrame of cells, a row for each arm, also for those of the plan without runs."""
+    keys = differing_keys([records[0].config for records in arms.values()])
+    rows = {}
+    for name in [*arms, *itertools.chain(*map(arms_of_test, planned))]:
+        runs = finished(arms.get(name, []))
+        row = dict(n=len(runs), task="")
+        if name in arms:
+            task = task_of(arms[name][0].config)
+            row["task"] = ", ".join(f"{key}={str(task.get(key)):.9}" for key in keys)
+        for column in "val_loss", "symmetry", "heads", "directionality", "positions", "positions_chance":
+            mean = np.mean([run.last(column) for run in runs]) if runs else np.nan
+            digits = 3 if column == "val_loss" else 2
+            row[column.split("_")[-1]] = "" if np.isnan(mean) else f"{mean:.{digits}f}"
+        rows[name] = row if runs else row | dict(loss="no finished run")
+    table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
+    return table.loc[:, (table != "").any()]  # columns with something in them
+
+
+def planned_table(planned, arms):
+    """Returns a DataFrame of cells, a row for each planned test."""
+    rows = []
+    for (measure, left, direction, right), test in zip(planned, do_planned(planned, arms)):
+        rows.append({"measure": measure, "left": left, "": direction, "right": right, "pairs": test["n_pairs"],
+                     "difference [95 %]": difference_cell(test), "p": f"{test['p']:.2g}", "result": test["result"]})
+    return pandas.DataFrame(rows)
+
+
+def comparison_table(arms, baseline_of, measure="loss"):
     """Returns a DataFrame of cells as they are shown, a row for each arm. p is corrected for the number of arms."""
+    column = column_of(measure)
     gains = {}
     for name, baseline in baseline_of.items():
         if name != baseline:
-            gains[name] = compare_pairs(pairs_of(arms[name], arms[baseline]))
+            gains[name] = compare_pairs(pairs_of(arms[name], arms[baseline]), column)
     corrected = holm({name: gain["p"] for name, gain in gains.items()})
     rows = {}
     for name in baseline_of:
         row = {
-            "loss": f"{mean_of_last(arms[name], 'val_loss'):.3f}",
+            measure: f"{mean_of_last(arms[name], column):.3f}",
             "difference [95 %]": "baseline",
             "p": "",
-            "pairs": "",
-            "speed-up": "",
-            "symmetry": f"{mean_of_last(arms[name], 'symmetry'):.2f}",
-            "directionality": f"{mean_of_last(arms[name], 'directionality'):.2f}",
         }
+        for score in SCORES:
+            row.setdefault(score, f"{mean_of_last(arms[name], score):.2f}")
+        row |= {"pairs": "", "speed-up": ""}
         if name in gains:
             row |= cells_of_gain(gains[name], corrected[name])
         rows[name] = row
@@ -101,32 +146,35 @@ def cells_of_gain(gain, p):
     if n_pairs == 0:
         return {"difference [95 %]": "no pairs"}
     not_reached = gain["speed_up"] == -np.inf
-    cells = {
-        "difference [95 %]": f"{gain['difference']:+.3f}",
+    return {
+        "difference [95 %]": difference_cell(gain),
+        "p": f"{p:.2g}" if n_pairs >= MIN_PAIRS else "",
         "pairs": n_pairs,
         "speed-up": "not reached" if not_reached else f"{gain['speed_up']:.0%}",
     }
-    if n_pairs >= MIN_PAIRS:
-        low, high = gain["interval"]
-        cells["difference [95 %]"] += f" [{low:+.3f}, {high:+.3f}]"
-        cells["p"] = f"{p:.2g}"
-    return cells
+
+
+def difference_cell(gain):
+    """Returns a difference as it is shown, with its interval if there are pairs enough."""
+    if gain["n_pairs"] == 0:
+        return "no pairs"
+    low, high = gain["interval"]
+    return f"{gain['difference']:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if gain["n_pairs"] >= MIN_PAIRS else "")
 
 
 def comparison_notes(arms, baseline_of):
-    """Returns what a reader must know about these runs, in lines."""
+    """Returns what a reader must know about these runs, in lines. baseline_of: {} if planned tests are shown."""
     notes = []
-    first = next(iter(baseline_of))
-    for name, baseline in baseline_of.items():
-        records = arms[name]
-        if name == baseline and name != first:
-            here = conditions(records[0].config)
-            there = conditions(arms[first][0].config)
-            keys = [key for key in SAME if here[key] != there[key]]
+    first = next(iter(arms))
+    for name, records in arms.items():
+        if name == baseline_of.get(name) and name != first:
+            keys = differing_keys([arms[first][0].config, records[0].config])
             notes.append(f"{name} is not compared with {first}, because they differ in {', '.join(keys)}.")
-        n_finished = sum(record.is_finished() for record in records)
+        n_finished = len(finished(records))
         if n_finished < len(records):
-            shown = "Only these count." if n_finished else "So all count, as far as they are."
+            shown = "Only these count."
+            if not n_finished and baseline_of:
+                shown = "So all count, as far as they are, and none is compared with a run that is at another step."
             notes.append(f"{name}: {n_finished} of {len(records)} runs have finished. {shown}")
     for key in ORIGIN:
         origins = {record.config.get(key, "unknown") for record in itertools.chain(*arms.values())}
