@@ -89,7 +89,8 @@ def checkpoint(cfg):
 def result(cfg):
     """Everything of a run that has to be the same bit for bit: what is trained, and rows, all but the speed."""
     state = checkpoint(cfg)
-    values = torch.utils._pytree.tree_leaves([state[key] for key in sorted(state.keys() - {"rows", "config", "data", "seconds", "losses"})])
+    names = state.keys() - {"config", "data", "rows", "losses", "seconds"}
+    values = torch.utils._pytree.tree_leaves([state[name] for name in sorted(names)])
     bits = [x.numpy().tobytes() if isinstance(x, torch.Tensor) else x for x in values]
     return bits, Path(cfg.out_dir, "scores.csv").read_text(), log(cfg).drop(columns="tokens_per_s").to_csv()
 

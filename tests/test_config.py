@@ -83,7 +83,8 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--weight_decay=1e5"], "weight_decay = 100000.0, expected 0 to 10"),
     (["--threads=100000"], "threads = 100000, expected 0 to 1000"),
     (["--qk_std=linaer"], "qk_std = 'linaer', expected float | init_std | linear"),
-    (["--init_std=linear"], "init_std = 'linear', expected float"), (["--v_std=0"], "v_std = 0.0, expected more than 0"),
+    (["--init_std=linear"], "init_std = 'linear', expected float"),
+    (["--v_std=0"], "v_std = 0.0, expected more than 0"),
     (["--mask_share=1.1"], "mask_share = 1.1, expected 0 to 1"),
     (["--mask_share=0.8", "--random_share=0.3"], "mask_share + random_share = 1.1, expected 1 at most"),
 ])

@@ -22,8 +22,9 @@ from data import batches, tokens
 from data.batches import Loader, count_targets, split_batch
 from data.results import records
 from data.tokens import Corpus
+from model import Block
 from tests.lives import (DRAW, argv, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
-                         make_trainer, run)
+                         make_trainer, refusal, run)
 
 
 @pytest.fixture
@@ -164,6 +165,23 @@ def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
         for x, value in (m, row.symmetry), (m - before, row.update_symmetry):
             assert float(value) == pytest.approx(((x @ x).trace() / x.square().sum()).item(), abs=1e-5)
         assert float(row.directionality) == pytest.approx(analyze.directionality(m).item(), abs=1e-5)
+
+
+def test_a_matrix_that_scores_would_leave_out_ends_a_run_before_it_begins(cfg, monkeypatch):
+    """An adapter of q, in a module of its own or around q. A vector, such as a gain, is left out as biases are."""
+    def adapted(name):
+        def block(cfg):
+            block = Block(cfg)
+            block.attn.register_parameter("gain", torch.nn.Parameter(torch.ones(2)))
+            low_rank = torch.nn.Linear(cfg.n_embd, 2)
+            block.attn.add_module(name, low_rank) if name == "q_a" else block.attn.q.add_module("a", low_rank)
+            return block
+        return block
+
+    for name in "q_a", "q.a":
+        monkeypatch.setattr("model.Block", adapted(name))
+        assert f"attention has a matrix {name}.weight: add it to what stacked_qk returns" in refusal(cfg)
+        assert not Path(cfg.out_dir).exists()
 
 
 # ---- what a run leaves behind ------------------------------------------------------------------------------------
