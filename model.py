@@ -42,8 +42,7 @@ class ModelConfig:
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
     # Options that BERT does not have, for experiments:
-    positions: str = "learned"  # "rotary": attention turns queries and keys instead, and W_qk sees no position;
-    # "untied": positions have queries and keys of their own, and W_qk sees none
+    positions: str = "learned"  # "rotary" (rotate) or "untied" (position_logits): W_qk sees none of these
     qk_norm: bool = False  # scale every query and key of a head to norm sqrt(D)
     init_std: float = BERT_STD  # of every matrix at the start
 
@@ -100,8 +99,8 @@ class SelfAttention(nn.Module):
 
     def forward(self, x, predict_at=None, p=None):
         """
-        x (B, T, C) -> (B, Q, C). All tokens have keys and values. With predict_at (B, Q), only the tokens there have
-        queries; without, all have, and Q = T. p (T, C): the vectors of untied positions.
+        x (B, T, C) -> (B, Q, C). All tokens have keys and values. Queries have those at predict_at (B, Q), or without it
+        all, and Q = T. p (T, C): the vectors of untied positions.
         """
         q = self.split_heads(self.q(rows_at(x, predict_at)))  # (B, H, Q, D)
         k = self.split_heads(self.k(x))  # (B, H, T, D)
