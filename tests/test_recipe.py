@@ -96,6 +96,30 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
             torch.testing.assert_close(weight, theirs[name], atol=1e-4, rtol=1e-4, msg=lambda m: f"{name}: {m}")
 
 
+def test_muon_moves_matrices_of_blocks_by_the_nearest_orthogonal_one_and_the_rest_as_adamw_does(trainer):
+    """At the first step Muon's momentum is the gradient, whose nearest orthogonal matrix is U V^T of its SVD."""
+    keys = dict(positions="untied", init_std=0.5, learning_rate=0.01, qkv_rate=0.5, warmup_iters=0, weight_decay=0.0)
+    adamw, muon = trainer(**keys), trainer(optimizer="muon", **keys)
+    before = {name: p.detach().clone() for name, p in muon.model.named_parameters()}
+    gradients = {}
+    for name, p in muon.model.named_parameters():
+        keep = lambda *_, name=name, p=p: gradients.update({name: p.grad.clone()})
+        muon.optimizers["muon"].register_step_pre_hook(keep)
+    for each in adamw, muon:
+        each.train_step(each.loader.train_batch(0))
+    plain = dict(adamw.model.named_parameters())
+    for name, p in muon.model.named_parameters():
+        if p.ndim == 1 or not name.startswith("blocks."):
+            assert torch.equal(p, plain[name]), name
+            continue
+        u, _, vt = torch.linalg.svd(gradients[name], full_matrices=False)
+        rate = 0.005 if name.split(".")[-2] in ("q", "k", "v", "pos_q", "pos_k") else 0.01
+        expected = -rate * 0.2 * max(p.shape) ** 0.5 * (u @ vt)  # an entry is about 0.2 of the rate, as AdamW's are
+        moved = p - before[name]
+        assert torch.nn.functional.cosine_similarity(moved.flatten(), expected.flatten(), 0) > 0.7, name
+        assert moved.norm().item() == pytest.approx(expected.norm().item(), rel=0.3), name  # five steps of an iteration
+
+
 # ---- dropout -----------------------------------------------------------------------------------------------------
 
 DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
