@@ -122,11 +122,13 @@ def test_eq_S99_S100_rows_and_columns_start_alike_but_not_with_the_moments_of_an
 def test_lemma_S1_11_a_larger_variance_makes_a_heavier_tail_only_within_one_family_above_the_mean():
     """sigma_a > sigma_b => Pr[X_a > z] >= Pr[X_b > z] for z > sqrt(sigma_a sigma_b) - mu (Eq. S88): does not hold, as
     X_a = +-2 never passes 2. It does of two normals of one mean, for z >= mu."""
-    mu, z, sigma_a, x_a = 0, 4, 2, torch.tensor([-2.0, 2.0])
-    assert z > (sigma_a * 1) ** 0.5 - mu  # Eq. (S93)
-    assert (x_a > z).double().mean() < 1 - NormalDist(0, 1).cdf(z)
+    mu, z, sigma_a, sigma_b, x_a = 0, 4, 2, 1, torch.tensor([-2.0, 2.0])
+    assert z > (sigma_a * sigma_b) ** 0.5 - mu  # Eq. (S93)
+    assert (x_a > z).double().mean() < 1 - NormalDist(mu, sigma_b).cdf(z)
     second_moment = (x_a - z).square().mean().item()  # sigma_a^2 + (mu - z)^2; S91 has sigma_a^2, and bounds by 4
     assert (mu - z) ** 2 / second_moment < 1 < (mu - z) ** 2 / sigma_a**2
+    # With the second moment it does not hold either, because the mean of X_a - z is below 0: Pr[X_a > 4] is 0.
+    assert (x_a > z).double().mean() < (mu - z) ** 2 / second_moment
 
     a, b = NormalDist(3, 1), NormalDist(3, 0.5)
     assert all(1 - a.cdf(z / 10) >= 1 - b.cdf(z / 10) for z in range(30, 100))
@@ -214,7 +216,7 @@ def watched(request):
     return watch(model, (idx, targets, positions)), in_M
 
 
-def test_thm_2_4_S1_14_beta_ij_is_not_near_beta_ji_in_our_encoder(watched):
+def test_thm_2_4_S1_14_beta_ij_is_not_near_beta_ji_in_single_sequences(watched):
     """Where it is, tr(beta beta) / |beta|^2 over all sequences and heads is near 1."""
     layers, in_M = watched
     for attn in layers:
