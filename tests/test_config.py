@@ -1,19 +1,23 @@
 """config/: every file builds its model; every mistake ends in one line that helps. pytest tests/test_config.py"""
 
 import dataclasses
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from config import ConfigError, load
 from config.arms.__main__ import arms, main
+from data.batches import count_targets
 from data.results.compare import FREE
 from data.results.records import read_comparison
 from model import ModelConfig, Transformer
 
 ROOT = Path(__file__).parents[1]
+SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 FILES = sorted(path for path in (ROOT / "config").glob("*.py") if path.stem not in ("__init__", "planned", "processes"))
 
 
@@ -32,14 +36,15 @@ def test_every_config_file_loads_and_builds_its_model(path):
         assert model(torch.zeros(2, cfg.block_size, dtype=torch.long)).shape == (2, cfg.block_size, 50304)
 
 
-@pytest.mark.parametrize("base", ["tiny", "bert_mini", "bert"])
+@pytest.mark.parametrize("base", ["tiny", "bert_mini", "bert", "bert_large"])
 def test_variants_differ_from_their_base_in_what_they_say_and_in_nothing_else(base):
     plain = dataclasses.asdict(load([f"config/{base}.py"]))
     symm = dataclasses.asdict(load([f"config/{base}_symm.py"]))
-    decoder = dataclasses.asdict(load([f"config/{base}_decoder.py"]))
     assert {k for k in plain if plain[k] != symm[k]} == {"out_dir", "init", "qk_std", "v_std"}
-    assert {k for k in plain if plain[k] != decoder[k]} == {"out_dir", "causal"}
     assert symm["qk_std"] == symm["v_std"] == "linear"
+    if base != "bert_large":
+        decoder = dataclasses.asdict(load([f"config/{base}_decoder.py"]))
+        assert {k for k in plain if plain[k] != decoder[k]} == {"out_dir", "causal"}
 
 
 def test_the_published_recipe_is_what_the_bert_file_says():
@@ -48,6 +53,22 @@ def test_the_published_recipe_is_what_the_bert_file_says():
     assert (cfg.dropout, cfg.attn_dropout) == (0.1, 0.1)
     assert (cfg.batch_size, cfg.micro_batch_size, cfg.max_iters, cfg.warmup_iters) == (32 * 8, 32, 200_000, 200)
     assert (cfg.learning_rate, cfg.weight_decay, cfg.mlm_probability, cfg.dtype) == (5e-5, 0.01, 0.15, "auto")
+
+
+@pytest.mark.parametrize("name", ["bert_mini", "bert", "bert_large"])
+def test_the_page_of_the_paper_has_the_operations_and_hours_that_torch_counts(name):
+    """On tensors without values, for the batches that a run of this config has."""
+    cfg = load([str(ROOT / f"config/{name}.py")])
+    idx = torch.zeros(2, cfg.block_size, dtype=torch.long, device="meta")
+    predicted = idx[:, : count_targets(cfg)]
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        Transformer(cfg.of_model(50304))(idx, predicted, predicted).backward()
+    operations = counter.get_total_flops() / 2 * cfg.batch_size * cfg.max_iters
+    page = (ROOT / "data/results/paper.md").read_text()
+    mantissa, power, one, eight = re.search(rf"\| {name}, .* \| (.*)·10(..) \| (.*) \| (.*) \|", page).groups()
+    hours = operations / 2e14 / 3600
+    assert float(mantissa) * 10 ** int(power.translate(SUPERSCRIPTS)) == pytest.approx(operations, rel=0.05)
+    assert (float(one), float(eight)) == (round(hours, 1), pytest.approx(hours / 8, rel=0.05))
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_folder(tmp_path, monkeypatch):

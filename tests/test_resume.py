@@ -1,9 +1,11 @@
 """train.py: runs that are stopped, killed, gone on with, refused; full disks, overflow. pytest tests/test_resume.py"""
 
+import json
 import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -15,6 +17,7 @@ import torch
 
 import train
 from config import processes
+from data import tokens
 from data.atomic import locked
 from data.results.runs import HEADERS
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
@@ -23,8 +26,19 @@ from tests.toy import as_bin, files_of
 
 APPEND = "data.results.runs.append"
 # Where a process dies: before the n-th call of a function.
+ROOT = Path(train.__file__).parent
 MOMENTS = [(APPEND, 1), (APPEND, 2), ("torch.save", 1), (TRAIN_STEP, 3), ("torch.save", 1), ("os.replace", 3),
            (APPEND, 1), (TRAIN_STEP, 7), ("torch.save", 2), (APPEND, 3)]
+
+
+def write_corpus(folder, **splits):
+    """Token files of these ids, in bytes."""
+    folder.mkdir()
+    for name, ids in splits.items():
+        ids.tofile(folder / f"{name}.bin")
+    digests = {name: tokens.digest(folder / f"{name}.bin") for name in splits}
+    meta = dict(tokenizer="bytes", tokens={name: len(ids) for name, ids in splits.items()}, sha256=digests)
+    (folder / "meta.json").write_text(json.dumps(meta))
 
 
 @pytest.fixture
@@ -217,6 +231,22 @@ def test_two_processes_that_are_told_to_stop_and_killed_go_on_bit_for_bit_and_on
     resume(cfg, max_iters=14)  # with one process
     for column in "step", "train_loss", "val_loss":
         np.testing.assert_allclose(log(cfg)[column][:4], log(finished)[column], atol=2e-5)
+
+
+def test_torchrun_starts_eight_processes_of_the_papers_config(cfg, tmp_path):
+    """One update of the paper's batch of 256 sequences in 12 layers, which are narrow and short here."""
+    out, data = tmp_path / "run", tmp_path / "data"
+    ids = np.random.default_rng(0).integers(0, 256, 2 * (256 * 16 + 1)).astype("<u2")
+    write_corpus(data, train=ids[::2], val=ids[1::2])
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=8", "train.py"]
+    small = ["--n_embd=24", "--block_size=16", "--max_iters=1", "--eval_iters=1", "--threads=1", "--device=cpu", "--compile=off"]
+    done = subprocess.run([*torchrun, "config/bert_symm.py", *small, f"--data_dir={data}", f"--out_dir={out}"],
+                          cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "made by 8 processes" in done.stdout, done.stderr
+    rows = log(replace(cfg, out_dir=str(out)))
+    assert list(rows.tokens) == [0, 256 * 16] and rows.learning_rate[1] == pytest.approx(5e-5)
+    config = json.loads((out / "run.json").read_text())["config"]
+    assert (config["n_layer"], config["batch_size"], config["init"]) == (12, 256, "symmetric")
 
 
 @pytest.mark.parametrize("mine, others, words", [
