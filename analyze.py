@@ -292,12 +292,12 @@ def split_heads(w, n_head):
 class ScoredModel(NamedTuple):
     """What score_model returns. Printed, it is a table of its layers."""
 
-    table: Any  # a DataFrame: one row for each layer, and with per_head for each head (models.COLUMNS)
+    table: Any  # a DataFrame: one row for each layer, and with per_head for each head (scores_table.COLUMNS)
     shown: Any  # for pictures: an array, the N_SHOWN largest dimensions of W_qk of the last layer
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
-        from data.results import report
+        from data.pretrained import report
 
         return report.layer_table(self.table)
 
@@ -313,13 +313,13 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
-    from data.pretrained import by_hand, files, layouts, sources
-    from data.results import chance, models
+    from data import chance, names
+    from data.pretrained import by_hand, files, layouts, scores_table, sources
 
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = by_hand.read_hand(**layout)
     in_memory = isinstance(source, torch.nn.Module)
-    name = type(source).__name__ if in_memory else files.as_text(str(source))
+    name = type(source).__name__ if in_memory else names.as_text(str(source))
     rows = []
     with plain_torch():
         opened = sources.open_checkpoint(source)
@@ -328,7 +328,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         layers = [(stack, layer) for stack in stacks for layer in stack.layers]
         # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
         stream = opened.stream([layer.names for _, layer in layers])
-        for (stack, layer), tensors in zip(layers, models.bar(stream, name, "layer", len(layers))):
+        for (stack, layer), tensors in zip(layers, scores_table.bar(stream, name, "layer", len(layers))):
             w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
             factors = [w.double() for w in layer_factors(w_q, w_k)]  # (C, Hkv D) each
             q, k = map(near_one, factors)
@@ -347,7 +347,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         shown = wqk(*(w[longest] for w in factors)).cpu().numpy()
         common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
         notes = opened.notes + (by_hand.left_out(hand, shapes) if hand else [])
-        return ScoredModel(models.score_table(rows, common), shown, ", ".join(notes))
+        return ScoredModel(scores_table.score_table(rows, common), shown, ", ".join(notes))
 
 
 @contextlib.contextmanager
@@ -359,25 +359,25 @@ def plain_torch():
 
 def report_models(args):
     """Score what is not in the CSV yet, print and draw all that was asked for. Returns the exit status."""
+    from data.pretrained import report, scores_table
     from data.pretrained.files import CheckpointError
-    from data.results import models, report
 
-    asked = models.Asked(args)
+    asked = scores_table.Asked(args)
     scored = {}
-    for source, target in models.bar(asked.to_score.items(), "checkpoints", "model", len(asked.to_score)):
+    for source, target in scores_table.bar(asked.to_score.items(), "checkpoints", "model", len(asked.to_score)):
         try:
             model = score_model(target.source, args.gamma, args.per_head, args.device, **args.layout)
         except CheckpointError as e:  # it is named, and the others go on
-            models.tell(f"analyze.py: {target.label()}: {e}")
+            scores_table.tell(f"analyze.py: {target.label()}: {e}")
             continue
-        models.tell(f"{target.label()}: {model.note}")
+        scores_table.tell(f"{target.label()}: {model.note}")
         asked.add(source, model.table)
         scored[target] = model
     report.report_models(args, asked.table())
     if args.matrices and scored:
-        from data.results import figures_models
+        from data.pretrained import figures
 
-        figures_models.plot_matrices(scored, args.matrices)
+        figures.plot_matrices(scored, args.matrices)
     return 1 if asked.n_errors or len(scored) < len(asked.to_score) else 0
 
 
@@ -391,7 +391,7 @@ def score_rows(step, matrix, n_head, new, previous):
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
     update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4.
     """
-    from data.results.chance import symmetry_in_place
+    from data.chance import symmetry_in_place
     from data.results.runs import RunScore  # here: the scores by themselves need torch alone
 
     if previous is None:
@@ -428,9 +428,10 @@ def change_factors(w_q, w_k, p_q, p_k):
 
 
 def main(argv):
-    from config import ConfigError
-    from data.pretrained.files import CheckpointError  # here: the scores by themselves need torch alone
-    from data.results import options, report, runs
+    from config import ConfigError  # here: the scores by themselves need torch alone
+    from data import options
+    from data.pretrained.files import CheckpointError
+    from data.results import report, runs
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,9 +21,9 @@ from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 
 import analyze
 from analyze import directionality, directionality_eq17, scores, symmetry, wqk
-from data.pretrained import sources
+from data import figures
+from data.pretrained import scores_table, sources
 from data.pretrained.files import CheckpointError
-from data.results import figures, models
 from tests.toy import files_of, folder
 
 logging.disable_progress_bar()
@@ -226,7 +226,7 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
 def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
     """Two models, one of which cannot be had the first time. Their published scores are beside ours."""
     known = [row for row in sources.known_models() if row["name"] in ("bert-base", "llama3-8b")]
-    for module in models, sources:
+    for module in scores_table, sources:
         monkeypatch.setattr(module, "known_models", lambda: known)
     first, second = [row["hub_id"] for row in known]
     hub.add(first, files_of(model(BERT, "b")))
@@ -284,7 +284,7 @@ def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(monkeypatch,
     other = analyze.score_model(model(LLAMA, "b")).table.assign(source="/elsewhere/b")
 
     def score(*args, **layout):
-        models.add_scores("s.csv", other)
+        scores_table.add_scores("s.csv", other)
         return scored(*args, **layout)
 
     scored = analyze.score_model
@@ -316,8 +316,8 @@ def test_options_that_make_no_sense_end_at_once(argv, capsys):
 
 
 @pytest.mark.parametrize("text", [
-    "mine", ",".join(models.COLUMNS) + "\nm,,,,1",
-    *[",".join(models.COLUMNS) + f"\nm,,/m,,1,9,0,,64,64,,2.0,0.1,{symmetry},0.3,0.2,{rows}"
+    "mine", ",".join(scores_table.COLUMNS) + "\nm,,,,1",
+    *[",".join(scores_table.COLUMNS) + f"\nm,,/m,,1,9,0,,64,64,,2.0,0.1,{symmetry},0.3,0.2,{rows}"
       for symmetry, rows in (("x", 1), (0.5, 10**20))]])
 def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(analysed, text):
     Path("s.csv").write_text(text)

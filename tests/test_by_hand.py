@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import save
 
 import analyze
+from data import options
 from data.pretrained.by_hand import read_hand
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import find_stacks
-from data.results import options
 from tests.test_analyze import bert
 from tests.toy import folder, layer_symmetry
 

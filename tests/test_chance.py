@@ -1,10 +1,10 @@
-"""What chance gives (data/results/chance.py), against matrices that are turned. pytest tests/test_chance.py"""
+"""What chance gives (data/chance.py), against matrices that are turned. pytest tests/test_chance.py"""
 
 import pytest
 import torch
 
 import analyze
-from data.results import chance
+from data import chance
 
 N, DRAWS = 96, 400
 i = torch.arange(1, N + 1, dtype=torch.float64)

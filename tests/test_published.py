@@ -8,7 +8,9 @@ import pytest
 from matplotlib.colors import same_color
 
 import analyze
-from data.results import figures, models, options, runs
+from data import figures, options
+from data.chance import SCORES
+from data.pretrained import scores_table
 from data.results.csv import public
 from data.results.csv.published import draw
 
@@ -34,7 +36,7 @@ def test_a_real_fine_tuned_bert_tiny_scores_as_the_published_base_model():
 def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row_names():
     table = pd.read_csv(SHARED / "published" / "scores.csv").query("modality == 'language'")
     table = table[(table["family"] != "GPT") | ~table["model"].str.startswith("gpt-")]  # see README.md
-    layers = {of_model: rows[runs.SCORES] for of_model, rows in table.groupby(["model", "matrix"])}
+    layers = {of_model: rows[SCORES] for of_model, rows in table.groupby(["model", "matrix"])}
     for row in PRINTED:
         symmetry, directionality = np.median(layers[row.published_as, row.matrix], axis=0)
         assert symmetry == pytest.approx(row.symmetry, abs=0.00501), row
@@ -52,7 +54,7 @@ def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row
 
 @needs_shared
 def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
-    layers = pd.read_csv(SHARED / "published" / "scores.csv").groupby(["family", "model", "matrix"])[runs.SCORES]
+    layers = pd.read_csv(SHARED / "published" / "scores.csv").groupby(["family", "model", "matrix"])[SCORES]
     found = set()
     for (_, _, matrix), rows in layers:
         quartiles = np.percentile(rows, [50, 25, 75], axis=0)  # (3, 2)
@@ -89,7 +91,7 @@ def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file
         zeros = dict.fromkeys(analyze.Scores._fields, 0.0)  # a fork may have a score more
         common = zeros | dict(model=model, source=source, stack="", causal=1, params=9, head=None, n=768, r=64,
                               layout="", gamma=2.0, limit=0.1, directionality=-0.5)
-        models.add_scores(tmp_path / "s.csv", models.score_table(rows, common))
+        scores_table.add_scores(tmp_path / "s.csv", scores_table.score_table(rows, common))
     lines = [line.split() for line in analysed("--paper", "--offline", "--plot=f.png").out.splitlines()]
     (line,) = [words for words in lines if words[:2] == ["gpt2", "3"]]
     assert [line[i] for i in (2, 6, 7, 10)] == ["0.10", "0.15", "-0.50", "-0.58"]  # ours and the published ones
@@ -106,7 +108,7 @@ def test_the_picture_of_public_models_has_every_stack_and_p_counts_all_ways_to_c
     table = pd.read_csv(public.HERE / "public.csv")
     public.draw(table, tmp_path / "p.png")
     variants = table[table["model"] == "SCEPTR"]
-    for axis, score in zip(drawn[0].axes, runs.SCORES):
+    for axis, score in zip(drawn[0].axes, SCORES):
         dots = [x for line in axis.lines if line.get_marker() == "o" for x in line.get_xdata()]
         assert sorted(dots) == sorted(table[score].drop(variants.index))
         (span,) = [bars for bars in axis.collections if bars.get_label() == "range of the medians of 16 variants"]
@@ -132,7 +134,7 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
     for name, (plain, symmetric, speed_up) in TABLE_1.items():
         assert found[name][:2] == pytest.approx([plain, symmetric], abs=0.0011)
         assert found[name][2] == pytest.approx(speed_up, abs=0.0051)
-    scores = pd.read_csv(HERE / "trajectories.csv").groupby(["run", "step"])[runs.SCORES].median()
+    scores = pd.read_csv(HERE / "trajectories.csv").groupby(["run", "step"])[SCORES].median()
     assert len(found) == 12
     for name, numbers in found.items():
         assert numbers[-2:] == pytest.approx(list(scores.loc[name, 200_000]), abs=0.00051)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import analyze
+from data import figures
 from data.pretrained import revisions
 from data.pretrained.files import CheckpointError
-from data.results import figures
 from tests.hub import ID, ROUTES, in_json
 from tests.test_analyze import bert, symmetry_of
 from tests.toy import files_of

@@ -15,8 +15,10 @@ import pytest
 import torch
 
 import analyze
+from data import chance, figures
 from data.atomic import write_json
-from data.results import chance, compare, exact, figures, models, record, records, runs
+from data.pretrained import scores_table
+from data.results import compare, exact, record, records, runs
 
 CSV = Path(runs.__file__).parent / "csv"
 STEPS = np.arange(0, 1100, 100.0)
@@ -332,7 +334,7 @@ def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(monkeypat
     with pytest.raises(TypeError, match="of_a_fork"):
         analyze.score_rows(0, "wqk", 2, torch.randn(2, 1, 8, 8), None)
     with pytest.raises(KeyError, match="of_a_fork"):
-        models.score_table([dict(of_a_fork=0.1)], {})
+        scores_table.score_table([dict(of_a_fork=0.1)], {})
 
 
 def test_a_stored_comparison_that_lacks_a_newer_score_is_read_with_nan(tmp_path, capsys):

@@ -9,6 +9,8 @@ import os
 import re
 from pathlib import Path
 
+from data.names import printable
+
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
 MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
 
@@ -21,16 +23,6 @@ class CheckpointError(Exception):
 
     def __init__(self, message: str):
         super().__init__(printable(message))
-
-
-def printable(text: str) -> str:
-    """Returns the text with ? for control characters, because it may come from a file that somebody else has made."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def as_text(path: str) -> str:
-    """Returns a path as a text that can be written to a file. A byte that is not UTF-8 becomes its number."""
-    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def require(condition, message: str):

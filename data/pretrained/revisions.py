@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.pretrained.files import CheckpointError, as_text, printable, require
+from data.names import as_text, printable
+from data.pretrained.files import CheckpointError, require
 from data.pretrained.hub import list_revisions
 from data.pretrained.sources import SUFFIXES, find_source
 

@@ -8,39 +8,18 @@ import math
 
 import numpy as np
 import pandas
-from matplotlib import colormaps
 
-from data.results import chance
-from data.results.figures import (DECODER, ENCODER, HEIGHT, OTHERS, RANDOM, figure, put_chance, put_legend, put_titles,
-                                  put_zero, short)
-from data.results.runs import SCORES
+from data import chance
+from data.chance import SCORES
+from data.figures import (ENCODER, HEIGHT, OTHERS, RANDOM, draw_layers, figure, put_chance, put_legend, put_steps,
+                          put_titles, put_zero, short, styles)
 
 TITLES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality of $W_{qk}$",
           "heads": "symmetry of single heads", "positions": "symmetry of positions' own"}
-DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
 
 
 # ---- what they share ---------------------------------------------------------------------------------------------
-
-
-def draw_layers(axis, record, score):
-    """Draws a line for each layer of a run."""
-    layers = record.layers(score)  # (S, L)
-    last = layers.shape[1] - 1
-    for i, name in enumerate(layers):
-        # The last tenth of the colours is too light for a line.
-        colour = colormaps["viridis"](0.9 * i / max(1, last))
-        label = {0: "first layer", last: "last layer"}.get(i)
-        axis.plot(layers[name], color=colour, label=label)
-    put_steps(axis)
-
-
-def put_steps(axis):
-    """Makes the x axis one of steps, in thousands where they are many."""
-    axis.set_xlabel("step")
-    axis.locator_params(axis="x", nbins=4)
-    axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
 
 
 def in_words(arm):
@@ -51,21 +30,6 @@ def in_words(arm):
 def put_names(axis, names):
     """Makes the y axis one of names, the first at the top."""
     axis.set(yticks=range(len(names)), yticklabels=map(in_words, names), ylim=(len(names) - 0.5, -0.5))
-
-
-def styles(arms):
-    """Returns {arm: dict(color, ls)}, the style of its line."""
-    others = itertools.cycle(itertools.product(DASHES, OTHERS))
-    first = {False: ENCODER, True: DECODER}  # by causal
-    style_of = {}
-    for name, records in arms.items():
-        causal = records[0].config["causal"]
-        if causal in first:
-            dash, colour = "-", first.pop(causal)
-        else:
-            dash, colour = next(others)
-        style_of[name] = dict(color=colour, ls=dash)
-    return style_of
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
@@ -82,7 +46,7 @@ def plot_run(record, path, gamma):
         put_steps(loss)
         n_embd = record.config["n_embd"]
         for axis, score in zip(panels, scores):
-            draw_layers(axis, record, score)
+            draw_layers(axis, record.layers(score))
             put_zero(axis)
             if score in SCORES:
                 put_chance(axis, score, n_embd, chance.of_random(n_embd, gamma), RANDOM)
@@ -94,7 +58,7 @@ def plot_run(record, path, gamma):
 
 def plot_runs(arms, path, gamma):
     """Draws Figures 3 and S5: losses and scores over the steps."""
-    style_of = styles(arms)
+    style_of = styles({name: records[0].config["causal"] for name, records in arms.items()})
     has_bands = len(arms) <= 6  # the bands of more arms cover each other
     height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
     runs = list(itertools.chain(*arms.values()))

@@ -25,9 +25,10 @@ import torch
 from tqdm import tqdm
 
 from config import ConfigError
+from data import options
 from data.atomic import replacing
 from data.batches import get_batch, open_corpus
-from data.results import options, runs
+from data.results import runs
 from data.tokens import DataError
 from data.trained import open_run
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from config import load
 from config.planned import task_of
-from data.results import options
+from data import options
 from data.results.exact import sign_flip
 from data.results.records import read_comparison
 from data.results.runs import RunError, require

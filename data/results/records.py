@@ -20,7 +20,8 @@ import pandas
 
 from config import HOW, ORIGIN, PLANNED, split_comparison
 from data.atomic import replacing
-from data.results.runs import HEADERS, SCORES, RunError, read_config, require
+from data.chance import SCORES
+from data.results.runs import HEADERS, RunError, read_config, require
 
 # The scores of each layer that are kept, and those of which only the median over layers is.
 OF_LAYERS = [*SCORES, "heads", "positions"]

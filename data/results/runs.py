@@ -60,7 +60,6 @@ class RunScore(NamedTuple):
 
 
 DIGITS_OF = {"learning_rate": ".6g", "tokens_per_s": ".0f"}  # how these numbers are written; all others as .6f
-SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
 HEADERS = {  # the first lines of the files that grow by rows
     "log.csv": ",".join(LogRow._fields) + "\n",
     "scores.csv": ",".join(RunScore._fields) + "\n",

@@ -13,7 +13,8 @@ import torch
 import analyze
 import init
 from config import load
-from data.results import record, records, runs
+from data.chance import SCORES
+from data.results import record, records
 from tests.exercises import step_1_symmetry, step_2_directionality, step_3_attention, step_4_predict, step_5_start
 
 UPDATES = load(["config/tiny.py"]).max_iters  # of a whole run of step 4
@@ -81,7 +82,7 @@ def step_4():
         assert run and run.is_finished() and run.config["max_iters"] >= UPDATES, (
             f"Now train the {name} for {UPDATES:,} updates, to its end. Its command is in step_4_predict.py.")
         scores = []
-        for score, guess in zip(runs.SCORES, predicted[name]):
+        for score, guess in zip(SCORES, predicted[name]):
             measured = float(run.last(score))
             scores.append(f"{score} {measured:.2f}, predicted {guess:.2f}, off by {abs(measured - guess):.2f}")
         told.append(f"{name}: {'; '.join(scores)}")

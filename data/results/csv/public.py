@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from data.results import chance
-from data.results.figures import CHANCE, DECODER, ENCODER, OTHERS, figure, put_legend
-from data.results.report import align
-from data.results.runs import SCORES
+from data import chance
+from data.chance import SCORES
+from data.figures import CHANCE, DECODER, ENCODER, OTHERS, figure, put_legend
+from data.pretrained.report import align
 
 HERE = Path(__file__).parent
 MOST_STACKS = 3  # of one model that are drawn one by one

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pandas
 
+from data.chance import SCORES
+from data.figures import COLOURS, draw_quartiles, figure, put_legend, put_steps, put_titles
 from data.results import compare
-from data.results.figures import COLOURS, draw_quartiles, figure, put_legend, put_titles
-from data.results.figures_runs import put_steps
-from data.results.runs import SCORES
 
 HERE = Path(__file__).parent
 DEPTHS = dict(bert=12, bert_small=4)  # layers

@@ -1,20 +1,23 @@
 """What all pictures share. Blue is an encoder and purple a decoder everywhere, as in the paper."""
 
 import contextlib
+import itertools
 from pathlib import Path
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
 
+from data import chance
 from data.atomic import replacing
-from data.pretrained.files import as_text, printable
-from data.results import chance
-from data.results.models import quartiles
+from data.names import as_text, printable
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
 COLOURS = {False: "#2166ac", True: "#8e3b9e", None: "0.5"}
 ENCODER, DECODER = COLOURS[False], COLOURS[True]
 OTHERS = ["#e08214", "#1b7837", "#b2182b", "#c7a000", "#35978f", "#8c510a", "#f768a1", "#4d4d4d", "#7fbc41"]
+DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9 points is then 9 pixels high
 HEIGHT = 2.6  # of a row [inches]
 # What a grey band shows: for models, and for runs, whose files have no singular values.
@@ -74,6 +77,38 @@ def put_chance(axis, score, n, limit, label=CHANCE):
 
 def draw_quartiles(axis, steps, values, **style):
     """Draws a line for the median of values (S, L) over layers, and a band from quartile to quartile."""
-    found = quartiles(values)  # (S,) each
-    axis.plot(steps, found.median, marker=".", ms=3, **style)
-    axis.fill_between(steps, found.q1, found.q3, color=style["color"], alpha=0.15, lw=0)
+    q1, median, q3 = np.nanpercentile(values, [25, 50, 75], axis=1)  # (S,) each
+    axis.plot(steps, median, marker=".", ms=3, **style)
+    axis.fill_between(steps, q1, q3, color=style["color"], alpha=0.15, lw=0)
+
+
+def draw_layers(axis, layers):
+    """Draws a line for each layer. layers: a DataFrame (S, L) of scores by step"""
+    last = layers.shape[1] - 1
+    for i, name in enumerate(layers):
+        # The last tenth of the colours is too light for a line.
+        colour = colormaps["viridis"](0.9 * i / max(1, last))
+        label = {0: "first layer", last: "last layer"}.get(i)
+        axis.plot(layers[name], color=colour, label=label)
+    put_steps(axis)
+
+
+def put_steps(axis):
+    """Makes the x axis one of steps, in thousands where they are many."""
+    axis.set_xlabel("step")
+    axis.locator_params(axis="x", nbins=4)
+    axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")
+
+
+def styles(causal_of):
+    """Returns {name: dict(color, ls)}, the style of its line. causal_of: {name: causal}"""
+    others = itertools.cycle(itertools.product(DASHES, OTHERS))
+    first = {False: ENCODER, True: DECODER}  # by causal
+    style_of = {}
+    for name, causal in causal_of.items():
+        if causal in first:
+            dash, colour = "-", first.pop(causal)
+        else:
+            dash, colour = next(others)
+        style_of[name] = dict(color=colour, ls=dash)
+    return style_of

@@ -27,6 +27,7 @@ import math
 import numpy as np
 import torch
 
+SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
 QUANTILES = 2**14  # of a distribution, from which lengths are drawn
 NUMBERS = 2**21  # lengths to draw for a matrix (n, n): as many draws of r, and so of c, as these are rows of n
 PAIRS = 2**16  # of a draw of r and one of c

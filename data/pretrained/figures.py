@@ -5,13 +5,12 @@ import tempfile
 import numpy as np
 from PIL import Image
 
+from data import chance
 from data.atomic import replacing
-from data.results import chance
-from data.results.figures import (CHANCE, COLOURS, HEIGHT, KINDS, draw_quartiles, figure, put_chance, put_legend,
-                                  put_titles, put_zero, short)
-from data.results.figures_runs import draw_layers, put_steps, styles
-from data.results.models import Quartiles, StackName, is_causal, quartiles, whole_layers
-from data.results.runs import SCORES
+from data.chance import SCORES
+from data.figures import (CHANCE, COLOURS, HEIGHT, KINDS, draw_layers, draw_quartiles, figure, put_chance, put_legend,
+                          put_steps, put_titles, put_zero, short, styles)
+from data.pretrained.scores_table import Quartiles, StackName, is_causal, quartiles, whole_layers
 
 MATRIX = 3.3  # height of a row of matrices [inches]
 LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single entries cannot be seen
@@ -94,31 +93,31 @@ def draw_stack(axis, table, score):
 
 
 def plot_training(trainings, path):
-    """Draws medians and quartiles over layers, and then for each training, a Record, a line for each layer."""
+    """Draws medians and quartiles over layers, and then for each Training a line for each layer."""
     rows = [("lines: median over layers; bands: quartiles", draw_medians, trainings)]
     for training in trainings:
-        rows.append((short(training.arm), draw_lines, training))
+        rows.append((short(training.name), draw_lines, training))
     plot_rows(path, "Scores over the training of pretrained models", rows)
 
 
 def draw_medians(axis, trainings, score):
-    style_of = styles({training.arm: [training] for training in trainings})
+    style_of = styles({training.name: training.causal for training in trainings})
     for training in trainings:
-        layers = training.layers(score).dropna()  # (S, L)
-        draw_quartiles(axis, layers.index, layers, label=short(training.arm), **style_of[training.arm])
+        layers = training.scores[score].dropna()  # (S, L)
+        draw_quartiles(axis, layers.index, layers, label=short(training.name), **style_of[training.name])
     put_steps(axis)
     put_log_steps(axis, trainings)
 
 
 def draw_lines(axis, training, score):
-    put_chance(axis, score, training.config["n"], training.config["limit"])
-    draw_layers(axis, training, score)
+    put_chance(axis, score, training.n, training.limit)
+    draw_layers(axis, training.scores[score])
     put_log_steps(axis, [training])
 
 
 def put_log_steps(axis, trainings):
     """Makes the axis logarithmic if the last step is at least 30 times the first one above 0. 0 is to its left."""
-    steps = np.concatenate([training.table.index for training in trainings])
+    steps = np.concatenate([training.scores.index for training in trainings])
     first = steps[steps > 0].min(initial=np.inf)
     if steps.max() >= 30 * first:
         axis.set_xscale("symlog", linthresh=first)

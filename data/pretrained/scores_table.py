@@ -9,11 +9,11 @@ import pandas as pd
 from tqdm import tqdm
 
 from data.atomic import locked, replacing
+from data.names import as_text, printable
 from data.pretrained import revisions
 from data.pretrained.by_hand import read_hand
-from data.pretrained.files import as_text, printable
+from data.pretrained.files import CheckpointError, require
 from data.pretrained.sources import known_models
-from data.results.runs import RunError, require
 
 # The columns of the CSV. A row has the scores of one layer, or of one of its heads.
 COLUMNS = {
@@ -104,7 +104,7 @@ def quartiles(values):
 
 
 def read_scores(path):
-    """Returns the table in a file of add_scores, without rows if there is none. Raises RunError if it is another."""
+    """Returns the table in a file of add_scores, without rows if there is none. Raises CheckpointError if it is another."""
     if not path or not Path(path).exists():
         return together([])
     is_missing = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # elsewhere "" is a text
@@ -115,7 +115,7 @@ def read_scores(path):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
         return table.astype(COLUMNS)
     except (ValueError, OverflowError) as e:
-        raise RunError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
+        raise CheckpointError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
                        "or give another --csv") from e
 
 
@@ -129,7 +129,7 @@ def add_scores(path, table):
 
 
 def scores_so_far(args):
-    """Returns {source: its rows} of whole checkpoints in --csv. Raises RunError if other options scored them."""
+    """Returns {source: its rows} of whole checkpoints in --csv. Raises CheckpointError if other options scored them."""
     ours = dict(gamma=args.gamma, per_head=args.per_head, layout=str(read_hand(**args.layout) or ""))
     found = {}
     for source, rows in read_scores(args.csv).groupby("source", sort=False):
