@@ -15,11 +15,13 @@ BIN = "pytorch_model.bin"
 
 def test_views_ties_and_dtypes_come_out_as_torch_loads_them(tmp_path):
     wide = torch.randn(48, 40)
+    noted = torch.randn(4, 6)
+    noted.note = "an attribute"
     state = {
         "whole": wide, "tied": wide, "rows": wide[8:24], "columns": wide[:, 5:20], "transposed": wide.T,
         "every other": wide[::2, ::3], "half": wide.half().T, "bfloat16": wide.bfloat16()[3:], "double": wide.double(),
         "scalar": torch.tensor(3.5), "parameter": torch.nn.Parameter(torch.randn(5, 3)),
-        "three": torch.randn(2, 3, 4).permute(2, 0, 1),
+        "three": torch.randn(2, 3, 4).permute(2, 0, 1), "noted": noted,
     }
     beside = {"mask": torch.zeros(3, dtype=torch.int8), "empty": torch.empty(0, 7)}
     data = as_bin(state | beside | {"epoch": 3, "sparse": torch.eye(3).to_sparse()})
@@ -44,7 +46,7 @@ def test_bins_of_before_torch_1_6_are_read_whole(hub):
     assert hub.sent(BIN) < 1.5 * len(data)
 
 
-def test_a_storage_smaller_than_its_tensor_or_than_its_record_says_and_a_compressed_zip_are_refused(tmp_path):
+def test_a_storage_smaller_than_its_tensor_or_than_its_record_says_is_refused(tmp_path):
     freed = torch.randn(64, 64)
     freed.untyped_storage().resize_(64)
     records = records_of(as_bin({"a": torch.zeros(300), "b": torch.ones(300)}))
@@ -52,12 +54,28 @@ def test_a_storage_smaller_than_its_tensor_or_than_its_record_says_and_a_compres
     cut = (tmp_path / "cut").read_bytes()
     lies = cut.replace(struct.pack("<II", 100, 100), struct.pack("<II", 1200, 1200))
     assert lies != cut
-    with zipfile.ZipFile(tmp_path / "compressed", "w", zipfile.ZIP_DEFLATED) as zipped:
-        for record, content in records.items():
-            zipped.writestr(f"archive/{record}", content)
-    small = (tmp_path / "compressed").read_bytes()
-    for data in as_bin({"q": freed}), cut, lies, small:
+    for data in as_bin({"q": freed}), cut, lies:
         assert "larger than its bytes" in refusal(folder(tmp_path / "toy", {BIN: data}))
+
+
+@pytest.mark.parametrize("changes, compression, words", [
+    ({}, zipfile.ZIP_DEFLATED, "is compressed: load it"),
+    ({"byteorder": b"big"}, zipfile.ZIP_STORED, "is of a big-endian computer")])
+def test_numbers_that_are_stored_otherwise_are_refused_with_the_way_on(tmp_path, changes, compression, words):
+    path = folder(tmp_path / "toy", {}) / BIN
+    with zipfile.ZipFile(path, "w", compression) as zipped:
+        for record, content in (records_of(as_bin(WEIGHTS)) | changes).items():
+            zipped.writestr(f"archive/{record}", content)
+    assert words in refusal(path)
+
+
+def test_a_file_that_was_saved_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    data = as_bin(WEIGHTS)
+    torch.serialization.set_crc32_options(True)
+    with pytest.raises(zipfile.BadZipFile):
+        records_of(data)
+    read(folder(tmp_path / "toy", {BIN: data}))
 
 
 class Bomb:

@@ -21,8 +21,11 @@ import torch
 from tqdm import tqdm
 
 from data.pretrained.files import Folder, only_checkpoint_errors, pick, read_config, require
-from data.pretrained.formats import DTYPES, N_READERS, TensorInfo, read_safetensors, read_torch
+from data.pretrained.formats import DTYPES, TensorInfo, read_safetensors, read_torch
 
+# Threads of multiprocessing, because those of concurrent.futures are waited for at the end of the program: on a slow
+# connection Ctrl-C would take its time-out.
+N_READERS = 8
 AHEAD = 3  # groups that are read in advance
 PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SCALE_SUFFIXES = ("weight_scale_inv", "weight_scale")

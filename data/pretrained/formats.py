@@ -4,9 +4,11 @@ Where each tensor lies in a file of weights, so that nothing else has to be read
 A file of safetensors (https://huggingface.co/docs/safetensors) is 8 bytes, the length of the header as a little-endian
 number; the header, JSON: name -> dtype, shape, data_offsets; and the data, to which the offsets refer.
 
-A file of torch.save, such as pytorch_model.bin, is a zip. Under FakeTensorMode torch.load reads its directory and its
-pickle, and gives tensors without values whose storage says where its bytes begin. Files of before torch 1.6 are loaded
-whole. In both cases torch's restricted unpickler refuses a pickle that would run code.
+A file of torch.save, such as pytorch_model.bin, is a zip (https://docs.pytorch.org/docs/stable/notes/serialization).
+Its record data.pkl is a pickle of everything but the numbers. The numbers of each storage are a record of their own,
+data/KEY. torch.load makes tensors without values from the pickle alone, and KeyReader finds the keys of their storages.
+Files of before torch 1.6 are loaded whole. In both cases torch's restricted unpickler refuses a pickle that would run
+code.
 """
 
 import argparse
@@ -14,15 +16,16 @@ import bisect
 import io
 import json
 import math
+import pickle
 import re
+import struct
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
 
 import torch
-from fsspec.spec import AbstractBufferedFile
 
 from data.pretrained.files import CheckpointError, Folder, only_checkpoint_errors, require
 
@@ -30,9 +33,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
           "F8_E4M3": torch.float8_e4m3fn}
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
 BLOCK = 1 << 14  # bytes in a block of a zip
-# The headers of an older zip are read at the same time, in threads of multiprocessing: those of concurrent.futures are
-# waited for at the end of the program, so that on a slow connection Ctrl-C would take its time-out.
-N_READERS = 8
+RECORD_HEADER = 30  # bytes of a zip before the name of a record, which stands before its content
 # The keys under which training scripts save the weights.
 STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")
 
@@ -87,20 +88,37 @@ def read_safetensors(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], 
 # ---- torch.save --------------------------------------------------------------------------------------------------
 
 
-class Ranges(AbstractBufferedFile):
-    """A file of a Folder with seek and read, as zipfile and torch want it. The blocks that were read are kept."""
+class Ranges(io.RawIOBase):
+    """A file of a Folder, as zipfile wants it. It is read in blocks, which are kept."""
 
     def __init__(self, folder: Folder, file: str):
         self.folder = folder
-        kept = dict(cache_type="blockcache", cache_options={"maxblocks": None})
-        super().__init__(None, file, "rb", BLOCK, size=folder.size(file), **kept)
+        self.file = file
+        self.size = folder.size(file)
+        self.place = 0  # where the next bytes are read
+        self.blocks = {}
 
-    def _fetch_range(self, start, end):
-        return bytes(self.folder.read(self.path, start, min(end, self.size) - start))  # the last block may be shorter
+    def readable(self):
+        return True
 
-    def keep(self, number):
-        """Reads a block, if it has not been read."""
-        self.cache._fetch(number * BLOCK, number * BLOCK + 1)
+    def seekable(self):
+        return True
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.place, io.SEEK_END: self.size}[whence]
+        self.place = max(0, origin + offset)
+        return self.place
+
+    def readinto(self, buffer):
+        """Fills the buffer, as far as the block goes. Returns how many bytes these are."""
+        number, offset = divmod(self.place, BLOCK)
+        if number not in self.blocks:
+            start = number * BLOCK
+            self.blocks[number] = self.folder.read(self.file, start, min(BLOCK, self.size - start))
+        piece = self.blocks[number][offset : offset + len(buffer)]
+        buffer[: len(piece)] = piece
+        self.place += len(piece)
+        return len(piece)
 
 
 def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
@@ -111,7 +129,7 @@ def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
         saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
         folder.lengths.append(folder.size(file))
         tensors = {}
-        for name, tensor in state_dict(saved, file).items():
+        for name, tensor in strided_tensors(find_state_dict(saved), file).items():
             place = (file, tensor.data_ptr(), tensor.numel())
             tensors[name] = TensorInfo(tuple(tensor.shape), tensor.dtype, place, tensor.detach)
         return tensors, saved
@@ -130,52 +148,116 @@ def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
 
 def read_zip(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
     """Returns the same as read_torch, from a zip, of which only the directory and the pickle are read."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # here, because it takes a second to import
+    ranges = io.BufferedReader(Ranges(folder, file))
+    with zipfile.ZipFile(ranges) as zipped:
+        # Names are FOLDER/data.pkl, FOLDER/data/0, ..., where FOLDER can be anything.
+        records = {info.filename.partition("/")[2]: info for info in zipped.infolist()}
+        begins = [*sorted(info.header_offset for info in records.values()), zipped.start_dir]
+    require("constants.pkl" not in records,
+            f"{file} is of TorchScript: save torch.jit.load(FILE).state_dict() with torch.save")
+    require(all(info.compress_type == zipfile.ZIP_STORED for info in records.values()),
+            f"{file} is compressed: load it with torch.load, and save that with torch.save")
+    if "byteorder" in records:  # torch before 2.1 did not write it
+        require(read_record(ranges, records["byteorder"]) == b"little",
+                f"{file} is of a big-endian computer: save it again on a little-endian one")
 
-    ranges = Ranges(folder, file)
-    records = find_records(ranges)
-    ranges.seek(0)
-    with FakeTensorMode():  # tensors without values, whose storage has a place
-        saved = torch.load(ranges, map_location="cpu", weights_only=True)
+    pickled = read_record(ranges, records["data.pkl"])
+    saved = load_without_values(pickled, records)
+    keys = find_state_dict(KeyReader(io.BytesIO(pickled)).load())
     tensors = {}
-    for name, tensor in state_dict(saved, file).items():
-        storage = tensor.untyped_storage()
-        begin = storage._checkpoint_offset  # in the file
-        next_record = records[bisect.bisect_right(records, begin)]
-        require(begin + storage.nbytes() <= next_record,
-                f"{file} is damaged, or compressed (a tensor is larger than its bytes): get it again")
+    for name, tensor in strided_tensors(find_state_dict(saved), file).items():
+        info = records[f"data/{keys[name]}"]
         to_last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))  # elements before the last
-        first = begin + tensor.itemsize * tensor.storage_offset()
-        place = (file, first, first + tensor.itemsize * (to_last + 1))
+        first = tensor.itemsize * tensor.storage_offset()  # byte of the record
+        end = first + tensor.itemsize * (to_last + 1)
+        begin = info.header_offset
+        next_begin = begins[bisect.bisect_right(begins, begin)]
+        require(begin + RECORD_HEADER + len(info.filename) + end <= next_begin,
+                f"{file} is damaged (a tensor is larger than its bytes): get it again")
+        place = (file, begin, first, end)
         shape = tuple(tensor.shape)
-        read = partial(read_range, folder, *place, tensor.dtype, shape, tensor.stride())
+        read = partial(read_in_record, folder, *place, tensor.dtype, shape, tensor.stride())
         tensors[name] = TensorInfo(shape, tensor.dtype, place, read)
     return tensors, saved
 
 
-def find_records(ranges: Ranges) -> list[int]:
-    """Returns where each record of a zip begins, with its header, and where the last one ends."""
-    with zipfile.ZipFile(ranges) as zipped:
-        infos = zipped.infolist()
-        end = zipped.start_dir
-    require(not any(info.filename.endswith("/constants.pkl") for info in infos),
-            f"{ranges.path} is of TorchScript: save torch.jit.load(FILE).state_dict() with torch.save")
-    begins = sorted(info.header_offset for info in infos)
-    if not any(info.filename.endswith("/.format_version") for info in infos):
-        # An older torch wrote it. For such files torch reads the header of every record, one after the other.
-        with ThreadPool(N_READERS) as pool:
-            pool.map(ranges.keep, {begin // BLOCK for begin in begins})
-    return [*begins, end]
+def header_size(header: bytes) -> int:
+    """Returns how many bytes of a record stand before its content. header: the first 30 of them."""
+    n_name, n_extra = struct.unpack("<HH", header[26:30])
+    return RECORD_HEADER + n_name + n_extra
 
 
-def state_dict(saved: dict, file: str) -> dict[str, torch.Tensor]:
-    """Returns the tensors by name, which may be inside of another dict. Sparse ones are left out."""
+def read_record(ranges: io.BufferedReader, info: zipfile.ZipInfo) -> bytes:
+    """Returns the content of a record. zipfile would want its checksum, which torch.save can leave out."""
+    ranges.seek(info.header_offset)
+    ranges.seek(info.header_offset + header_size(ranges.read(RECORD_HEADER)))
+    return ranges.read(info.file_size)
+
+
+def read_in_record(folder: Folder, file: str, begin: int, first: int, end: int, *dtype_and_shape) -> torch.Tensor:
+    """Returns the tensor in the bytes [first, end) of a record. begin: where its header begins in the file."""
+    start = begin + header_size(folder.read(file, begin, RECORD_HEADER))
+    return read_range(folder, file, start + first, start + end, *dtype_and_shape)
+
+
+def load_without_values(pickled: bytes, records) -> dict:
+    """
+    Returns what torch.load makes of the pickle in a zip, with its tensors on the device meta. records: the names there.
+
+    For this device torch.load wants the records of storages to be there, but does not read them. Here they are empty.
+    """
+    contents = {"data.pkl": pickled, "version": b"3"}  # version: of the format
+    contents |= {record: b"" for record in records if record.startswith("data/")}
+    without_values = io.BytesIO()
+    with zipfile.ZipFile(without_values, "w") as zipped:
+        for record, content in contents.items():
+            zipped.writestr(f"archive/{record}", content)
+    without_values.seek(0)
+    return torch.load(without_values, map_location="meta", weights_only=True)
+
+
+class KeyReader(pickle.Unpickler):
+    """Reads a pickle of torch.save, with the key of its storage in place of each tensor. It runs nothing of it."""
+
+    def persistent_load(self, storage):
+        """Returns what stands for a storage, which is not in the pickle."""
+        _, _, key, _, _ = storage  # "storage", its class, key, device, number of elements
+        return key
+
+    def find_class(self, module, name):
+        """Returns what stands for a function or a class."""
+        if name == "OrderedDict":  # as a state_dict
+            return OrderedDict
+        if name == "_rebuild_from_type_v2":  # makes a tensor of a subclass, or one with attributes
+            return lambda rebuild, subclass, args, attributes: rebuild(*args)
+        if name.startswith("_rebuild_"):  # makes a tensor of a storage, or a Parameter of a tensor
+            return lambda storage, *rest: storage
+        return Nothing
+
+
+class Nothing:
+    """Stands for any other object in a pickle."""
+
+    def __init__(self, *args):
+        pass
+
+    def __setstate__(self, state):
+        pass
+
+
+def find_state_dict(saved: dict) -> dict:
+    """Returns the dict of the tensors, which may be inside of another one."""
     for key in STATE_DICTS:
         if isinstance(saved.get(key), dict):
             saved = saved[key]
+    return saved
+
+
+def strided_tensors(state_dict: dict, file: str) -> dict[str, torch.Tensor]:
+    """Returns the tensors by name, without sparse ones. Raises CheckpointError if there is none."""
     tensors = {}
     found = []  # what else is there, in words
-    for key, value in saved.items():
+    for key, value in state_dict.items():
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
             tensors[key] = value
         elif isinstance(value, dict):
