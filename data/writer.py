@@ -1,9 +1,12 @@
 """
 Writes token files, for every data/NAME/prepare.py. data/tokens.py describes the files, and reads them.
 
-A corpus is a list of parts (files or URLs), and each part is read as a sequence of documents (str). Documents are
-encoded, and added to the file of their split, in the order in which they come: data/batches.py shuffles. A file gets
-its name when it is complete, and meta.json comes last. So a script that was killed begins again.
+A corpus is a list of files or URLs, and each of them is read as a sequence of documents (str). Documents are encoded,
+and added to the file of their split, in the order in which they come: data/batches.py shuffles. train.bin and val.bin
+get their names when they are complete, and meta.json comes last. So a script that was killed begins again.
+
+A document is validated on if a number in [0, 1), which is made of its SHA-256, is below --val_fraction. So it is in the
+same split in every order, and equal documents are in one split.
 """
 
 import argparse
@@ -21,7 +24,6 @@ from data import tokens
 from data.atomic import locked, replacing, write_json
 from data.tokens import SPLITS, TOKENIZERS, DataError
 
-TRIAL = 10**8  # tokens, kept in memory: they decide up to which draw documents are validated on
 SECRET = 0xDB2CD7E7B0F478BE  # another number would make other splits
 
 
@@ -50,15 +52,41 @@ def run_script(main):
         sys.exit("stopped: no token files were made; the same command begins again")
 
 
-def write(args, parts, read, whole_files=False, total=None):
+def write(cli, args, files, read, whole_files=False, total=None):
     """
     Tokenises a corpus into args.out_dir, unless it was made before, and returns the folder.
 
-    args: all that tells this corpus from another one.
-    read(part): yields the documents (str) of a part. Empty ones are left out.
-    whole_files: put all documents of a part, which is a file of this machine, into the same split.
+    cli, args: the parser of a script and what it has found, which is all that tells this corpus from another one.
+    read(file): yields the documents (str) of a file or URL. Empty ones are left out.
+    whole_files: put all documents of a file, which is on this machine, into the same split.
     total: the number of documents, if it is known, for the progress bar.
     """
+    folder = find_folder(args)
+    asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None, parts=len(files))
+    with locked(folder, wait=True):
+        if (folder / "meta.json").exists():
+            meta = tokens.load(folder).meta
+            for key, value in asked.items():
+                before = meta.get(key, cli.get_default(key))  # an option that is newer than the folder
+                if before != value:
+                    raise DataError(f"{folder} was made with {key} = {before!r}, not {value!r}: delete it, or choose "
+                                    "another --out_dir")
+            print(f"{folder} was made before, and is left as it is: delete it to make it anew")
+        else:
+            split_of = split_files(files, args.val_fraction) if whole_files else {}
+            documents = up_to(args.max_tokens or np.inf, encode_all(read_all(files, read, split_of), asked))
+            meta = write_splits(folder, asked, tqdm(documents, total=total, unit=" documents"))
+    n_docs, n_tokens = sum(meta["docs"].values()), sum(meta["tokens"].values())
+    share = meta["tokens"]["val"] / n_tokens
+    print(f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {share:.2%} to validate on")
+    if not 0.8 < share / args.val_fraction < 1.25:
+        print(f"--val_fraction={args.val_fraction} does not come out, because a document is in one split only, and "
+              "these are few or of unequal length")
+    return folder
+
+
+def find_folder(args):
+    """Returns the folder to write to. Raises DataError if it has files of another program, or if a number is wrong."""
     if args.max_tokens < 0 or not 0 < args.val_fraction < 1:
         raise DataError(f"--max_tokens={args.max_tokens} and --val_fraction={args.val_fraction}, expected 0 or more, "
                         "and a share between 0 and 1")
@@ -66,60 +94,57 @@ def write(args, parts, read, whole_files=False, total=None):
         raise DataError("--out_dir= is empty, expected a path")
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
     folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
-    asked = vars(args) | TOKENIZERS[args.tokenizer] | dict(out_dir=None, parts=len(parts))
     is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the lock is there before we write
     if any(folder.glob("*.bin")) and not is_ours:  # such as the train.bin of nanoGPT
         raise DataError(f"{folder} holds .bin files that no prepare.py of ours has written: move them away, or choose "
                         "another --out_dir")
-    with locked(folder, wait=True):
-        if (folder / "meta.json").exists():
-            meta = tokens.load(folder).meta
-            for key, value in asked.items():
-                if meta.get(key) != value:
-                    raise DataError(f"{folder} was made with {key} = {meta.get(key)!r}, not {value!r}: delete it, or "
-                                    "choose another --out_dir")
-            print(f"{folder} was made before, and is left as it is: delete it to make it anew")
-        else:
-            texts = read_all(parts, read, whole_files)
-            documents = up_to(args.max_tokens or np.inf, encode_all(texts, asked))
-            meta = write_splits(folder, asked, iter(tqdm(documents, total=total, unit=" documents")))
-    n_docs, n_tokens = sum(meta["docs"].values()), sum(meta["tokens"].values())
-    share = meta["tokens"]["val"] / n_tokens
-    print(f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {share:.2%} to validate on")
-    if not 0.8 < share / args.val_fraction < 1.25:
-        print(f"--val_fraction={args.val_fraction} does not come out, because a document is in one split only, and "
-              "these are long")
     return folder
 
 
-def read_all(parts, read, whole_files):
-    """Yields each text, and the SHA-256 that chooses its split: of its file, or None for its own."""
-    for part in parts:
+def split_files(files, val_fraction):
+    """
+    Returns {file: its split}, such that about val_fraction of all bytes are to validate on.
+
+    Files come in the order of their SHA-256. One is validated on if this brings the share nearer to val_fraction.
+    """
+    equal_files = {}  # SHA-256 -> the files that have it, which are in one split
+    for file in files:
+        equal_files.setdefault(tokens.digest(file), []).append(file)
+    missing = val_fraction * sum(map(os.path.getsize, files))  # bytes
+    split_of = {}
+    for _, equal in sorted(equal_files.items()):
+        n_bytes = sum(map(os.path.getsize, equal))
+        is_nearer = abs(missing - n_bytes) < abs(missing)
+        missing -= n_bytes if is_nearer else 0
+        split_of |= dict.fromkeys(equal, "val" if is_nearer else "train")
+    return split_of
+
+
+def read_all(files, read, split_of):
+    """Yields each text, and the split of its file, or None if each of its texts has its own."""
+    for file in files:
         try:
-            digest = tokens.digest(part) if whole_files else None
-            for text in read(part):
+            for text in read(file):
                 if text:
-                    yield text, digest
+                    yield text, split_of.get(file)
         except OSError as error:  # or it would be taken for one of writing
-            raise DataError(f"{part}: {error}") from error
+            raise DataError(f"{file}: {error}") from error
 
 
 def encode_all(texts, meta):
-    """
-    Yields the draw and the ids (N,) of each text. texts: as read_all yields them.
-
-    The draw is a number in [0, 1), which decides on the split. It is made of the SHA-256: equal texts have equal draws.
-    """
+    """Yields the split and the ids (N,) of each text. texts: as read_all yields them."""
     encode = tokens.make_encode(meta)
 
     def encode_one(pair):
-        text, digest = pair
+        text, split = pair
         utf8 = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is not a character
         text = utf8.decode()
         ids = encode(" ".join(text) if meta["spaced"] else text)
-        first_8_bytes = bytes.fromhex(digest or hashlib.sha256(utf8).hexdigest())[:8]
-        draw = (int.from_bytes(first_8_bytes, "little") ^ SECRET) / 2.0**64
-        return draw, np.append(ids, meta["eot_token"]).astype(meta["dtype"])
+        if split is None:
+            first_8_bytes = hashlib.sha256(utf8).digest()[:8]
+            draw = (int.from_bytes(first_8_bytes, "little") ^ SECRET) / 2.0**64
+            split = "val" if draw < meta["val_fraction"] else "train"
+        return split, np.append(ids, meta["eot_token"]).astype(meta["dtype"])
 
     with ThreadPoolExecutor() as pool:
         while batch := list(itertools.islice(texts, 256)):  # not all of them, because pool.map reads its whole input
@@ -128,30 +153,11 @@ def encode_all(texts, meta):
 
 def up_to(n_tokens, documents):
     """Yields documents until they have n_tokens."""
-    for draw, ids in documents:
-        yield draw, ids
+    for split, ids in documents:
+        yield split, ids
         n_tokens -= len(ids)
         if n_tokens <= 0:
             return
-
-
-def highest_val_draw(documents, share):
-    """
-    Returns the highest draw of the documents to validate on, so that they have about a share of all tokens.
-
-    The draw of a document is below 0.05 in 5 of 100 cases. Another limit is chosen if 0.05 misses 5 % of the tokens by
-    more than a document. (Corpora that were made with 0.05 itself stay as they are.)
-    """
-    draws, group = np.unique([draw for draw, _ in documents], return_inverse=True)
-    if len(draws) < 2:
-        return share
-    sizes = np.bincount(group, [len(ids) for _, ids in documents])  # tokens: of equal texts, or of a whole file
-    wanted = share * sizes.sum()
-    found = sizes[draws <= share].sum()
-    if abs(found - wanted) <= min(sizes.max(), wanted / 5):
-        return share
-    below = sizes.cumsum()[:-1]  # tokens up to each draw; the last document is left to train on
-    return draws[abs(below - wanted).argmin()]
 
 
 def write_splits(folder, meta, documents):
@@ -160,16 +166,13 @@ def write_splits(folder, meta, documents):
     with (replacing(folder / "train.bin") as train, open(train, "wb") as train_file,
           replacing(folder / "val.bin") as val, open(val, "wb") as val_file):
         files = dict(train=train_file, val=val_file)
-        trial = list(up_to(TRIAL, documents))
-        limit = highest_val_draw(trial, meta["val_fraction"])
-        for draw, ids in itertools.chain(trial, documents):
-            split = "val" if draw <= limit else "train"
+        for split, ids in documents:
             files[split].write(ids)
             n_docs[split] += 1
             n_tokens[split] += len(ids)
         if not all(n_docs.values()):
             raise DataError(f"{n_docs['train']} documents to train on and {n_docs['val']} to validate on, expected at "
-                            "least one of each: give more text, or raise --max_tokens, or lower --val_fraction")
+                            "least one of each: give more text, or another --val_fraction, or raise --max_tokens")
     sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in SPLITS}
     meta |= dict(docs=n_docs, tokens=n_tokens, sha256=sha256)
     write_json(folder / "meta.json", meta)

@@ -31,7 +31,7 @@ def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_ends_of_lin
     files = {name: text.replace("\n", ends).encode() for name, text in FILES.items()}
     folder(tmp_path / "sympy", files, config=None)
     monkeypatch.setattr(prepare, "find_sympy", lambda: tmp_path / "sympy")
-    train, val = documents(prepare.main([f"--out_dir={tmp_path / 'out'}"])).values()
+    train, val = documents(prepare.main([f"--out_dir={tmp_path / 'out'}", "--val_fraction=0.3"])).values()
     assert sorted(train + val) == sorted(text.encode() for text in DOCUMENTS)
     assert "not the benchmark's corpus" in capsys.readouterr().out
 

@@ -38,8 +38,9 @@ def gpt2(monkeypatch):
 
 def write(folder, documents, *argv, read=None):
     """`documents` is a list of parts, each a list of str."""
-    args = writer.command_line("test", "").parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
-    return writer.write(args, range(len(documents)), read or documents.__getitem__)
+    cli = writer.command_line("test", "", val_fraction=0.5)
+    args = cli.parse_args(["--tokenizer=bytes", f"--out_dir={folder}", *argv])
+    return writer.write(cli, args, range(len(documents)), read or documents.__getitem__)
 
 
 def refused(words):
@@ -79,8 +80,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "gpt2"])
-def test_documents_come_back_exactly_in_order_and_are_in_one_split_only(tokenizer, tmp_path, request, monkeypatch):
-    monkeypatch.setattr(writer, "TRIAL", 100)  # tokens: most documents come after the limit is known
+def test_documents_come_back_exactly_in_order_and_are_in_one_split_only(tokenizer, tmp_path, request):
     decode = as_bytes
     if tokenizer == "gpt2":
         gpt2 = request.getfixturevalue("gpt2")
@@ -101,7 +101,7 @@ def test_spaced_puts_a_space_between_all_characters_and_half_a_character_becomes
 def test_the_ids_are_those_of_tiktoken(gpt2, tmp_path):
     # The long text is cut where a word ends: gpt2 has tokens of several spaces, if these are no-break ones.
     texts = ["A text, as usual.\n\n  Don't <|endoftext|>!", ("x" + 16 * " \xa0") * 5_000]
-    folder = write(tmp_path, [texts], "--tokenizer=gpt2")
+    folder = write(tmp_path, [texts], "--tokenizer=gpt2", "--val_fraction=0.58")
     assert texts_in(folder, tuple) == sorted(tuple(gpt2.encode_ordinary(text)) for text in texts)
 
 
@@ -113,7 +113,7 @@ def test_a_limit_stops_with_the_document_that_reaches_it(limit, tmp_path):
 
 
 @pytest.mark.parametrize("texts, option, words", [
-    (texts, "--spaced", "expected at least one of each: give more text, or raise --max_tokens")
+    (texts, "--spaced", "expected at least one of each: give more text, or another --val_fraction")
     for texts in (["twice", "twice"], [""])
 ] + [(["a", "b"], option, option)
      for option in ("--val_fraction=nan", "--val_fraction=1", "--max_tokens=-5", "--out_dir=")])
@@ -123,16 +123,16 @@ def test_what_makes_no_corpus_is_refused_with_what_to_do_and_leaves_no_file(text
     assert not contents(tmp_path)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3])
-def test_the_share_to_validate_on_comes_out_within_a_document(share, tmp_path):
-    texts = [f"{i:05} " * (1000 + 10 * i) for i in range(101)]  # the longest has 12,001 tokens
-    write(tmp_path, [texts], f"--val_fraction={share}")
-    sizes = {split: sum(len(text) + 1 for text in found) for split, found in documents(tmp_path).items()}
-    assert abs(sizes["val"] - share * (sizes["train"] + sizes["val"])) <= 12_001
+def test_a_document_has_its_split_by_itself_and_the_share_to_validate_on_comes_out_on_average(tmp_path):
+    texts = [f"{i:05} " * (i % 7 + 1) for i in range(4000)]
+    splits = documents(write(tmp_path / "all", [texts], "--val_fraction=0.3"))
+    assert abs(len(splits["val"]) - 0.3 * 4000) < 4 * (0.3 * 0.7 * 4000) ** 0.5  # standard deviations
+    few = documents(write(tmp_path / "few", [texts[100::-1], texts[:9]], "--val_fraction=0.3"))
+    assert set(few["val"]) < set(splits["val"]) and set(few["train"]) < set(splits["train"])
 
 
 def test_a_share_that_cannot_come_out_is_said(tmp_path, capsys):
-    write(tmp_path, [["short", "long " * 100]], "--val_fraction=0.1")
+    write(tmp_path, [[f"{i} " for i in range(99)] + ["long " * 1000]], "--val_fraction=0.1")
     assert "--val_fraction=0.1 does not come out" in capsys.readouterr().out
 
 
@@ -173,12 +173,22 @@ def test_a_run_that_is_killed_leaves_nothing_whole_and_the_next_one_ends_with_th
 def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path, capsys):
     folder = write(tmp_path, [["a", "b"]])
     before = contents(folder)
-    write(folder, [["a", "b"]], read=lambda part: pytest.fail("read again"))
+    write(folder, [["a", "b"]], read=lambda file: pytest.fail("read again"))
     assert "was made before, and is left as it is: delete it to make it anew" in capsys.readouterr().out
-    for option in "--val_fraction=0.5", "--spaced", "--max_tokens=1":
+    for option in "--val_fraction=0.4", "--spaced", "--max_tokens=1":
         with refused(option[2:].split("=")[0]):
             write(folder, [["a", "b"]], option)
     assert contents(folder) == before
+
+
+def test_an_option_that_is_newer_than_a_folder_had_its_default_there(tmp_path):
+    folder = write(tmp_path, [[f"document {i}" for i in range(99)]], "--val_fraction=0.2")
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["max_tokens"], meta["spaced"]  # as if these options had come later
+    (folder / "meta.json").write_text(json.dumps(meta))
+    write(folder, [[]], "--val_fraction=0.2")
+    with refused("was made with spaced = False, not True"):
+        write(folder, [[]], "--val_fraction=0.2", "--spaced")
 
 
 def test_a_full_disk_ends_in_one_line_and_leaves_room_for_a_later_run(folder_of_text, tmp_path):
@@ -194,7 +204,7 @@ def test_a_process_waits_for_another_one_and_shows_names_that_are_not_utf8_on_an
     for name in "caf\udce9.txt", "d\udce9.bin", "ε.txt":
         (tmp_path / name).write_bytes(b"\0" if "bin" in name else b"text \xff " + name.encode("utf-8", "replace"))
     folder = tmp_path / "out"
-    argv = [sys.executable, SCRIPT, tmp_path, f"--out_dir={folder}"]
+    argv = [sys.executable, SCRIPT, tmp_path, f"--out_dir={folder}", "--val_fraction=0.4"]
     with locked(folder):
         second = subprocess.Popen(argv, stdout=subprocess.PIPE, env=os.environ | dict(PYTHONIOENCODING="cp1252"))
         said = second.stdout.readline() + second.stdout.readline()
@@ -239,7 +249,7 @@ def test_text_takes_what_is_text_and_says_the_rest(tmp_path, capsys):
              "m.txt": "\ufeffmark".encode()}
     toy.folder(source, files, config=None)
     os.mkfifo(source / "pipe")
-    argv = [str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}"]  # a.txt is read once
+    argv = [str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}", "--val_fraction=0.5"]  # a.txt is read once
     assert texts_in(text.main(argv)) == encoded(["crlf\r\nkept", "latin \ufffd\ufffd1", "é" * 9, "mark"])
     printed = capsys.readouterr().out
     for why in "d.bin is binary", "package.json is a table: --column", "b.md: 2 U+FFFD":
@@ -267,6 +277,20 @@ def test_all_pieces_of_one_of_many_files_are_in_the_same_split(tmp_path):
     train, val = split_by_name(folder)
     assert len(documents(folder)["train"]) > 3 * len(train)
     assert not train & val and len(train | val) == 30 and len(val) > 2
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_of_many_large_files_the_share_to_validate_on_comes_out_whatever_their_order_is(share, tmp_path):
+    paths = [many_paragraphs(tmp_path / f"{i}", 100) for i in range(20)]
+    splits = [split_by_name(text.main([*order, f"--out_dir={tmp_path / name}", f"--val_fraction={share}"]))
+              for name, order in (("in", paths), ("out", paths[::-1]))]
+    assert splits[0] == splits[1] and len(splits[0][1]) == 20 * share
+
+
+def test_a_small_file_gives_documents_to_both_splits(tmp_path):
+    path = many_paragraphs(tmp_path / "small", 300)  # 155,000 characters
+    splits = documents(text.main([path, f"--out_dir={tmp_path / 'out'}"]))
+    assert len(splits["train"]) > 60 and len(splits["val"]) > 1
 
 
 def test_each_of_a_few_files_is_split_so_that_validation_has_its_share_of_both_and_nothing_is_lost(tmp_path):

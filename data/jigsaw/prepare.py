@@ -17,8 +17,9 @@ COPY = "hf://datasets/monology/jigsaw@690f4aa8ee63d1c28d6088859bba26b0c8db7b6e/d
 
 
 def main(argv=None):
-    args = writer.command_line("jigsaw", __doc__, val_fraction=0.01).parse_args(argv)
-    return writer.write(args, [COPY], lambda path: read_column(path, "comment_text"), total=159_571)
+    cli = writer.command_line("jigsaw", __doc__, val_fraction=0.01)
+    args = cli.parse_args(argv)
+    return writer.write(cli, args, [COPY], lambda path: read_column(path, "comment_text"), total=159_571)
 
 
 if __name__ == "__main__":

@@ -45,10 +45,11 @@ def read(url):
 
 
 def main(argv=None):
-    args = writer.command_line("redpajama", __doc__).parse_args(argv)
+    cli = writer.command_line("redpajama", __doc__)
+    args = cli.parse_args(argv)
     names = fetch(f"{HOST}/{LISTING}").raise_for_status().text.split()
     random.Random(1).shuffle(names)  # so that --max_tokens takes some of all
-    return writer.write(args, [f"{HOST}/documents/{name}.json.gz" for name in names], read)
+    return writer.write(cli, args, [f"{HOST}/documents/{name}.json.gz" for name in names], read)
 
 
 if __name__ == "__main__":

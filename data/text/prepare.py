@@ -5,8 +5,9 @@ Your own text: files, and folders with all that is in and below them.
     python data/text/prepare.py posts.jsonl saved_dataset/ --column=text
 
 A file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or anywhere
-after 16 times as many). So even a single file gives documents to train and to validate on. If there are so many files
-that --val_fraction of them is at least one, each goes to one split as a whole. Text is UTF-8; bytes that cannot be
+after 16 times as many), and sooner if this gives fewer than about 100 documents in all. So even a single file gives
+documents to train and to validate on. If there are so many files that --val_fraction of them is at least one, each goes
+to one split as a whole. Text is UTF-8; bytes that cannot be
 decoded become U+FFFD. Binary files (a NUL in the first 8,000 bytes, as for git) and tables are left out, and so is what
 is hidden in a folder, or behind a link to another folder.
 
@@ -23,7 +24,8 @@ from data import writer
 from data.tables import KINDS, read_column
 from data.tokens import DataError
 
-SPLIT = 16_384  # characters
+LONGEST = 16_384  # characters, at which a document ends at the next blank line
+FEWEST = 100  # documents in a small corpus, about
 BESIDE_ARROW = "dataset_info.json", "state.json", "dataset_dict.json"  # what save_to_disk writes as well
 
 
@@ -41,19 +43,19 @@ def files_in(path):
     return found
 
 
-def read(path):
-    """Yields the documents of a file."""
+def read(path, size):
+    """Yields the documents of a file, of about so many characters if it has more."""
     replaced = 0
-    lines, size = [], 0  # of the next document
+    lines, length = [], 0  # of the next document
     # utf-8-sig: with or without a byte-order mark, which is no text; newline="" keeps \r\n
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        while line := file.readline(16 * SPLIT):
+        while line := file.readline(16 * LONGEST):
             lines.append(line)
-            size += len(line)
+            length += len(line)
             replaced += line.count("\ufffd")
-            if size >= 16 * SPLIT or (size >= SPLIT and not line.strip()):
+            if length >= 16 * LONGEST or (length >= size and not line.strip()):
                 yield "".join(lines)
-                lines, size = [], 0
+                lines, length = [], 0
         yield "".join(lines)
     if replaced:
         tqdm.write(f"{path}: {replaced:,} U+FFFD where bytes cannot be decoded")
@@ -77,19 +79,22 @@ def main(argv=None):
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
     files = [file for path in args.paths for file in files_in(pathlib.Path(path))]
-    parts = []
+    texts = []  # the files that are read
     for file in dict.fromkeys(files):  # each of them once
         why = why_not(file, args.column)
         if why:
             print(f"left out: {file} {why}")
         else:
-            parts.append(file)
-    if not parts:
+            texts.append(file)
+    if not texts:
         raise DataError("nothing to read: all files are left out")
     if args.column:
-        return writer.write(args, parts, lambda path: read_column(path, args.column))
+        return writer.write(cli, args, texts, lambda path: read_column(path, args.column))
+    n_bytes = sum(file.stat().st_size for file in texts)
+    size = min(LONGEST, n_bytes // FEWEST)
     # With fewer files, one of them would be far too much to validate on.
-    return writer.write(args, parts, read, whole_files=len(parts) * args.val_fraction >= 1)
+    is_many = len(texts) * args.val_fraction >= 1
+    return writer.write(cli, args, texts, lambda path: read(path, size), whole_files=is_many)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def main(argv=None):
     where, n_articles = SNAPSHOTS[args.snapshot]
     files = [f"hf://datasets/{where}/{args.snapshot}/train-{i:05d}-of-{FILES:05d}.parquet" for i in range(FILES)]
     random.Random(1).shuffle(files)  # so that --max_tokens does not take the oldest articles
-    return writer.write(args, files, lambda path: read_column(path, "text"), total=n_articles)
+    return writer.write(cli, args, files, lambda path: read_column(path, "text"), total=n_articles)
 
 
 if __name__ == "__main__":
