@@ -1,13 +1,21 @@
 """
-Step 1: how symmetric is a matrix?
+Step 1: how symmetric is a matrix? With a pencil first; then fill in, and run python -m tests.exercises 1
 
-Every square matrix is the sum of a symmetric and a skew part, S = (M + M^T) / 2 and N = (M - M^T) / 2. The score
-compares their sizes: (|S|^2 - |N|^2) / |M|^2, where |M|^2 is the sum of the squares of all entries.
-
-Fill in the function, then ask: python -m tests.exercises 1
+Every M is the sum of one symmetric matrix S = S^T and one skew matrix N = -N^T. The size of a matrix is the sum of the
+squares of its entries. The symmetry of M is the share by which S is the larger: 1 if N = 0, and -1 if S = 0.
 """
 
 
+def parts(m):
+    """m (n, n), a tensor of torch -> S and N"""
+    return None
+
+
 def symmetry(m):
-    """m (n, n), a tensor of torch -> 1 if M = M^T, -1 if M = -M^T, about 0 if M is random."""
+    """-> the same share from M alone. Write the sizes of S and N out in entries of M, and see what cancels."""
+    return None
+
+
+def symmetry_0_trace_1():
+    """-> a matrix whose symmetry is 0 and whose trace is 1: a token attends to itself, and the score sees nothing."""
     return None

@@ -1,19 +1,18 @@
 """
 Step 2: do a few rows of a matrix stand out, or a few columns?
 
-A row stands out if its norm (its length) is above a threshold: the mean of the norms of all rows plus two standard
-deviations (torch.std, which divides by n - 1). Let r be the sum of (norm - threshold) of the rows that stand out, and c
-the same of the columns. The score is (r - c) / (r + c), and 0 if nothing stands out.
-
-The paper prints another sum, of norm instead of norm - threshold. Fill in both, and see what one heavy column does.
+A row stands out if its norm (its length) is above the mean of all row norms plus two standard deviations (torch.std).
+It counts by how far it is above. Columns are treated alike, with their own threshold. The score is the share by which
+rows outweigh columns: 1 if only rows stand out, -1 if only columns do, and 0 if nothing does.
+In Eq. 17 of the paper a norm above the threshold counts as a whole. This can turn the sign.
 """
 
 
 def directionality(m):
-    """m (n, n) -> 1 if only rows stand out, -1 if only columns do."""
+    """m (n, n), a tensor of torch -> the score, as a number"""
     return None
 
 
-def directionality_as_printed(m):
-    """m (n, n) -> the same, except that the whole norm of every row or column that stands out is added."""
+def wrong_sign():
+    """-> a matrix whose columns outweigh its rows, so that the score is below 0, and that Eq. 17 puts above 0"""
     return None

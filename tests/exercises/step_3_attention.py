@@ -1,22 +1,23 @@
 """
-Step 3: one head of attention, and its W_qk.
+Step 3: how does a head of attention learn what to compare? With a pencil first.
 
-T tokens are the rows of x (T, C). A head has W_q, W_k and W_v, (C, D) each. Token i compares itself with token j by the
-product of its query, row i of x W_q, and the key of j, row j of x W_k, divided by sqrt(D). A softmax over j makes
-weights of these, and the head returns the weighted means of the rows of x W_v.
+Token i compares itself with token j by a_ij = x_i M x_j^T, where x_i and x_j are rows of x, and M is W_qk.
 """
 
+import torch
 
-def head(x, w_q, w_k, w_v):
-    """-> what the head returns, (T, D)."""
+
+def loss(m, x, targets):
+    """A head without W_v: the weighted mean of all x_j should be the target of token i. x, targets (T, C)."""
+    alpha = torch.softmax(x @ m @ x.T, dim=-1)  # (T, T)
+    return (alpha @ x - targets).square().sum() / 2
+
+
+def gradient_at_zero(x, targets):
+    """-> dL/dM (C, C) at M = 0, as a formula: autograd is off. At M = 0 all alpha are 1/T."""
     return None
 
 
-def wqk(w_q, w_k):
-    """-> the one matrix M (C, C) with x_i^T M x_j = the product of the query of i and the key of j."""
-    return None
-
-
-def rotated(w_q, w_k, r):
-    """r (D, D) is a rotation, r r^T = I -> another W_q and W_k, with which the head returns the same."""
+def two_heads():
+    """-> w_q and w_k (2, C, D): W_qk = W_q W_k^T of both heads is not symmetric, and the sum over both heads is."""
     return None
