@@ -1,0 +1,130 @@
+"""
+The paper in one file of numpy: a layer of attention, trained with a backward pass that is written out.
+
+    python tests/exercises/micro.py              # an encoder: every token sees both sides
+    python tests/exercises/micro.py causal       # causal attention: a token sees what comes before it, and itself
+    python tests/exercises/micro.py causal 2     # another seed
+
+The model fills in masked bytes in the source code of Python's standard library. Attention compares tokens through M,
+which is W_qk = W_q W_k^T as one matrix. Every 100 steps a line shows the loss [nats/byte] and the symmetry of M.
+Shapes: B sequences of T bytes, C dimensions, V different tokens. K bytes of each sequence are masked.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy is imported: for matrices this small threads only wait
+
+import numpy as np
+
+B, T, C, K = 64, 32, 64, 5
+V, MASK = 257, 256  # the 256 bytes, and [MASK]
+STEPS, LEARNING_RATE = 400, 2e-3
+
+
+def read_text():
+    """The bytes of all modules of the standard library, one after the other: (N,)."""
+    files = sorted(Path(os.__file__).parent.glob("*.py"))
+    return np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8).astype(int)
+
+
+def get_batch(text, rng):
+    """Returns idx (B, T), the tokens that the model sees; at (B, K), where it has to guess; targets (B, K)."""
+    start = rng.integers(0, len(text) - T, (B, 1))
+    idx = text[start + np.arange(T)]  # (B, T)
+    at = rng.random((B, T)).argsort(1)[:, :K]  # K different places of each sequence
+    targets = np.take_along_axis(idx, at, 1)
+    hidden = np.full((B, K), MASK)
+    np.put_along_axis(idx, at, hidden, 1)
+    return idx, at, targets
+
+
+def new_weights(rng):
+    shapes = dict(tok_emb=(V, C), pos_emb=(T, C), M=(C, C), values=(C, C), up=(C, 4 * C), down=(4 * C, C))
+    stds = dict(tok_emb=0.1, pos_emb=0.1, M=0.02, values=0.05, up=C**-0.5, down=0.02)
+    return {name: rng.normal(0, stds[name], shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def norm(x):
+    rms = np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+    return x / rms, rms  # rows of length sqrt(C)
+
+
+def norm_backward(dy, y, rms):
+    return (dy - y * (dy * y).mean(-1, keepdims=True)) / rms
+
+
+def softmax(a):
+    e = np.exp(a - a.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def rows(x):
+    return x.reshape(-1, x.shape[-1])  # (B, T, n) -> (B T, n): gradients of weights are sums over all tokens
+
+
+def loss_and_gradients(w, idx, at, targets, causal):
+    """Returns the mean loss, a number, and its gradient of every array in w, by name."""
+    # Forward: attention, then an MLP, each added to its input.
+    x0 = w["tok_emb"][idx] + w["pos_emb"]  # (B, T, C)
+    x, rms0 = norm(x0)  # row x_i is what attention knows of token i
+    a = x @ w["M"] @ x.mT / C**0.5  # (B, T, T): a_ij = x_i M x_j^T, how much token i wants to see token j
+    if causal:
+        a = np.where(np.tri(T, dtype=bool), a, -1e9)
+    alpha = softmax(a)  # (B, T, T), each row adds up to 1
+    v = x @ w["values"]  # (B, T, C)
+    x1 = x0 + alpha @ v
+    y, rms1 = norm(x1)
+    h = np.maximum(y @ w["up"], 0)  # (B, T, 4C)
+    z, rms2 = norm(x1 + h @ w["down"])
+    masked = np.arange(B)[:, None], at  # the places where the loss looks
+    p = softmax(z[masked] @ w["tok_emb"].T)  # (B, K, V)
+    right = np.arange(B)[:, None], np.arange(K), targets
+    loss = -np.log(p[right]).mean()
+
+    # Backward: the same lines from the last to the first. dx is the gradient of the loss by x.
+    g = {}
+    p[right] -= 1
+    dlogits = p / (B * K)  # (B, K, V)
+    dz = np.zeros_like(z)  # no loss, no gradient: of this layer's queries, only masked ones have one
+    dz[masked] = dlogits @ w["tok_emb"]
+    dx2 = norm_backward(dz, z, rms2)
+    g["down"] = rows(h).T @ rows(dx2)
+    dh = (dx2 @ w["down"].T) * (h > 0)
+    g["up"] = rows(y).T @ rows(dh)
+    dx1 = dx2 + norm_backward(dh @ w["up"].T, y, rms1)
+    dv = alpha.mT @ dx1
+    g["values"] = rows(x).T @ rows(dv)
+    dalpha = dx1 @ v.mT  # (B, T, T): what token i would gain from token j
+    # Prop. 2.2: beta_ij, the gradient by a_ij, compares j with the mean of all that i sees. Its rows add up to 0.
+    beta = alpha * (dalpha - (alpha * dalpha).sum(-1, keepdims=True)) / C**0.5
+    g["M"] = (x.mT @ beta @ x).sum(0)  # Eq. 8: dL/dM = sum_ij beta_ij x_i^T x_j
+    dx = dv @ w["values"].T + beta @ x @ w["M"].T + beta.mT @ x @ w["M"]  # x is value, query and key
+    dx0 = dx1 + norm_backward(dx, x, rms0)
+    g["pos_emb"] = dx0.sum(0)
+    g["tok_emb"] = rows(dlogits).T @ rows(z[masked])  # as output
+    np.add.at(g["tok_emb"], idx, dx0)  # and as input
+    return loss, g
+
+
+def main(argv):
+    causal = "causal" in argv
+    rng = np.random.default_rng(int(argv[-1]) if argv and argv[-1].isdigit() else 1)
+    text, w, losses = read_text(), new_weights(rng), []
+    mean = {name: np.zeros_like(x) for name, x in w.items()}  # of the last gradients, for Adam
+    square = {name: np.zeros_like(x) for name, x in w.items()}  # and of their squares
+    for step in range(STEPS + 1):
+        loss, g = loss_and_gradients(w, *get_batch(text, rng), causal)
+        losses.append(loss)
+        if step % 100 == 0:
+            symmetry = (w["M"] * w["M"].T).sum() / (w["M"] ** 2).sum()  # 1 if M = M^T, near 0 if M is random
+            print(f"step {step:3}  loss {np.mean(losses[-50:]):.2f}  symmetry of M {symmetry:+.2f}", flush=True)
+        for name in w:
+            mean[name] += 0.1 * (g[name] - mean[name])
+            square[name] += 0.01 * (g[name] ** 2 - square[name])
+            w[name] -= LEARNING_RATE * mean[name] / (np.sqrt(square[name]) + 1e-8)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
