@@ -20,23 +20,27 @@ Shapes: C = n_embd, H query heads, Hkv key heads, D the size of a head, L layers
 head, and Hkv D for a layer: queries that share a key head are added first (layer_factors).
 """
 
-import signal
-
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main(), Ctrl-C ends the program without a traceback
-
 import contextlib
+import importlib.util
 import math
 import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
+
+GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
+N_SHOWN = 128  # pictures show this many rows and columns of a W_qk
+
+if __name__ == "__main__":  # --help and a mistake are answered before torch is imported, which takes seconds
+    from data import options
+
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main(), Ctrl-C ends the program without a traceback
+    options.parse(sys.argv[1:], __doc__, GAMMA)
 
 import torch
 from torch import Tensor
-
-WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
-GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
-N_SHOWN = 128  # pictures show this many rows and columns of a W_qk
 
 
 # ---- the two scores ----------------------------------------------------------------------------------------------
@@ -133,124 +137,61 @@ class Scores(NamedTuple):
 
 
 @torch.no_grad()
-def scores(w_q, w_k, gamma=GAMMA, device=None, grams=None):
+def scores(w_q, w_k, gamma=GAMMA):
     """
     The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays. nan for a zero matrix.
     Several W_q (H, C, r) may share one W_k (C, r). Of two Linear layers: scores(q.weight.T, k.weight.T).
 
-    If r is small against C, the (C, C) matrix is never made: its trace and its norms follow from (r, r) products. This
-    takes 3 to 5 C r^2 multiplications instead of C^2 r. device computes in float64; None: where W_q is.
-    grams: as find_grams returns them, if they are known.
+    They are computed in float64, where W_q is. data/grams.py mostly does without the (C, C) product.
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
-    if device is None and w_q.device.type == "mps":
-        device = "cpu"  # the GPU of a Mac has no float64
-    q, k = w_q.to(device).double(), w_k.to(device).double()
-    if grams is None:
-        q, k = near_one(q), near_one(k)
-        grams = find_grams(q, k)
-    if grams is None:
-        s, row_norms, column_norms = from_product(q, k)  # (...), (..., C), (..., C)
-    else:
-        s, row_norms, column_norms = from_gram(q, k, *grams)
-    # W_qk is a sum of r matrices, each a column of W_q times a column of W_k, and their squared norms are expected to
-    # add up. But heads can cancel. Then Gram matrices, which hold squares, have lost the digits of what remains.
-    expected = (q.norm(dim=-2) * k.norm(dim=-2)).square().sum(-1)  # (...)
-    ratio = row_norms.square().sum(-1) / expected
-    if (ratio < 1e-10).any():
-        s, row_norms, column_norms = from_product(q, k)
-        ratio = row_norms.square().sum(-1) / expected
-    is_zero = s.isnan() | (ratio < 1e-26)  # only rounding remains, and its squares are about 1e-26
+    device = "cpu" if w_q.device.type == "mps" else w_q.device  # the GPU of a Mac has no float64
+    s, row_norms, column_norms = load("grams").measure(w_q.to(device).double(), w_k.to(device).double())
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
-    return Scores(*(score.masked_fill(is_zero, math.nan) for score in (s, d, eq17)))
+    return Scores(*(score.masked_fill(s.isnan(), math.nan) for score in (s, d, eq17)))
 
 
-def near_one(w):
-    """w times a power of two, if its largest entry is far from 1. The scores stay, and products do not overflow."""
-    largest = torch.maximum(w.amax((-2, -1), keepdim=True), -w.amin((-2, -1), keepdim=True))
-    exponent = torch.where(largest > 0, largest, 1.0).log2().floor().clamp(-1000, 1000)
-    return w * torch.exp2(-exponent) if (exponent.abs() > 64).any() else w
+def load(name):
+    """A module of data/ beside this file, under a name of its own in a project that has another `data`."""
+    folder = Path(__file__).resolve().parent / "data"
+    its_file = getattr(sys.modules.get("data"), "__file__", None) or ""
+    is_ours = Path(its_file).resolve() == folder / "__init__.py"
+    package = "data" if is_ours else "data_of_analyze"
+    if package not in sys.modules:
+        where = dict(submodule_search_locations=[str(folder)])
+        spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", **where)
+        sys.modules[package] = importlib.util.module_from_spec(spec)  # data/__init__.py is empty
+    return importlib.import_module(f"{package}.{name}")
 
 
-def from_product(w_q, w_k):
-    """-> symmetry (...), row norms (..., C) and column norms (..., C) of W_q W_k^T, the plain way."""
-    m = wqk(w_q, w_k)  # (..., C, C)
-    return symmetry(m), m.norm(dim=-1), m.norm(dim=-2)
+# ---- a layer and its heads ---------------------------------------------------------------------------------------
 
 
-def from_gram(w_q, w_k, gram_q, gram_k):
-    """The same without the (C, C) product. gram_q, gram_k (..., r, r): gram(w_q) and gram(w_k)."""
-    rows = squared_norms(w_q, gram_k).clamp_min(0)  # (..., C); rounding can make a square negative
-    columns = squared_norms(w_k, gram_q).clamp_min(0)  # (..., C), of the rows of M^T = W_k W_q^T
-    return gram_trace(w_q, w_k) / rows.sum(-1), rows.sqrt(), columns.sqrt()
-
-
-def gram_trace(w_q, w_k):
-    """tr(MM) (...) of M = W_q W_k^T."""
-    # tr(AB) = tr(BA), so factors may move round in a circle. With KQ = W_k^T W_q, which is (r, r):
-    #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
-    kq = w_k.mT @ w_q  # (..., r, r)
-    return (kq * kq.mT).sum((-2, -1))
-
-
-def find_grams(w_q, w_k):
-    """gram(w_q) and gram(w_k); None if the (C, C) product is faster than to use them."""
-    C, r = w_q.shape[-2:]
-    if 3 * r > C:  # as measured at C = 768 and 4096
-        return None
-    return gram(w_q), gram(w_k)
-
-
-def gram(w):
-    """w^T w: (..., C, r) -> (..., r, r), the products of all pairs of columns."""
-    if w.shape[-1] <= WHOLE_GRAM:
-        return w.mT @ w
-    # It is symmetric: of its quarters the two off the diagonal are equal, so one of them is enough.
-    w_1, w_2 = w.tensor_split(2, -1)  # (..., C, r / 2)
-    cross = w_2.mT @ w_1  # (..., r / 2, r / 2)
-    upper = torch.cat([gram(w_1), cross.mT], -1)
-    lower = torch.cat([cross, gram(w_2)], -1)
-    return torch.cat([upper, lower], -2)
-
-
-def squared_norms(x, gram_y):
-    """The squared norm of every row of x y^T: x (..., C, r), gram_y = y^T y (..., r, r) -> (..., C)."""
-    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. x is a transposed weight, so x.mT is
-    # contiguous, and these lines read memory in its order.
-    if x.shape[-1] <= WHOLE_GRAM:
-        return ((gram_y @ x.mT) * x.mT).sum(-2)
-    # With half of the columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and |a + b|^2 = |a|^2 + |b|^2 + 2 a b.
-    x_1, x_2 = x.tensor_split(2, -1)  # (..., C, r / 2)
-    half = x_1.shape[-1]
-    cross = ((gram_y[..., half:, :half] @ x_1.mT) * x_2.mT).sum(-2)  # (..., C)
-    squares_1 = squared_norms(x_1, gram_y[..., :half, :half])
-    squares_2 = squared_norms(x_2, gram_y[..., half:, half:])
-    return squares_1 + squares_2 + 2 * cross
-
-
-# ---- heads and layers --------------------------------------------------------------------------------------------
-
-
-def score_layer(w_q, w_k, gamma=GAMMA, per_head=False, device="cpu"):
+def score_layer(w_q, w_k, gamma=GAMMA, per_head=False):
     """
-    The heads of a layer, w_q (H, C, D) and w_k (Hkv, C, D) -> a list of Scores: those of the layer, and with per_head
-    of every query head with its key head. The heads of a Linear layer: split_heads(q.weight.T, n_head).
+    The heads of a layer, w_q (H, C, D) and w_k (Hkv, C, D) -> rows by scores_table.COLUMNS: one of the layer, and with
+    per_head one of every query head with its key head. The heads of a Linear layer: split_heads(q.weight.T, n_head).
     """
-    found = [scores(*layer_factors(w_q, w_k), gamma, device)]
+    chance = load("chance")
+    q, k = layer_factors(w_q, w_k)  # (C, Hkv D) each
+    n, r = q.shape
+    limit = chance.directionality_limit(n, chance.moments(q, k), gamma)
+    rows = [dict(head=None, n=n, r=r, limit=limit) | scores(q, k, gamma).numbers()]
     if per_head:
-        found += head_scores(w_q, w_k, gamma, device)
-    return found
+        for h, of_head in enumerate(head_scores(w_q, w_k, gamma)):
+            rows.append(dict(head=h, n=n, r=w_k.shape[-1], limit=math.nan) | of_head.numbers())
+    return rows
 
 
-def head_scores(w_q, w_k, gamma=GAMMA, device="cpu"):
+def head_scores(w_q, w_k, gamma=GAMMA):
     """w_q (H, C, D), w_k (Hkv, C, D) -> the Scores of each query head with its key head."""
     if len(w_q) % len(w_k) != 0:
         raise ValueError(f"{len(w_q)} query heads cannot share {len(w_k)} key heads")
     found = []
     group = len(w_q) // len(w_k)  # query heads that share a key head
     for queries, keys in zip(w_q.split(group), w_k):  # (H / Hkv, C, D), (C, D)
-        of_heads = scores(queries, keys, gamma, device)  # (H / Hkv,) each
+        of_heads = scores(queries, keys, gamma)  # (H / Hkv,) each
         found += [Scores(*values) for values in zip(*of_heads)]
     return found
 
@@ -286,7 +227,7 @@ def split_heads(w, n_head):
     return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
 
 
-# ---- pretrained models -------------------------------------------------------------------------------------------
+# ---- a model -----------------------------------------------------------------------------------------------------
 
 
 class ScoredModel(NamedTuple):
@@ -297,9 +238,7 @@ class ScoredModel(NamedTuple):
     note: str  # how much was read, and what the user should know
 
     def __repr__(self):
-        from data.pretrained import report
-
-        return report.layer_table(self.table)
+        return load("pretrained.report").layer_table(self.table)
 
 
 def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
@@ -313,41 +252,43 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     layout: q and k, or qkv and order, with heads and transposed, if it is not known (data/pretrained/by_hand.py).
     Raises CheckpointError, with one line that says what to do, if the model cannot be read.
     """
-    from data import chance, names
-    from data.pretrained import by_hand, files, layouts, scores_table, sources
-
+    files, by_hand = load("pretrained.files"), load("pretrained.by_hand")
     files.require(0 <= gamma < math.inf, f"gamma = {gamma}, expected a number of standard deviations")
     hand = by_hand.read_hand(**layout)
-    in_memory = isinstance(source, torch.nn.Module)
-    name = type(source).__name__ if in_memory else names.as_text(str(source))
+    is_module = isinstance(source, torch.nn.Module)
+    name = type(source).__name__ if is_module else load("names").as_text(str(source))
     rows = []
     with plain_torch():
-        opened = sources.open_checkpoint(source)
+        opened = load("pretrained.sources").open_checkpoint(source)
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
-        stacks = layouts.find_stacks(opened.config, shapes, hand)  # where q and k are
-        layers = [(stack, layer) for stack in stacks for layer in stack.layers]
-        # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
-        stream = opened.stream([layer.names for _, layer in layers])
-        for (stack, layer), tensors in zip(layers, scores_table.bar(stream, name, "layer", len(layers))):
-            w_q, w_k = (heads.to(device) for heads in layer.heads(tensors))  # (H, C, D), (Hkv, C, D)
-            factors = [w.double() for w in layer_factors(w_q, w_k)]  # (C, Hkv D) each
-            q, k = map(near_one, factors)
-            grams = find_grams(q, k)  # which what chance gives needs as well
-            whole = scores(q, k, gamma, grams=grams)
-            files.require(whole.symmetry.isfinite(), f"{layer.names[0]}: W_qk of this layer is zero")
-            heads = head_scores(w_q, w_k, gamma, device) if per_head else []
-            place = dict(stack=stack.name, causal=stack.causal, layer=layer.index, n=len(q))
-            limit = chance.directionality_limit(len(q), chance.moments(q, k, grams), gamma)
-            rows.append(place | dict(head=None, r=q.shape[-1], limit=limit) | whole.numbers())
-            for h, of_head in enumerate(heads):
-                rows.append(place | dict(head=h, r=w_k.shape[-1], limit=math.nan) | of_head.numbers())
-        gram_q, gram_k = grams or (gram(q), gram(k))  # of the last layer
-        lengths = squared_norms(q, gram_k) + squared_norms(k, gram_q)  # (C,), of row i and column i
-        longest = lengths.argsort(descending=True)[:N_SHOWN]  # of both, so that a mirror image stays one
-        shown = wqk(*(w[longest] for w in factors)).cpu().numpy()
-        common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
-        notes = opened.notes + (by_hand.left_out(hand, shapes) if hand else [])
-        return ScoredModel(scores_table.score_table(rows, common), shown, ", ".join(notes))
+        stacks = load("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
+        for stack, layer, *heads in read_layers(opened, stacks, name):
+            w_q, w_k = [w.to(device) for w in heads]  # (H, C, D), (Hkv, C, D)
+            of_layer = score_layer(w_q, w_k, gamma, per_head)
+            is_zero = math.isnan(of_layer[0]["symmetry"])
+            files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
+            rows += [dict(stack=stack.name, causal=stack.causal, layer=layer.index) | row for row in of_layer]
+        shown = largest_part(*layer_factors(w_q, w_k))  # of the last layer
+    common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
+    notes = opened.notes + (by_hand.left_out(hand, shapes) if hand else [])
+    return ScoredModel(load("pretrained.scores_table").score_table(rows, common), shown, ", ".join(notes))
+
+
+def read_layers(opened, stacks, name):
+    """Yields for each layer of a checkpoint its stack, the Layer, and its heads w_q (H, C, D) and w_k (Hkv, C, D)."""
+    layers = [(stack, layer) for stack in stacks for layer in stack.layers]
+    # A model may be larger than the memory. So only q and k are read, and only a few layers ahead.
+    stream = opened.stream([layer.names for _, layer in layers])
+    for (stack, layer), tensors in zip(layers, load("names").bar(stream, name, "layer", len(layers))):
+        yield stack, layer, *layer.heads(tensors)
+
+
+def largest_part(w_q, w_k):
+    """W_q, W_k (C, r) -> an array (N, N): W_qk of its N_SHOWN largest dimensions, for pictures."""
+    _, row_norms, column_norms = load("grams").measure(w_q.double(), w_k.double())
+    lengths = row_norms.square() + column_norms.square()  # (C,), of row i and column i, so that a mirror image stays one
+    longest = lengths.argsort(descending=True)[:N_SHOWN]
+    return wqk(w_q[longest], w_k[longest]).cpu().numpy()
 
 
 @contextlib.contextmanager
@@ -355,30 +296,6 @@ def plain_torch():
     """In the block new tensors are on the CPU and nothing is rounded to fewer bits, whatever the user has set."""
     with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.no_grad():
         yield
-
-
-def report_models(args):
-    """Score what is not in the CSV yet, print and draw all that was asked for. Returns the exit status."""
-    from data.pretrained import report, scores_table
-    from data.pretrained.files import CheckpointError
-
-    asked = scores_table.Asked(args)
-    scored = {}
-    for source, target in scores_table.bar(asked.to_score.items(), "checkpoints", "model", len(asked.to_score)):
-        try:
-            model = score_model(target.source, args.gamma, args.per_head, args.device, **args.layout)
-        except CheckpointError as e:  # it is named, and the others go on
-            scores_table.tell(f"analyze.py: {target.label()}: {e}")
-            continue
-        scores_table.tell(f"{target.label()}: {model.note}")
-        asked.add(source, model.table)
-        scored[target] = model
-    report.report_models(args, asked.table())
-    if args.matrices and scored:
-        from data.pretrained import figures
-
-        figures.plot_matrices(scored, args.matrices)
-    return 1 if asked.n_errors or len(scored) < len(asked.to_score) else 0
 
 
 # ---- runs of train.py --------------------------------------------------------------------------------------------
@@ -391,9 +308,9 @@ def score_rows(step, matrix, n_head, new, previous):
     new: the pair (W_q, W_k) of all layers, (L, C, C) each. previous: the same when scores were last written, or None.
     update_symmetry is the symmetry of the change of W_qk since then, the subject of Theorem 2.4.
     """
-    from data.chance import symmetry_in_place
     from data.results.runs import RunScore  # here: the scores by themselves need torch alone
 
+    symmetry_in_place = load("chance").symmetry_in_place
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
@@ -424,31 +341,71 @@ def change_factors(w_q, w_k, p_q, p_k):
     return left, right
 
 
-# ---- the command ------------------------------------------------------------------------------------------------
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def report_models(args):
+    """Score what is not in the CSV yet, print and draw all that was asked for. Returns the exit status."""
+    files, names, report = load("pretrained.files"), load("names"), load("pretrained.report")
+    scores_table = load("pretrained.scores_table")
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    files.require(device == "cpu" or torch.cuda.is_available(), "--device=cuda: torch finds no GPU here")
+    targets, n_errors = load("pretrained.revisions").find_all(args.hf, args.revisions, args.limit)
+    is_moving = args.matrices and args.matrices.endswith(".gif")
+    n_models = len({target.model for target in targets.values()})
+    files.require(not is_moving or n_models == 1, f"{args.matrices} would show {n_models} models: a .gif shows one")
+    table = scores_table.known_scores(args)
+    to_score = scores_table.find_missing(table, targets, args)
+    scored = {}  # for pictures of W_qk
+    for source, target in names.bar(to_score.items(), "checkpoints", "model", len(to_score)):
+        try:
+            model = score_model(target.source, args.gamma, args.per_head, device, **args.layout)
+        except files.CheckpointError as e:  # it is named, and the others go on
+            names.tell(f"analyze.py: {target.label()}: {e}")
+            continue
+        names.tell(f"{target.label()}: {model.note}")
+        rows = model.table.assign(model=target.model, revision=target.revision, source=source)
+        table = scores_table.replace_rows(table, rows)
+        if args.csv:  # at once, so that nothing is lost if this is stopped
+            scores_table.add_scores(args.csv, rows)
+        scored[target] = model
+    report.report_models(args, scores_table.choose(table, targets))
+    if args.matrices and scored:
+        load("pretrained.figures").plot_matrices(scored, args.matrices)
+    return 1 if n_errors or len(scored) < len(to_score) else 0
+
+
+def compare_runs(args):
+    """Print and draw the comparison of runs of train.py. Returns the exit status, or the line of an error."""
+    from config import ConfigError
+    from data.results import report, runs
+
+    try:
+        report.report_runs(args)
+    except (ConfigError, runs.RunError) as e:
+        return f"analyze.py: {e}"
+    return 0
 
 
 def main(argv):
-    from config import ConfigError  # here: the scores by themselves need torch alone
-    from data import options
-    from data.pretrained.files import CheckpointError
-    from data.results import report, runs
-
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    args = options.parse(argv, __doc__, GAMMA)
+    args = load("options").parse(argv, __doc__, GAMMA)
+    CheckpointError = load("pretrained.files").CheckpointError
     try:
-        sys.exit(report.report_runs(args) if args.runs else report_models(args))
-    except (CheckpointError, ConfigError, runs.RunError) as e:
-        sys.exit(f"analyze.py: {e}")
-    except OSError as e:  # a full disk, or nobody reads
+        status = compare_runs(args) if args.runs else report_models(args)
+    except CheckpointError as e:
+        status = f"analyze.py: {e}"
+    except KeyboardInterrupt:  # what was scored so far is in the CSV file
+        print("analyze.py: stopped", file=sys.stderr)
+        status = 128 + signal.SIGINT
+    except OSError as e:  # a full disk; or nobody reads, as after `| head`
+        status = 0 if isinstance(e, BrokenPipeError) else f"analyze.py: {e}"
         try:
             sys.stdout.flush()
         except OSError:  # or Python would try again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0 if isinstance(e, BrokenPipeError) else f"analyze.py: {e}")  # as after `| head`
-    except KeyboardInterrupt:  # what was scored so far is in the CSV file
-        print("analyze.py: stopped", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

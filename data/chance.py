@@ -68,16 +68,12 @@ def symmetry_in_place(w_q, w_k):
 
 
 @torch.no_grad()
-def moments(w_q, w_k, grams=None):
+def moments(w_q, w_k):
     """Returns the sums of s^2, s^4, s^6 over the singular values s of W_q W_k^T, (C, r) each, times a constant."""
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r).
     C, r = w_q.shape
-    if grams is not None:  # W_q^T W_q and W_k^T W_k
-        gram_q, gram_k = [(gram / gram.trace()).float() for gram in grams]  # their size does not matter
-        p = gram_k @ gram_q  # (r, r)
-    else:
-        w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]
-        p = (w_k.mT @ w_k) @ (w_q.mT @ w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
+    w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]  # their size does not matter
+    p = (w_k.mT @ w_k) @ (w_q.mT @ w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
     return p.trace().item(), (p * p.mT).sum().item(), trace_of_cube(p).item()
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure  # without pyplot, no window is opened and no figure is kept
 
-from data import chance
-from data.atomic import replacing
-from data.names import as_text, printable
+from . import chance
+from .atomic import replacing
+from .names import as_text, printable
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}

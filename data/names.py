@@ -1,6 +1,9 @@
-"""Names and texts that somebody else has given, as they can be printed and written."""
+"""How names and lines that somebody else has written are printed, and written to files."""
 
 import os
+import sys
+
+from tqdm import tqdm
 
 
 def printable(text: str) -> str:
@@ -11,3 +14,13 @@ def printable(text: str) -> str:
 def as_text(path: str) -> str:
     """Returns a path as a text that can be written to a file. A byte that is not UTF-8 becomes its number."""
     return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def tell(line: str):
+    """Prints a line on stderr, above any progress bar."""
+    tqdm.write(printable(line), file=sys.stderr)
+
+
+def bar(items, name: str, unit: str, n: int):
+    """Yields the items, and shows a progress bar if stderr is a terminal."""
+    return tqdm(items, printable(name), n, leave=False, unit=unit, disable=None)

@@ -3,8 +3,6 @@
 import argparse
 import os
 
-import torch
-
 PAPER = "data/results/csv/paper.csv"  # --csv of --paper
 FORMATS = (".png", ".pdf", ".svg", ".jpg", ".gif")  # of pictures, by the end of their names
 
@@ -26,14 +24,13 @@ def parse(argv, description, gamma):
                         help="draw the scores: of several models against their sizes, of one model by layer, of runs "
                              "over the steps of training")
 
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     models = parser.add_argument_group("models (--hf, --paper)")
     models.add_argument("--per_head", action="store_true", help="score every head, and not only every layer")
     models.add_argument("--matrices", metavar="FILE", type=picture,
                         help="draw W_qk of the last layer; in a .gif, over training")
     models.add_argument("--gamma", type=float, default=gamma,
                         help="a row or column counts from so many standard deviations above the mean (%(default)s)")
-    models.add_argument("--device", choices=devices, default=devices[0], help="the device to compute on (%(default)s)")
+    models.add_argument("--device", choices=["cuda", "cpu"], help="the device to compute on (a GPU, if there is one)")
     models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
                         "GLOB, as checkpoints of a training")
     models.add_argument("--limit", type=count, metavar="N", help="score N of these checkpoints, evenly spread")

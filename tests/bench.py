@@ -84,9 +84,11 @@ def bench_layer():
     def plain_heads():
         return [plain_scores(w_q[h].mT, w_k[h // 4].mT, 1) for h in range(32)]
 
-    for name, plain, score in (("the layer", plain_layer, analyze.score_layer),
-                               ("its 32 heads", plain_heads, analyze.head_scores)):
-        ours = partial(score, w_q, w_k)
+    def our_layer():
+        return [analyze.scores(*analyze.layer_factors(w_q, w_k))]
+
+    for name, plain, ours in (("the layer", plain_layer, our_layer),
+                              ("its 32 heads", plain_heads, partial(analyze.head_scores, w_q, w_k))):
         found = [[float(x) for x in scores[:2]] for scores in ours()]
         assert np.allclose(plain(), found, atol=1e-4)
         row(name, plain, ours)

@@ -22,7 +22,7 @@ from transformers import AutoModel, BertConfig, LlamaConfig, T5Config, logging
 import analyze
 from analyze import directionality, directionality_eq17, scores, symmetry, wqk
 from data import figures
-from data.pretrained import scores_table, sources
+from data.pretrained import revisions, scores_table, sources
 from data.pretrained.files import CheckpointError
 from tests.toy import files_of, folder
 
@@ -127,7 +127,7 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     w_q, w_k = torch.randn(4, 96, 8), torch.randn(1, 96, 8)
     w_q = torch.cat([w_q, -w_q * (1 + 1e-6 * torch.randn(4, 96, 8))])
     whole = sum(q.double() @ w_k[0].double().T for q in w_q)
-    found = analyze.score_layer(w_q, w_k)[0]
+    found = scores(*analyze.layer_factors(w_q, w_k))
     assert numbers(found) == pytest.approx(defined(whole), abs=1e-4)
     with pytest.raises(ValueError, match="8 query heads cannot share 3 key heads"):
         analyze.head_scores(w_q, w_k[[0, 0, 0]])
@@ -226,7 +226,7 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
 def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
     """Two models, one of which cannot be had the first time. Their published scores are beside ours."""
     known = [row for row in sources.known_models() if row["name"] in ("bert-base", "llama3-8b")]
-    for module in scores_table, sources:
+    for module in revisions, sources:
         monkeypatch.setattr(module, "known_models", lambda: known)
     first, second = [row["hub_id"] for row in known]
     hub.add(first, files_of(model(BERT, "b")))
@@ -392,8 +392,7 @@ def test_matrices_are_of_the_last_layer_of_each_model_and_a_dot_is_an_entry_and_
 
 
 def test_a_moving_picture_has_a_frame_for_each_step_and_begins_with_the_last(monkeypatch, analysed):
-    """Of two trainings, one above the other."""
-    shown = []  # W_qk of both in every frame
+    shown = []  # W_qk in every frame
 
     def watched(axis, m, **style):
         shown.append(m)
@@ -403,18 +402,22 @@ def test_a_moving_picture_has_a_frame_for_each_step_and_begins_with_the_last(mon
     monkeypatch.setattr(Axes, "imshow", watched)
     steps = 1, 20, 300
     for step in steps:
-        bert(f"a/step{step}", mix=step / 300), bert(f"b/step{step}", mix=0.5)
-    assert analysed("--hf", "./a", "./b", "--revisions=step*", "--matrices=w.gif").status == 0
-    names = [f"{run}/step{step}" for step in steps for run in "ab"]
-    for m, name in zip(shown, names, strict=True):
-        np.testing.assert_allclose(m, by_length(wqk_of(name)[-1]), rtol=1e-3, atol=1e-5)
-    assert analysed("--hf", "./a", "./b", "--revisions=step300", "--matrices=last.gif").status == 0
+        bert(f"a/step{step}", mix=step / 300)
+    assert analysed("--hf", "./a", "--revisions=step*", "--matrices=w.gif").status == 0
+    for m, step in zip(shown, steps, strict=True):
+        np.testing.assert_allclose(m, by_length(wqk_of(f"a/step{step}")[-1]), rtol=1e-3, atol=1e-5)
+    assert analysed("--hf", "./a", "--revisions=step300", "--matrices=last.gif").status == 0
     with Image.open("w.gif") as movie, Image.open("last.gif") as last:
         frames = [(np.asarray(frame.convert("RGB")).astype(int), frame.info["duration"])
                   for frame in ImageSequence.Iterator(movie)]
         end = np.asarray(last.convert("RGB")).astype(int)
     assert len(frames) == 3 and np.abs(frames[0][0] - end).mean() < 1 < np.abs(frames[1][0] - end).mean()
     assert frames[0][1] > frames[1][1] == frames[2][1]  # the end of the training stays longest
+
+
+def test_a_moving_picture_of_several_models_is_refused_before_any_is_scored(analysed):
+    found = analysed("--hf", bert("a", 0.1), bert("b", 0.2), "--matrices=w.gif")
+    assert "w.gif would show 2 models" in found.status and found.err == "" and not Path("s.csv").exists()
 
 
 # ---- during a training -------------------------------------------------------------------------------------------

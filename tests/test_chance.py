@@ -41,8 +41,7 @@ def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_w
     w_q, w_k = torch.randn(2, N, r).double()
     s = torch.linalg.svdvals(w_q @ w_k.T)
     w_small = w_q * 1e-30
-    for found in chance.moments(w_q, w_k), chance.moments(w_small, w_k), chance.moments(
-            w_small, w_k, (w_small.T @ w_small, w_k.T @ w_k)):
+    for found in chance.moments(w_q, w_k), chance.moments(w_small, w_k):
         ratios = [moment / found[0] ** power for power, moment in enumerate(found, 1)]
         expected = [((s ** (2 * p)).sum() / s.square().sum() ** p).item() for p in (1, 2, 3)]
         assert ratios == pytest.approx(expected, rel=1e-4)

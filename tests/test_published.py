@@ -11,7 +11,6 @@ import analyze
 from data import figures, options
 from data.chance import SCORES
 from data.pretrained import scores_table
-from data.results.csv import public
 from data.results.csv.published import draw
 
 ROOT = Path(analyze.__file__).parent
@@ -98,23 +97,6 @@ def test_our_scores_stand_beside_the_published_ones_whatever_else_is_in_the_file
     assert ["mine", "3"] not in [words[:2] for words in lines]
     ends = [line.get_ydata() for line in drawn[0].axes[0].lines if len(line.get_xdata()) == 2]
     assert any(list(y) == pytest.approx([0.1496, 0.1]) for y in ends)  # published, joined to ours
-
-
-# ---- public models -----------------------------------------------------------------------------------------------
-
-
-def test_the_picture_of_public_models_has_every_stack_and_p_counts_all_ways_to_choose_the_lowest(drawn, tmp_path):
-    assert public.exact_p(range(10, 20), [1, 2, 3]) == pytest.approx(2 / 286)
-    table = pd.read_csv(public.HERE / "public.csv")
-    public.draw(table, tmp_path / "p.png")
-    variants = table[table["model"] == "SCEPTR"]
-    for axis, score in zip(drawn[0].axes, SCORES):
-        dots = [x for line in axis.lines if line.get_marker() == "o" for x in line.get_xdata()]
-        assert sorted(dots) == sorted(table[score].drop(variants.index))
-        (span,) = [bars for bars in axis.collections if bars.get_label() == "range of the medians of 16 variants"]
-        assert list(span.get_segments()[0][:, 0]) == [variants[score].min(), variants[score].max()]
-    names = [text.get_text() for text in drawn[0].axes[0].get_yticklabels()]
-    assert len(names) == 13 and "chython (reactions)" in names and "Marian (translation, cross)" in names
 
 
 # ---- the authors' training runs ----------------------------------------------------------------------------------

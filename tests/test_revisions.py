@@ -48,7 +48,7 @@ def test_a_limit_is_spread_over_each_training_of_folders_or_files(tmp_path, limi
         for ending in "pt", "txt":
             (tmp_path / f"step{step:02}.{ending}").touch()
     found, errors = revisions.find_all([str(tmp_path / "a"), str(tmp_path)], "step*", limit)
-    assert [target.step for target in found] == 2 * steps and not errors
+    assert [target.step for target in found.values()] == 2 * steps and not errors
 
 
 def test_checkpoints_of_one_step_are_in_the_order_of_their_names(tmp_path):

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from typing import NamedTuple
 
-from data.pretrained.files import require
+from .files import require
 
 FIRST_NUMBER = re.compile(r"(^|\.)\d+(?=\.)")  # in a name
 # Names of a query weight.

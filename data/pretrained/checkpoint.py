@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from data.pretrained.files import Folder, only_checkpoint_errors, pick, read_config, require
-from data.pretrained.formats import DTYPES, TensorInfo, read_safetensors, read_torch
+from .files import Folder, only_checkpoint_errors, pick, read_config, require
+from .formats import DTYPES, TensorInfo, read_safetensors, read_torch
 
 # Threads of multiprocessing, because those of concurrent.futures are waited for at the end of the program: on a slow
 # connection Ctrl-C would take its time-out.

@@ -5,18 +5,16 @@ import tempfile
 import numpy as np
 from PIL import Image
 
-from data import chance
-from data.atomic import replacing
-from data.chance import SCORES
-from data.figures import (CHANCE, COLOURS, HEIGHT, KINDS, draw_layers, draw_quartiles, figure, put_chance, put_legend,
-                          put_steps, put_titles, put_zero, short, styles)
-from data.pretrained.scores_table import Quartiles, StackName, is_causal, quartiles, whole_layers
+from .. import chance
+from ..atomic import replacing
+from ..chance import SCORES
+from ..figures import (CHANCE, COLOURS, HEIGHT, KINDS, draw_layers, draw_quartiles, figure, put_chance, put_legend,
+                       put_steps, put_titles, put_zero, short, styles)
+from .scores_table import STACK, is_causal, whole_layers
 
 MATRIX = 3.3  # height of a row of matrices [inches]
 LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single entries cannot be seen
-
-
-# ---- panels ------------------------------------------------------------------------------------------------------
+DOTS = "dots: median over layers; bars: quartiles"
 
 
 def plot_rows(path, heading, rows, height=HEIGHT, **legend):
@@ -35,48 +33,49 @@ def plot_rows(path, heading, rows, height=HEIGHT, **legend):
         put_legend(axes.flat, **legend)
 
 
-def draw_bar(axis, x, found, **style):
-    """Draws a dot at the median, and a bar from quartile to quartile. found: Quartiles"""
-    distances = [[found.median - found.q1], [found.q3 - found.median]]  # from the dot
-    axis.errorbar(x, found.median, distances, ls="", **style)
+def plot_models(table, path):
+    """Draws scores over a training, or of one model by layer, or of several by size. table: of scores_table.choose"""
+    names = [short(f"{model} {stack}".strip()) for model, stack in zip(table["model"], table["stack"])]
+    table = table.assign(stack_name=names)
+    stacks = table.groupby("stack_name", sort=False)
+    if table["step"].notna().any():
+        table = whole_layers(table).dropna(subset="step")
+        table = table.drop_duplicates(["stack_name", "step", "layer"], keep="last")
+        rows = [("lines: median over layers; bands: quartiles", draw_medians, table)]
+        rows += [(name, draw_training, layers) for name, layers in table.groupby("stack_name", sort=False)]
+        plot_rows(path, "Scores over the training of pretrained models", rows)
+    elif table["model"].nunique() == 1:
+        plot_rows(path, "Scores of each layer", [(name, draw_stack, rows) for name, rows in stacks])
+    else:  # every stack has its line in the legend
+        height = HEIGHT + 0.1 * stacks.ngroups
+        plot_rows(path, "Scores of pretrained models by size", [("", draw_models, table)], height, ncols=2, title=DOTS)
 
 
-# ---- many models -------------------------------------------------------------------------------------------------
+# ---- panels ------------------------------------------------------------------------------------------------------
 
 
-def plot_models(stacks, path):
-    """Draws scores against parameters. The numbers at the dots refer to the legend. stacks: of models.by_stack"""
-    height = HEIGHT + 0.1 * len(stacks)  # every model has its line in the legend
-    plot_rows(path, "Scores of pretrained models by size", [("", draw_models, stacks)], height, ncols=2,
-              title="dots: median over layers; bars: quartiles")
-
-
-def draw_models(axis, stacks, score):
-    for number, (name, layers) in enumerate(stacks.items(), 1):
+def draw_models(axis, table, score):
+    """Draws a dot for each stack over its parameters. The number at a dot refers to the legend."""
+    for number, (_, layers) in enumerate(whole_layers(table).groupby(STACK, sort=False), 1):
         first = layers.iloc[0]
         causal = is_causal(layers)
-        found = quartiles(layers[score])
-        x = first.params
-        limits = chance.interval(score, first.n, layers["limit"].median())
-        axis.plot([x, x], limits, color="0.88", lw=5, zorder=0, solid_capstyle="butt", label=CHANCE)
-        draw_bar(axis, x, found, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o", color=COLOURS[causal],
-                 label=KINDS[causal])
-        axis.annotate(str(number), (x, found.median), (4, 2), textcoords="offset points", fontsize=7)
-        axis.plot([], [], " ", label=f"{number} {short(name.model)} {name.stack}".strip())  # in the legend alone
+        q1, median, q3 = layers[score].quantile([0.25, 0.5, 0.75])
+        by_chance = chance.interval(score, first.n, layers["limit"].median())
+        axis.plot([first.params] * 2, by_chance, color="0.88", lw=5, zorder=0, solid_capstyle="butt", label=CHANCE)
+        draw_bar(axis, first.params, q1, median, q3, ms=5, lw=1, alpha=0.8, mec="white", mew=0.5, marker="o",
+                 color=COLOURS[causal], label=KINDS[causal])
+        axis.annotate(str(number), (first.params, median), (4, 2), textcoords="offset points", fontsize=7)
+        axis.plot([], [], " ", label=f"{number} {first.stack_name}")  # in the legend alone
     axis.set(xscale="log", xlabel="parameters")
 
 
-# ---- one model ---------------------------------------------------------------------------------------------------
-
-
-def plot_model(table, path):
-    """Draws the scores of the layers and heads of one model, a row for each stack."""
-    stacks = table.groupby(["model", "stack"], sort=False)
-    rows = [(short(" ".join(name).strip()), draw_stack, rows) for name, rows in stacks]
-    plot_rows(path, "Scores of each layer", rows)
+def draw_bar(axis, x, q1, median, q3, **style):
+    """Draws a dot at the median, and a bar from quartile to quartile."""
+    axis.errorbar(x, median, [[median - q1], [q3 - median]], ls="", **style)
 
 
 def draw_stack(axis, table, score):
+    """Draws a line over the layers of a stack, and a dot for each of its heads."""
     first = table.iloc[0]
     causal = is_causal(table)
     layers = whole_layers(table).sort_values("layer")  # a spreadsheet may have sorted its rows
@@ -89,36 +88,27 @@ def draw_stack(axis, table, score):
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
-# ---- over training -----------------------------------------------------------------------------------------------
-
-
-def plot_training(trainings, path):
-    """Draws medians and quartiles over layers, and then for each Training a line for each layer."""
-    rows = [("lines: median over layers; bands: quartiles", draw_medians, trainings)]
-    for training in trainings:
-        rows.append((short(training.name), draw_lines, training))
-    plot_rows(path, "Scores over the training of pretrained models", rows)
-
-
-def draw_medians(axis, trainings, score):
-    style_of = styles({training.name: training.causal for training in trainings})
-    for training in trainings:
-        layers = training.scores[score].dropna()  # (S, L)
-        draw_quartiles(axis, layers.index, layers, label=short(training.name), **style_of[training.name])
+def draw_medians(axis, table, score):
+    """Draws a line for each training, over its steps."""
+    stacks = dict(list(table.groupby("stack_name", sort=False)))
+    style_of = styles({name: is_causal(layers) for name, layers in stacks.items()})
+    for name, layers in stacks.items():
+        by_step = layers.pivot(index="step", columns="layer", values=score).dropna()  # (S, L)
+        draw_quartiles(axis, by_step.index, by_step, label=name, **style_of[name])
     put_steps(axis)
-    put_log_steps(axis, trainings)
+    put_log_steps(axis, table["step"])
 
 
-def draw_lines(axis, training, score):
-    put_chance(axis, score, training.n, training.limit)
-    draw_layers(axis, training.scores[score])
-    put_log_steps(axis, [training])
+def draw_training(axis, layers, score):
+    """Draws a line for each layer of a training, over its steps."""
+    put_chance(axis, score, layers["n"].iloc[0], layers["limit"].median())
+    draw_layers(axis, layers.pivot(index="step", columns="layer", values=score))
+    put_log_steps(axis, layers["step"])
 
 
-def put_log_steps(axis, trainings):
+def put_log_steps(axis, steps):
     """Makes the axis logarithmic if the last step is at least 30 times the first one above 0. 0 is to its left."""
-    steps = np.concatenate([training.scores.index for training in trainings])
-    first = steps[steps > 0].min(initial=np.inf)
+    first = steps[steps > 0].min()  # nan if there is none
     if steps.max() >= 30 * first:
         axis.set_xscale("symlog", linthresh=first)
         axis.minorticks_off()  # their labels would cover each other
@@ -131,39 +121,41 @@ FIGURES = {"2": "Language models (Figure 2)", "S1": "Vision and audio (Figure S1
 MARKERS = {"language": "o", "vision": "s", "audio": "^"}
 
 
-def plot_published(models, ours, path):
+def plot_published(models, table, path):
     """
     Draws Figures 2, S1 and S2: scores against parameters. Repeated models are not drawn.
 
-    models: the rows of models.csv. ours: of models.by_stack. If a model is in ours, our score is the full dot, joined
-    to the published one.
+    models: the rows of models.csv. table: our scores, of scores_table.choose. If a model is in it, our score is the
+    full dot, joined to the published one.
     """
+    ours = dict(list(whole_layers(table).groupby(STACK, sort=False)))
     rows = []
     for name, kind in FIGURES.items():
         shown = []  # pairs of a model and our layers of it, or None
         for model in models:
             if model["figure"] == name and not model["repeats"]:
-                shown.append((model, ours.get(StackName(model["name"], "", model["stack"]))))
+                shown.append((model, ours.get((model["name"], "", model["stack"]))))
         rows.append((kind, draw_published, shown))
     plot_rows(path, "Published scores of pretrained models by size", rows,
               title="each dot: one model, median over layers; bars: quartiles")
 
 
 def draw_published(axis, shown, score):
+    """Draws a dot for each pair of a model and our layers of it, or None, over its parameters."""
     for model, layers in shown:
         x = int(model["params"])
         causal = model["causal"] == "1"
         style = dict(color=COLOURS[causal], marker=MARKERS[model["modality"]], ms=5)
-        published = Quartiles(float(model[f"{score}_q1"]), float(model[score]), float(model[f"{score}_q3"]))
-        found = published
+        published = float(model[score])
+        quartiles = float(model[f"{score}_q1"]), published, float(model[f"{score}_q3"])
         if layers is not None:
-            found = quartiles(layers[score])
-            axis.plot([x, x], [published.median, found.median], color="0.6", lw=0.5, zorder=1)
-            axis.plot(x, published.median, mfc="white", mew=0.8, ls="", label="published, joined to ours", **style)
+            quartiles = layers[score].quantile([0.25, 0.5, 0.75])
+            axis.plot([x, x], [published, layers[score].median()], color="0.6", lw=0.5, zorder=1)
+            axis.plot(x, published, mfc="white", mew=0.8, ls="", label="published, joined to ours", **style)
         label = f"{KINDS[causal]}, {model['modality']}"
-        draw_bar(axis, x, found, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
+        draw_bar(axis, x, *quartiles, lw=0.8, alpha=0.9, zorder=2, label=label, **style)
         if model["matrix"] != "wqk":
-            axis.plot(x, published.median, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
+            axis.plot(x, published, "x", color="black", ms=6, mew=0.7, ls="", zorder=4,
                       label="crossed out: not a score of $W_{qk}$")
     axis.set(xscale="log", xlabel="parameters", xlim=(2e6, 1e12))  # the same in all rows
 
@@ -175,20 +167,16 @@ def plot_matrices(results, path):
     """
     Draws a row for each model: W_qk of its last layer, and its entries (i, j) against (j, i).
 
-    Of trainings, a GIF is a movie with a frame for each checkpoint. results: {target: its ScoredModel}
+    A GIF of a training is a movie with a frame for each checkpoint. results: {target: its ScoredModel}
     """
-    if not str(path).endswith(".gif") or any(target.step is None for target in results):
-        draw_pairs([(target.source, result) for target, result in results.items()], path)
+    if not path.endswith(".gif"):
+        plot_pairs(results, path)
         return
-    trainings = {}  # model -> its checkpoints, in their order
-    for target, result in results.items():
-        trainings.setdefault(target.model, []).append((target, result))
     frames = []
     with tempfile.TemporaryDirectory() as folder:
-        for checkpoints in zip(*trainings.values()):
-            steps = dict.fromkeys(f"{target.step:,.0f}" for target, _ in checkpoints)
-            title = f"$W_{{qk}}$ in training: step {' and '.join(steps)}"
-            draw_pairs([(target.model, result) for target, result in checkpoints], f"{folder}/frame.png", title)
+        for target, result in results.items():
+            title = "" if target.step is None else f"$W_{{qk}}$ in training: step {target.step:,.0f}"
+            plot_pairs({target: result}, f"{folder}/frame.png", title)
             frames.append(Image.open(f"{folder}/frame.png").convert("RGB"))
     *others, last = frames  # a preview and a printer show the first frame: it is the end of the training
     times = [2000] + [200] * len(others)  # [ms]
@@ -196,11 +184,11 @@ def plot_matrices(results, path):
         last.save(temporary, "GIF", save_all=True, append_images=others, duration=times, loop=0)
 
 
-def draw_pairs(results, path, title=""):
-    """Draws a row for each of results, which are pairs of a name and a ScoredModel."""
+def plot_pairs(results, path, title=""):
+    """Draws a row for each of results, {target: its ScoredModel}."""
     with figure(path, len(results), 2, MATRIX, title) as axes:
-        for panels, (name, result) in zip(axes, results):
-            draw_pair(panels, result, short(name))
+        for panels, (target, result) in zip(axes, results.items()):
+            draw_pair(panels, result, short(target.model if title else target.source))
 
 
 def draw_pair(axes, result, name):

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from data.names import printable
+from ..names import printable
 
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
 MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import torch
 
-from data.pretrained.files import CheckpointError, Folder, only_checkpoint_errors, require
+from .files import CheckpointError, Folder, only_checkpoint_errors, require
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "F8_E4M3": torch.float8_e4m3fn}

@@ -8,7 +8,7 @@ weight. sizes: layouts.Sizes.
 
 import torch
 
-from data.pretrained.files import pick, require
+from .files import pick, require
 
 
 def separate(weights, sizes, config):

@@ -12,7 +12,7 @@ import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, errors, hf_hub_download, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff, http_stream_backoff, logging
 
-from data.pretrained.files import CheckpointError, Folder, only_checkpoint_errors, require
+from .files import CheckpointError, Folder, only_checkpoint_errors, require
 
 TIMEOUT = 10.0  # seconds without a byte
 logging.set_verbosity_error()  # or it would tell of every try

@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from data.pretrained.files import pick
+from .files import pick
 
 NUMBER = "[0-9]{1,9}"  # of a layer, in the name of a tensor
 

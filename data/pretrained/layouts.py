@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data.pretrained.by_hand import Hand, advice, beside, find_names
-from data.pretrained.files import CheckpointError, only_checkpoint_errors, pick, require
-from data.pretrained.forms import FORMS
-from data.pretrained.layout_table import NUMBER, TABLE, Part, Row, find_parts
+from .by_hand import Hand, advice, beside, find_names
+from .files import CheckpointError, only_checkpoint_errors, pick, require
+from .forms import FORMS
+from .layout_table import NUMBER, TABLE, Part, Row, find_parts
 
 
 class Sizes(NamedTuple):

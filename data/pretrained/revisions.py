@@ -7,17 +7,15 @@ Finds what to score if a name is that of several checkpoints of one training.
 
 import os
 import re
-import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from data.names import as_text, printable
-from data.pretrained.files import CheckpointError, require
-from data.pretrained.hub import list_revisions
-from data.pretrained.sources import SUFFIXES, find_source
+from ..names import as_text, tell
+from .files import CheckpointError, require
+from .sources import SUFFIXES, find_source, known_models
 
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
 UNITS = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -37,22 +35,34 @@ class Target(NamedTuple):
     def label(self) -> str:
         return f"{self.model} {self.revision}".strip()
 
+    def known_as(self) -> str:
+        """Returns by what its rows are known in the CSV: its path without links, or its Hub id and revision."""
+        path = Path(self.source).expanduser()
+        return as_text(str(path.resolve()) if path.exists() else self.source)
 
-def find_all(names: list[str], revisions: str | None = None, limit: int | None = None):
-    """Returns the checkpoints of all names as a list of Targets, and {name: error} for what was not found."""
+
+def find_all(names: list[str] | None, revisions: str | None = None, limit: int | None = None):
+    """
+    Returns the checkpoints of all names, {source as in the CSV: Target}, and how many names were not found.
+
+    names: None for all of models.csv
+    """
+    names = names or [row["name"] for row in known_models()]
     paths = [Path(name) for name in names]
     in_one_folder = len(paths) > 1 and len({path.parent for path in paths}) == 1
     are_checkpoints = all(path.exists() and CHECKPOINT.search(path.name) for path in paths)
     if in_one_folder and are_checkpoints and not revisions:  # what a shell makes of out/run/checkpoint-*
-        return in_order(str(paths[0].parent), {path.name: str(path) for path in paths}, limit), {}
-    targets = []
-    errors = {}
+        found = in_order(str(paths[0].parent), {path.name: str(path) for path in paths}, limit)
+        return {target.known_as(): target for target in found}, 0
+    targets = {}
+    n_errors = 0
     for name in names:
         try:
-            targets += find_targets(name, revisions, limit)
-        except CheckpointError as e:
-            errors[name] = e
-    return targets, errors
+            targets |= {target.known_as(): target for target in find_targets(name, revisions, limit)}
+        except CheckpointError as e:  # and the others go on
+            tell(f"analyze.py: {name}: {e}")
+            n_errors += 1
+    return targets, n_errors
 
 
 def find_targets(model: str, revisions: str | None = None, limit: int | None = None) -> list[Target]:
@@ -69,6 +79,8 @@ def find_targets(model: str, revisions: str | None = None, limit: int | None = N
         paths = sorted(folder.iterdir())
         sources = {path.name: str(path) for path in paths if path.is_dir() or path.name.endswith(SUFFIXES)}
     else:
+        from .hub import list_revisions  # here: a folder does not need it
+
         repo = find_source(model)
         sources = {revision: f"{repo}@{revision}" for revision in list_revisions(repo)}
     matching = {name: source for name, source in sources.items() if fnmatchcase(name, revisions)}
@@ -84,8 +96,8 @@ def in_order(model: str, sources: dict[str, str], limit: int | None) -> list[Tar
     left_out = [target.revision for target in targets if target.step is None]  # as the branch main
     require(training, f"nothing of {model} that matches has a step in its name")
     if left_out:
-        print(printable(f"{model}: {len(left_out)} of the {len(targets)} that match have no step in their names, and "
-                        f"are left out: {', '.join(left_out):.100}"), file=sys.stderr)
+        tell(f"{model}: {len(left_out)} of the {len(targets)} that match have no step in their names, and are left "
+             f"out: {', '.join(left_out):.100}")
     n_kept = min(limit or len(training), len(training))
     return [training[round(i)] for i in np.linspace(0, len(training) - 1, n_kept)]
 

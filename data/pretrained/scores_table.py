@@ -1,19 +1,13 @@
 """Keeps scores of pretrained models in a table, and in the CSV file of analyze.py --csv, which is not scored again."""
 
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
-from tqdm import tqdm
+import pandas
 
-from data.atomic import locked, replacing
-from data.names import as_text, printable
-from data.pretrained import revisions
-from data.pretrained.by_hand import read_hand
-from data.pretrained.files import CheckpointError, require
-from data.pretrained.sources import known_models
+from ..atomic import locked, replacing
+from ..names import tell
+from .by_hand import read_hand
+from .files import CheckpointError, require
 
 # The columns of the CSV. A row has the scores of one layer, or of one of its heads.
 COLUMNS = {
@@ -35,36 +29,17 @@ COLUMNS = {
     "directionality_eq17": float,
     "rows": int,  # that this checkpoint has here: if there are fewer, some were lost
 }
-
-
-def tell(line):
-    """Prints a line on stderr, above any progress bar. Names in it may hold control characters."""
-    tqdm.write(printable(line), file=sys.stderr)
-
-
-def bar(items, name, unit, n):
-    """Yields the items, and shows a progress bar if stderr is a terminal."""
-    return tqdm(items, printable(name), n, leave=False, unit=unit, disable=None)
-
-
-# ---- the table ---------------------------------------------------------------------------------------------------
+STACK = ["model", "revision", "stack"]  # what a stack of layers is known by
 
 
 def score_table(rows, common):
     """Returns the rows of one checkpoint, dicts by COLUMNS, as a DataFrame. common: what is the same in all rows."""
     common = dict(revision="", source="", rows=len(rows)) | common
-    table = pd.DataFrame([common | row for row in rows])
+    table = pandas.DataFrame([common | row for row in rows])
     unknown = set(table) - set(COLUMNS)
     if unknown:
         raise KeyError(f"no column for {unknown}")
     return table[list(COLUMNS)].astype(COLUMNS)
-
-
-def together(tables):
-    """Returns one table of all. It has no rows if there are no tables."""
-    if not tables:
-        return pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
-    return pd.concat(tables, ignore_index=True)
 
 
 def whole_layers(table):
@@ -72,122 +47,74 @@ def whole_layers(table):
     return table[table["head"].isna()]
 
 
-class StackName(NamedTuple):
-    model: str
-    revision: str
-    stack: str
-
-
-def by_stack(table):
-    """Returns {StackName: the rows of its whole layers}."""
-    stacks = whole_layers(table).groupby(["model", "revision", "stack"], sort=False)
-    return {StackName(*name): layers for name, layers in stacks}
-
-
-def is_causal(stack):
-    """Returns whether no token sees a later one, from the rows of a stack. None: it is not known."""
-    return {0: False, 1: True}.get(stack["causal"].iloc[0])
-
-
-class Quartiles(NamedTuple):
-    q1: np.ndarray
-    median: np.ndarray
-    q3: np.ndarray
-
-
-def quartiles(values):
-    """Returns the Quartiles (...) of values (..., L) over layers."""
-    return Quartiles(*np.nanpercentile(values, [25, 50, 75], axis=-1))
+def is_causal(rows):
+    """Returns whether no token sees a later one, from rows of a stack. None: it is not known."""
+    return {0: False, 1: True}.get(rows["causal"].iloc[0])
 
 
 # ---- the CSV file ------------------------------------------------------------------------------------------------
 
 
 def read_scores(path):
-    """Returns the table in a file of add_scores, without rows if there is none. Raises CheckpointError if it is another."""
+    """Returns the table in a file, without rows if there is none. Raises CheckpointError if it is another file."""
     if not path or not Path(path).exists():
-        return together([])
+        return pandas.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
     is_missing = {name: [""] for name, kind in COLUMNS.items() if kind is not str}  # elsewhere "" is a text
     try:
         # As texts first, because read_csv may be off in the last digit of a number, and astype is not.
-        table = pd.read_csv(path, dtype=str, na_values=is_missing, keep_default_na=False)
+        table = pandas.read_csv(path, dtype=str, na_values=is_missing, keep_default_na=False)
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
         return table.astype(COLUMNS)
     except (ValueError, OverflowError) as e:
-        raise CheckpointError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): mend it, "
-                       "or give another --csv") from e
+        raise CheckpointError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): "
+                              "mend it, or give another --csv") from e
 
 
-def add_scores(path, table):
+def replace_rows(table, rows):
+    """Returns the table with the rows of one checkpoint, in the place of older ones."""
+    others = table["source"] != rows["source"].iloc[0]
+    return pandas.concat([table[others], rows], ignore_index=True)
+
+
+def add_scores(path, rows):
     """Puts the rows of one checkpoint into the CSV, in the place of older ones."""
     with locked(Path(path).absolute().parent, wait=True):  # another process may add to it too
-        others = read_scores(path)
-        stays = others["source"] != table["source"].iloc[0]
+        table = replace_rows(read_scores(path), rows)
         with replacing(path) as temporary:
-            together([others[stays], table]).to_csv(temporary, index=False)
+            table.to_csv(temporary, index=False)
 
 
-def scores_so_far(args):
-    """Returns {source: its rows} of whole checkpoints in --csv. Raises CheckpointError if other options scored them."""
-    ours = dict(gamma=args.gamma, per_head=args.per_head, layout=str(read_hand(**args.layout) or ""))
-    found = {}
-    for source, rows in read_scores(args.csv).groupby("source", sort=False):
-        first = rows.iloc[0]
-        theirs = dict(gamma=first["gamma"], per_head=rows["head"].notna().any(), layout=first["layout"])
-        for option, value in ours.items():
-            require(theirs[option] == value, f"{args.csv} was scored with {option} = {theirs[option] or 'none'}, "
-                                             f"and not with {value or 'none'}: give another --csv")
-        if len(rows) == first["rows"] and not rows.duplicated(["stack", "layer", "head"]).any():
-            found[source] = rows
-    return found
+def known_scores(args):
+    """Returns the rows of whole checkpoints in --csv. Raises CheckpointError if other options scored any."""
+    table = read_scores(args.csv)
+    of_heads = table["head"].notna().groupby(table["source"]).any()
+    layout = str(read_hand(**args.layout) or "")
+    for option, theirs, ours in (("gamma", table["gamma"], args.gamma), ("layout", table["layout"], layout),
+                                 ("per_head", of_heads, args.per_head)):
+        other = theirs[theirs != ours]
+        require(other.empty, f"{args.csv} was scored with {option} = {(*other, '')[0] or 'none'}, and not with "
+                             f"{ours or 'none'}: give another --csv")
+    checkpoints = table.groupby("source")
+    has_all = checkpoints["rows"].transform("size") == table["rows"]
+    is_double = table.duplicated(["source", "stack", "layer", "head"], keep=False)
+    return table[has_all & ~is_double.groupby(table["source"]).transform("any")]
 
 
-# ---- what is asked for -------------------------------------------------------------------------------------------
+def find_missing(table, targets, args):
+    """Returns those of the targets, {source: Target}, that have to be scored."""
+    if args.offline:
+        return {}
+    known = set() if args.matrices else set(table["source"])  # W_qk is not in the table
+    missing = {source: target for source, target in targets.items() if source not in known}
+    n_known = len(targets) - len(missing)
+    if n_known:
+        tell(f"{n_known} of {len(targets)} are already in {args.csv}: delete their rows to score them again")
+    return missing
 
 
-class Asked:
-    """What a command line of analyze.py asks for, and its scores, from the CSV file and since."""
-
-    def __init__(self, args):
-        names = args.hf
-        if args.paper:
-            names = [row["name"] for row in known_models()]
-        targets, errors = revisions.find_all(names, args.revisions, args.limit)
-        for name, error in errors.items():  # and the others go on
-            tell(f"analyze.py: {name}: {error}")
-        self.n_errors = len(errors)
-        self.path = args.csv
-        self.targets = {source_of(target): target for target in targets}
-        self.found = scores_so_far(args)  # {source: its rows}
-        wanted = {} if args.offline else self.targets
-        # What is in the file is not scored again, unless its W_qk is to be drawn.
-        self.to_score = {source: target for source, target in wanted.items()
-                         if args.matrices or source not in self.found}
-        n_known = len(wanted) - len(self.to_score)
-        if n_known:
-            tell(f"{n_known} of {len(wanted)} are already in {self.path}: delete their rows to score them again")
-
-    def add(self, source, scored):
-        """Puts the scores of a checkpoint into the CSV at once, so that nothing is lost if this is stopped."""
-        target = self.targets[source]
-        self.found[source] = scored.assign(model=target.model, revision=target.revision, source=source)
-        if self.path:
-            add_scores(self.path, self.found[source])
-
-    def table(self):
-        """Returns one table of all that is asked for, as far as it is scored, with the step of each checkpoint."""
-        tables = []
-        for source, target in self.targets.items():
-            if source in self.found:
-                step = np.float64(target.step)  # None becomes nan
-                tables.append(self.found[source].assign(model=target.model, revision=target.revision, step=step))
-        return together(tables)
-
-
-def source_of(target):
-    """Returns by what the rows of a checkpoint are known: its path without links, or its Hub id and revision."""
-    path = Path(target.source).expanduser()
-    if path.exists():
-        return as_text(str(path.resolve()))
-    return as_text(target.source)
+def choose(table, targets):
+    """Returns the rows of the targets, in their order and by their present names, with the step of each checkpoint."""
+    names = [(source, target.model, target.revision, target.step) for source, target in targets.items()]
+    names = pandas.DataFrame(names, columns=["source", "model", "revision", "step"]).astype(dict(step=float))
+    return names.merge(table.drop(columns=["model", "revision"]), on="source")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import torch
 
-from data.pretrained.checkpoint import Checkpoint, read_files, read_module
-from data.pretrained.files import CheckpointError, Folder, only_checkpoint_errors, pick, read_json, require
-from data.pretrained.hub import open_repository
+from .checkpoint import Checkpoint, read_files, read_module
+from .files import CheckpointError, Folder, only_checkpoint_errors, pick, read_json, require
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
 # Files that lie beside weights begin like this.
@@ -78,6 +77,8 @@ def open_checkpoint(source) -> Checkpoint:
     if path.is_dir():
         folder = open_folder(path)
     else:
+        from .hub import open_repository  # here: a folder does not need it
+
         repo, _, revision = source.partition("@")
         folder = open_repository(repo, revision or None)
     require("adapter_config.json" not in folder.names, "an adapter, not a model: merge it into its model with PEFT's "

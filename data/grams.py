@@ -1,0 +1,78 @@
+"""
+Measures M = W_q W_k^T, (C, C), from its factors W_q and W_k (..., C, r), in float64.
+
+If r is small against C, M is never made: 3 to 5 C r^2 multiplications give its trace and norms, and M takes C^2 r.
+"""
+
+import torch
+
+WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
+
+
+def measure(w_q, w_k):
+    """
+    Returns the symmetry (...) of M, the norms of its rows, and those of its columns (..., C).
+
+    The size of the weights does not matter. The symmetry is nan if M is zero.
+    """
+    w_q, w_k = near_one(w_q), near_one(w_k)
+    C, r = w_q.shape[-2:]
+    found = from_grams(w_q, w_k) if 3 * r <= C else from_product(w_q, w_k)  # as measured at C = 768 and 4096
+    # M is a sum of r matrices, each a column of W_q times a column of W_k, and their squared norms are expected to add
+    # up. But heads can cancel. Then Gram matrices, which hold squares, have lost the digits of what remains.
+    expected = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)  # (...)
+    if (found[1].square().sum(-1) < 1e-10 * expected).any():
+        found = from_product(w_q, w_k)
+    symmetry, row_norms, column_norms = found
+    is_zero = row_norms.square().sum(-1) <= 1e-26 * expected  # only rounding remains, and its squares are about 1e-26
+    return symmetry.masked_fill(is_zero, torch.nan), row_norms, column_norms
+
+
+def near_one(w):
+    """Returns w times a power of two, if its largest entry is far from 1. So products do not overflow."""
+    largest = torch.maximum(w.amax((-2, -1), keepdim=True), -w.amin((-2, -1), keepdim=True))
+    exponent = torch.where(largest > 0, largest, 1.0).log2().floor().clamp(-1000, 1000)
+    return w * torch.exp2(-exponent) if (exponent.abs() > 64).any() else w
+
+
+def from_product(w_q, w_k):
+    """Returns what measure returns, the plain way."""
+    m = w_q @ w_k.mT  # (..., C, C)
+    return (m * m.mT).sum((-2, -1)) / m.square().sum((-2, -1)), m.norm(dim=-1), m.norm(dim=-2)
+
+
+def from_grams(w_q, w_k):
+    """Returns the same without M."""
+    # tr(AB) = tr(BA), so factors may move round in a circle. With KQ = W_k^T W_q, which is (r, r):
+    #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
+    kq = w_k.mT @ w_q  # (..., r, r)
+    rows = squared_norms(w_q, gram(w_k)).clamp_min(0)  # (..., C); rounding can make a square negative
+    columns = squared_norms(w_k, gram(w_q)).clamp_min(0)  # (..., C), of the rows of M^T = W_k W_q^T
+    return (kq * kq.mT).sum((-2, -1)) / rows.sum(-1), rows.sqrt(), columns.sqrt()
+
+
+def gram(w):
+    """Returns w^T w: (..., C, r) -> (..., r, r), the products of all pairs of columns."""
+    if w.shape[-1] <= WHOLE_GRAM:
+        return w.mT @ w
+    # It is symmetric: of its quarters the two off the diagonal are equal, so one of them is enough.
+    w_1, w_2 = w.tensor_split(2, -1)  # (..., C, r / 2)
+    cross = w_2.mT @ w_1  # (..., r / 2, r / 2)
+    upper = torch.cat([gram(w_1), cross.mT], -1)
+    lower = torch.cat([cross, gram(w_2)], -1)
+    return torch.cat([upper, lower], -2)
+
+
+def squared_norms(x, gram_y):
+    """Returns the squared norm of every row of x y^T: x (..., C, r), gram_y = y^T y (..., r, r) -> (..., C)."""
+    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. x is a transposed weight, so x.mT is
+    # contiguous, and these lines read memory in its order.
+    if x.shape[-1] <= WHOLE_GRAM:
+        return ((gram_y @ x.mT) * x.mT).sum(-2)
+    # With half of the columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and |a + b|^2 = |a|^2 + |b|^2 + 2 a b.
+    x_1, x_2 = x.tensor_split(2, -1)  # (..., C, r / 2)
+    half = x_1.shape[-1]
+    cross = ((gram_y[..., half:, :half] @ x_1.mT) * x_2.mT).sum(-2)  # (..., C)
+    squares_1 = squared_norms(x_1, gram_y[..., :half, :half])
+    squares_2 = squared_norms(x_2, gram_y[..., half:, half:])
+    return squares_1 + squares_2 + 2 * cross
