@@ -286,7 +286,7 @@ def read_layers(opened, stacks, name):
 def largest_part(w_q, w_k):
     """W_q, W_k (C, r) -> an array (N, N): W_qk of its N_SHOWN largest dimensions, for pictures."""
     _, row_norms, column_norms = load("grams").measure(w_q.double(), w_k.double())
-    lengths = row_norms.square() + column_norms.square()  # (C,), of row i and column i, so that a mirror image stays one
+    lengths = row_norms.square() + column_norms.square()  # (C,), of both: a mirror image stays one
     longest = lengths.argsort(descending=True)[:N_SHOWN]
     return wqk(w_q[longest], w_k[longest]).cpu().numpy()
 

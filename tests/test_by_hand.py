@@ -101,12 +101,12 @@ def test_what_changes_no_query_or_key_is_not_refused(tmp_path):
 
 
 @pytest.mark.parametrize("numbers, config, words", [
-    ((0, 2), None, "missing in layers 1: get all files"),
-    ((2, 3), None, "missing in layers 1: get all files"),
+    ((0, 2), None, "of layer 1 missing: get all files"),
+    ((2, 3), None, "of layer 1 missing: get all files"),
     ((0, 1), {"num_hidden_layers": 4}, "2 layers by your words, and 4 in config.json"),
     # As q_proj of Qwen3-Next, which holds each head and its gate: they are no heads.
     ((0, 1), {"num_attention_heads": 2, "linear_num_value_heads": 4}, "4 heads by your words, and 2 in config.json"),
-    ((0, 1), {"layer_types": ["attention"] * 3, "n_layer": 3}, "missing in layers 2")])
+    ((0, 1), {"layer_types": ["attention"] * 3, "n_layer": 3}, "of layer 2 missing")])
 def test_layers_that_are_missing_and_other_numbers_in_the_config_are_refused(tmp_path, numbers, config, words):
     with pytest.raises(CheckpointError, match=words):
         score(strange(tmp_path / "m", separate(numbers), config))

@@ -52,7 +52,7 @@ def test_a_scale_for_each_block_gives_what_transformers_makes_of_it(tmp_path):
     assert torch.equal(got, Fp8Dequantize(None)._dequantize_one(weight, scale, torch.float32))
 
 
-KINDS = (WHOLE, "weight_scale_inv"), (FLOAT_QUANTIZED, "weight_scale")
+KINDS = (WHOLE, "weight_scale_inv"), (FLOAT_QUANTIZED, "weight_scale"), ({"quant_method": "another"}, "weight_scale")
 
 
 @pytest.mark.parametrize("quantization, suffix, size, shape, block", [

@@ -58,7 +58,8 @@ def processes(tmp_path_factory):
         project = tmp_path_factory.mktemp("project")
         for file in [*files, "transformers.py"]:
             (project / file).parent.mkdir(parents=True, exist_ok=True)
-            (project / file).write_text(f"MINE = {file.partition('/')[0].removesuffix('.py')!r}\nTrainerCallback = object\n")
+            name = file.partition("/")[0].removesuffix(".py")
+            (project / file).write_text(f"MINE = {name!r}\nTrainerCallback = object\n")
         (project / "main.py").write_text(PROGRAM)
         argv = [sys.executable, "main.py", bert(project / "scored", 0.5), " ".join(before), " ".join(after)]
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from .files import require
 
 FIRST_NUMBER = re.compile(r"(^|\.)\d+(?=\.)")  # in a name
-# Names of a query weight.
-QUERY = re.compile(r"(?<![a-zA-Z])(query|[wW]?[qQ])(?![a-zA-Z])")
+# What a query is called in names of weights, and what the key beside it.
+KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk", "WQ": "WK"}
+QUERY = re.compile(rf"(?<![a-zA-Z])({'|'.join(KEY_OF)})(?![a-zA-Z])")
 # Names of a weight that usually is q, then k, then v, or (grouped) has each key head beside its queries.
 FUSED = re.compile(r"(^|[._])((qkv(_proj)?|c_attn|W_?pack|[Ww]qkv|in_proj(_weight)?|att_proj)|"
                    r"(?P<grouped>query_key_value|linear_qkv|attn\.attn))(\.weight)?$")
@@ -65,30 +66,25 @@ def beside(hand: Hand) -> re.Pattern:
     return re.compile(rf"({layers})(\.|_(?=lora|orig|mask|scale))(?P<rest>.+)")
 
 
-def find_names(hand: Hand, names, config: dict, softmax: list[int]) -> dict[int, tuple[str, ...]]:
-    """
-    Returns the tensors of each layer by its number. softmax: the layers with queries and keys, if the config tells.
-
-    Raises CheckpointError if a pattern matches nothing, or not in all layers, or if the config has other numbers.
-    """
-    found = defaultdict(list)
+def match_names(hand: Hand, names) -> dict[int, dict[str, str]]:
+    """Returns {layer: {pattern: the tensor}}. Raises CheckpointError if a pattern matches nothing."""
+    found = defaultdict(dict)
     for pattern in hand.patterns:
         matches = [re.fullmatch(regex(pattern), name) for name in names]
         there = ", ".join(dict.fromkeys(map(with_i, names)))
         require(any(matches), f"nothing matches {pattern}: there are {there:.300}")
         for match in filter(None, matches):
-            found[int(match[1])].append(match[0])
-    first = 0 if 0 in found else 1  # some models count from 1
-    expected = softmax or range(first, max(found) + 1)
-    missing = [str(i) for i in sorted({*expected, *found}) if len(found.get(i, [])) < len(hand.patterns)]
-    require(not missing, f"{' or '.join(hand.patterns)} is missing in layers {', '.join(missing):.60}: get all files. "
-            "If these layers have no softmax, list the kinds of all layers as layer_types in a config.json")
-    for word, said, key in ("layers", len(found), N_LAYER), ("heads", hand.heads[0], N_HEAD):
+            found[int(match[1])][pattern] = match[0]
+    return found
+
+
+def compare_numbers(hand: Hand, n_layer: int | None, config: dict):
+    """Raises CheckpointError if a config has other numbers of layers or heads. n_layer: None if it is not compared."""
+    for word, said, key in ("layers", n_layer, N_LAYER), ("heads", hand.heads[0], N_HEAD):
         told = sorted(numbers_of(config, key))
-        require(not told or said in told or (softmax and key is N_LAYER),
+        require(not told or said is None or said in told,
                 f"{said} {word} by your words, and {' or '.join(map(str, told))} in config.json: a pattern has to "
                 "match all layers, and --heads is the number of heads of q, without a gate")
-    return {layer: tuple(found[layer]) for layer in sorted(found)}
 
 
 def with_i(name: str) -> str:
@@ -130,7 +126,7 @@ def advice(model_type: str | None, names, shapes) -> str:
 
 def flags_for(pattern: str, shape_of: dict) -> str:
     """Returns the flags for weights of this name if they look like queries, or like q, k and v in one; else ""."""
-    key = QUERY.sub(lambda match: match[1].replace("query", "key").replace("q", "k").replace("Q", "K"), pattern)
+    key = QUERY.sub(lambda match: KEY_OF[match[1]], pattern)
     if key != pattern and key in shape_of:
         return f"--q '{pattern}' --k '{key}'"
     fused = FUSED.search(pattern)

@@ -142,7 +142,7 @@ def whole(weight: torch.Tensor) -> torch.Tensor:
 
 def with_scales(tensors: Mapping[str, TensorInfo], config: dict) -> dict[str, TensorInfo]:
     """Returns the tensors without the scales of FP8, and with the weights that have a scale as float32."""
-    block = pick(pick(config, "quantization_config", dict, {}), "weight_block_size", list, FP8_BLOCK)
+    block = pick(pick(config, dict, "quantization_config", default={}), list, "weight_block_size", default=FP8_BLOCK)
     scaled = dict(tensors)
     for name, info in tensors.items():
         if info.dtype == torch.float8_e4m3fn and name.endswith(".weight"):

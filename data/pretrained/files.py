@@ -90,14 +90,14 @@ def read_json(folder: Folder, name: str) -> dict:
         return found
 
 
-def pick(config: dict, keys: str, kind: type, default=None):
+def pick(config: dict, kind: type, *keys: str, default=None):
     """
     Returns the first value of a config.json that is there. null counts as absent.
 
-    keys: words, the names of the same thing in different models, in the order in which they are tried.
+    keys: the names of the same thing in different models, in the order in which they are tried.
     Raises CheckpointError if the value is of another type, or larger than any size.
     """
-    for key in keys.split():
+    for key in keys:
         value = config.get(key)
         if value is not None:
             expected = f"int below {MOST}" if kind is int else kind.__name__
@@ -123,7 +123,7 @@ def read_config(folder: Folder, file: str, saved: dict) -> dict:
 
     meta = re.sub(r"^model_(\d+)\.pt$", r"meta_\1.json", file)  # nanochat writes it beside model_000650.pt
     if meta != file and meta in folder.names:
-        config = pick(read_json(folder, meta), "model_config", dict, {})
+        config = pick(read_json(folder, meta), dict, "model_config", default={})
         n_kv_head = config.get("n_kv_head", config.get("n_head"))
         return {**config, "num_key_value_heads": n_kv_head, "model_type": "nanochat-checkpoint"}
 

@@ -58,10 +58,10 @@ def grouped(weights, sizes, config):
 def multi_query(weights, sizes, config):
     """Falcon, GPTBigCode and ChatGLM, whose configs say whether keys have one head, a few, or all."""
     # Without new_decoder_architecture num_kv_heads means nothing: falcon-7b has 71 there, and 1 key head.
-    if pick(config, "new_decoder_architecture", bool):
-        return grouped(weights, sizes._replace(n_kv_head=pick(config, "num_kv_heads", int)), config)
-    if pick(config, "multi_query multi_query_attention", bool, True):
-        return blocks(weights, sizes._replace(n_kv_head=pick(config, "multi_query_group_num", int, 1)), config)
+    if pick(config, bool, "new_decoder_architecture"):
+        return grouped(weights, sizes._replace(n_kv_head=pick(config, int, "num_kv_heads")), config)
+    if pick(config, bool, "multi_query", "multi_query_attention", default=True):
+        return blocks(weights, sizes._replace(n_kv_head=pick(config, int, "multi_query_group_num", default=1)), config)
     return grouped(weights, sizes._replace(n_kv_head=sizes.n_head), config)
 
 
@@ -73,10 +73,10 @@ def latent(weights, sizes, config):
     W_k,h = [K_b,h A; R]
     """
     *q_weights, kv_a, kv_b = [weight.float() for weight in weights]
-    nope = pick(config, "qk_nope_head_dim", int, 0)
-    rope = pick(config, "qk_rope_head_dim", int, 0)
-    v = pick(config, "v_head_dim", int, 0)
-    r_kv = pick(config, "kv_lora_rank", int, 0)
+    nope = pick(config, int, "qk_nope_head_dim", default=0)
+    rope = pick(config, int, "qk_rope_head_dim", default=0)
+    v = pick(config, int, "v_head_dim", default=0)
+    r_kv = pick(config, int, "kv_lora_rank", default=0)
 
     q = q_weights[0]  # (H (nope + rope), C); or Q_a (r_q, C)
     if len(q_weights) == 2:

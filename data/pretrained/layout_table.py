@@ -105,15 +105,15 @@ def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Pa
 def rows_of(model_type: str | None, config: dict) -> list[Row]:
     """Returns the rows of the table, changed for a config that has no latent for the queries."""
     rows = TABLE.get(model_type, [])
-    if rows and rows[0].form == "latent" and not pick(config, "q_lora_rank", int):
+    if rows and rows[0].form == "latent" and not pick(config, int, "q_lora_rank"):
         rows = [row._replace(weights=["q_proj", *row.weights[2:]]) for row in rows]  # instead of q_a_proj and q_b_proj
     return rows
 
 
 def config_of_part(model_type: str, part: str, config: dict) -> dict | None:
     """Returns the config of a part, or None if the model has no such part."""
-    found = pick(config, f"{part}_config_dict {part}_config {part}", dict)  # the first is in early files of CLIP
-    if found is None and part == "text" and pick(config, "num_attention_heads n_head", int):
+    found = pick(config, dict, f"{part}_config_dict", f"{part}_config", part)  # the first is in early files of CLIP
+    if found is None and part == "text" and pick(config, int, "num_attention_heads", "n_head"):
         found = config  # GIT, and Qwen2-VL's first files
     if model_type == "paligemma" and part == "text" and found is not None:  # the image and the prompt see each other
         found = {"use_bidirectional_attention": True, **found}
@@ -122,7 +122,7 @@ def config_of_part(model_type: str, part: str, config: dict) -> dict | None:
 
 def part_type(model_type: str, part: str, config: dict) -> str:
     """Returns the model_type of a part. If its config has none that is in the table, it is clip_text or the like."""
-    own = pick(config, "model_type", str, model_type)
+    own = pick(config, str, "model_type", default=model_type)
     made = f"{model_type}_{part}".replace("-", "_")
     for name in own, made, f"{made}_model":
         if name in TABLE and name != model_type:

@@ -116,7 +116,7 @@ def all_files(folder: Folder, name: str) -> tuple[list[str], dict[str, str]]:
     index = {}
     piece = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.\w+)", name)  # NAME-00001-of-00004.bin
     if name.endswith(".json"):
-        index = pick(read_json(folder, name), "weight_map", dict, {})
+        index = pick(read_json(folder, name), dict, "weight_map", default={})
         files = sorted(set(index.values()))
     elif piece:
         before, number, n, ending = piece.groups()
