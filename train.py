@@ -13,14 +13,17 @@ ends, with the exit status 130, 143 or 129 (with torchrun 1).
 
 import contextlib
 import math
+import os
 import signal
 import sys
 import time
 from functools import partial
 from pathlib import Path
 
+import config
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while imports take seconds: no traceback
+    CONFIG = config.command_line(sys.argv[1:])  # before torch is imported, which takes seconds
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -28,13 +31,11 @@ from tqdm import tqdm
 
 import analyze
 import init
-from config import ConfigError, load
-from config.processes import end_unless_bug, find_place, leave_processes, noted_signals, one_line, prepare_streams
-from data import bert, samples
+from config import ConfigError
+from config.processes import find_place, leave_processes, noted_signals, one_line, prepare_streams
 from data.atomic import locked
 from data.batches import Loader, int_of, open_corpus
 from data.results import runs
-from data.sympy import prepare
 from data.tokens import DataError
 from model import Transformer
 
@@ -185,8 +186,8 @@ def constraint(cfg, model):
     w_q, w_k = stacked_qk(model)
     m = w_q @ w_k.mT  # (L, C, C)
     mirrored = m.mT if cfg.constraint == "symmetric" else -m.mT
-    part = (m + mirrored) / 2  # (L, C, C), M_s or M_n
-    ratios = m.square().sum((1, 2)) / part.square().sum((1, 2))  # (L,)
+    wanted = (m + mirrored) / 2  # (L, C, C), M_s or M_n
+    ratios = m.square().sum((1, 2)) / wanted.square().sum((1, 2))  # (L,)
     return ratios.mean()
 
 
@@ -290,8 +291,10 @@ class Trainer:
 
     def begin(self):
         """Loads out_dir/ckpt.pt if this run resumes. Nothing is written yet, because the run may be refused."""
+        from data.results import checkpoints  # here, as all that is met once: it is not needed to train
+
         cfg, say = self.cfg, self.place.say
-        with runs.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:
+        with checkpoints.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:
             for name, part in self.parts.items() if state else []:
                 part.load_state_dict(state[name])
             for name in self.SAVED if state else []:
@@ -364,6 +367,8 @@ class Trainer:
         if not all(p.isfinite().all() for p in self.model.parameters()):  # the next loss would show it
             self.fail("weights are no longer finite")
         if self.place.rank == 0:
+            from data import bert
+
             why_not = bert.try_to_save(self.model, self.out)  # before ckpt.pt: a run killed in between comes here again
             if why_not and self.step == 0:
                 self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {why_not}")
@@ -374,21 +379,16 @@ class Trainer:
                 self.draw()
 
     def draw(self):
-        """Draws run.png. Returns a table of its scores, or why there is none: a picture never ends a run."""
-        self.drawn_at = time.monotonic()
-        table = ""
-        try:
-            from data.results import figures_runs, records, report  # here, because matplotlib takes a second
+        """Draws run.png. Returns a table of the scores, and where the picture is."""
+        from data.results import ends
 
-            run = records.read_run(self.out)
-            table = f"{report.table_of_ends(run)}; "
-            figures_runs.plot_run(run, self.out / "run.png", analyze.GAMMA)
-            return f"{table}picture: {self.out}/run.png"
-        except Exception as e:  # a full disk, a name that matplotlib cannot show, a changed log.csv, ...
-            return f"{table}no picture: {one_line(e)}"
+        self.drawn_at = time.monotonic()
+        return ends.draw(self.out, analyze.GAMMA)
 
     def finish(self):
         """Draws the last picture, and prints a table of the scores and three samples of text."""
+        from data import samples
+
         if self.place.rank == 0:
             self.place.say(self.draw())
             with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
@@ -398,25 +398,15 @@ class Trainer:
 # ---- a run -------------------------------------------------------------------------------------------------------
 
 
-def describe_start(trainer):
-    """Prints what begins, in a few lines."""
-    cfg, place = trainer.cfg, trainer.place
-    place.say(f"{trainer.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, "
-              f"{trainer.n_params / 1e6:.2f} M parameters, on {place.device} ({cfg.dtype})")
-    processes = f"{place.world} processes" if place.world > 1 else "one process"
-    place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {processes}; "
-              f"{len(trainer.corpus.train):,} training tokens")
-    if trainer.step == cfg.max_iters:
-        place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
-    elif trainer.step > 0:
-        place.say(f"going on from step {trainer.step:,} of {cfg.max_iters:,}")
-
-
 def train(cfg, place):
     """Does a run, from its corpus to its last line. Exits with 128 + the signal if it was told to stop."""
+    from data.results import checkpoints, ends
+
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
-            if place.rank == 0:  # the other processes wait for the files
+            if place.rank == 0 and not Path(cfg.data_dir, "meta.json").exists():  # the others wait for the files
+                from data.sympy import prepare
+
                 prepare.make(Path(cfg.data_dir))  # a folder of data/sympy that is missing
         with place.together(MISTAKES):
             trainer = Trainer(cfg, place, open_corpus(cfg))
@@ -424,11 +414,11 @@ def train(cfg, place):
             if place.rank == 0:  # two runs in one folder would overwrite each other
                 whole_run.enter_context(locked(cfg.out_dir))
         with place.together(MISTAKES):
-            mine = runs.identity(runs.describe(cfg, trainer.corpus.meta))
+            mine = checkpoints.identity(runs.describe(cfg, trainer.corpus.meta))
             place.require_same(mine | dict(step=trainer.step))
             if place.rank == 0:  # only one process writes files
-                runs.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device_name(), trainer.n_params)
-        describe_start(trainer)
+                ends.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device, trainer.n_params)
+        ends.describe_start(trainer)
         if trainer.step < cfg.max_iters:
             trainer.prepare_net()
         with noted_signals() as signals:
@@ -439,22 +429,25 @@ def train(cfg, place):
         trainer.finish()
 
 
-def main(argv):
-    if all(word.startswith("-") for word in argv):  # no file
-        argv = [str(Path(__file__).parent / "config" / "tiny.py"), *argv]
+def main(cfg):
     try:
-        cfg = load(argv)
         place, cfg = find_place(cfg)
         train(cfg, place)
     except (*MISTAKES, FloatingPointError) as e:
         sys.exit(f"train.py: {e}")
     except RuntimeError as e:
-        end_unless_bug(e, cfg)
-        raise  # a bug of ours, so show the traceback
+        if "out of memory" in str(e) or "can't allocate memory" in str(e):  # of a GPU, of a CPU
+            sys.exit(f"train.py: {one_line(e)}: lower micro_batch_size, or the sizes of the model")
+        if "RANK" in os.environ:
+            print("train.py: if another process has ended before, it says why. --init_from=resume goes on from the "
+                  "last checkpoint. The error here:", file=sys.stderr)
+        raise
+    except KeyboardInterrupt:  # before the first step, or after the last one
+        sys.exit(128 + signal.SIGINT)
     finally:
         leave_processes()
 
 
 if __name__ == "__main__":
     prepare_streams()
-    main(sys.argv[1:])
+    main(CONFIG)

@@ -11,20 +11,16 @@ import ast
 import contextlib
 import dataclasses
 import difflib
-import json
 import math
 import os
-import re
 import runpy
+import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
-
-from init import STARTS
-from model import BERT_STD, ModelConfig
 
 
 class ConfigError(ValueError):
@@ -42,6 +38,8 @@ POSITIVE = Numbers("more than 0, and finite", lambda x: 0 < x < math.inf)
 FROM_ZERO = Numbers("0 or more, and finite", lambda x: 0 <= x < math.inf)
 SHARE = Numbers("a share below 1", lambda x: 0 <= x < 1)
 PART = Numbers("0 to 1", lambda x: 0 <= x <= 1)
+# Nothing is imported here that needs torch, so that --help and a mistake answer at once.
+STARTS = "random", "symmetric", "tilted", "mimetic", "indefinite", "negative", "skew"  # those of init.py
 STDS = "init_std", "linear"  # the words of init.find_std
 PATHS = "data_dir", "out_dir"  # keys that may begin with ~
 
@@ -53,11 +51,7 @@ def key(default, text, numbers=POSITIVE, words=()):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """
-    python train.py [config/NAME.py] [--key=value ...]
-
-    With no file: config/tiny.py. The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value.
-    """
+    """The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value."""
 
     data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote")
     causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one")
@@ -71,8 +65,8 @@ class TrainConfig:
     positions: Literal["learned", "rotary", "untied"] = key(
         "learned", "vectors added to tokens, turns of q and k, or vectors with a W_q and a W_k of their own")
     qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone")
-    init: Literal[tuple(STARTS)] = key("random", "of W_q and W_k (init.py)")
-    init_std: float = key(BERT_STD, "standard deviation of the entries of every matrix at the start")
+    init: Literal[STARTS] = key("random", "of W_q and W_k (init.py)")
+    init_std: float = key(0.02, "standard deviation of the entries of every matrix at the start")
     qk_std: float = key("init_std", "the same of q and k; linear: 1 / sqrt(3 C), that of a new nn.Linear", words=STDS)
     v_std: float = key("init_std", "the same of v", words=STDS)
     init_from: Literal["scratch", "resume"] = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there")
@@ -131,6 +125,8 @@ class TrainConfig:
 
     def of_model(self, vocab_size):
         """Returns the ModelConfig of this run."""
+        from model import ModelConfig  # and torch with it
+
         names = {field.name for field in dataclasses.fields(ModelConfig)} - {"vocab_size"}
         return ModelConfig(vocab_size, **{name: getattr(self, name) for name in names})
 
@@ -138,17 +134,28 @@ class TrainConfig:
 KEYS = {field.name: field for field in dataclasses.fields(TrainConfig)}  # of files and of the command line
 # These keys say where and how a run runs, and not what it computes.
 HOW = {"out_dir", "init_from", "device", "threads", "compile", "keep", "micro_batch_size"}
-ORIGIN = ["commit", "python", "torch", "device_name"]  # beside the keys, run.json says where a run comes from
-PLANNED = "# planned "  # how the line with the tests begins in the file of a comparison
+TINY = Path(__file__).parent / "tiny.py"  # without a file on the command line
+
+
+def command_line(argv):
+    """Returns the TrainConfig of a command `python train.py ...`. --help, and a mistake in one line, end the program."""
+    if all(word.startswith("-") for word in argv):  # no file
+        argv = [str(TINY), *argv]
+    words = [word for word in argv if word not in ("-h", "--help")]
+    try:
+        cfg = load(words)
+    except ConfigError as e:
+        sys.exit(f"train.py: {e}")
+    if len(words) < len(argv):
+        print_help(cfg)
+        sys.exit(0)
+    return cfg
 
 
 def load(argv):
     """Returns the TrainConfig of a command line: at most one file, and any number of --key=value, which override it."""
     flags = [word for word in argv if word.startswith("-")]
     files = [word for word in argv if not word.startswith("-")]
-    if "-h" in flags or "--help" in flags:
-        print_help()
-        raise SystemExit(0)
     given = read_flags(flags)  # first, because in `--max_iters 100` the 100 looks like a file
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
@@ -184,24 +191,6 @@ def run_file(path):
         return runpy.run_path(path)
     except Exception as e:  # it is the user's code, which may raise whatever it likes
         raise ConfigError(f"{path} cannot be read as plain key = value Python: {type(e).__name__} {e}")
-
-
-def split_comparison(path):
-    """
-    Splits the file of a comparison (data/results/records.py). Returns {arm: its keys}, its planned tests
-    (config/planned.py), and the lines of its rows.
-    """
-    configs, planned, rows = {}, [], []
-    for line in Path(path).read_text().splitlines():
-        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-        if comment:
-            configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
-        elif line.startswith(PLANNED):
-            planned = json.loads(line.removeprefix(PLANNED))
-        else:
-            rows.append(line)
-    shared = vars(TrainConfig()) | configs.pop(None)  # a key that is newer than the file has its default
-    return {arm: shared | config for arm, config in configs.items()}, planned, rows
 
 
 def parse(name, text):
@@ -240,7 +229,10 @@ def describe(field):
     return " | ".join(kinds)
 
 
-def print_help():
-    print(TrainConfig.__doc__)
+def print_help(cfg):
+    """Prints all keys, with the values that they have in cfg."""
+    lines = ["python train.py [config/NAME.py] [--key=value ...]\n",
+             "Without a file it is config/tiny.py. This command without --help would use these values:\n"]
     for name, field in KEYS.items():
-        print(f"  --{name:18} {field.default!s:18} {field.metadata['help']} [{describe(field)}]")
+        lines.append(f"  --{name:18} {getattr(cfg, name)!s:18} {field.metadata['help']} [{describe(field)}]")
+    print("\n".join(lines))

@@ -10,7 +10,7 @@ Each is (measure, left, direction, right). The second one is a test of an intera
 (symmetric - random) - (untied_symmetric - untied). All p are corrected together, so a plan has no test too many.
 """
 
-from config import HOW, ORIGIN, ConfigError, run_file, split_comparison
+from config import HOW, ConfigError
 
 # What is measured at the end of a run. A score is a median over layers, and the mean over the single heads of a layer.
 MEASURES = {
@@ -25,20 +25,19 @@ OF_A_LAYER = ["symmetry", "heads", "directionality", "positions"]  # symmetry_1 
 DIRECTIONS = [">", "<"]
 # Runs that differ in these keys have the same task, and their losses mean the same. A key that is not named here, as a
 # new one of a fork, makes another task. data_dir is the place of a corpus, which sha256 identifies.
-WITHIN_TASK = HOW | {*ORIGIN, "seed", "data_dir", "dtype", "n_params", "score_interval"} | {
-    "n_layer", "n_head", "n_embd", "positions", "qk_norm", "init", "init_std", "qk_std", "v_std", "dropout",
-    "attn_dropout", "constraint", "constraint_weight", "warmup_iters", "learning_rate", "qkv_rate", "optimizer",
-    "weight_decay", "beta2", "grad_clip", "diagonal"}  # diagonal: a key of an older code, for a start
+WITHIN_TASK = HOW | {
+    "seed", "data_dir", "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm",
+    "init", "init_std", "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters",
+    "learning_rate", "qkv_rate", "optimizer", "weight_decay", "beta2", "grad_clip",
+    "diagonal"}  # a key of an older code, for a start
 
 
 def task_of(config):
     """Returns the keys of a run that make its task, with their values. Losses of equal ones may be compared."""
-    known = dict(config)
-    if "checksum" in known:  # older files have it in the place of sha256
-        known["sha256"] = known.pop("checksum")
-    if known["objective"] == "auto":  # as TrainConfig.predicts_next
-        known["objective"] = "next" if known["causal"] else "masked"
-    return {key: known[key] for key in sorted(known.keys() - WITHIN_TASK)}
+    task = {key: config[key] for key in sorted(config.keys() - WITHIN_TASK)}
+    if task["objective"] == "auto":  # as TrainConfig.predicts_next
+        task["objective"] = "next" if config["causal"] else "masked"
+    return task
 
 
 def differing_keys(configs):
@@ -63,11 +62,6 @@ def column_of(measure):
     return "val_loss" if measure == "loss" else measure
 
 
-def is_test(test):
-    """True for four words."""
-    return isinstance(test, list | tuple) and len(test) == 4 and all(isinstance(word, str) for word in test)
-
-
 def arms_of(side):
     """Returns the arms in one side of a test, which is an arm or 'arm - arm'."""
     return side.split(" - ")
@@ -78,57 +72,33 @@ def arms_of_test(test):
     return arms_of(left) + arms_of(right)
 
 
-def find_plan(paths, configs):
-    """
-    Returns the planned tests in one of these files, which may be plans or CSV files of comparisons; [] if none has any.
-
-    configs: {arm: its keys} of the runs that there are. Raises ConfigError if a test is wrong, or two files have some.
-    """
-    plans = []
-    for path in map(str, paths):
-        if path.endswith(".csv"):
-            _, planned, _ = split_comparison(path)
-            names = [arm for test in planned if is_test(test) for arm in arms_of_test(test)]  # maybe without runs
-        else:
-            plan = run_file(path)
-            planned, names = plan.get("planned", []), plan.get("arms", {})
-        require_planned(path, planned, dict.fromkeys(names) | configs)
-        plans += [planned] if planned else []
-    if len(plans) > 1:
-        raise ConfigError("several of these files have planned tests: choose one with --plan=FILE")
-    return plans[0] if plans else []
-
-
 def require_planned(path, planned, configs):
     """
-    Raises ConfigError, with the name of the file at path, unless all planned tests can be done.
+    Raises ConfigError, with the name of the file at path, unless planned is a list of tests that can be done.
 
     configs: {arm: its keys, or None where they are not known}, of all arms that there are.
     """
-    if not isinstance(planned, list | tuple):
-        raise ConfigError(f"{path}: planned is no list of tests (measure, left, '>' or '<', right)")
-    for test in planned:
+    for test in planned if isinstance(planned, list | tuple) else [planned]:
         try:
-            require_test(test, configs)
-        except ConfigError as e:
-            raise ConfigError(f"{path}: planned test {test}: {e}") from e
+            require_test(*test, configs)
+        except (ConfigError, TypeError, AttributeError) as e:  # the last two: it is not four words
+            why = e if isinstance(e, ConfigError) else "expected (measure, left, '>' or '<', right)"
+            raise ConfigError(f"{path}: planned test {test!r}: {why}") from e
 
 
-def require_test(test, configs):
-    """Raises ConfigError unless this is a test (measure, left, direction, right) of these arms."""
-    if not is_test(test):
-        raise ConfigError("expected (measure, left, '>' or '<', right)")
-    measure, left, direction, right = test
+def require_test(measure, left, direction, right, configs):
+    """Raises ConfigError unless this is a test of these arms."""
     name, layer = split_measure(measure)
     if direction not in DIRECTIONS:
         raise ConfigError(f"the direction is {direction!r}, expected '>' or '<'")
     if not len(arms_of(left)) == len(arms_of(right)) <= 2:
         raise ConfigError("left and right are two arms, or two differences such as 'symmetric - random'")
-    names = arms_of_test(test)
-    for arm in names:
+    of_arms = {}
+    for arm in arms_of(left) + arms_of(right):
         if arm not in configs:
             raise ConfigError(f"no arm is called {arm}: there are {', '.join(configs)}")
-    of_arms = {arm: configs[arm] for arm in names if configs[arm]}
+        if configs[arm]:
+            of_arms[arm] = configs[arm]
     for arm, config in of_arms.items():
         if layer is not None and layer >= config["n_layer"]:
             raise ConfigError(f"{arm} has {config['n_layer']} layers, and the first one is {name}_0")

@@ -13,15 +13,12 @@ On one machine, a run that loses a process goes on from its last checkpoint by i
 
 import contextlib
 import os
-import platform
-import re
 import signal
 import sys
 import textwrap
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -41,10 +38,11 @@ class Place:
     device: torch.device
 
     def mean(self, x):
-        """Returns the mean of a tensor over all processes. With several of them, x itself becomes the sum."""
+        """Returns the mean of a tensor over all processes."""
+        total = x.clone()
         if self.world > 1:
-            dist.all_reduce(x)
-        return x / self.world
+            dist.all_reduce(total)  # which changes it to the sum
+        return total / self.world
 
     def gather(self, value):
         """Returns the values of all processes, as a list."""
@@ -88,17 +86,6 @@ class Place:
             with contextlib.suppress(OSError):  # as after `| head`
                 tqdm.write(text)
                 sys.stdout.flush()
-
-    def device_name(self):
-        """Returns what the device is, in words."""
-        if self.device.type == "cuda":
-            return torch.cuda.get_device_name(self.device)
-        name = platform.processor() or platform.machine()
-        cpuinfo = Path("/proc/cpuinfo")  # of Linux, where platform does not know it
-        if cpuinfo.exists():
-            found = re.search(r"model name\s*: (.*)", cpuinfo.read_text())
-            name = found[1] if found else name
-        return f"{self.device}: {name}"
 
 
 def find_place(cfg):
@@ -179,16 +166,6 @@ def leave_processes():
         # DDP, it waits for that thread for ever, so it lets go of the lock for a moment.
         time.sleep(0.1)
         dist.destroy_process_group()
-
-
-def end_unless_bug(error, cfg):
-    """Ends in one line, with exit status 1, if torch could not allocate a tensor, or if another process is lost."""
-    if "out of memory" in str(error) or "can't allocate memory" in str(error):  # of a GPU, of a CPU
-        sys.exit(f"train.py: out of memory ({one_line(error)}): lower micro_batch_size = {cfg.micro_batch_size}, or "
-                 "the sizes of the model")
-    if isinstance(error, dist.DistError) or "gloo" in str(error):  # Gloo has no error class of its own
-        sys.exit(f"train.py: another process of this run has ended ({one_line(error)}): --init_from=resume goes on "
-                 f"from the last checkpoint in {cfg.out_dir}")
 
 
 def one_line(error):

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from config.processes import prepare_streams
+from data.results.checkpoints import RunError, open_run
 from data.tokens import DataError, make_decode, make_encode
-from data.trained import RunError, open_run
 
 ROWS = 3
 MASK_EVERY = 7  # tokens: about the 15 % that BERT predicts

@@ -25,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 import train
-from config import TrainConfig
+from config import TrainConfig, command_line
 from config.processes import Place
 from data import tokens
 
@@ -61,8 +61,13 @@ def argv(cfg, **changes):
     return [f"--{name}={value}" for name, value in (vars(cfg) | changes).items()]
 
 
+def train_main(argv):
+    """python train.py ..."""
+    train.main(command_line(argv))
+
+
 def run(cfg, **changes):
-    train.main(argv(cfg, **changes))
+    train_main(argv(cfg, **changes))
 
 
 def resume(cfg, **changes):
@@ -110,7 +115,7 @@ def at_call(name, n, act):
 # ---- lives -------------------------------------------------------------------------------------------------------
 
 
-def begin(argv, output, prepare=None, main=train.main, **env):
+def begin(argv, output, prepare=None, main=train_main, **env):
     """main(argv) in a process of its own, which calls prepare before. output: a file; env: variables -> the process"""
     life = FORKS.Process(target=live, args=(argv, output, prepare, main, env))
     life.output = Path(output)

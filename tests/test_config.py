@@ -3,18 +3,20 @@
 import dataclasses
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from config import ConfigError, load
-from config.arms.__main__ import arms, main
+from config import STARTS as NAMES
+from config import ConfigError, TrainConfig, command_line, load
+from config.arms.__main__ import main
 from data.batches import count_targets
-from data.results.compare import FREE
-from data.results.records import read_comparison
-from model import ModelConfig, Transformer
+from init import STARTS
+from model import BERT_STD, ModelConfig, Transformer
 
 ROOT = Path(__file__).parents[1]
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
@@ -126,6 +128,24 @@ def test_a_mistake_in_a_file_is_named_too(text, words, tmp_path):
         load([str(tmp_path / "mine.py")])
 
 
+# ---- before torch is imported ------------------------------------------------------------------------------------
+
+
+def test_help_and_a_mistake_answer_without_torch_and_help_shows_what_the_command_would_use():
+    for argv, status, words in [
+            (["--help"], 0, "--n_embd             64 "), (["config/bert.py", "-h"], 0, "--n_embd             768 "),
+            (["--seed=5", "--help"], 0, "--seed               5 "), (["--n_layers=3"], 1, "unknown key n_layers")]:
+        code = (f"import runpy, sys; sys.modules['torch'] = None; sys.argv[1:] = {argv}\n"
+                "runpy.run_path('train.py', run_name='__main__')")
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert found.returncode == status and words in found.stdout + found.stderr and "Traceback" not in found.stderr
+
+
+def test_what_config_repeats_of_init_and_model_is_the_same_there():
+    assert NAMES == tuple(STARTS) and TrainConfig().init_std == BERT_STD
+    assert vars(command_line([])) == vars(load(["config/tiny.py"]))
+
+
 # ---- comparisons -------------------------------------------------------------------------------------------------
 
 PLAN = "base = 'config/tiny.py'\nseeds = [3, 4]\narms = dict(a=dict(keep=2), b=dict(causal=True))"
@@ -144,24 +164,15 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     assert lines[:15] == lines[15:]
 
 
-def test_arms_that_need_a_key_of_other_code_are_left_out_and_named(capsys):
-    main(["data/results/csv/starts.csv"])  # some arms of which have a diagonal
-    out, err = capsys.readouterr()
-    (line,) = [line for line in out.splitlines() if "starts/symmetric-1 " in line]
-    assert "--n_embd=128" in line and "--init=symmetric" in line and "starts/random_self-1" not in out
-    assert "starts.csv: without random_self, a patch beside this file brings it back: unknown key diagonal" in err
-
-
 @pytest.mark.parametrize("words, said", [
     ([], "expected a comparison, such as emergence"),  # xargs would train something else
     (["{}/two.py"], "unknown key caussal"),  # of its second arm
-    (["data/results/csv/claims.csv"], "claims.csv is no comparison"),
+    (["data/results/csv/starts.csv"], "starts.csv.py cannot be read"),
     (["emergence", "--seed=3"], "emergence.py: its runs differ in seed, so --seed=3 is not for all of them"),
     (["emergence", "--causal=True"], "its runs differ in causal, so --causal=True is not for all of them"),
-    (["data/results/csv/starts.csv", "--init=random"], "its runs differ in init, so --init=random is not for all"),
     (["{}/seeds.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
     (["{}/arms.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
-    (["{}/own.py"], "an arm sets seed, which every run sets by itself"),
+    (["{}/own.py"], "own.py: b sets seed, which every run sets by itself"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "two.py").write_text(PLAN.replace("causal", "caussal"))
@@ -171,18 +182,3 @@ def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     with pytest.raises(SystemExit, match=said):
         main([word.format(tmp_path) for word in words])
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("name", ["starts", "position", "emergence", "deep_parts", "tuning/768", "record/start/tilted"])
-def test_the_file_of_a_comparison_gives_the_runs_that_made_it(name):
-    path = ROOT / "data" / "results" / "csv" / f"{name}.csv"
-    found = [load(words) for words in arms(path)]
-    assert found == sorted(found, key=lambda cfg: cfg.seed)  # stopped in its middle, it is one with fewer seeds
-    expected = {}
-    for record in read_comparison(path):
-        if "diagonal" not in record.config:  # of other code
-            expected[f"out/arms/{path.stem}/{record.arm}-{record.seed}"] = record.config
-    assert len(found) > 0 and {cfg.out_dir for cfg in found} == expected.keys()
-    for cfg in found:
-        for key in vars(cfg).keys() - FREE | {"data_dir"}:
-            assert getattr(cfg, key) == expected[cfg.out_dir][key]

@@ -85,8 +85,9 @@ def test_of_many_pairs_the_p_is_that_of_a_normal_sum_and_the_same_again():
 def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, **changes):
     """A finished run of one head with the given validation losses. Scores are known."""
     config = dict(max_iters=1000, n_layer=n_layer, n_head=1, seed=seed, out_dir=str(folder)) | changes
+    origin = {key: config.pop(key) for key in records.ORIGIN if key in config}
     data = dict(sha256=dict(train=changes.get("sha256", "a"), val="b"), tokenizer=changes.get("tokenizer", "bytes"))
-    write_json(folder / "run.json", dict(config=config, data=data))
+    write_json(folder / "run.json", dict(config=config, data=data, origin=origin))
     for name, header in runs.HEADERS.items():
         (folder / name).write_text(header)
     for i, (step, val_loss) in enumerate(zip(steps, loss)):
@@ -138,7 +139,7 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     # The file: what all arms share, what each has changed, and their curves.
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
-    assert '"data_dir": "data/sympy/bytes"' in lines[0]  # `python -m config.arms c.csv` needs it
+    assert '"data_dir": "data/sympy/bytes"' in lines[0]
     assert lines[2] == '# config of fast {"init": "symmetric"}'
     rows = list(csv.DictReader(lines[4:]))
     assert len(rows) == 3 * 6 * 11
@@ -202,9 +203,9 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
 
 
 def test_keys_that_only_older_files_have_are_read(capsys):
-    """deep.csv has a checksum, and english.csv the sha256 of its tokens. An older code had a key called diagonal."""
+    """deep.csv and english.csv have a checksum of their tokens. An older code had a key called diagonal."""
     assert not run(CSV / "deep.csv", CSV / "english.csv", "--arms", "bert_deep", "random_english")
-    told = "random_english is not compared with bert_deep, because they differ in eval_interval, sha256.\n"
+    told = "random_english is not compared with bert_deep, because they differ in checksum, eval_interval.\n"
     assert told in capsys.readouterr().out
     old, new = [records.Record("a", seed, config, None) for seed, config in enumerate([dict(diagonal=0.4), {}])]
     for pair in (old, new), (new, old):

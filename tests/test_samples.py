@@ -7,7 +7,7 @@ import torch
 
 from data import samples
 from data.batches import open_corpus
-from data.trained import open_run
+from data.results.checkpoints import open_run
 from tests.lives import run
 
 

@@ -293,11 +293,11 @@ def test_a_gpu_decides_how_products_are_computed_and_how_processes_talk(cfg, mon
 
 def test_the_file_of_an_arm_names_every_version_that_made_its_runs(finished, tmp_path):
     one = records.read_run(finished.out_dir)
-    arm = [one._replace(seed=seed, config=one.config | dict(torch=torch)) for seed, torch in enumerate("12")]
+    arm = [one._replace(seed=seed, origin=one.origin | dict(torch=[torch])) for seed, torch in enumerate("12")]
     records.write_comparison(tmp_path / "c.csv", dict(a=arm))
     for _ in "12":  # the second time the file itself is one of what is put together
         known = records.read_comparison(tmp_path / "c.csv")
-        assert [record.config["torch"] for record in known] == ["1 and 2"] * len(known)
+        assert [record.origin["torch"] for record in known] == [["1", "2"]] * len(known)
         records.write_comparison(tmp_path / "c.csv", dict(a=[*known, arm[0]._replace(seed=2)]))
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from config import HOW, ORIGIN
+from config import HOW
 from config.planned import arms_of, column_of, task_of
 from data.results.exact import holm, interval, sign_flip
 from data.results.records import read_comparison, read_run
 from data.results.runs import require
 from model import BERT_STD
 
-FREE = HOW | {"seed", "data_dir", *ORIGIN}  # runs of one arm may differ in these keys
+FREE = HOW | {"seed", "data_dir"}  # runs of one arm may differ in these keys
 MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 

@@ -29,8 +29,8 @@ from data import options
 from data.atomic import replacing
 from data.batches import get_batch, open_corpus
 from data.results import runs
+from data.results.checkpoints import open_run
 from data.tokens import DataError
-from data.trained import open_run
 
 SHARE = 0.95  # of the variance of the mean inputs
 N_TOKENS = 2**16  # of validation, in at most N_SEQUENCES

@@ -11,6 +11,7 @@ One small CSV file keeps all runs of a comparison, with all that its tables and 
 
 import io
 import json
+import re
 from collections import defaultdict
 from math import nan
 from pathlib import Path
@@ -18,15 +19,17 @@ from typing import NamedTuple
 
 import pandas
 
-from config import HOW, ORIGIN, PLANNED, split_comparison
+from config import HOW, TrainConfig
 from data.atomic import replacing
 from data.chance import SCORES
-from data.results.runs import HEADERS, RunError, read_config, require
+from data.results.runs import HEADERS, RunError, require
 
 # The scores of each layer that are kept, and those of which only the median over layers is.
 OF_LAYERS = [*SCORES, "heads", "positions"]
 MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry", "heads", "positions", "positions_heads",
            "positions_chance"]
+ORIGIN = ["commit", "python", "torch", "device_name"]  # where a run comes from
+PLANNED = "# planned "  # how the line with the planned tests begins
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
 
 
@@ -41,6 +44,7 @@ class Record(NamedTuple):
     # One row for each step, as in the file of a comparison. Losses are nan at a step that has scores only, and scores
     # at one that has losses only; train_loss at step 0, and update_symmetry at the first scores.
     table: pandas.DataFrame
+    origin: dict = {}  # {key of ORIGIN: its texts}, several if an arm was made in several places
 
     def curve(self, column):
         """Returns a column at those steps that have it: a Series by step, empty if the column is newer than the run."""
@@ -96,6 +100,20 @@ def by_step(rows):
 # ---- the folder of a run -----------------------------------------------------------------------------------------
 
 
+def read_config(folder):
+    """Returns what run.json says of a run: its configuration and its corpus, in one dict, and where it comes from."""
+    path = folder / "run.json"
+    try:
+        run = json.loads(path.read_text())
+        digests = run["data"]["sha256"]  # of train.bin and val.bin
+        data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
+        # A key that is newer than the run has its default.
+        config = vars(TrainConfig()) | run["config"] | data | dict(n_params=run.get("n_params"))
+        return config, {key: [text] for key, text in run.get("origin", {}).items()}
+    except (OSError, LookupError, TypeError, ValueError) as e:
+        raise RunError(f"{path} cannot be read: {e}") from e
+
+
 def read_rows(path):
     """Returns the rows of log.csv or scores.csv: a DataFrame, without a last row that is incomplete."""
     text = path.read_text(errors="replace")
@@ -109,7 +127,7 @@ def read_rows(path):
 def read_run(folder):
     """Returns the Record of a run in a folder. Raises RunError if there is no run, or if its files are damaged."""
     folder = Path(folder)
-    config = read_config(folder)
+    config, origin = read_config(folder)
     try:
         log = read_rows(folder / "log.csv").set_index("step")
         if not log.index.is_unique:
@@ -129,7 +147,7 @@ def read_run(folder):
         raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
                        "ckpt.pt") from e
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
-    return Record(arm, config["seed"], config, table.round(DIGITS))
+    return Record(arm, config["seed"], config, table.round(DIGITS), origin)
 
 
 # ---- the file of a comparison ------------------------------------------------------------------------------------
@@ -152,17 +170,20 @@ def write_comparison(path, arms, planned=()):
         temporary.write_text("\n".join([*lines, *config_lines(arms), rows]))
 
 
+def origins(records):
+    """Returns {key of ORIGIN: the texts that some runs have}, without a key that none of them has."""
+    known = {key: [record.origin.get(key, ["unknown"]) for record in records] for key in ORIGIN
+             if any(key in record.origin for record in records)}
+    return {key: sorted(set().union(*texts)) for key, texts in known.items()}
+
+
 def config_lines(arms):
     """Returns the line '# config {...}' with what all arms share, and a line '# config of NAME {...}' for each arm."""
     configs = {}
     for name, records in arms.items():
         config = records[0].config
         configs[name] = {key: config[key] for key in config if key not in HOW | {"seed"}}
-        for key in config.keys() & set(ORIGIN):  # in which the runs of an arm may differ
-            origins = set()
-            for record in records:  # one that was read from such a file may have several
-                origins |= set(record.config.get(key, "unknown").split(" and "))
-            configs[name][key] = " and ".join(sorted(origins))
+        configs[name] |= origins(records)
     shared = next(iter(configs.values()))
     for config in configs.values():
         shared = {key: value for key, value in shared.items() if config.get(key) == value}
@@ -171,6 +192,21 @@ def config_lines(arms):
         special = {key: config[key] for key in config if key not in shared}
         lines.append(f"# config of {name} {json.dumps(special)}")
     return lines
+
+
+def split_comparison(path):
+    """Splits the file of a comparison. Returns {arm: its keys}, its planned tests, and the lines of its rows."""
+    configs, planned, rows = {}, [], []
+    for line in Path(path).read_text().splitlines():
+        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+        if comment:
+            configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+        elif line.startswith(PLANNED):
+            planned = json.loads(line.removeprefix(PLANNED))
+        else:
+            rows.append(line)
+    shared = vars(TrainConfig()) | configs.pop(None)  # a key that is newer than the file has its default
+    return {arm: shared | config for arm, config in configs.items()}, planned, rows
 
 
 def read_comparison(path):
@@ -183,7 +219,12 @@ def read_comparison(path):
         records = []
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
             of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")
-            records.append(Record(arm, seed, configs[arm] | dict(seed=seed), of_run))
+            config = configs[arm] | dict(seed=seed)
+            origin = {}
+            for key in config.keys() & set(ORIGIN):
+                texts = config.pop(key)
+                origin[key] = [texts] if isinstance(texts, str) else texts  # older files have one text
+            records.append(Record(arm, seed, config, of_run, origin))
         return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e

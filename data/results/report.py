@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from config import ORIGIN
-from config.planned import arms_of_test, column_of, differing_keys, find_plan, split_measure, task_of
+from config import ConfigError, run_file
+from config.planned import arms_of_test, column_of, differing_keys, require_planned, split_measure, task_of
 from data.chance import SCORES
 from data.results.compare import (MIN_PAIRS, compare_pairs, counted, do_planned, find_baselines, finished, pairs_of,
                                   pool)
 from data.results.exact import DRAWS, EXACT_PAIRS, holm
-from data.results.records import write_comparison
+from data.results.ends import table_of_ends
+from data.results.records import origins, split_comparison, write_comparison
 from data.results.runs import require
 
 def report_runs(args):
@@ -50,6 +51,27 @@ def report_runs(args):
         shown = table if args.all else table.drop(columns=["pairs", "speed-up"])
         texts = [shown.to_string(), LEGEND.format(measure=measure), *([LEGEND_OF_ALL] if args.all else [])]
     print(*texts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
+
+
+def find_plan(paths, configs):
+    """
+    Returns the planned tests in one of these files, which may be plans or CSV files of comparisons; [] if none has any.
+
+    configs: {arm: its keys} of the runs that there are. Raises ConfigError if a test is wrong, or two files have some.
+    """
+    plans = []
+    for path in map(str, paths):
+        if path.endswith(".csv"):
+            _, planned, _ = split_comparison(path)
+            names = [arm for test in planned if len(test) == 4 for arm in arms_of_test(test)]  # maybe without runs
+        else:
+            plan = run_file(path)
+            planned, names = plan.get("planned", []), plan.get("arms", {})
+        require_planned(path, planned, dict.fromkeys(names) | configs)
+        plans += [planned] if planned else []
+    if len(plans) > 1:
+        raise ConfigError("several of these files have planned tests: choose one with --plan=FILE")
+    return plans[0] if plans else []
 
 
 LEGEND = f"""\
@@ -165,28 +187,7 @@ def comparison_notes(arms, baseline_of):
             if not n_finished and baseline_of:
                 shown = "So all count, as far as they are, and none is compared with a run that is at another step."
             notes.append(f"{name}: {n_finished} of {len(records)} runs have finished. {shown}")
-    for key in ORIGIN:
-        origins = {record.config.get(key, "unknown") for record in itertools.chain(*arms.values())}
-        if len(origins) > 1:
-            notes.append(f"The {key} of these runs differs: {', '.join(sorted(origins))}.")
+    for key, texts in origins(list(itertools.chain(*arms.values()))).items():
+        if len(texts) > 1:
+            notes.append(f"The {key} of these runs differs: {', '.join(texts)}.")
     return notes
-
-
-def table_of_ends(run):
-    """Returns what train.py prints at its end: the first and the last scores of every layer, and the last loss."""
-    scores = [score for score in ("symmetry", "heads", "directionality") if len(run.curve(f"{score}_0"))]
-    lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
-    for layer in range(run.config["n_layer"]):
-        lines.append(f"{layer:5}" + "".join(start_and_end(run, score, layer) for score in scores))
-    if len(run.curve("positions")):
-        lines.append(f"positions' own matrix (random ones like it: {run.last('positions_chance'):.2f}; single heads: "
-                     f"{run.last('positions_heads'):.2f})")
-        for layer in range(run.config["n_layer"]):
-            lines.append(f"{layer:5}" + start_and_end(run, "positions", layer, width=len("symmetry")))
-    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
-
-
-def start_and_end(run, score, layer, width=None):
-    """Returns the first and the last score of a layer, below a heading of so many letters (of the score)."""
-    curve = run.curve(f"{score}_{layer}").to_numpy()  # (S,)
-    return " " * ((width or len(score)) + 1) + f"{curve[0]:8.2f}{curve[-1]:8.2f}"

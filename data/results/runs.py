@@ -1,5 +1,5 @@
 """
-The files of a run of train.py, as it writes them; records.py reads them. log.csv and scores.csv grow by rows. Any other
+The files of a run of train.py, as it writes them; records.py reads them, and checkpoints.py ckpt.pt. log.csv and scores.csv grow by rows. Any other
 file is complete, or not there.
 
     run.json     the configuration, the token files, and where its last start comes from; written first
@@ -15,21 +15,14 @@ A checkpoint also holds all rows so far. A run that goes on writes both CSV file
 there twice, whatever a kill, an editor or a full disk has done to these files.
 """
 
-import contextlib
-import json
-import platform
 import shutil
-import subprocess
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import isnan, nan
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from config import HOW, TrainConfig
-from data.atomic import replacing, write_json, writing
-from data.trained import RunError, opened_checkpoint
+from data.atomic import replacing, writing
 
 DATA = ["tokenizer", "tokens", "sha256"]  # the keys of meta.json that identify a corpus and its split
 
@@ -66,79 +59,19 @@ HEADERS = {  # the first lines of the files that grow by rows
 }
 
 
+class RunError(Exception):
+    """A problem with the files of a run, in one line."""
+
+
 def require(condition, message):
+    """Raises RunError with this message unless the condition is true."""
     if not condition:
         raise RunError(message)
-
-
-# ---- a run begun, or gone on with --------------------------------------------------------------------------------
 
 
 def describe(cfg, meta):
     """Returns what run.json and every checkpoint say about a run: its configuration and its token files."""
     return dict(config=asdict(cfg), data={key: meta[key] for key in DATA})
-
-
-def identity(described):
-    """Returns what must be the same in all processes of a run, and when it goes on: {key: value}."""
-    keys = vars(TrainConfig(**described["config"])) | described["data"]  # a newer key has its default
-    return {key: value for key, value in keys.items() if key not in HOW | {"data_dir"}}
-
-
-def find_origin(device_name):
-    """Returns where a run comes from: {key of config.ORIGIN: a text}."""
-    # The hash of the commit, with "-dirty" behind it if a tracked file has been changed since.
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    except OSError:  # git is not installed
-        commit = ""
-    return dict(commit=commit or "no repository", python=platform.python_version(), torch=torch.__version__,
-                device_name=device_name)
-
-
-@contextlib.contextmanager
-def checkpoint_to_resume(folder, cfg, meta, device):
-    """
-    Gives a block the checkpoint (a dict) from which a run goes on, or None if it begins at step 0.
-
-    Raises RunError if the folder has a run and cfg does not resume, or another run, or a model, or if the checkpoint is
-    damaged, or if the block fails on it. Nothing is changed in the folder.
-    """
-    path = folder / "ckpt.pt"
-    if not path.exists():
-        require_nothing_to_lose(folder)
-        yield None
-        return
-    require(cfg.init_from == "resume",
-            f"{folder} holds a run already: go on with --init_from=resume, or set --out_dir")
-    with opened_checkpoint(path, device) as state:
-        before = identity(state)
-        for key, here in identity(describe(cfg, meta)).items():
-            there = before[key]
-            may_change = key in ("eval_interval", "score_interval") or (key == "max_iters" and there < here)
-            require(there == here or may_change, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
-        yield state
-
-
-def require_nothing_to_lose(folder):
-    """Raises RunError if a run that begins in the folder would overwrite a model or the rows of a run."""
-    log = folder / "log.csv"
-    rows = log.read_text(errors="replace") if log.exists() else ""
-    if rows.startswith(HEADERS["log.csv"]) and rows.count("\n") <= 2:  # a header and the start
-        return  # a run was killed before its first checkpoint
-    for name in "log.csv", "scores.csv", "model.safetensors", "config.json":
-        require(not (folder / name).exists(),
-                f"{folder} holds a {name}, and no ckpt.pt to go on from: set --out_dir, or move the folder away")
-
-
-def begin(folder, cfg, meta, rows, device_name, n_params):
-    """Writes run.json, log.csv and scores.csv, before any training. rows: {name: text} of both CSV files."""
-    cfg = replace(cfg, init_from="scratch")  # a run is the same, resumed or not
-    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=find_origin(device_name), n_params=n_params))
-    for name, text in rows.items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text)
 
 
 def cells(row):
@@ -172,16 +105,3 @@ def save_checkpoint(folder, cfg, meta, state):
             by_step = sorted(others, reverse=True)  # and not by time, because a copied folder has new times
             for old in by_step[cfg.keep - 1 :]:
                 old.unlink()
-
-
-def read_config(folder):
-    """Returns what run.json says of a run, in one dict: its configuration, its corpus, and where it comes from."""
-    path = Path(folder) / "run.json"
-    try:
-        run = json.loads(path.read_text())
-        digests = run["data"]["sha256"]  # of train.bin and val.bin
-        data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
-        # A key that is newer than the run has its default.
-        return asdict(TrainConfig()) | run["config"] | data | dict(n_params=run.get("n_params")) | run.get("origin", {})
-    except (OSError, LookupError, TypeError, ValueError) as e:
-        raise RunError(f"{path} cannot be read: {e}") from e

@@ -1,0 +1,84 @@
+"""
+What train.py does once, before the first step of a run and after the last one. No step needs anything of it.
+"""
+
+import platform
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from config.processes import one_line
+from data.atomic import replacing, write_json
+from data.results.runs import describe
+
+
+def find_origin(device):
+    """Returns where a run comes from: {key: a text}."""
+    # The hash of the commit, with "-dirty" behind it if a tracked file has been changed since.
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:  # git is not installed
+        commit = ""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    return dict(commit=commit or "no repository", python=platform.python_version(), torch=torch.__version__,
+                device_name=name)
+
+
+def begin(folder, cfg, meta, rows, device, n_params):
+    """Writes run.json, log.csv and scores.csv, before any training. rows: {name: text} of both CSV files."""
+    cfg = replace(cfg, init_from="scratch")  # a run is the same, resumed or not
+    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=find_origin(device), n_params=n_params))
+    for name, text in rows.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text)
+
+
+def describe_start(trainer):
+    """Prints what begins, in a few lines."""
+    cfg, place = trainer.cfg, trainer.place
+    place.say(f"{trainer.out}: {'decoder' if cfg.causal else 'encoder'} of {cfg.n_layer} layers, "
+              f"{trainer.n_params / 1e6:.2f} M parameters, on {place.device} ({cfg.dtype})")
+    processes = f"{place.world} processes" if place.world > 1 else "one process"
+    place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {processes}; "
+              f"{len(trainer.corpus.train):,} training tokens")
+    if trainer.step == cfg.max_iters:
+        place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
+    elif trainer.step > 0:
+        place.say(f"going on from step {trainer.step:,} of {cfg.max_iters:,}")
+
+
+def draw(folder, gamma):
+    """Draws run.png. Returns a table of its scores, or why there is none: a picture never ends a run."""
+    table = ""
+    try:
+        from data.results import figures_runs, records  # here, because matplotlib takes a second
+
+        run = records.read_run(folder)
+        table = f"{table_of_ends(run)}; "
+        figures_runs.plot_run(run, folder / "run.png", gamma)
+        return f"{table}picture: {folder}/run.png"
+    except Exception as e:  # a full disk, a name that matplotlib cannot show, a changed log.csv, ...
+        return f"{table}no picture: {one_line(e)}"
+
+
+def table_of_ends(run):
+    """Returns what train.py prints at its end: the first and the last scores of every layer, and the last loss."""
+    scores = [score for score in ("symmetry", "heads", "directionality") if len(run.curve(f"{score}_0"))]
+    lines = ["layer" + "".join(f"   {score}: start     end" for score in scores)]
+    for layer in range(run.config["n_layer"]):
+        lines.append(f"{layer:5}" + "".join(start_and_end(run, score, layer) for score in scores))
+    if len(run.curve("positions")):
+        lines.append(f"positions' own matrix (random ones like it: {run.last('positions_chance'):.2f}; single heads: "
+                     f"{run.last('positions_heads'):.2f})")
+        for layer in range(run.config["n_layer"]):
+            lines.append(f"{layer:5}" + start_and_end(run, "positions", layer, width=len("symmetry")))
+    return "\n".join([*lines, f"validation loss {run.last('val_loss'):.4f} nats/token"])
+
+
+def start_and_end(run, score, layer, width=None):
+    """Returns the first and the last score of a layer, below a heading of so many letters (of the score)."""
+    curve = run.curve(f"{score}_{layer}").to_numpy()  # (S,)
+    return " " * ((width or len(score)) + 1) + f"{curve[0]:8.2f}{curve[-1]:8.2f}"
