@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from data import samples, tokens, writer
-from data.atomic import locked
+from data.atomic import FileError, locked, replacing
 from data.text import prepare as text
 from tests import lives, toy
 
@@ -200,6 +200,15 @@ def test_a_full_disk_ends_in_one_line_and_leaves_room_for_a_later_run(folder_of_
     assert os.listdir(tmp_path / "full") == [".lock"]
 
 
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # as /dev/null, where nobody but root could do it
+    (tmp_path / "link").symlink_to("pipe")
+    for name in "pipe", "link":
+        with pytest.raises(FileError, match="pipe is no file"), replacing(tmp_path / name) as temporary:
+            temporary.write_text("a table")
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_process_waits_for_another_one_and_shows_names_that_are_not_utf8_on_any_terminal(tmp_path):
     for name in "caf\udce9.txt", "d\udce9.bin", "ε.txt":
         (tmp_path / name).write_bytes(b"\0" if "bin" in name else b"text \xff " + name.encode("utf-8", "replace"))
@@ -249,8 +258,8 @@ def test_text_takes_what_is_text_and_says_the_rest(tmp_path, capsys):
              "m.txt": "\ufeffmark".encode()}
     toy.folder(source, files, config=None)
     os.mkfifo(source / "pipe")
-    argv = [str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}", "--val_fraction=0.5"]  # a.txt is read once
-    assert texts_in(text.main(argv)) == encoded(["crlf\r\nkept", "latin \ufffd\ufffd1", "é" * 9, "mark"])
+    argv = [str(source), str(source / "a.txt"), f"--out_dir={source / 'out'}", "--val_fraction=0.5"]
+    assert texts_in(text.main(argv)) == encoded(["crlf\r\nkept", "latin \ufffd\ufffd1", "é" * 9, "mark"])  # a.txt once
     printed = capsys.readouterr().out
     for why in "d.bin is binary", "package.json is a table: --column", "b.md: 2 U+FFFD":
         assert why in printed
