@@ -18,31 +18,39 @@ from safetensors.torch import save as safetensors
 
 from data.atomic import replacing, write_json
 
-HF_NAMES = {  # our name -> theirs, for every layer i and for the parts weight and bias
+# Our name -> theirs. All modules but the embeddings have a weight and a bias.
+HF_TENSORS = {
     "tok_emb.weight": "bert.embeddings.word_embeddings.weight",
     "pos_emb.weight": "bert.embeddings.position_embeddings.weight",
-    "ln_emb.{part}": "bert.embeddings.LayerNorm.{part}",
-    "blocks.{i}.attn.q.{part}": "bert.encoder.layer.{i}.attention.self.query.{part}",
-    "blocks.{i}.attn.k.{part}": "bert.encoder.layer.{i}.attention.self.key.{part}",
-    "blocks.{i}.attn.v.{part}": "bert.encoder.layer.{i}.attention.self.value.{part}",
-    "blocks.{i}.attn.proj.{part}": "bert.encoder.layer.{i}.attention.output.dense.{part}",
-    "blocks.{i}.ln_1.{part}": "bert.encoder.layer.{i}.attention.output.LayerNorm.{part}",
-    "blocks.{i}.mlp.fc.{part}": "bert.encoder.layer.{i}.intermediate.dense.{part}",
-    "blocks.{i}.mlp.proj.{part}": "bert.encoder.layer.{i}.output.dense.{part}",
-    "blocks.{i}.ln_2.{part}": "bert.encoder.layer.{i}.output.LayerNorm.{part}",
-    "head.dense.{part}": "cls.predictions.transform.dense.{part}",
-    "head.ln.{part}": "cls.predictions.transform.LayerNorm.{part}",
     "head.bias": "cls.predictions.bias",
+}
+HF_MODULES = {
+    "ln_emb": "bert.embeddings.LayerNorm",
+    "head.dense": "cls.predictions.transform.dense",
+    "head.ln": "cls.predictions.transform.LayerNorm",
+}
+HF_MODULES_OF_A_BLOCK = {
+    "attn.q": "attention.self.query",
+    "attn.k": "attention.self.key",
+    "attn.v": "attention.self.value",
+    "attn.proj": "attention.output.dense",
+    "ln_1": "attention.output.LayerNorm",
+    "mlp.fc": "intermediate.dense",
+    "mlp.proj": "output.dense",
+    "ln_2": "output.LayerNorm",
 }
 
 
 def hf_names(n_layer):
     """Returns {our name: theirs} for all tensors of a model with n_layer blocks."""
-    names = {}
+    modules = dict(HF_MODULES)
     for i in range(n_layer):
-        for part in "weight", "bias":
-            for ours, theirs in HF_NAMES.items():
-                names[ours.format(i=i, part=part)] = theirs.format(i=i, part=part)
+        for ours, theirs in HF_MODULES_OF_A_BLOCK.items():
+            modules[f"blocks.{i}.{ours}"] = f"bert.encoder.layer.{i}.{theirs}"
+    names = dict(HF_TENSORS)
+    for ours, theirs in modules.items():
+        names[f"{ours}.weight"] = f"{theirs}.weight"
+        names[f"{ours}.bias"] = f"{theirs}.bias"
     return names
 
 
