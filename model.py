@@ -99,8 +99,8 @@ class SelfAttention(nn.Module):
 
     def forward(self, x, predict_at=None, p=None):
         """
-        x (B, T, C) -> (B, Q, C). All tokens have keys and values. Queries have those at predict_at (B, Q), or without it
-        all, and Q = T. p (T, C): the vectors of untied positions.
+        x (B, T, C) -> (B, Q, C). All tokens have keys and values. Queries have those at predict_at (B, Q), or without
+        it all, and Q = T. p (T, C): the vectors of untied positions.
         """
         q = self.split_heads(self.q(rows_at(x, predict_at)))  # (B, H, Q, D)
         k = self.split_heads(self.k(x))  # (B, H, T, D)
@@ -234,8 +234,7 @@ class Transformer(nn.Module):
         elif self.cfg.positions == "untied":
             p = self.ln_pos(self.pos_emb.weight[: idx.shape[1]])  # (T, C), the same for every layer
         x = self.drop(self.ln_emb(x))
-        # In all blocks but the last, every row is needed, because it is context for the others.
-        for block in self.blocks[:-1]:
+        for block in self.blocks[:-1]:  # here every row is needed, because it is context for the others
             x = block(x, p=p)
         return self.blocks[-1](x, predict_at, p)
 

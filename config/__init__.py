@@ -138,7 +138,7 @@ TINY = Path(__file__).parent / "tiny.py"  # without a file on the command line
 
 
 def command_line(argv):
-    """Returns the TrainConfig of a command `python train.py ...`. --help, and a mistake in one line, end the program."""
+    """Returns the TrainConfig of `python train.py ...`. --help, or a mistake, ends the program."""
     if all(word.startswith("-") for word in argv):  # no file
         argv = [str(TINY), *argv]
     words = [word for word in argv if word not in ("-h", "--help")]

@@ -65,8 +65,8 @@ def get_batch(cfg, corpus, split, step, rows):
     for i, row in enumerate(rows.tolist()):
         epoch, turn = divmod(step * cfg.batch_size + row, n_blocks)
         block[i] = block_order(n_blocks, f"order{whose}", seed, epoch)[turn]
-    places = block[:, None] * T + np.arange(T + 1)  # (B, T + 1), of tokens
-    ids = torch.from_numpy(tokens[places].astype(np.int64))  # (B, T + 1)
+    token_at = block[:, None] * T + np.arange(T + 1)  # (B, T + 1)
+    ids = torch.from_numpy(tokens[token_at].astype(np.int64))  # (B, T + 1)
     idx = ids[:, :-1].contiguous()  # (B, T)
     if cfg.predicts_next:
         return idx, ids[:, 1:].contiguous()  # the target of a token is the next one

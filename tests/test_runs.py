@@ -53,7 +53,7 @@ def test_sign_flips_are_counted_as_by_hand(differences, p):
 @pytest.mark.parametrize("n", [5, 6, 7, 9])  # five pairs exclude nothing
 def test_the_interval_has_the_differences_that_sign_flips_do_not_reject(n):
     differences = np.random.default_rng(n).normal(0.3, 1, n)
-    low, high = exact.interval(differences)
+    low, high = exact.confidence_interval(differences)
     tried = np.linspace(-4, 4, 801)
     kept = [d for d in tried if exact.sign_flip(differences - d) > 0.05]
     assert np.isnan([low, high]).all() if len(kept) == 801 else n > 5
@@ -65,10 +65,10 @@ def test_drawn_signs_give_the_p_and_the_interval_of_all_signs(monkeypatch, n):
     differences = np.random.default_rng(n).normal(0.4, 1, n)
     signs = np.array(list(itertools.product([-1, 1], repeat=n)))
     p = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9)
-    whole = exact.interval(differences)
+    whole = exact.confidence_interval(differences)
     monkeypatch.setattr(exact, "EXACT_PAIRS", 0)
     assert exact.sign_flip(differences) == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / exact.DRAWS))
-    np.testing.assert_allclose(exact.interval(differences), whole, atol=0.02)
+    np.testing.assert_allclose(exact.confidence_interval(differences), whole, atol=0.02)
 
 
 def test_of_many_pairs_the_p_is_that_of_a_normal_sum_and_the_same_again():

@@ -12,7 +12,7 @@ import numpy as np
 
 from config import HOW
 from config.planned import arms_of, column_of, task_of
-from data.results.exact import holm, interval, sign_flip
+from data.results.exact import confidence_interval, holm, sign_flip
 from data.results.records import read_comparison, read_run
 from data.results.runs import require
 from model import BERT_STD
@@ -125,8 +125,8 @@ def of_differences(differences):
     differences = differences[~np.isnan(differences)]  # runs without this measure
     if len(differences) == 0:
         return dict(n_pairs=0, difference=nan, interval=(nan, nan), p=nan)
-    return dict(n_pairs=len(differences), difference=differences.mean(), interval=interval(differences),
-                p=sign_flip(differences))
+    return dict(n_pairs=len(differences), difference=differences.mean(),
+                interval=confidence_interval(differences), p=sign_flip(differences))
 
 
 # ---- planned tests -----------------------------------------------------------------------------------------------

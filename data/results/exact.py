@@ -1,9 +1,9 @@
 """
 Exact tests of n differences, one for each pair of runs with the same seed. Three questions, and each has its function:
 
-    sign_flip    could seeds alone have made these differences?
-    interval     which differences do these seeds not exclude?
-    holm         many arms were tried: which differences are still significant?
+    sign_flip              could seeds alone have made these differences?
+    confidence_interval    which differences do these seeds not exclude?
+    holm                   many arms were tried: which differences are still significant?
 """
 
 from math import nan
@@ -44,7 +44,7 @@ def sign_flip(differences):
     return float(np.mean(np.abs(sums) >= abs(observed) - rounding))
 
 
-def interval(differences):
+def confidence_interval(differences):
     """
     Returns the lowest and the highest difference that cannot be excluded. (nan, nan) for fewer than six pairs.
 

@@ -78,9 +78,8 @@ def by_layer(rows, scores=SCORES):
 
 def of_layers(rows):
     """Returns the rows of whole layers, by step and layer, with a column heads: the mean symmetry of single heads."""
-    place = ["step", "layer"]
-    table = rows[rows["head"].isna()].set_index(place)
-    table["heads"] = rows.dropna(subset="head").groupby(place)["symmetry"].mean()
+    table = rows[rows["head"].isna()].set_index(["step", "layer"])
+    table["heads"] = rows.dropna(subset="head").groupby(["step", "layer"])["symmetry"].mean()
     return table
 
 

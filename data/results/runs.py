@@ -1,6 +1,6 @@
 """
-The files of a run of train.py, as it writes them; records.py reads them, and checkpoints.py ckpt.pt. log.csv and scores.csv grow by rows. Any other
-file is complete, or not there.
+The files of a run of train.py, as it writes them; records.py reads them, and checkpoints.py reads ckpt.pt. log.csv and
+scores.csv grow by rows. Any other file is complete, or not there.
 
     run.json     the configuration, the token files, and where its last start comes from; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
