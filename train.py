@@ -13,7 +13,6 @@ ends, with the exit status 130, 143 or 129 (with torchrun 1).
 
 import contextlib
 import math
-import os
 import signal
 import sys
 import time
@@ -40,7 +39,7 @@ from data.tokens import DataError
 from model import Transformer
 
 MISTAKES = ConfigError, DataError, runs.RunError, OSError  # what a user can mend ends in one line
-READ_EVERY = 10  # the most updates between two looks at the loss, because each look waits for the GPU
+READ_EVERY = 10  # the most steps between two looks at the loss, because each look waits for the GPU
 READ_SECONDS = 5  # the most seconds: torchrun kills a run 30 seconds after it has told it to stop
 DRAW_EVERY = 10  # the fewest seconds between two pictures, because one costs as much as many small steps
 
@@ -210,12 +209,12 @@ class Trainer:
         # The smallest number of float16 is 6e-8. So that small gradients do not become 0, the scaler multiplies the
         # loss by a factor, and divides the gradients by it before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
-        self.step = 0  # the number of batches so far, each an update except those that float16 skips
+        self.step = 0  # the number of batches so far: of each an update, except where float16 skips it
         self.parts = dict(model=self.model, scaler=self.scaler) | self.optimizers  # ckpt.pt holds their state_dict()
         self.scored = {}  # {matrix: its W_q and W_k} when scores.csv was last written
-        self.unread = []  # the losses of the last updates, still on the device
+        self.unread = []  # the losses of the last steps, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
-        self.seconds = 0.0  # the time that these updates took
+        self.seconds = 0.0  # the time that these steps took
         self.rows = dict(runs.HEADERS)  # what this run has written into log.csv and scores.csv
         self.drawn_at = time.monotonic()  # when the last picture was drawn, or the run began
 
@@ -258,7 +257,7 @@ class Trainer:
         return torch.autocast(self.place.device.type, dtype, enabled=dtype != torch.float32)
 
     def read_losses(self):
-        """Copies the losses of the last updates to the host. Ends the run if training has diverged."""
+        """Copies the losses of the last steps to the host. Ends the run if training has diverged."""
         losses = self.place.mean(torch.stack(self.unread)).tolist()  # waits for the device
         for loss in losses:
             if not math.isfinite(loss):
@@ -300,7 +299,7 @@ class Trainer:
             for name in self.SAVED if state else []:
                 setattr(self, name, state[name])
         if state and state["config"]["max_iters"] < cfg.max_iters:
-            say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} updates")
+            say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} steps")
         elif not state and cfg.init_from == "resume":
             say(f"{self.out} has no checkpoint yet: starting from the beginning")
         if self.step == 0 and cfg.constraint != "none":
@@ -354,7 +353,7 @@ class Trainer:
     def write_scores(self):
         """Appends a row for every layer and head to scores.csv."""
         if self.place.rank == 0:
-            now = dict(wqk=stacked_qk(self.model))  # copies, which the next updates do not change
+            now = dict(wqk=stacked_qk(self.model))  # copies, which the next steps do not change
             if self.cfg.positions == "untied":
                 now |= dict(positions=stacked_qk(self.model, "pos_q", "pos_k"))
             for matrix, factors in now.items():
@@ -430,6 +429,7 @@ def train(cfg, place):
 
 
 def main(cfg):
+    """Does the run of a TrainConfig. What a user can mend ends in one line, with the exit status 1."""
     try:
         place, cfg = find_place(cfg)
         train(cfg, place)
@@ -438,7 +438,7 @@ def main(cfg):
     except RuntimeError as e:
         if "out of memory" in str(e) or "can't allocate memory" in str(e):  # of a GPU, of a CPU
             sys.exit(f"train.py: {one_line(e)}: lower micro_batch_size, or the sizes of the model")
-        if "RANK" in os.environ:
+        if torch.distributed.is_initialized():
             print("train.py: if another process has ended before, it says why. --init_from=resume goes on from the "
                   "last checkpoint. The error here:", file=sys.stderr)
         raise

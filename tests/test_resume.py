@@ -99,7 +99,7 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
     assert result(copied) == result(finished)
     resume(copied, max_iters=18, eval_interval=2, score_interval=6)
     said = capsys.readouterr().out
-    assert "going on from step 12 of 18" in said and "the learning rate is now that of 18 updates" in said
+    assert "going on from step 12 of 18" in said and "the learning rate is now that of 18 steps" in said
     rows = log(copied)
     assert list(rows.step) == [0, 4, 8, 12, 14, 16, 18] and rows[:4].equals(log(finished))
     assert result(copied)[1].startswith(result(finished)[1])

@@ -170,10 +170,15 @@ def write_comparison(path, arms, planned=()):
 
 
 def origins(records):
-    """Returns {key of ORIGIN: the texts that some runs have}, without a key that none of them has."""
-    known = {key: [record.origin.get(key, ["unknown"]) for record in records] for key in ORIGIN
-             if any(key in record.origin for record in records)}
-    return {key: sorted(set().union(*texts)) for key, texts in known.items()}
+    """Returns {key of ORIGIN: the texts of these runs}, without a key that none of them has."""
+    found = {}
+    for key in ORIGIN:
+        texts = set()
+        for record in records:
+            texts |= set(record.origin.get(key, ["unknown"]))
+        if texts != {"unknown"}:
+            found[key] = sorted(texts)
+    return found
 
 
 def config_lines(arms):

@@ -34,7 +34,7 @@ class LogRow(NamedTuple):
     tokens: int
     train_loss: float = nan  # [nats/token], mean since the row before
     val_loss: float = nan  # [nats/token]
-    learning_rate: float = nan  # of the last update
+    learning_rate: float = nan  # of the last step
     tokens_per_s: float = nan  # without the time of evaluations and checkpoints
 
 
