@@ -11,12 +11,11 @@ import pandas
 
 from data import chance
 from data.chance import SCORES
-from data.figures import (ENCODER, HEIGHT, OTHERS, RANDOM, draw_layers, figure, put_chance, put_legend, put_steps,
-                          put_titles, put_zero, short, styles)
+from data.figures import (HEIGHT, RANDOM, draw_layers, figure, put_chance, put_legend, put_steps, put_titles, put_zero,
+                          short, styles)
 
 TITLES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality of $W_{qk}$",
           "heads": "symmetry of single heads", "positions": "symmetry of positions' own"}
-LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
 
 
 # ---- what they share ---------------------------------------------------------------------------------------------
@@ -109,47 +108,3 @@ def draw_ends(axis, arms, style_of):
     put_names(axis, arms)
     for name, text in zip(arms, axis.get_yticklabels()):
         text.set_color(style_of[name]["color"])  # these names explain the lines of all panels
-
-
-# ---- the parts of W_qk -------------------------------------------------------------------------------------------
-
-
-def plot_parts(table, path):
-    """Draws for each arm the symmetry of W_qk, on its position directions, and on the rest. table: of parts.read"""
-    of_runs = table.groupby(["arm", "seed"], sort=False).median()  # over layers
-    tells_positions = of_runs.groupby("arm")["of_inputs"].transform("median") >= LEAST_OF_INPUTS
-    of_runs["on_positions"] = of_runs["on_positions"].where(tells_positions)
-    arms = of_runs.index.unique("arm")
-    with figure(path, 1, 1, 1 + 0.35 * len(arms), "Symmetry of W_qk, and of its parts") as ((axis,),):
-        drawn = dict(symmetry=("all of $W_{qk}$", "black"), on_positions=("between position directions", OTHERS[0]),
-                     on_rest=("between all other directions", ENCODER))
-        for shift, (column, (label, colour)) in zip((-0.2, 0, 0.2), drawn.items()):
-            seeds = of_runs.groupby("arm", sort=False)[column].agg(["mean", "min", "max"])
-            y = np.arange(len(arms)) + shift
-            axis.hlines(y, seeds["min"], seeds["max"], color=colour, lw=2, alpha=0.4)
-            axis.plot(seeds["mean"], y, "o", color=colour, label=label)
-        axis.axvline(0, color="0.8", lw=0.8, zorder=0)
-        put_names(axis, arms)
-        axis.set(xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
-        put_legend([axis], title="dots: mean over seeds; bars: lowest to highest seed\n"
-                                 "without an orange dot: the inputs of this model hold no positions")
-
-
-# ---- the record --------------------------------------------------------------------------------------------------
-
-
-def plot_record(tracks, entries_of, path):
-    """Draws a bar for each entry. entries_of: {track: {entry: its updates (S,)}}, the fastest first."""
-    height = 0.23 * max(len(entries) for entries in entries_of.values()) + 0.5  # [inches]
-    with figure(path, len(tracks), 1, height, "The record: updates to reach a loss", sharex=True) as axes:
-        for axis, (name_of_track, track) in zip(axes.flat, tracks.items()):
-            entries = entries_of[name_of_track]
-            for y, (name, steps) in enumerate(entries.items()):
-                special = {track.record: ("the record", OTHERS[0]), track.baseline: ("baseline", "0.6")}
-                label, colour = special.get(name, ("other entries", ENCODER))
-                axis.barh(y, steps.mean(), color=colour, alpha=0.7, label=label)
-                axis.plot(steps, [y] * len(steps), ".", color="black", ms=4, label="one seed")
-            put_names(axis, entries)
-            put_titles([axis], [f"Track {name_of_track}, to {track.loss} nats/token: {track.free}"])
-        axis.set_xlabel("updates, mean over seeds (600: the loss was not reached)")
-        put_legend(axes.flat, ncols=4, title="qkv: q, k and v start with standard deviation $1/\\sqrt{3C}$")

@@ -36,6 +36,7 @@ SHARE = 0.95  # of the variance of the mean inputs
 N_TOKENS = 2**16  # of validation, in at most N_SEQUENCES
 N_SEQUENCES = 1024
 N_DRAWS = 64
+LEAST_OF_INPUTS = 0.01  # below it the inputs of an arm tell no position, and its position directions are not drawn
 KEYS = ["arm", "seed", "layer"]  # of a row
 COLUMNS = dict(
     symmetry="of M",
@@ -132,6 +133,30 @@ def read(path):
         raise runs.RunError(f"{path} is no file that --csv has written: {str(e).strip():.100}") from e
 
 
+def plot(table, path):
+    """Draws for each arm the symmetry of W_qk, on its position directions, and on the rest. table: of read"""
+    from data.figures import ENCODER, OTHERS, figure, put_legend  # here, because matplotlib takes a second
+    from data.results.figures_runs import put_names
+
+    of_runs = table.groupby(["arm", "seed"], sort=False).median()  # over layers
+    tells_positions = of_runs.groupby("arm")["of_inputs"].transform("median") >= LEAST_OF_INPUTS
+    of_runs["on_positions"] = of_runs["on_positions"].where(tells_positions)
+    arms = of_runs.index.unique("arm")
+    with figure(path, 1, 1, 1 + 0.35 * len(arms), "Symmetry of W_qk, and of its parts") as ((axis,),):
+        drawn = dict(symmetry=("all of $W_{qk}$", "black"), on_positions=("between position directions", OTHERS[0]),
+                     on_rest=("between all other directions", ENCODER))
+        for shift, (column, (label, colour)) in zip((-0.2, 0, 0.2), drawn.items()):
+            seeds = of_runs.groupby("arm", sort=False)[column].agg(["mean", "min", "max"])
+            y = np.arange(len(arms)) + shift
+            axis.hlines(y, seeds["min"], seeds["max"], color=colour, lw=2, alpha=0.4)
+            axis.plot(seeds["mean"], y, "o", color=colour, label=label)
+        axis.axvline(0, color="0.8", lw=0.8, zorder=0)
+        put_names(axis, arms)
+        axis.set(xlim=(-0.5, 1.05), xlabel="symmetry, median over layers")
+        put_legend([axis], title="dots: mean over seeds; bars: lowest to highest seed\n"
+                                 "without an orange dot: the inputs of this model hold no positions")
+
+
 def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.results.parts", description=__doc__.splitlines()[1])
     cli.add_argument("runs", nargs="+", help="folders of train.py, and files that --csv has written")
@@ -145,9 +170,7 @@ def main(argv=None):
             with replacing(args.csv) as temporary:
                 table.to_csv(temporary, float_format="%.4f")
         if args.plot:
-            from data.results.figures_runs import plot_parts  # here, because matplotlib takes a second
-
-            plot_parts(table, args.plot)
+            plot(table, args.plot)
     except (DataError, ConfigError, runs.RunError, OSError) as e:
         sys.exit(f"python -m data.results.parts: {e}")
     of_layers = table.groupby(["arm", "layer"], sort=False).median().dropna(axis="columns", how="all")

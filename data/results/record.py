@@ -89,6 +89,26 @@ def table(name, entries):
     return "\n".join(lines)
 
 
+def plot(entries_of, path):
+    """Draws a bar for each entry. entries_of: {track: {entry: its updates (S,)}}, the fastest first."""
+    from data.figures import ENCODER, OTHERS, figure, put_legend, put_titles  # here, because matplotlib takes a second
+    from data.results.figures_runs import put_names
+
+    height = 0.23 * max(len(entries) for entries in entries_of.values()) + 0.5  # [inches]
+    with figure(path, len(TRACKS), 1, height, "The record: updates to reach a loss", sharex=True) as axes:
+        for axis, (name_of_track, track) in zip(axes.flat, TRACKS.items()):
+            entries = entries_of[name_of_track]
+            for y, (name, steps) in enumerate(entries.items()):
+                special = {track.record: ("the record", OTHERS[0]), track.baseline: ("baseline", "0.6")}
+                label, colour = special.get(name, ("other entries", ENCODER))
+                axis.barh(y, steps.mean(), color=colour, alpha=0.7, label=label)
+                axis.plot(steps, [y] * len(steps), ".", color="black", ms=4, label="one seed")
+            put_names(axis, entries)
+            put_titles([axis], [f"Track {name_of_track}, to {track.loss} nats/token: {track.free}"])
+        axis.set_xlabel("updates, mean over seeds (600: the loss was not reached)")
+        put_legend(axes.flat, ncols=4, title="qkv: q, k and v start with standard deviation $1/\\sqrt{3C}$")
+
+
 def main(argv=None):
     cli = argparse.ArgumentParser(prog="python -m data.results.record", description="Print the tables of the record.")
     cli.add_argument("--plot", metavar="FILE", type=options.picture, help="draw the entries of both tracks as bars")
@@ -97,9 +117,7 @@ def main(argv=None):
         entries_of = {name: read_track(name) for name in TRACKS}
         print("\n\n".join(table(name, entries) for name, entries in entries_of.items()))
         if args.plot:
-            from data.results.figures_runs import plot_record  # here, because matplotlib takes a second
-
-            plot_record(TRACKS, entries_of, args.plot)
+            plot(entries_of, args.plot)
     except (RunError, OSError) as e:
         sys.exit(f"record: {e}")
 
