@@ -5,10 +5,6 @@ To train on several nodes, run this command on each of them, with its own --node
 out_dir and data_dir:
 
     torchrun --nnodes=2 --node_rank=0 --master_addr=HOST --master_port=29500 --nproc_per_node=8 train.py ...
-
-On one machine, a run that loses a process goes on from its last checkpoint by itself with
-
-    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --max-restarts=3 ... train.py ... --init_from=resume
 """
 
 import contextlib
@@ -77,8 +73,7 @@ class Place:
         first = self.gather(values)[0]
         for key, value in values.items():
             if value != first[key]:
-                raise ConfigError(f"process 0 has {key} = {first[key]!r}, and process {self.rank} {value!r}: start all "
-                                  "of them with the same command, on the same files")
+                raise ConfigError(f"process 0 has {key} = {first[key]!r}, and process {self.rank} {value!r}")
 
     def say(self, text):
         """Prints a line above any progress bar, once and not for every process. It goes on when nobody reads."""

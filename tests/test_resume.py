@@ -251,7 +251,7 @@ def test_torchrun_starts_eight_processes_of_the_papers_config(cfg, tmp_path):
 
 
 @pytest.mark.parametrize("mine, others, words", [
-    (dict(), dict(learning_rate=0.03, seed=9), "process 0 has learning_rate = 0.01, and process 1 0.03: start all"),
+    (dict(), dict(learning_rate=0.03, seed=9), "process 0 has learning_rate = 0.01, and process 1 0.03"),
     (dict(init_from="resume"), dict(init_from="resume", out_dir="other"), "process 0 has step = 2, and process 1 0"),
     (dict(data_dir="gpt2"), dict(data_dir="gpt2"), "without, --data_dir=data/sympy/gpt2 prepares itself"),
     (dict(), dict(data_dir="gpt2"), "gpt2 has no finished token files"),
