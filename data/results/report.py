@@ -11,45 +11,51 @@ from config.planned import arms_of_test, column_of, differing_keys, require_plan
 from data.chance import SCORES
 from data.results.compare import (MIN_PAIRS, compare_pairs, counted, do_planned, find_baselines, finished, pairs_of,
                                   pool)
-from data.results.exact import DRAWS, EXACT_PAIRS, holm
 from data.results.ends import table_of_ends
+from data.results.exact import DRAWS, EXACT_PAIRS, holm
 from data.results.records import origins, split_comparison, write_comparison
 from data.results.runs import require
+
 
 def report_runs(args):
     """Compares runs, from their folders or from the CSV file of a comparison, or shows the ends of a single run."""
     arms = pool(args.runs)
-    asked = [*(args.arms or arms), *filter(None, [args.baseline])]
-    for name in asked:
+    names = list(args.arms or arms)
+    if args.baseline:
+        names.append(args.baseline)
+    for name in names:
         require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
     measure = args.measure or "loss"
     split_measure(measure)  # an error if there is no such measure
     files = [args.plan] if args.plan else [path for path in args.runs if not Path(path).is_dir()]
     planned = find_plan(files, {name: records[0].config for name, records in arms.items()})
-    baseline_of = find_baselines({name: arms[name] for name in arms if name in asked}, args.baseline, measure)
+    baseline_of = find_baselines({name: arms[name] for name in arms if name in names}, args.baseline, measure)
     arms = {name: arms[name] for name in baseline_of}
-    first, *others = itertools.chain(*arms.values())
+    runs = list(itertools.chain(*arms.values()))
     if args.csv:
         write_comparison(args.csv, arms, planned)
     if args.plot:
         from data.results import figures_runs  # and matplotlib with it
 
-        if others:
-            figures_runs.plot_runs({name: counted(arms[name]) for name in arms}, args.plot, args.gamma)
+        if len(runs) == 1:
+            figures_runs.plot_run(runs[0], args.plot, args.gamma)
         else:
-            figures_runs.plot_run(first, args.plot, args.gamma)
+            figures_runs.plot_runs({name: counted(arms[name]) for name in arms}, args.plot, args.gamma)
     if planned and not (args.arms or args.baseline or args.all or args.measure):
         texts = [arms_table(planned, arms).to_string(), planned_table(planned, arms).to_string(index=False),
                  LEGEND_OF_PLAN.format(n=len(planned))]
         baseline_of = {}
-    elif not others:
-        texts = [table_of_ends(first)]
+    elif len(runs) == 1:
+        texts = [table_of_ends(runs[0])]
     else:
         for name in arms:
             require(not np.isnan(mean_of_last(arms[name], column_of(measure))), f"the runs of {name} have no {measure}")
         table = comparison_table(arms, baseline_of, measure)
-        shown = table if args.all else table.drop(columns=["pairs", "speed-up"])
-        texts = [shown.to_string(), LEGEND.format(measure=measure), *([LEGEND_OF_ALL] if args.all else [])]
+        if not args.all:
+            table = table.drop(columns=["pairs", "speed-up"])
+        texts = [table.to_string(), LEGEND.format(measure=measure)]
+        if args.all:
+            texts.append(LEGEND_OF_ALL)
     print(*texts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
 
 
