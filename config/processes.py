@@ -93,9 +93,12 @@ def find_place(cfg):
         torch.set_num_threads(cfg.threads)
     rank, world, local_rank = 0, 1, 0
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} <= os.environ.keys():  # a cluster may leave some of them
-        rank = int(os.environ["RANK"])
-        world = int(os.environ["WORLD_SIZE"])
-        local_rank = int(os.environ["LOCAL_RANK"])
+        try:
+            rank = int(os.environ["RANK"])
+            world = int(os.environ["WORLD_SIZE"])
+            local_rank = int(os.environ["LOCAL_RANK"])
+        except ValueError as e:
+            raise ConfigError(f"RANK, WORLD_SIZE or LOCAL_RANK is no number: {e}") from e
     device = find_device(cfg.device, local_rank)
     dtype = "float32"  # what "auto" means
     if device.type == "cuda":

@@ -288,6 +288,12 @@ def test_a_gpu_decides_how_products_are_computed_and_how_processes_talk(cfg, mon
     assert found == ["high", gpu, "nccl"]
 
 
+def test_the_number_of_a_process_is_a_number_or_the_run_is_refused(cfg, monkeypatch):
+    for name, text in dict(RANK="a", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="here").items():
+        monkeypatch.setenv(name, text)
+    assert "RANK, WORLD_SIZE or LOCAL_RANK is no number: " in refusal(cfg)
+
+
 # ---- where a run comes from, what is said and where --------------------------------------------------------------
 
 
