@@ -268,7 +268,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             is_zero = math.isnan(of_layer[0]["symmetry"])
             files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
             rows += [dict(stack=stack.name, causal=stack.causal, layer=layer.index) | row for row in of_layer]
-        shown = largest_part(*layer_factors(w_q, w_k))  # of the last layer
+        shown = largest_dimensions(*layer_factors(w_q, w_k))  # of the last layer
     common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
     notes = opened.notes + (by_hand.left_out(hand, shapes) if hand else [])
     return ScoredModel(load("pretrained.scores_table").score_table(rows, common), shown, ", ".join(notes))
@@ -283,7 +283,7 @@ def read_layers(opened, stacks, name):
         yield stack, layer, *layer.heads(tensors)
 
 
-def largest_part(w_q, w_k):
+def largest_dimensions(w_q, w_k):
     """W_q, W_k (C, r) -> an array (N, N): W_qk of its N_SHOWN largest dimensions, for pictures."""
     _, row_norms, column_norms = load("grams").measure(w_q.double(), w_k.double())
     lengths = row_norms.square() + column_norms.square()  # (C,), of both: a mirror image stays one
@@ -310,7 +310,7 @@ def score_rows(step, matrix, n_head, new, previous):
     """
     from data.results.runs import RunScore  # here: the scores by themselves need torch alone
 
-    symmetry_in_place = load("chance").symmetry_in_place
+    mean_symmetry = load("chance").mean_symmetry
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
@@ -320,10 +320,10 @@ def score_rows(step, matrix, n_head, new, previous):
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
         of_heads = scores(w_q, w_k).numbers()  # {name: a list of H numbers}
         of_heads["update_symmetry"] = scores(left, right).symmetry.tolist()
-        of_heads["chance"] = symmetry_in_place(w_q, w_k).tolist()
+        of_heads["chance"] = mean_symmetry(w_q, w_k).tolist()
         of_layer = scores(q, k).numbers()  # {name: a number}
         of_layer["update_symmetry"] = scores(side_by_side(left), side_by_side(right)).symmetry.item()
-        of_layer["chance"] = symmetry_in_place(q, k).item()
+        of_layer["chance"] = mean_symmetry(q, k).item()
         rows.append(RunScore(step, matrix, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
         for head in range(n_head):
             of_head = {name: values[head] for name, values in of_heads.items()}

@@ -52,7 +52,7 @@ def of_random(n, gamma):
 
 
 @torch.no_grad()
-def symmetry_in_place(w_q, w_k):
+def mean_symmetry(w_q, w_k):
     """
     Returns the mean symmetry (...) of random matrices in the directions of M = W_q W_k^T, from W_q, W_k (..., C, r).
 
@@ -88,10 +88,10 @@ def trace_of_cube(p):
 
 @functools.lru_cache(maxsize=4)
 def draws(n):
-    """Returns places in the list of quantiles (S, n), and pairs of the S rows (2, PAIRS). Drawing them is slow."""
+    """Returns indices into the list of quantiles (S, n), and pairs of the S rows (2, PAIRS). Drawing them is slow."""
     generator = torch.Generator().manual_seed(0)
-    places = torch.randint(QUANTILES, (max(2, NUMBERS // n), n), generator=generator, dtype=torch.int32)
-    return places, torch.randint(len(places), (2, PAIRS), generator=generator)
+    indices = torch.randint(QUANTILES, (max(2, NUMBERS // n), n), generator=generator, dtype=torch.int32)
+    return indices, torch.randint(len(indices), (2, PAIRS), generator=generator)
 
 
 def chi2_quantiles(nu):
@@ -118,8 +118,8 @@ def directionality_limit(n, moments, gamma):
     nu = 1 / max(skew**2, 1e-6)  # with more than 10^6 degrees of freedom it is normal
     b = math.copysign(math.sqrt(c2 / nu), skew)
     lengths = np.sqrt(np.maximum(s2 + b * (chi2_quantiles(nu) - nu), 0))  # (QUANTILES,)
-    places, pairs = draws(n)
-    norms = torch.tensor(lengths, dtype=torch.float32)[places]  # (S, n)
+    indices, pairs = draws(n)
+    norms = torch.tensor(lengths, dtype=torch.float32)[indices]  # (S, n)
     above_mean = norms - norms.mean(1, keepdim=True)
     std = (above_mean.square().sum(1, keepdim=True) / (n - 1)).sqrt()
     excess = (above_mean - gamma * std).clamp_min_(0).sum(1)  # (S,)

@@ -3,12 +3,10 @@
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -418,19 +416,3 @@ def test_a_moving_picture_has_a_frame_for_each_step_and_begins_with_the_last(mon
 def test_a_moving_picture_of_several_models_is_refused_before_any_is_scored(analysed):
     found = analysed("--hf", bert("a", 0.1), bert("b", 0.2), "--matrices=w.gif")
     assert "w.gif would show 2 models" in found.status and found.err == "" and not Path("s.csv").exists()
-
-
-# ---- during a training -------------------------------------------------------------------------------------------
-
-
-def test_the_callback_of_the_readme_logs_the_scores_of_every_layer():
-    """Its very lines."""
-    text = (Path(analyze.__file__).parent / "data/pretrained/README.md").read_text()
-    names = {}
-    exec(re.search("```python\n(.*?LogScores.*?)```", text, re.DOTALL)[1], names)
-    logged, module = [], AutoModel.from_config(BERT)
-    callback = names["LogScores"](SimpleNamespace(log=logged.append), every=2)
-    for step in 1, 2:
-        callback.on_step_end(None, SimpleNamespace(global_step=step), None, model=module, tokenizer=None)
-    assert logged == [{f"symmetry/{row.layer}": row.symmetry, f"directionality/{row.layer}": row.directionality}
-                      for row in analyze.score_model(module).table.itertuples() if row.model == "BertModel"]

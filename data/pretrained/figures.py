@@ -203,17 +203,17 @@ def draw_pair(axes, result, name):
                       f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
     matrix, pairs = axes
     n = min(LARGEST, len(m))
-    limit = np.quantile(np.abs(m[:n, :n]), 0.97)  # the scores do not depend on the size of M, nor do the colours
-    matrix.imshow(m[:n, :n], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    strong = np.quantile(np.abs(m[:n, :n]), 0.97)  # the scores do not depend on the size of M, nor do the colours
+    matrix.imshow(m[:n, :n], cmap="RdBu_r", vmin=-strong, vmax=strong, interpolation="nearest")
     matrix.plot([-0.5, n - 0.5], [-0.5, n - 0.5], color="black", lw=0.8, ls="--")
     matrix.spines[["top", "right"]].set_visible(True)
     matrix.set(xticks=[], yticks=[], ylabel="query side",
                xlabel=f"key side (the {n} largest of {layer.n} dimensions)\n"
                       "red: above 0, blue: below; dashed: the diagonal")
     i, j = np.triu_indices(len(m), 1)
-    limit = 1.05 * np.quantile(np.abs(m), 0.999)
+    edge = 1.05 * np.quantile(np.abs(m), 0.999)
     pairs.axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)  # where M_ij = M_ji
     pairs.plot(m[i, j], m[j, i], ".", ms=4, mew=0, color=COLOURS[causal], alpha=0.5)
-    pairs.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xticks=[0], yticks=[0],
+    pairs.set(xlim=(-edge, edge), ylim=(-edge, edge), aspect="equal", xticks=[0], yticks=[0],
               xlabel="entry in row i, column j\n(a dot for each pair; line: both equal)",
               ylabel="entry in row j, column i")

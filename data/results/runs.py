@@ -49,7 +49,7 @@ class RunScore(NamedTuple):
     directionality: float
     directionality_eq17: float
     update_symmetry: float  # symmetry of the change of the matrix since the rows before; nan at the start
-    chance: float  # mean symmetry of random matrices in the same directions (chance.symmetry_in_place)
+    chance: float  # mean symmetry of random matrices in the same directions (chance.mean_symmetry)
 
 
 DIGITS_OF = {"learning_rate": ".6g", "tokens_per_s": ".0f"}  # how these numbers are written; all others as .6f
