@@ -152,19 +152,6 @@ def scores(w_q, w_k, gamma=GAMMA):
     return Scores(*(score.masked_fill(s.isnan(), math.nan) for score in (s, d, eq17)))
 
 
-def load(name):
-    """A module of data/ beside this file, under a name of its own in a project that has another `data`."""
-    folder = Path(__file__).resolve().parent / "data"
-    its_file = getattr(sys.modules.get("data"), "__file__", None) or ""
-    is_ours = Path(its_file).resolve() == folder / "__init__.py"
-    package = "data" if is_ours else "data_of_analyze"
-    if package not in sys.modules:
-        where = dict(submodule_search_locations=[str(folder)])
-        spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", **where)
-        sys.modules[package] = importlib.util.module_from_spec(spec)  # data/__init__.py is empty
-    return importlib.import_module(f"{package}.{name}")
-
-
 # ---- a layer and its heads ---------------------------------------------------------------------------------------
 
 
@@ -289,6 +276,19 @@ def largest_dimensions(w_q, w_k):
     lengths = row_norms.square() + column_norms.square()  # (C,), of both: a mirror image stays one
     longest = lengths.argsort(descending=True)[:N_SHOWN]
     return wqk(w_q[longest], w_k[longest]).cpu().numpy()
+
+
+def load(name):
+    """A module of data/ beside this file, under a name of its own in a project that has another `data`."""
+    folder = Path(__file__).resolve().parent / "data"
+    its_file = getattr(sys.modules.get("data"), "__file__", None) or ""
+    is_ours = Path(its_file).resolve() == folder / "__init__.py"
+    package = "data" if is_ours else "data_of_analyze"
+    if package not in sys.modules:
+        where = dict(submodule_search_locations=[str(folder)])
+        spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", **where)
+        sys.modules[package] = importlib.util.module_from_spec(spec)  # data/__init__.py is empty
+    return importlib.import_module(f"{package}.{name}")
 
 
 @contextlib.contextmanager

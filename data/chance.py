@@ -27,6 +27,8 @@ import math
 import numpy as np
 import torch
 
+from .grams import gram
+
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
 QUANTILES = 2**14  # of a distribution, from which lengths are drawn
 NUMBERS = 2**21  # lengths to draw for a matrix (n, n): as many draws of r, and so of c, as these are rows of n
@@ -73,7 +75,7 @@ def moments(w_q, w_k):
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r).
     C, r = w_q.shape
     w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]  # their size does not matter
-    p = (w_k.mT @ w_k) @ (w_q.mT @ w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
+    p = gram(w_k) @ gram(w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
     return p.trace().item(), (p * p.mT).sum().item(), trace_of_cube(p).item()
 
 
