@@ -353,7 +353,7 @@ def report_models(args):
     targets, n_errors = load("pretrained.revisions").find_all(args.hf, args.revisions, args.limit)
     is_moving = args.matrices and args.matrices.endswith(".gif")
     n_models = len({target.model for target in targets.values()})
-    files.require(not is_moving or n_models == 1, f"{args.matrices} would show {n_models} models: a .gif shows one")
+    files.require(not is_moving or n_models < 2, f"{args.matrices} would show {n_models} models: a .gif shows one")
     table = scores_table.known_scores(args)
     to_score = scores_table.find_missing(table, targets, args)
     scored = {}  # for pictures of W_qk

@@ -121,8 +121,8 @@ def printed_tables():
     cells = pandas.DataFrame({"printed as": rows["printed_as"]})
     for score in SCORES:
         cells[score] = rows[score].replace("", "-")  # Table S3 lacks two rows
-    cells["what it is"] = [
-        "; ".join(filter(None, remarks)) for remarks in zip(rows["matrix"].map(MATRICES), rows["remark"], repeats)]
+    remarks = ["; ".join(filter(None, row)) for row in zip(rows["matrix"].map(MATRICES), rows["remark"], repeats)]
+    cells["what it is"] = [remark.ljust(max(map(len, remarks))) for remark in remarks]  # text begins at the left
     n_wqk = (rows["matrix"] == "wqk").sum()
     return (f"Tables S2 and S3 of the paper, medians over layers:\n{in_columns(cells, rows['row'], 'row')}\n"
             f"Of {len(rows)} rows {n_wqk} are of W_qk, and {len(rows) - n_wqk} are not.")
