@@ -384,15 +384,6 @@ class Trainer:
         self.drawn_at = time.monotonic()
         return ends.draw(self.out, analyze.GAMMA)
 
-    def finish(self):
-        """Draws the last picture, and prints a table of the scores and three samples of text."""
-        from data import samples
-
-        if self.place.rank == 0:
-            self.place.say(self.draw())
-            with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
-                self.place.say(samples.sample(self.model, self.corpus, self.cfg.predicts_next))
-
 
 # ---- a run -------------------------------------------------------------------------------------------------------
 
@@ -425,7 +416,7 @@ def train(cfg, place):
         if interrupted:
             place.say(f"stopped at step {trainer.step}; --init_from=resume goes on from {trainer.out}/ckpt.pt")
             sys.exit(128 + max(signals, default=signal.SIGTERM))  # no signals: another process got one
-        trainer.finish()
+        ends.finish(trainer)
 
 
 def main(cfg):

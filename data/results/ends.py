@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from config.processes import one_line
+from data import samples
 from data.atomic import replacing, write_json
 from data.results.runs import describe
 
@@ -48,6 +49,14 @@ def describe_start(trainer):
         place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
     elif trainer.step > 0:
         place.say(f"going on from step {trainer.step:,} of {cfg.max_iters:,}")
+
+
+def finish(trainer):
+    """Draws the last picture, and prints a table of the scores and three samples of text."""
+    if trainer.place.rank == 0:
+        trainer.place.say(trainer.draw())
+        with torch.compiler.set_stance("force_eager"):  # other shapes, not worth compiling
+            trainer.place.say(samples.sample(trainer.model, trainer.corpus, trainer.cfg.predicts_next))
 
 
 def draw(folder, gamma):
