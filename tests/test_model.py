@@ -129,14 +129,16 @@ def test_the_loss_and_its_gradients_are_the_same_with_a_few_rows_of_logits_at_a_
     logits = model(idx).flatten(0, 1)  # (48, V)
     expected = (logits.logsumexp(-1) - logits.take_along_dim(targets.flatten()[:, None], 1)[:, 0]).mean()
     expected_gradients = torch.autograd.grad(expected, model.parameters())
-    whole, asked = F.linear_cross_entropy, []
+    monkeypatch.setattr("model.LOGITS_AT_ONCE", 61 * 5)  # of 48 rows, so the last time it is three
+    asked = []  # how many rows at a time
+    whole = getattr(F, "linear_cross_entropy", None)  # torch before 2.13 has all logits at once
 
     def watched(*x, options, **more):
-        asked.append(options and options.batch_chunk_size)
+        asked.append(options.batch_chunk_size)
         return whole(*x, options=options, **more)
 
-    monkeypatch.setattr("model.LOGITS_AT_ONCE", 61 * 5)  # of 48 rows, so the last time it is three
-    monkeypatch.setattr(F, "linear_cross_entropy", watched)
+    if whole:
+        monkeypatch.setattr(F, "linear_cross_entropy", watched)
     loss = model(idx, targets)
     torch.testing.assert_close((loss, torch.autograd.grad(loss, model.parameters())), (expected, expected_gradients))
     with torch.no_grad():
@@ -144,11 +146,8 @@ def test_the_loss_and_its_gradients_are_the_same_with_a_few_rows_of_logits_at_a_
     with torch.autocast("cpu", torch.bfloat16):  # all rows at once
         loss = model(idx, targets)
     assert loss.dtype == torch.float32 and abs(loss - expected) < 0.02
-    monkeypatch.delattr(F, "linear_cross_entropy")  # as in torch before 2.13
-    torch.testing.assert_close(model(idx, targets), expected)
-    monkeypatch.setattr(F, "linear_cross_entropy", watched, raising=False)
     model.to("meta")(idx.to("meta"), targets.to("meta")).backward()  # as tools that count memory do
-    assert asked == [5, 5]
+    assert asked == ([5, 5] if whole else [])
 
 
 def pre_norm(block, x, predict_at=None, p=None):
