@@ -158,18 +158,18 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
         (1, False, 3, "out/arms/two/a-3"), (1, True, 3, "out/arms/two/b-3"),
         (1, False, 4, "out/arms/two/a-4"), (1, True, 4, "out/arms/two/b-4")]
-    main(["emergence"])
-    main(["config/arms/emergence"])  # as a shell completes it
+    main(["positions"])
+    main(["config/arms/positions"])  # as a shell completes it
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:15] == lines[15:]
+    assert lines[:64] == lines[64:]
 
 
 @pytest.mark.parametrize("words, said", [
-    ([], "expected a comparison, such as emergence"),  # xargs would train something else
+    ([], "expected a comparison, such as positions"),  # xargs would train something else
     (["{}/two.py"], "unknown key caussal"),  # of its second arm
     (["data/results/csv/starts.csv"], "starts.csv.py cannot be read"),
-    (["emergence", "--seed=3"], "emergence.py: its runs differ in seed, so --seed=3 is not for all of them"),
-    (["emergence", "--causal=True"], "its runs differ in causal, so --causal=True is not for all of them"),
+    (["positions", "--seed=3"], "positions.py: its runs differ in seed, so --seed=3 is not for all of them"),
+    (["positions", "--causal=True"], "its runs differ in causal, so --causal=True is not for all of them"),
     (["{}/seeds.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
     (["{}/arms.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
     (["{}/own.py"], "own.py: b sets seed, which every run sets by itself"),

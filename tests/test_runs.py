@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,12 +16,14 @@ import pytest
 import torch
 
 import analyze
+from config import run_file
 from data import chance, figures
 from data.atomic import write_json
 from data.pretrained import scores_table
 from data.results import compare, exact, record, records, runs
 
-CSV = Path(runs.__file__).parent / "csv"
+ROOT = Path(analyze.__file__).parent
+CSV = ROOT / "data" / "results" / "csv"
 STEPS = np.arange(0, 1100, 100.0)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is smoothed
 
@@ -196,17 +199,14 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
     with open(writing, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         try:
-            analyze.main(["--runs", f"{CSV}/heads.csv"])
+            analyze.main(["--runs", f"{CSV}/positions.csv"])
         except SystemExit as e:
             assert not e.code
     assert capsys.readouterr().err == ""
 
 
-def test_keys_that_only_older_files_have_are_read(capsys):
-    """deep.csv and english.csv have a checksum of their tokens. An older code had a key called diagonal."""
-    assert not run(CSV / "deep.csv", CSV / "english.csv", "--arms", "bert_deep", "random_english")
-    told = "random_english is not compared with bert_deep, because they differ in checksum, eval_interval.\n"
-    assert told in capsys.readouterr().out
+def test_runs_that_differ_in_a_key_which_only_one_of_them_has_are_of_two_arms():
+    """An older code had a key called diagonal."""
     old, new = [records.Record("a", seed, config, None) for seed, config in enumerate([dict(diagonal=0.4), {}])]
     for pair in (old, new), (new, old):
         with pytest.raises(runs.RunError, match="two runs called a differ in diagonal"):
@@ -351,29 +351,23 @@ def test_a_stored_comparison_that_lacks_a_newer_score_is_read_with_nan(tmp_path,
     assert math.isnan(old.last("directionality_eq17")) and math.isnan(old.last("positions"))
 
 
-# ---- claims.csv --------------------------------------------------------------------------------------------------
+# ---- Holm's correction, and where the files come from ---------------------------------------------------------------
 
 
-def test_every_row_of_claims_csv_comes_out_of_its_files():
-    """Its p is corrected for the rows of its family. What the functions compute is tested above."""
-    claims = pandas.read_csv(CSV / "claims.csv", keep_default_na=False, na_values=dict(saved=[""]))
-    arms_of = {}
-    for files in set(claims["files"]):
-        arms_of[files] = compare.pool([CSV / f"{name}.csv" for name in files.split()])
-    found = []
-    for claim in claims.itertuples():
-        arms = arms_of[claim.files]
-        gain = compare.compare_pairs(compare.pairs_of(arms[claim.arm], arms[claim.baseline]), claim.measure)
-        found.append(gain | dict(family=claim.family))
-    found = pandas.DataFrame(found)
-    assert list(found["n_pairs"]) == list(claims["pairs"])
-    found["p"] = found.groupby("family")["p"].transform(exact.holm)
-    found["low"], found["high"] = zip(*found["interval"])
-    for column in "difference", "low", "high", "p":
-        np.testing.assert_allclose(found[column], claims[column].astype(float), atol=6e-6, err_msg=column)
-    is_loss = claims["measure"] == "val_loss"
-    saved = claims["saved"][is_loss].replace("not reached", -math.inf).astype(float)
-    np.testing.assert_allclose(found["speed_up"][is_loss], saved, atol=6e-6)
+def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_has_its_plan():
+    """The plan stands in the file as it does in config/arms, so it was not changed after the runs."""
+    if subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=CSV, capture_output=True,
+                      text=True).stdout.strip() != "false":
+        pytest.skip("this is no whole clone: its history is not there")
+    for path in sorted(CSV.glob("*.csv")):
+        if path.stem == "public":  # scores of models
+            continue
+        _, planned, _ = records.split_comparison(path)
+        assert planned == [list(test) for test in run_file(ROOT / f"config/arms/{path.stem}.py")["planned"]]
+        for record in records.read_comparison(path):
+            for commit in record.origin["commit"]:
+                is_here = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=CSV)
+                assert is_here.returncode == 0, f"{path.name}: {commit}"
 
 
 def test_holm_multiplies_by_the_tests_that_are_left():

@@ -1,7 +1,7 @@
 """
 The runs of a comparison, one a line, as arguments of train.py:
 
-    python -m config.arms emergence                  # those of config/arms/emergence.py, which explains such a file
+    python -m config.arms positions                  # those of config/arms/positions.py, which explains such a file
     python -m config.arms mine.py --max_iters=40     # those of a file of your own, with a key for all of them
 """
 
@@ -29,7 +29,7 @@ def arms(path, flags=()):
     are_dicts = isinstance(own_keys, dict) and all(isinstance(own, dict) for own in own_keys.values())
     if not (isinstance(base, str) and are_dicts and isinstance(seeds, list | tuple | range)):
         raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
-                          "list (config/arms/emergence.py is one to copy)")
+                          "list (config/arms/positions.py is one to copy)")
     for arm, own in own_keys.items():
         if BY_ITSELF & own.keys():
             raise ConfigError(f"{path}: {arm} sets {', '.join(sorted(BY_ITSELF & own.keys()))}, which every run sets "
@@ -55,7 +55,7 @@ def main(argv):
     flags = [word for word in argv if word.startswith("-")]
     names = [word for word in argv if not word.startswith("-")]
     if not names:
-        sys.exit("python -m config.arms: expected a comparison, such as emergence")
+        sys.exit("python -m config.arms: expected a comparison, such as positions")
     lines = []
     try:
         for name in names:

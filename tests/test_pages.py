@@ -1,0 +1,46 @@
+"""The pages show what commands print: every block that begins with `$ python analyze.py`. pytest tests/test_pages.py"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import analyze
+
+ROOT = Path(analyze.__file__).parent
+PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "data").rglob("*.md"))]]
+BLOCK = re.compile(r"^```\n\$ python analyze\.py (--(?:runs|paper)[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = [pytest.param(*found, id=f"{page.relative_to(ROOT)}: {found[0]}")
+         for page in PAGES for found in BLOCK.findall(page.read_text())]
+
+
+@pytest.mark.parametrize("command, lines", SHOWN)
+def test_a_page_shows_what_its_command_prints(command, lines, monkeypatch, capsys):
+    """All of it, or pieces between lines of dots."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as e:
+        analyze.main(shlex.split(command))
+    assert not e.value.code
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    text = "\n".join(printed)
+    for piece in re.split(r"^\.\.\.\n", lines, flags=re.MULTILINE):
+        assert piece.strip("\n") in text, piece
+
+
+def test_the_table_of_readme_is_what_its_comparison_prints(monkeypatch, capsys):
+    """Losses of the two tasks stand in columns of their own."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit):
+        analyze.main(["--runs", "data/results/csv/positions.csv"])
+    printed = {}
+    for line in capsys.readouterr().out.splitlines():
+        cells = line.split()
+        if len(cells) > 7 and cells[2].startswith("causal="):
+            printed[cells[0]] = cells[4:8]  # loss, symmetry, heads, directionality
+    rows = re.findall(r"^\| .* \(`(\w+)`\) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    for arm, cells in rows:
+        symmetry, heads, directionality, masks, next_token = [cell.strip() for cell in cells.split("|")]
+        assert [masks + next_token, symmetry, heads, directionality] == printed[arm], arm
+        assert bool(next_token) == arm.startswith("decoder")
