@@ -29,6 +29,15 @@ def in_root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
+def test_the_readme_installs_and_trains_in_one_command_and_tests_in_another():
+    """As .ci/run takes them from there. Each ends by using what it has installed, and every file is there."""
+    block = re.search(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    steps = [line.split(" && ") for line in block.splitlines()]
+    assert [[step.split()[-1] for step in line] for line in steps] == [
+        [".venv", ".venv/bin/activate", "requirements.txt", "train.py"], ["tests/requirements.txt", "pytest"]]
+    assert all((ROOT / name).is_file() for name in re.findall(r"[\w/]+\.(?:txt|py)", block))
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_every_config_file_loads_and_builds_its_model(path):
     cfg = load([str(path)])
