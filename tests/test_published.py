@@ -1,5 +1,6 @@
 """What the authors published, read again: tables, training runs, pictures. pytest tests/test_published.py"""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -64,12 +65,23 @@ def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
         assert (model.matrix, *symmetry, *directionality) in found, model.name
 
 
+def pair_share(models, score):
+    """Of all pairs of an encoder and a decoder, the share in which the encoder has the higher score."""
+    higher = [getattr(one, score) > getattr(other, score) for one in models for other in models
+              if not one.causal and other.causal]
+    return sum(higher) / len(higher)
+
+
 def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(analysed, drawn, monkeypatch):
     monkeypatch.setattr(analyze, "score_model", None)  # nothing may be scored
     out = analysed("--paper", "--offline", "--plot=f.png").out
     assert "Of 70 rows 52 are of W_qk, and 18 are not" in out
     assert out.splitlines()[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "an", "untrained", "model"]
     assert options.parse(["--paper"], "", 2.0).csv == options.PAPER  # if no --csv is given
+    shares = [pair_share([model for model in MODELS if model.figure == "2" and model.matrix in matrices], score)
+              for matrices in (["wqk"], ["wqk", "tiled_kv", "head_space", "random_init"])
+              for score in ("symmetry", "directionality")]
+    assert re.findall(r"(?:symmetry|directionality) (\d+\.\d%)", out) == [f"{share:.1%}" for share in shares]
     models = [model for figure in ("2", "S1", "S2") for model in MODELS
               if model.figure == figure and not model.repeats]
     assert len(models) == 180 - 7

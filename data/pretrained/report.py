@@ -33,7 +33,7 @@ def report_models(args, table):
             legends.append(LEGEND_OF_PUBLISHED)
         texts += [LEGEND, *legends]
     if args.paper:
-        texts.append(printed_tables())
+        texts += [printed_tables(), separation()]
     print(*texts, sep="\n", flush=True)
     if args.plot:
         from . import figures  # and matplotlib with it
@@ -112,6 +112,21 @@ def published_cells(model, revision, stack):
 # What was scored, if it is not W_qk: the column `matrix` of models.csv and of printed_tables.csv.
 MATRICES = dict(wqk="", tiled_kv="queries with the wrong keys", head_space="W_q^T W_k instead of W_q W_k^T",
                 cross_attention="attention to another stack", random_init="an untrained model")
+
+
+def separation():
+    """Returns how well each score tells the encoders of Figure 2 from its decoders, with and without other matrices."""
+    models = pandas.DataFrame(known_models()).query("figure == '2'")
+    models[SCORES] = models[SCORES].astype(float)
+    lines = ["Pairs of an encoder and a decoder of Figure 2 in which the encoder has the higher score:"]
+    for words, chosen in ("of W_qk alone", models[models["matrix"] == "wqk"]), ("all rows", models):
+        encoders, decoders = chosen[chosen["causal"] == "0"], chosen[chosen["causal"] == "1"]
+        shares = []
+        for score in SCORES:
+            higher = encoders[score].to_numpy()[:, None] > decoders[score].to_numpy()  # (encoders, decoders)
+            shares.append(f"{score} {higher.mean():.1%}")
+        lines.append(f"  {words} ({len(encoders)} x {len(decoders)}): {', '.join(shares)}")
+    return "\n".join(lines)
 
 
 def printed_tables():
