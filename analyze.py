@@ -32,12 +32,19 @@ from typing import Any, NamedTuple
 GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard deviations
 N_SHOWN = 128  # pictures show this many rows and columns of a W_qk
 
-if __name__ == "__main__":  # --help and a mistake are answered before torch is imported, which takes seconds
+
+
+def answer_early(argv):
+    """Answers --help and a mistake before torch is imported, which takes seconds."""
     from data import options
 
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main(), Ctrl-C ends the program without a traceback
-    options.parse(sys.argv[1:], __doc__, GAMMA)
+    options.parse(argv, __doc__, GAMMA)
+
+
+if __name__ == "__main__":
+    answer_early(sys.argv[1:])
 
 import torch
 from torch import Tensor
