@@ -240,7 +240,8 @@ def test_torchrun_starts_eight_processes_of_the_papers_config(cfg, tmp_path):
     ids = np.random.default_rng(0).integers(0, 256, 2 * (256 * 16 + 1)).astype("<u2")
     write_corpus(data, train=ids[::2], val=ids[1::2])
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=8", "train.py"]
-    small = ["--n_embd=24", "--block_size=16", "--max_iters=1", "--eval_iters=1", "--threads=1", "--device=cpu", "--compile=off"]
+    small = ["--n_embd=24", "--block_size=16", "--max_iters=1", "--eval_iters=1", "--threads=1", "--device=cpu",
+             "--compile=off"]
     done = subprocess.run([*torchrun, "config/bert_symm.py", *small, f"--data_dir={data}", f"--out_dir={out}"],
                           cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "made by 8 processes" in done.stdout, done.stderr
