@@ -28,8 +28,7 @@ DIRECTIONS = [">", "<"]
 WITHIN_TASK = HOW | {
     "seed", "data_dir", "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm",
     "init", "init_std", "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters",
-    "learning_rate", "qkv_rate", "optimizer", "weight_decay", "beta2", "grad_clip",
-    "diagonal"}  # a key of an older code, for a start
+    "learning_rate", "qkv_rate", "optimizer", "weight_decay", "beta2", "grad_clip"}
 
 
 def task_of(config):
