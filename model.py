@@ -99,8 +99,8 @@ class SelfAttention(nn.Module):
 
     def forward(self, x, predict_at=None, p=None):
         """
-        x (B, T, C) -> (B, Q, C). All tokens have keys and values. Queries have those at predict_at (B, Q), or without
-        it all, and Q = T. p (T, C): the vectors of untied positions.
+        x (B, T, C) -> (B, Q, C). All tokens have keys and values. Those at predict_at (B, Q) have queries; without it
+        all have, and Q = T. p (T, C): the vectors of untied positions.
         """
         q = self.split_heads(self.q(rows_at(x, predict_at)))  # (B, H, Q, D)
         k = self.split_heads(self.k(x))  # (B, H, T, D)
