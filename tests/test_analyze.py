@@ -339,6 +339,16 @@ def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(drawn, an
         assert [dot.lines[0].get_color() for dot in dots] == [figures.ENCODER, figures.DECODER]
 
 
+def test_sizes_of_models_that_are_nearly_alike_have_labels_that_do_not_cover_each_other(drawn, analysed):
+    analysed("--hf", model(BERT, "b"), model(BERT, "c"), "--plot=f.png")
+    for axis in drawn[0].axes:
+        axis.figure.draw_without_rendering()
+        labels = [label for label in axis.get_xticklabels() + axis.get_xticklabels(minor=True)
+                  if label.get_text() and axis.get_xlim()[0] <= label.get_position()[0] <= axis.get_xlim()[1]]
+        boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
+        assert boxes and all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:]))
+
+
 def test_an_encoder_decoder_has_a_line_in_the_table_and_a_row_of_the_picture_for_each_stack(drawn, analysed):
     found = analysed("--hf", model(T5, "m"), "--per_head", "--plot=f.png")
     layers, whole = found.out.split("Whole models, medians over layers:\n")

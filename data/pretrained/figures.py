@@ -66,7 +66,8 @@ def draw_models(axis, table, score):
                  color=COLOURS[causal], label=KINDS[causal])
         axis.annotate(str(number), (first.params, median), (4, 2), textcoords="offset points", fontsize=7)
         axis.plot([], [], " ", label=f"{number} {first.stack_name}")  # in the legend alone
-    axis.set(xscale="log", xlabel="parameters")
+    sizes = table["params"].min() / 4, table["params"].max() * 4  # below a factor of 10, labels would cover each other
+    axis.set(xscale="log", xlabel="parameters", xlim=sizes)
 
 
 def draw_bar(axis, x, q1, median, q3, **style):
