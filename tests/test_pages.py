@@ -15,6 +15,13 @@ SHOWN = [pytest.param(*found, id=f"{page.relative_to(ROOT)}: {found[0]}")
          for page in PAGES for found in BLOCK.findall(page.read_text())]
 
 
+def test_every_command_that_a_page_shows_with_its_output_is_among_those_below():
+    """Without a network: scores of a folder need a trained model."""
+    lines = [line for page in PAGES for line in page.read_text().splitlines()]
+    commands = [line for line in lines if line.startswith("$ python analyze.py") and "--hf" not in line]
+    assert len(SHOWN) == len(commands) >= 4
+
+
 @pytest.mark.parametrize("command, lines", SHOWN)
 def test_a_page_shows_what_its_command_prints(command, lines, monkeypatch, capsys):
     """All of it, or pieces between lines of dots."""
