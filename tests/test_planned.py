@@ -202,10 +202,10 @@ def test_a_run_records_its_heads_and_its_positions(tmp_path, capsys, drawn):
     assert not run(folder, "--csv", tmp_path / "c.csv", "--plot", tmp_path / "p.png")
     (again,), = compare.pool([tmp_path / "c.csv"]).values()
     assert {name: again.last(name) for name in expected} == pytest.approx(expected)
-    of_positions = {axis.get_title(loc="left"): axis for axis in drawn[0].axes}["symmetry of positions' own"]
+    of_positions = {axis.get_title(loc="left"): axis for axis in drawn[0].axes}["symmetry of positions' own matrix"]
     assert [line.get_ydata()[-1] for line in of_positions.lines[:2]] == pytest.approx([0.5, 0.7])
     assert not run(folder, write_run(tmp_path / "b-1", FALL + 1), "--plot", tmp_path / "p.png")
-    of_positions = {axis.get_title(loc="left"): axis for axis in drawn[1].axes}["symmetry of positions' own"]
+    of_positions = {axis.get_title(loc="left"): axis for axis in drawn[1].axes}["symmetry of positions' own matrix"]
     assert {line.get_label(): list(line.get_ydata()[-1:]) for line in of_positions.lines}["a"] == [0.6]
     plan = tmp_path / "plan.py"
     plan.write_text("arms = dict(a={}, b={})\nplanned = [('symmetry', 'a', '>', 'b')]")

@@ -15,7 +15,7 @@ from data.figures import (HEIGHT, RANDOM, draw_layers, figure, put_chance, put_l
                           short, styles)
 
 TITLES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality of $W_{qk}$",
-          "heads": "symmetry of single heads", "positions": "symmetry of positions' own"}
+          "heads": "symmetry of single heads", "positions": "symmetry of positions' own matrix"}
 
 
 # ---- what they share ---------------------------------------------------------------------------------------------
