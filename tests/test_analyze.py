@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from matplotlib import cbook
@@ -21,6 +22,7 @@ import analyze
 from analyze import directionality, directionality_eq17, scores, symmetry, wqk
 from data import figures
 from data.pretrained import revisions, scores_table, sources
+from data.pretrained.figures import plot_models
 from data.pretrained.files import CheckpointError
 from tests.toy import files_of, folder
 
@@ -339,8 +341,10 @@ def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(drawn, an
         assert [dot.lines[0].get_color() for dot in dots] == [figures.ENCODER, figures.DECODER]
 
 
-def test_sizes_of_models_that_are_nearly_alike_have_labels_that_do_not_cover_each_other(drawn, analysed):
-    analysed("--hf", model(BERT, "b"), model(BERT, "c"), "--plot=f.png")
+def test_sizes_of_models_that_are_nearly_alike_have_labels_that_do_not_cover_each_other(drawn, tmp_path):
+    table = analyze.score_model(bert(tmp_path / "b", 0.5)).table
+    table = pandas.concat([table.assign(model="a", params=122_000), table.assign(model="b", params=139_000)])
+    plot_models(table.assign(step=np.nan), str(tmp_path / "f.png"))
     for axis in drawn[0].axes:
         axis.figure.draw_without_rendering()
         labels = [label for label in axis.get_xticklabels() + axis.get_xticklabels(minor=True)

@@ -3,6 +3,7 @@
 import tempfile
 
 import numpy as np
+from matplotlib.ticker import NullFormatter
 from PIL import Image
 
 from .. import chance
@@ -66,8 +67,9 @@ def draw_models(axis, table, score):
                  color=COLOURS[causal], label=KINDS[causal])
         axis.annotate(str(number), (first.params, median), (4, 2), textcoords="offset points", fontsize=7)
         axis.plot([], [], " ", label=f"{number} {first.stack_name}")  # in the legend alone
-    sizes = table["params"].min() / 4, table["params"].max() * 4  # below a factor of 10, labels would cover each other
+    sizes = table["params"].min() / 4, table["params"].max() * 4  # a power of ten is between them, and has its label
     axis.set(xscale="log", xlabel="parameters", xlim=sizes)
+    axis.xaxis.set_minor_formatter(NullFormatter())  # other labels would cover each other
 
 
 def draw_bar(axis, x, q1, median, q3, **style):
