@@ -2,43 +2,69 @@
 
 import csv
 import glob
+import json
 from pathlib import Path
 
 from data.tokens import DataError
 
-KINDS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
+KINDS = ".csv", ".jsonl", ".json", ".parquet", ".arrow"
 
 
 def read_column(path, column):
     """
-    Yields the texts of a column, and None for an empty cell. path: of a file, or a URL.
+    Yields the texts of a column; that of an empty cell is "". path: of a file, or a URL.
 
-    Raises DataError, which names the file, if it cannot be read, has no such column, or if the column holds no text.
+    Raises DataError, which names the file and the row, if it cannot be read, has no such column, or holds no text.
     """
+    n_rows = 0
     try:
         for row in read_rows(str(path)):
-            if None in row:  # cells of a .csv that have no name
-                raise ValueError("a row has more cells than names: put text that holds commas in quotes")
             if column not in row:
                 raise ValueError(f"there is no column {column}, only {', '.join(row)}")
-            if not isinstance(row[column], str | None):
-                raise ValueError(f"column {column} holds {row[column]!r:.40}, expected text")
-            yield row[column]
+            text = "" if row[column] is None else row[column]
+            if not isinstance(text, str):
+                raise ValueError(f"column {column} holds {text!r:.40}, expected text")
+            yield text
+            n_rows += 1
     except Exception as error:  # each of the libraries below has its own
-        raise DataError(f"{path}: {error}".splitlines()[0]) from error
+        raise DataError(f"{path}, row {n_rows + 1}: {error}".splitlines()[0]) from error
 
 
 def read_rows(path):
     """Yields each row of a table, a dict."""
-    kind = KINDS[Path(path).suffix.lower()]
-    if kind == "csv":  # by hand, because pandas loses text behind an unquoted comma
-        csv.field_size_limit(2**31 - 1)  # characters of a cell
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            yield from csv.DictReader(file, strict=True)
+    kind = Path(path).suffix.lower()
+    if kind == ".csv":
+        yield from read_csv(path)
+    elif kind in (".json", ".jsonl"):
+        yield from read_json(path)
     else:
         import datasets  # here, because it takes a second
 
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it would log is in the DataError
         files = path if "://" in path else glob.escape(path)  # brackets would be a pattern
         # streaming: nothing is copied, and only so much is read as is used
-        yield from datasets.load_dataset(kind, data_files=files, split="train", streaming=True)
+        yield from datasets.load_dataset(kind[1:], data_files=files, split="train", streaming=True)
+
+
+def read_csv(path):
+    """Yields the rows of a .csv, which begins with the names of its columns."""
+    csv.field_size_limit(2**31 - 1)  # characters of a cell
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(file, strict=True)
+        names = next(rows, [])
+        for cells in filter(None, rows):  # without empty lines
+            if len(cells) != len(names):  # pandas would drop or fill cells
+                raise ValueError(f"{len(cells)} cells for {len(names)} names: put text that holds commas or line "
+                                 "breaks in quotes")
+            yield dict(zip(names, cells))
+
+
+def read_json(path):
+    """Yields the records of a list, or of lines with one record each."""
+    with open(path, encoding="utf-8-sig") as file:  # datasets would fill in the keys that a record does not have
+        is_list = file.read(1000).lstrip().startswith("[")
+        file.seek(0)
+        if is_list:
+            yield from json.load(file)
+        else:
+            yield from map(json.loads, filter(str.strip, file))  # without empty lines

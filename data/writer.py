@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import os
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -74,11 +75,13 @@ def write(cli, args, files, read, whole_files=False, total=None):
             print(f"{folder} was made before, and is left as it is: delete it to make it anew")
         else:
             split_of = split_files(files, args.val_fraction) if whole_files else {}
-            documents = up_to(args.max_tokens or np.inf, encode_all(read_all(files, read, split_of), asked))
+            documents = encode_all(read_all(files, read, split_of), asked)
             meta = write_splits(folder, asked, tqdm(documents, total=total, unit=" documents"))
     n_docs, n_tokens = sum(meta["docs"].values()), sum(meta["tokens"].values())
     share = meta["tokens"]["val"] / n_tokens
     print(f"{folder}: {n_docs:,} documents, {n_tokens:,} tokens, {share:.2%} to validate on")
+    if meta.get("empty"):
+        print(f"{meta['empty']:,} empty documents are left out")
     if not 0.8 < share / args.val_fraction < 1.25:
         print(f"--val_fraction={args.val_fraction} does not come out, because a document is in one split only, and "
               "these are few or of unequal length")
@@ -107,17 +110,17 @@ def split_files(files, val_fraction):
 
     Files come in the order of their SHA-256. One is validated on if this brings the share nearer to val_fraction.
     """
-    equal_files = {}  # SHA-256 -> the files that have it, which are in one split
-    for file in files:
-        equal_files.setdefault(tokens.digest(file), []).append(file)
-    missing = val_fraction * sum(map(os.path.getsize, files))  # bytes
-    split_of = {}
-    for _, equal in sorted(equal_files.items()):
-        n_bytes = sum(map(os.path.getsize, equal))
-        is_nearer = abs(missing - n_bytes) < abs(missing)
-        missing -= n_bytes if is_nearer else 0
-        split_of |= dict.fromkeys(equal, "val" if is_nearer else "train")
-    return split_of
+    digest_of = {file: tokens.digest(file) for file in files}
+    sizes = Counter()  # SHA-256 -> the bytes of all files that have it, which are in one split
+    for file, digest in digest_of.items():
+        sizes[digest] += os.path.getsize(file)
+    missing = val_fraction * sizes.total()  # bytes
+    val = set()
+    for digest, n_bytes in sorted(sizes.items()):
+        if n_bytes < 2 * missing:
+            val.add(digest)
+            missing -= n_bytes
+    return {file: "val" if digest in val else "train" for file, digest in digest_of.items()}
 
 
 def read_all(files, read, split_of):
@@ -125,8 +128,7 @@ def read_all(files, read, split_of):
     for file in files:
         try:
             for text in read(file):
-                if text:
-                    yield text, split_of.get(file)
+                yield text, split_of.get(file)
         except OSError as error:  # or it would be taken for one of writing
             raise DataError(f"{file}: {error}") from error
 
@@ -151,29 +153,25 @@ def encode_all(texts, meta):
             yield from pool.map(encode_one, batch)
 
 
-def up_to(n_tokens, documents):
-    """Yields documents until they have n_tokens."""
-    for split, ids in documents:
-        yield split, ids
-        n_tokens -= len(ids)
-        if n_tokens <= 0:
-            return
-
-
 def write_splits(folder, meta, documents):
     """Writes train.bin and val.bin, and at the end meta.json. Returns what is in it."""
-    n_docs, n_tokens = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
+    n_docs, n_tokens, n_empty = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0), 0
     with (replacing(folder / "train.bin") as train, open(train, "wb") as train_file,
           replacing(folder / "val.bin") as val, open(val, "wb") as val_file):
         files = dict(train=train_file, val=val_file)
         for split, ids in documents:
+            if len(ids) == 1:  # nothing but the end of a document
+                n_empty += 1
+                continue
             files[split].write(ids)
             n_docs[split] += 1
             n_tokens[split] += len(ids)
+            if 0 < meta["max_tokens"] <= sum(n_tokens.values()):
+                break
         if not all(n_docs.values()):
             raise DataError(f"{n_docs['train']} documents to train on and {n_docs['val']} to validate on, expected at "
                             "least one of each: give more text, or another --val_fraction, or raise --max_tokens")
     sha256 = {split: tokens.digest(folder / f"{split}.bin") for split in SPLITS}
-    meta |= dict(docs=n_docs, tokens=n_tokens, sha256=sha256)
+    meta |= dict(docs=n_docs, tokens=n_tokens, empty=n_empty, sha256=sha256)
     write_json(folder / "meta.json", meta)
     return meta

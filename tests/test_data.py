@@ -334,23 +334,41 @@ def test_of_a_table_the_column_with_the_text_is_read(kind, tmp_path):
 
 
 @pytest.mark.parametrize("name, contents, message", [
-    ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "a.jsonl: JSON parse error: .* in row 1"),
-    ("a.csv", b"id,text\n1,caf\xe9\n", "a.csv: .*utf-8"),
-    ("a.csv", b'id,text\n1,"open\n', "a.csv: unexpected end of data"),
-    ("a.csv", b"id,text\n1,none\n2,one, of them\n", "a.csv: a row has more cells than names: put text that holds"),
-    ("a.parquet", b"PAR1 cut", "a.parquet: .*[Pp]arquet"),
+    ("a.jsonl", b'{"text": "a"}\n{"text": "b"\n', "a.jsonl, row 2: Expecting ',' delimiter"),
+    ("a.jsonl", b'{"text": "a"}\n\n{"story": "b"}\n', "a.jsonl, row 2: there is no column text, only story"),
+    ("a.jsonl", b'{"text": "a"}\n["text"]\n', "a.jsonl, row 2: "),
+    ("a.json", b'[{"text": "a"}, {"text": ["b"]}]', r"a.json, row 2: column text holds \['b'\], expected text"),
+    ("a.csv", b"id,text\n1,caf\xe9\n", "a.csv, row 1: .*utf-8"),
+    ("a.csv", b'id,text\n1,"closed"\n2,"open\n', "a.csv, row 2: unexpected end of data"),
+    ("a.csv", b'id,text\n1,"closed" too early\n', "a.csv, row 1: ',' expected after '\"'"),
+    ("a.csv", b"id,text\n1,none\n2,one, of them\n", "a.csv, row 2: 3 cells for 2 names: put text that holds commas or"),
+    ("a.csv", b"text,id\none line,1\ntwo\nlines,2\n", "a.csv, row 2: 1 cells for 2 names: put text that holds commas or"),
+    ("a.parquet", b"PAR1 cut", "a.parquet, row 1: .*[Pp]arquet"),
+    ("a.parquet", b"", "a.parquet, row 1: Parquet file size is 0 bytes"),
     ("a.txt", b"no table", "nothing to read: all files are left out"),
 ])
-def test_a_file_that_cannot_be_read_is_named(name, contents, message, tmp_path):
+def test_a_row_that_cannot_be_read_or_lacks_a_cell_is_named_with_its_file(name, contents, message, tmp_path):
     (tmp_path / name).write_bytes(contents)
     with refused(message):
         text.main([str(tmp_path / name), f"--out_dir={tmp_path}", "--column=text"])
 
 
+def test_empty_cells_and_files_are_empty_documents_which_are_counted_and_left_out(tmp_path, capsys):
+    rows = [f"text {i}" for i in range(40)] + ["", None, ""]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(dict(text=row)) + "\n" for row in rows))
+    (tmp_path / "b.csv").write_text("id,text\n1,of b\n\n2,\n")  # an empty line is no row
+    folder = text.main([str(tmp_path), "--column=text", f"--out_dir={tmp_path / 'table'}", "--val_fraction=0.3"])
+    assert len(texts_in(folder)) == 41 and "41 documents, " in (said := capsys.readouterr().out)
+    assert "4 empty documents are left out" in said
+    files = toy.folder(tmp_path / "files", {f"{i}.txt": b"text %d" % i for i in range(20)} | {"empty": b""}, None)
+    text.main([str(files), f"--out_dir={tmp_path / 'text'}", "--val_fraction=0.3"])
+    assert "20 documents, " in (said := capsys.readouterr().out) and "1 empty documents are left out" in said
+
+
 def test_a_name_is_no_pattern_and_other_columns_do_not_matter(tmp_path):
     rows = [dict(text=f"mine {i}") for i in range(9)]
-    rows += [dict(text="other keys", more=1), dict(text=None), dict(more=["a", 2])]
+    rows += [dict(text="other keys", more=1), dict(text="too", more=["a", 2])]
     (tmp_path / "posts[1].jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "posts1.jsonl").write_text('{"text": "of another file"}\n')
     argv = [str(tmp_path / "posts[1].jsonl"), "--column=text", f"--out_dir={tmp_path / 'out'}"]
-    assert texts_in(text.main(argv)) == encoded([f"mine {i}" for i in range(9)] + ["other keys"])
+    assert texts_in(text.main(argv)) == encoded([f"mine {i}" for i in range(9)] + ["other keys", "too"])

@@ -56,7 +56,8 @@ def read(path, size):
             if length >= 16 * LONGEST or (length >= size and not line.strip()):
                 yield "".join(lines)
                 lines, length = [], 0
-        yield "".join(lines)
+        if lines or not file.tell():  # an empty file is an empty document
+            yield "".join(lines)
     if replaced:
         tqdm.write(f"{path}: {replaced:,} U+FFFD where bytes cannot be decoded")
 
