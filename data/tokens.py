@@ -43,12 +43,12 @@ def make_encode(meta):
     """Returns a function that turns a text into its ids, (N,). meta: of a corpus."""
     if meta["tokenizer"] == "bytes":
         return lambda text: np.frombuffer(text.encode(), np.uint8)
-    gpt2 = open_gpt2()
+    encoding = open_tiktoken(meta["tokenizer"])
 
     def encode(text):
         pieces = PIECES.findall(text) or [""]
         # disallowed_special=(): the characters "<|endoftext|>" inside a document are ordinary text
-        return np.concatenate([gpt2.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
+        return np.concatenate([encoding.encode_to_numpy(piece, disallowed_special=()) for piece in pieces])
 
     return encode
 
@@ -56,25 +56,27 @@ def make_encode(meta):
 def make_decode(meta):
     """Returns a function that turns a list of ids into a text. A space ends a document, MASK is a masked token."""
     special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
-    gpt2 = open_gpt2() if meta["tokenizer"] == "gpt2" else None
+    encoding = None if meta["tokenizer"] == "bytes" else open_tiktoken(meta["tokenizer"])
 
     def to_bytes(i):
         if i in special:
             return special[i]
-        return gpt2.decode_single_token_bytes(i) if gpt2 else bytes([i])
+        return encoding.decode_single_token_bytes(i) if encoding else bytes([i])
 
     return lambda ids: b"".join(map(to_bytes, ids)).decode(errors="replace")
 
 
-def open_gpt2():
-    """Returns tiktoken's gpt2. Raises DataError if its files are not there, and cannot be fetched."""
+def open_tiktoken(name):
+    """Returns a tokenizer of tiktoken. Raises DataError if it has none of this name, or cannot fetch its files."""
     import tiktoken
 
+    if name not in tiktoken.list_encoding_names():
+        raise DataError(f"{name} is no tokenizer of tiktoken: give it to make_encode and make_decode in data/tokens.py")
     try:
-        return tiktoken.get_encoding("gpt2")
+        return tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
-        raise DataError(f"tiktoken cannot fetch the files of gpt2 ({error}): data/README.md says how to give it these, "
-                        "or use --tokenizer=bytes, which needs none") from None
+        raise DataError(f"tiktoken cannot fetch the files of {name} ({error}): data/README.md says how to give it "
+                        "these, or use --tokenizer=bytes, which needs none") from None
 
 
 # ---- token files -------------------------------------------------------------------------------------------------
@@ -96,13 +98,18 @@ def load(folder):
                         "--data_dir=data/sympy/gpt2 prepares itself")
     try:
         meta = json.loads((folder / "meta.json").read_bytes())
-        meta |= TOKENIZERS[meta["tokenizer"]]
+        now = TOKENIZERS[meta["tokenizer"]]
+        before = {key: meta[key] for key in now}
         is_whole = all(digest(folder / f"{split}.bin") == meta["sha256"][split] for split in SPLITS)
     except (FileNotFoundError, LookupError, TypeError, ValueError):
         is_whole = False
     if not is_whole:
         raise DataError(f"{folder}: meta.json is damaged, or of another version or program, or train.bin and val.bin "
                         "are not the files that it describes: move the folder away, and prepare it again")
+    for key in now:
+        if before[key] != now[key]:
+            raise DataError(f"{folder} was made with {key} = {before[key]}, and in data/tokens.py {meta['tokenizer']} "
+                            f"has {now[key]}: move the folder away, and prepare it again")
     train = np.memmap(folder / "train.bin", meta["dtype"], "r")
     val = np.memmap(folder / "val.bin", meta["dtype"], "r")
     return Corpus(meta, train, val)

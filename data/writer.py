@@ -142,6 +142,9 @@ def encode_all(texts, meta):
         utf8 = text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair, which is not a character
         text = utf8.decode()
         ids = encode(" ".join(text) if meta["spaced"] else text)
+        if np.max(ids, initial=0) >= meta["n_vocab"]:
+            raise DataError(f"{meta['tokenizer']} has made a token {max(ids)}, expected less than its n_vocab = "
+                            f"{meta['n_vocab']} in data/tokens.py")
         if split is None:
             first_8_bytes = hashlib.sha256(utf8).digest()[:8]
             draw = (int.from_bytes(first_8_bytes, "little") ^ SECRET) / 2.0**64

@@ -241,6 +241,33 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(change, tmp_pat
     assert contents(folder) == before
 
 
+def test_a_folder_in_whose_time_an_id_meant_something_else_is_refused(tmp_path):
+    folder = write(tmp_path, [["a", "b"]])
+    meta = json.loads((folder / "meta.json").read_text())
+    for changes in dict(n_vocab=600), dict(eot_token=300, vocab_size=302):
+        (folder / "meta.json").write_text(json.dumps(meta | changes))
+        (key, value), *_ = changes.items()
+        for use in tokens.load, partial(write, documents=[["a", "b"]]):
+            with refused(f"was made with {key} = {value}, and in data/tokens.py bytes has {meta[key]}: move the"):
+                use(folder)
+
+
+def test_a_tokenizer_is_found_by_its_name_and_has_no_ids_but_its_own_or_it_is_an_error(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("tiktoken.get_encoding", asked.append)
+    for make in tokens.make_encode, tokens.make_decode:
+        make(dict(tokenizer="p50k_base", eot_token=1, mask_token=2))
+        assert asked.pop() == "p50k_base" and not asked
+        with refused("^mine is no tokenizer of tiktoken: give it to make_encode and make_decode in data/tokens.py$"):
+            make(dict(tokenizer="mine", eot_token=1, mask_token=2))
+    for name, sizes in tokens.TOKENIZERS.items():  # and its numbers fit: here as far as the table tells
+        assert sizes["n_vocab"] <= sizes["eot_token"] < sizes["mask_token"] < sizes["vocab_size"], name
+        assert sizes["vocab_size"] <= np.iinfo(sizes["dtype"]).max, name
+    monkeypatch.setitem(tokens.TOKENIZERS, "bytes", tokens.TOKENIZERS["bytes"] | dict(n_vocab=100))
+    with refused("bytes has made a token 122, expected less than its n_vocab = 100 in data/tokens.py"):
+        write(tmp_path, [["a", "z"]])
+
+
 def test_the_token_files_of_another_program_are_not_overwritten(tmp_path):
     (tmp_path / "train.bin").write_bytes(b"of nanoGPT")
     with refused("holds .bin files that no prepare.py of ours has written: move them away"):

@@ -39,7 +39,7 @@ def write_corpus(folder, **splits):
         ids.tofile(folder / f"{name}.bin")
     digests = {name: tokens.digest(folder / f"{name}.bin") for name in splits}
     meta = dict(tokenizer="bytes", tokens={name: len(ids) for name, ids in splits.items()}, sha256=digests)
-    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "meta.json").write_text(json.dumps(meta | tokens.TOKENIZERS["bytes"]))
 
 
 @pytest.fixture
