@@ -196,11 +196,11 @@ class Trainer:
     SAVED = "step", "scored", "losses", "seconds", "rows"  # ckpt.pt holds these as they are
 
     def __init__(self, cfg, place, corpus):
-        self.cfg = cfg
         self.place = place  # the device, and which of several processes this is
         self.corpus = corpus
         self.out = Path(cfg.out_dir)
         self.loader = Loader(cfg, corpus, place.rank, place.world, place.device)
+        self.cfg = self.loader.cfg  # with the micro_batch_size that fits on one process
         self.model = build_model(cfg, corpus.meta["vocab_size"]).to(place.device)
         require_known_matrices(self.model)
         self.n_params = sum(p.numel() for p in self.model.parameters())
@@ -404,10 +404,10 @@ def train(cfg, place):
             if place.rank == 0:  # two runs in one folder would overwrite each other
                 whole_run.enter_context(locked(cfg.out_dir))
         with place.together(MISTAKES):
-            mine = checkpoints.identity(runs.describe(cfg, trainer.corpus.meta))
+            mine = checkpoints.identity(runs.describe(trainer.cfg, trainer.corpus.meta))
             place.require_same(mine | dict(step=trainer.step))
             if place.rank == 0:  # only one process writes files
-                ends.begin(trainer.out, cfg, trainer.corpus.meta, trainer.rows, place.device, trainer.n_params)
+                ends.begin(trainer.out, trainer.cfg, trainer.corpus.meta, trainer.rows, place.device, trainer.n_params)
         ends.describe_start(trainer)
         if trainer.step < cfg.max_iters:
             trainer.prepare_net()

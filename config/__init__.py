@@ -77,7 +77,7 @@ class TrainConfig:
     constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
     constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in a step, over all processes")
-    micro_batch_size: int = key(32, "sequences at a time on one process, at most")
+    micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run with dropout keeps it")
     max_iters: int = key(200_000, "steps; each updates the weights once")
     warmup_iters: int = key(200, "steps of linear warm-up, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")

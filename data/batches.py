@@ -12,6 +12,7 @@ of data/tokens.py.
 import functools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -110,23 +111,23 @@ def mask_tokens(idx, draws, K, meta, mask_share, random_share):
 
 
 def split_batch(cfg, world):
-    """Returns the rows of a batch per process, and per micro-batch. Raises ConfigError if these do not divide."""
+    """Returns cfg with the micro_batch_size of each of `world` processes. Raises ConfigError if they do not divide."""
     per_process, rest = divmod(cfg.batch_size, world)
     micro = min(cfg.micro_batch_size, per_process)
     if rest or per_process % micro:
         raise ConfigError(f"batch_size = {cfg.batch_size}, expected a multiple of {world} processes x micro_batch_size "
                           f"= {cfg.micro_batch_size}")
-    return per_process, micro
+    return replace(cfg, micro_batch_size=micro)
 
 
 class Loader:
     """Makes the batches of process `rank` of `world` processes."""
 
     def __init__(self, cfg, corpus, rank, world, device):
-        self.cfg = cfg
+        self.cfg = split_batch(cfg, world)
         self.corpus = corpus
         self.device = device
-        per_process, self.micro_batch_size = split_batch(cfg, world)
+        per_process = cfg.batch_size // world
         self.rows = np.arange(rank * per_process, (rank + 1) * per_process)  # which rows of a batch are made here
 
     def train_batches(self, first_step):
@@ -153,6 +154,6 @@ class Loader:
 
     def micro_batches(self, batch):
         """Returns a list: for each micro-batch the number of its first row, and the arguments of the model."""
-        parts_of = [x.to(self.device, non_blocking=True).split(self.micro_batch_size) for x in batch]
-        first_rows = self.rows[:: self.micro_batch_size].tolist()
+        parts_of = [x.to(self.device, non_blocking=True).split(self.cfg.micro_batch_size) for x in batch]
+        first_rows = self.rows[:: self.cfg.micro_batch_size].tolist()
         return list(zip(first_rows, zip(*parts_of)))  # the first part of each argument, then the second part of each

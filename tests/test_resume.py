@@ -107,6 +107,18 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
         assert row.learning_rate == pytest.approx(1e-2 * (18 - (row.step - 1)) / (18 - 3), rel=1e-5)
 
 
+def test_without_dropout_a_run_goes_on_with_other_micro_batches(cfg):
+    cfg = replace(cfg, dropout=0.0, attn_dropout=0.0)
+    whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")
+    run(whole)
+    with at_call(TRAIN_STEP, 6, partial(signal.raise_signal, signal.SIGTERM)), pytest.raises(SystemExit):
+        run(cfg)
+    resume(cfg, micro_batch_size=32)  # which is more than a batch has, as the default may be
+    for column in "step", "train_loss", "val_loss":
+        np.testing.assert_allclose(log(cfg)[column], log(whole)[column], atol=2e-5)
+    assert checkpoint(cfg)["config"]["micro_batch_size"] == 8
+
+
 def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg):
     out = Path(cfg.out_dir)
     others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt", "ckpt-bestever.pt", "ckpt.pt.12.tmp"}
@@ -132,6 +144,7 @@ def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg)
     (dict(), "holds a run already: go on with --init_from=resume"),
     (dict(init_from="resume", max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
     (dict(init_from="resume", qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
+    (dict(init_from="resume", micro_batch_size=2), "is of another run: micro_batch_size = 4 there, 2 here"),
     (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
     (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
     (dict(n_embd=2_000_000_000), "or the sizes of the model"),
@@ -298,7 +311,7 @@ def test_out_of_memory_names_what_to_lower_and_another_error_is_shown_as_it_is(c
         assert re.search(r"3 GiB and more .* \.\.\.: lower micro_batch_size, or the sizes", refusal(cfg))
     bug = RuntimeError("a fork's own, which speaks of gloo")
     with mock.patch(TRAIN_STEP, side_effect=bug), pytest.raises(RuntimeError, match="of gloo"):
-        resume(cfg)
+        resume(cfg, micro_batch_size=2)  # as the line says: before the first step it may
 
 
 @pytest.mark.parametrize("value, first, changes, words, kept", [

@@ -56,7 +56,10 @@ def open_run(folder):
 def identity(described):
     """Returns what must be the same in all processes of a run, and when it goes on: {key: value}."""
     keys = vars(TrainConfig(**described["config"])) | described["data"]  # a newer key has its default
-    return {key: value for key, value in keys.items() if key not in HOW | {"data_dir"}}
+    free = HOW | {"data_dir"}
+    if keys["dropout"] or keys["attn_dropout"]:  # each micro-batch has random numbers of its own
+        free -= {"micro_batch_size"}
+    return {key: value for key, value in keys.items() if key not in free}
 
 
 @contextlib.contextmanager
@@ -79,6 +82,7 @@ def checkpoint_to_resume(folder, cfg, meta, device):
         for key, here in identity(describe(cfg, meta)).items():
             there = before[key]
             may_change = key in ("eval_interval", "score_interval") or (key == "max_iters" and there < here)
+            may_change |= key == "micro_batch_size" and state["step"] == 0  # there was no room for it
             require(there == here or may_change, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
         yield state
 
