@@ -176,6 +176,8 @@ def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(cfg, name, 
 @pytest.mark.parametrize("spoil, words", [
     (lambda state: state["data"].update(tokens=5), "is of another run: tokens = 5 there, "),
     (lambda state: state["config"].update(gain=2), "unexpected keyword argument 'gain'"),
+    (lambda state: state["model"]["head.bias"].fill_(torch.nan), "is not a checkpoint that can be resumed: "),
+    (lambda state: state["adamw"]["state"][0]["exp_avg"].fill_(torch.inf), "(ValueError: it holds nan or inf)"),
     (lambda state: state["model"].pop("head.bias"), 'Missing key(s) in state_dict: "head.bias"'),
     (lambda state: state.pop("scaler"), "does not fit this code: go on with the commit that is in run.json (KeyError")])
 def test_a_checkpoint_of_another_corpus_or_of_other_code_is_refused_with_what_differs(copied, spoil, words):

@@ -28,12 +28,25 @@ def opened_checkpoint(path, device):
         if damaged:
             raise zipfile.BadZipFile(damaged)
         state = torch.load(path, map_location=device, weights_only=True)
+        if not all(x.isfinite().all() for x in tensors_in(state)):
+            raise ValueError("it holds nan or inf")
         problem = "does not fit this code: go on with the commit that is in run.json"  # a weight more in model.py, say
         yield state
     except (OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, LookupError, TypeError,
             ValueError) as e:
         said = textwrap.shorten(f"{type(e).__name__}: {e}", 300)
         raise RunError(f"{path} {problem} ({said})") from e
+
+
+def tensors_in(value):
+    """Yields the tensors in dicts and lists of any depth."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors_in(part)
 
 
 def open_run(folder):
