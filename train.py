@@ -7,8 +7,8 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
 `loop` trains, and `Trainer.train_step` is one step. data/results/runs.py describes the files in out_dir, and
-config/processes.py says how to train on several nodes. Ctrl-C, SIGTERM and SIGHUP save a checkpoint before the run
-ends, with the exit status 130, 143 or 129 (with torchrun 1).
+config/processes.py says how to train on several nodes. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 save a checkpoint
+before the run ends, with the exit status 128 + the number of the signal (with torchrun 1).
 """
 
 import contextlib

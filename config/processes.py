@@ -146,8 +146,9 @@ def noted_signals():
     """
     signals = []
     handlers_before = {}
-    for name in "SIGINT", "SIGTERM", "SIGHUP":  # SIGHUP: the terminal was closed; Windows does not have it
-        signum = getattr(signal, name, None)
+    # SIGHUP: the terminal was closed. SIGUSR1, SIGUSR2: what Slurm's --signal sends before the time of a job is over.
+    for name in "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2":
+        signum = getattr(signal, name, None)  # Windows does not have all of them
         if signum and signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
             handlers_before[signum] = signal.signal(signum, lambda signum, frame: signals.append(signum))
     try:

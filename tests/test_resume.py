@@ -52,7 +52,8 @@ def copied(finished, cfg):
 # ---- stopped, gone on with ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129),
+                                          (signal.SIGUSR1, 138), (signal.SIGUSR2, 140)])
 def test_a_signal_ends_a_run_after_its_step_and_loses_nothing(finished, cfg, tmp_path, signum, code):
     status, said = end(begin(argv(cfg), tmp_path / "life.txt", partial(signal_at, TRAIN_STEP, 5, signum)))
     assert status == code and "stopped at step 5; --init_from=resume goes on from" in said, said
