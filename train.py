@@ -19,10 +19,13 @@ import time
 from functools import partial
 from pathlib import Path
 
-import config
-
 if __name__ == "__main__":
-    CONFIG = config.command_line(sys.argv[1:])  # before torch is imported, which takes seconds
+    sys.path.insert(0, str(Path(__file__).parent))  # `python -P` and `python -I` leave this folder out
+    from config import command_line
+
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # except in `loop`, Ctrl-C ends the program at once
+    CONFIG = command_line(sys.argv[1:])  # before torch is imported, which takes seconds
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -31,7 +34,7 @@ from tqdm import tqdm
 import analyze
 import init
 from config import ConfigError
-from config.processes import find_place, leave_processes, noted_signals, one_line, prepare_streams
+from config.processes import find_place, leave_processes, noted_signals, one_line
 from data.atomic import locked
 from data.batches import Loader, int_of, open_corpus
 from data.results import runs
@@ -433,12 +436,9 @@ def main(cfg):
             print("train.py: if another process has ended before, it says why. --init_from=resume goes on from the "
                   "last checkpoint. The error here:", file=sys.stderr)
         raise
-    except KeyboardInterrupt:  # before the first step, or after the last one
-        sys.exit(128 + signal.SIGINT)
     finally:
         leave_processes()
 
 
 if __name__ == "__main__":
-    prepare_streams()
     main(CONFIG)

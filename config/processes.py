@@ -85,10 +85,12 @@ class Place:
 
 def find_place(cfg):
     """
-    Sets up this process: threads, the precision of float32, and, if torchrun started it, the group of all processes.
+    Sets up this process: what it prints to, threads, the precision of float32, and, if torchrun started it, the group
+    of all processes.
 
     Returns its Place, and cfg with the dtype that "auto" means there. Raises ConfigError if the device is not there.
     """
+    prepare_streams()
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     rank, world, local_rank = 0, 1, 0

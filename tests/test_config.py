@@ -1,8 +1,10 @@
 """config/: every file builds its model; every mistake ends in one line that helps. pytest tests/test_config.py"""
 
 import dataclasses
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +150,20 @@ def test_help_and_a_mistake_answer_without_torch_and_help_shows_what_the_command
                 "runpy.run_path('train.py', run_name='__main__')")
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert found.returncode == status and words in found.stdout + found.stderr and "Traceback" not in found.stderr
+
+
+def test_an_isolated_python_finds_the_files_beside_train(tmp_path):
+    found = subprocess.run([sys.executable, "-I", ROOT / "train.py", "-h"], cwd=tmp_path, capture_output=True)
+    assert found.returncode == 0 and not found.stderr
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_torch_is_imported_ends_the_program_without_a_traceback_unless_it_is_ignored(ignored, tmp_path):
+    (tmp_path / "torch.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nraise SystemExit('later')")
+    ignore = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it starts with &
+    found = subprocess.run([sys.executable, "train.py"], env=os.environ | dict(PYTHONPATH=str(tmp_path)),
+                           capture_output=True, text=True, preexec_fn=ignore if ignored else None)
+    assert (found.returncode, found.stderr) == ((1, "later\n") if ignored else (-signal.SIGINT, ""))
 
 
 def test_what_config_repeats_of_init_and_model_is_the_same_there():

@@ -329,7 +329,6 @@ def test_the_end_of_a_run_takes_any_name_and_a_sequence_of_one_token(cfg, monkey
     """Dollars are a formula to matplotlib, and \\xe9 is no UTF-8."""
     monkeypatch.setattr(train.Trainer, "draw", DRAW)
     monkeypatch.setattr(train, "DRAW_EVERY", 0)  # in the middle of the run too
-    processes.prepare_streams()
     cfg = replace(cfg, max_iters=2, causal=True, block_size=1, out_dir=cfg.out_dir + "_$5_$10_\udce9")
     run(cfg)
     assert Path(cfg.out_dir, "run.png").read_bytes().startswith(b"\x89PNG")
