@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 import analyze
 import init
-from config import ConfigError
+from config import ConfigError, last_line
 from config.processes import find_place, leave_processes, noted_signals, one_line
 from data.atomic import locked
 from data.batches import Loader, int_of, open_corpus
@@ -428,10 +428,10 @@ def main(cfg):
         place, cfg = find_place(cfg)
         train(cfg, place)
     except (*MISTAKES, FloatingPointError) as e:
-        sys.exit(f"train.py: {e}")
+        sys.exit(last_line(e))
     except RuntimeError as e:
         if "out of memory" in str(e) or "can't allocate memory" in str(e):  # of a GPU, of a CPU
-            sys.exit(f"train.py: {one_line(e)}: lower micro_batch_size, or the sizes of the model")
+            sys.exit(last_line(f"{one_line(e)}: lower micro_batch_size, or the sizes of the model"))
         if torch.distributed.is_initialized():
             print("train.py: if another process has ended before, it says why. --init_from=resume goes on from the "
                   "last checkpoint. The error here:", file=sys.stderr)

@@ -145,11 +145,18 @@ def command_line(argv):
     try:
         cfg = load(words)
     except ConfigError as e:
-        sys.exit(f"train.py: {e}")
+        sys.exit(last_line(e))
     if len(words) < len(argv):
         print_help(cfg)
         sys.exit(0)
     return cfg
+
+
+def last_line(reason):
+    """Returns the line in which a run ends that cannot go on."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return f"train.py: torchrun says below only that this process has ended. The reason is: {reason}"
+    return f"train.py: {reason}"
 
 
 def load(argv):

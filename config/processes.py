@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from config import ConfigError
+from config import ConfigError, last_line
 
 ANSWER = timedelta(minutes=10)  # how long a process waits for another one; checkpoints and compiling take less
 
@@ -60,7 +60,7 @@ class Place:
         except mistakes as e:
             if self.world == 1:
                 raise
-            mistake = f"train.py: {e}"
+            mistake = last_line(e)
         said = [text for text in self.gather(mistake) if text]
         if said:
             if self.rank == 0:

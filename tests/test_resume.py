@@ -284,6 +284,25 @@ def test_processes_that_are_not_of_one_run_do_not_begin_and_one_of_them_says_why
     assert line.startswith("train.py: ") and words in line and "train.py" not in other[1]
 
 
+def test_under_torchrun_which_prints_35_lines_below_it_a_line_says_that_it_is_the_reason(cfg, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    for key, value, words in ("batch_size", 7, "batch_size = 7, expected a"), ("n_head", 3, "n_embd = 16, expected a"):
+        said = refusal(cfg, **{key: value})
+        assert f"torchrun says below only that this process has ended. The reason is: {words}" in said
+
+
+def fail_on_rank_1():
+    if os.environ["RANK"] == "1":
+        train.learning_rate = lambda cfg, step: torch.ones(2) @ torch.ones(3)
+
+
+def test_an_error_in_a_forks_code_on_one_process_is_shown_there_and_the_other_one_sends_its_reader_there(cfg, tmp_path):
+    lives = begin_ranks(argv(cfg), tmp_path / "rank", prepare=fail_on_rank_1)
+    (_, said_by_0), (status, said_by_1) = map(end, lives)
+    assert status == 1 and "train.learning_rate = lambda" in said_by_1 and "tensor [2] and src [3]" in said_by_1
+    assert "train.py: if another process has ended before, it says why." in said_by_0 and "src [3]" not in said_by_0
+
+
 # ---- disk, memory and numbers ------------------------------------------------------------------------------------
 
 
