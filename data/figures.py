@@ -88,7 +88,8 @@ def draw_layers(axis, layers):
     for i, name in enumerate(layers):
         # The last tenth of the colours is too light for a line.
         colour = colormaps["viridis"](0.9 * i / max(1, last))
-        label = {0: "first layer", last: "last layer"}.get(i)
+        number = str(name).rpartition("_")[2]  # of symmetry_0, or of 0, as in the tables
+        label = f"layer {number}" if i in (0, last) else None
         axis.plot(layers[name], color=colour, label=label)
     put_steps(axis)
 

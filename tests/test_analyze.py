@@ -400,6 +400,7 @@ def test_matrices_are_of_the_last_layer_of_each_model_and_a_dot_is_an_entry_and_
         expected = [(m[i, j], m[j, i]) for i in range(len(m)) for j in range(i + 1, len(m))]
         np.testing.assert_allclose(dots, expected, rtol=1e-4, atol=1e-6)
         assert pairs.get_xlim() == pairs.get_ylim() and pairs.get_aspect() == 1
+        assert matrix.get_title("left").endswith(f"W_qk of layer {analyze.score_model(name).table['layer'].max()}")
         assert f"symmetry {defined(m)[0]:.2f}" in pairs.get_title("left")
 
 

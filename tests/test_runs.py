@@ -290,6 +290,15 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds_for_six_
     assert not loss.collections and len(loss.lines) == 7 and ends.get_yticklabels()[-1].get_text() == "an arm 4"
 
 
+def test_losses_of_two_tasks_have_an_axis_each_and_the_title_says_in_what_the_runs_differ(tmp_path, drawn):
+    runs = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", init="skew"),
+            write_run(tmp_path / "c-1", causal=True)]
+    assert not run(*runs, "--plot", tmp_path / "p.png")
+    losses, others, scores, *_ = [[line.get_label() for line in axis.lines] for axis in drawn[0].axes]
+    assert losses == ["a", "b"] and others == ["c"] and scores[:3] == ["a", "b", "c"]
+    assert drawn[0].get_suptitle() == "Runs that differ in causal, init, objective"
+
+
 def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path, capsys, drawn):
     folder = write_run(tmp_path / "a-1", init="skew", n_embd=64)
     assert not run(folder, "--plot", tmp_path / "p.png", "--csv", tmp_path / "c.csv")
@@ -298,6 +307,7 @@ def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path,
     assert out.splitlines()[2].split() == ["1", "0.05", "0.55", "-1.00", "-1.00", "0.00", "-0.50"]
     assert out.splitlines()[3:] == ["validation loss 2.0000 nats/token"]
     loss, symmetry, directionality, heads, *empty = drawn[0].axes
+    assert [line.get_label() for line in symmetry.lines[:2]] == ["layer 0", "layer 1"]  # as in the table
     assert set(heads.lines[1].get_ydata()) == {-1} and not any(axis.axison for axis in empty)
     np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
     np.testing.assert_allclose(symmetry.lines[1].get_ydata(), (np.arange(11) + 1) / 20)

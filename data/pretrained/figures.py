@@ -200,9 +200,8 @@ def draw_pair(axes, result, name):
     layers = whole_layers(result.table)
     layer = layers.iloc[-1]
     causal = is_causal(layers.iloc[[-1]])
-    n_layer = (layers["stack"] == layer["stack"]).sum()
-    where = f"{layer['stack']} layer".strip()
-    put_titles(axes, [f"{KINDS[causal]} {name}: W_qk of {where} {n_layer} of {n_layer}",
+    where = f"{layer['stack']} layer {layer['layer']}".strip()  # as in the table
+    put_titles(axes, [f"{KINDS[causal]} {name}: W_qk of {where}",
                       f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
     matrix, pairs = axes
     n = min(LARGEST, len(m))

@@ -5,10 +5,13 @@ the first decoder purple. Dark layers are at the bottom of a network, light ones
 
 import itertools
 import math
+import textwrap
 
 import numpy as np
 import pandas
 
+from config import HOW
+from config.planned import task_of
 from data import chance
 from data.chance import SCORES
 from data.figures import (HEIGHT, RANDOM, draw_layers, figure, put_chance, put_legend, put_steps, put_titles, put_zero,
@@ -56,34 +59,69 @@ def plot_run(record, path, gamma):
 
 
 def plot_runs(arms, path, gamma):
-    """Draws Figures 3 and S5: losses and scores over the steps."""
+    """Draws Figures 3 and S5: losses, a panel for each task, and scores over the steps."""
     style_of = styles({name: records[0].config["causal"] for name, records in arms.items()})
-    has_bands = len(arms) <= 6  # the bands of more arms cover each other
-    height = max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named beside its losses
+    bands = "; coloured bands: lowest to highest seed" if has_bands(arms) else ""
     runs = list(itertools.chain(*arms.values()))
     scores = [score for score in TITLES if any(len(record.curve(score)) for record in runs)]
-    rows = 1 + math.ceil(len(scores) / 2)
-    with figure(path, rows, 2, height, "Runs compared: loss and scores over training") as axes:
-        loss, ends, *panels = axes.flat
-        for axis, column in (loss, "val_loss"), *zip(panels, scores):
-            for name, records in arms.items():
-                draw_seeds(axis, records, column, has_bands, label=name, **style_of[name])
-            put_steps(axis)
-        losses = [record.curve("val_loss") for record in runs]
-        loss.set_ylim(top=pandas.concat(losses).quantile(0.9))  # the first losses are far above, and are cut off
-        draw_ends(ends, arms, style_of)
-        for axis in panels[:len(scores)]:
+    tasks = by_task(arms)
+    if len(tasks) == 1:  # beside the only losses are those at the end, and the names there explain the colours
+        titles = ["validation loss", "loss at the end [nats/token]"]
+        columns, height = 2, max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named there
+        legend = (f"lines and bars: mean over seeds; dots: seeds{bands}\n"
+                  "colours: as the names; scores: median over layers")
+    else:
+        titles = [textwrap.shorten(f"loss: {', '.join(map(in_words, task))}", 28, placeholder=" ...") for task in tasks]
+        columns, height = 3, HEIGHT
+        legend = f"lines: mean over seeds{bands}\nscores: median over layers; losses: each task has a panel"
+    n_losses = len(titles)
+    rows = math.ceil((n_losses + len(scores)) / columns)
+    with figure(path, rows, columns, height, what_differs(arms)) as axes:
+        losses, panels = axes.flat[:n_losses], axes.flat[n_losses:]
+        for axis, task in zip(losses, tasks):
+            draw_arms(axis, task, "val_loss", style_of, has_bands(arms))
+            curves = [record.curve("val_loss") for record in itertools.chain(*task.values())]
+            axis.set_ylim(top=pandas.concat(curves).quantile(0.9))  # the first losses are far above, and are cut off
+            axis.set_ylabel("nats/token")
+        for axis, score in zip(panels, scores):
+            draw_arms(axis, arms, score, style_of, has_bands(arms))
             put_zero(axis)
+        if len(tasks) == 1:
+            draw_ends(losses[1], arms, style_of)
         widths = [records[0].config["n_embd"] for records in arms.values()]
         if len(set(widths)) == 1:  # the range is of one size
             n_embd = widths[0]
             directionality = panels[scores.index("directionality")]
             put_chance(directionality, "directionality", n_embd, chance.of_random(n_embd, gamma), RANDOM)
-        put_titles(axes.flat, ["validation loss [nats/token]", "loss at the end [nats/token]",
-                               *(TITLES[score] for score in scores)])
-        bands = "; coloured bands: lowest to highest seed" if has_bands else ""
-        put_legend(axes.flat, named=arms, title=f"lines and bars: mean over seeds; dots: seeds{bands}\n"
-                                                "colours: as the names; scores: median over layers")
+        put_titles(axes.flat, titles + [TITLES[score] for score in scores])
+        put_legend(axes.flat, named=[in_words(name) for name in arms] if len(tasks) == 1 else (), title=legend)
+
+
+def has_bands(arms):
+    return len(arms) <= 6  # the bands of more arms cover each other
+
+
+def by_task(arms):
+    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
+    tasks = {}
+    for name, records in arms.items():
+        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
+    return list(tasks.values())
+
+
+def what_differs(arms):
+    """Returns the title of a comparison: the keys of train.py in which its arms differ."""
+    configs = [records[0].config for records in arms.values()]
+    first, *others = [config | task_of(config) for config in configs]
+    keys = [key for key in first.keys() - HOW - {"seed", "n_params"} if any(c.get(key) != first[key] for c in others)]
+    return textwrap.shorten(f"Runs that differ in {', '.join(sorted(keys))}", 90, placeholder=" ...")
+
+
+def draw_arms(axis, arms, column, style_of, has_bands):
+    """Draws a line for each arm over the steps."""
+    for name, records in arms.items():
+        draw_seeds(axis, records, column, has_bands, label=in_words(name), **style_of[name])
+    put_steps(axis)
 
 
 def draw_seeds(axis, records, column, has_band, **style):
