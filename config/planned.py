@@ -10,6 +10,8 @@ Each is (measure, left, direction, right). The second one is a test of an intera
 (symmetric - random) - (untied_symmetric - untied). All p are corrected together, so a plan has no test too many.
 """
 
+import re
+
 from config import HOW, ConfigError
 
 # What is measured at the end of a run. A score is a median over layers, and the mean over the single heads of a layer.
@@ -29,6 +31,13 @@ WITHIN_TASK = HOW | {
     "seed", "data_dir", "dtype", "n_params", "score_interval", "n_layer", "n_head", "n_embd", "positions", "qk_norm",
     "init", "init_std", "qk_std", "v_std", "dropout", "attn_dropout", "constraint", "constraint_weight", "warmup_iters",
     "learning_rate", "qkv_rate", "optimizer", "weight_decay", "beta2", "grad_clip"}
+
+
+def require_names(arms):
+    """Raises ConfigError unless the names of arms can stand in a path and in a CSV file."""
+    for arm in arms:
+        if not re.fullmatch(r"[\w.-]+", arm):
+            raise ConfigError(f"an arm is called {arm!r}: expected letters, digits, _, - and . (its folder has its name)")
 
 
 def task_of(config):

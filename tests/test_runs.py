@@ -175,12 +175,13 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
     assert "none is compared with a run that is at another step" in out
     lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
     assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
+    assert drawn[0].axes[1].get_title(loc="left") == "last loss, before the end [nats/token]"
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
     # An arm that pandas could read as nan, and that is no baseline, because its scale is not BERT's; and a comment.
     folders = [write_run(tmp_path / "runs" / "null-1", n_layer=3, qk_std=0.1)]
-    folders += [write_run(tmp_path / "runs" / "c#_2-1", init="skew"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
+    folders += [write_run(tmp_path / "runs" / "c._2-1", init="skew"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
     assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     first = capsys.readouterr().out
@@ -224,6 +225,9 @@ def test_runs_that_differ_in_a_key_which_only_one_of_them_has_are_of_two_arms():
     (("a-1/log.csv", r"\Z", "1000,0,,2.0,,\n"), "a-1", "log.csv or scores.csv is damaged"),
     (("a-1/scores.csv", r"(?s)^500,.*", ""), "a-1", "scores.csv ends at step 400, and log.csv at step 1000"),
     (("a-1/run.json", r"(?s)\A.*", "{"), "a-1", "run.json cannot be read"),
+    (("a-1/run.json", ": 1000", ': "many"'), "a-1", "run.json cannot be read: max_iters = 'many', expected int"),
+    (("a-1/log.csv", "^100,0,,[0-9.]+", "100,0,,inf"), "a-1", "log.csv or scores.csv is damaged (a loss is infinite)"),
+    (None, "b {}-1 --csv new.csv", "an arm is called 'b {}': expected letters, digits"),
     (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is no comparison, or damaged"),
     (("c.csv", "^a,1,100,", "a,1,100,x"), "c.csv", "c.csv is no comparison, or damaged"),
 ])
@@ -231,13 +235,14 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert not run(write_run(Path("a-1")), write_run(Path("b-1"), init="skew"), "--csv", "c.csv")
     Path("no.text").write_bytes(bytes(range(128, 256)))
+    shutil.copytree("b-1", "b {}-1")
     if change:
         path, pattern, replacement = change
         text, n_changed = re.subn(pattern, replacement, Path(path).read_text(), count=1, flags=re.M)
         assert n_changed == 1
         Path(path).write_text(text)
     before = {path: path.read_bytes() for path in Path().glob("**/*.*")}
-    assert words in (said := run(*argv.split())) and said.startswith("analyze.py: ") and "\n" not in said
+    assert words in (said := run(*re.split(" (?![{])", argv))) and said.startswith("analyze.py: ") and "\n" not in said
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
 
 

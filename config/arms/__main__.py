@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from config import ConfigError, load, read_flags, run_file
-from config.planned import require_planned
+from config.planned import require_names, require_planned
 
 BY_ITSELF = {"seed", "out_dir", "init_from"}  # every run of a comparison has its own
 
@@ -30,6 +30,9 @@ def arms(path, flags=()):
     if not (isinstance(base, str) and are_dicts and isinstance(seeds, list | tuple | range)):
         raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
                           "list (config/arms/positions.py is one to copy)")
+    if not own_keys or not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{path}: expected one arm and one seed at least, and no seed twice")
+    require_names(own_keys)
     for arm, own in own_keys.items():
         if BY_ITSELF & own.keys():
             raise ConfigError(f"{path}: {arm} sets {', '.join(sorted(BY_ITSELF & own.keys()))}, which every run sets "

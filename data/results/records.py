@@ -17,9 +17,11 @@ from math import nan
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas
 
-from config import HOW, TrainConfig
+from config import HOW, KEYS, TrainConfig, checked
+from config.planned import require_names
 from data.atomic import replacing
 from data.chance import SCORES
 from data.results.runs import HEADERS, RunError, require
@@ -106,6 +108,8 @@ def read_config(folder):
         run = json.loads(path.read_text())
         digests = run["data"]["sha256"]  # of train.bin and val.bin
         data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
+        for key in run["config"].keys() & KEYS.keys():
+            checked(key, run["config"][key])
         # A key that is newer than the run has its default.
         config = vars(TrainConfig()) | run["config"] | data | dict(n_params=run.get("n_params"))
         return config, {key: [text] for key, text in run.get("origin", {}).items()}
@@ -140,6 +144,8 @@ def read_run(folder):
         if last_score < last_loss == config["max_iters"]:  # or an earlier score would pass for the last one
             raise ValueError(f"scores.csv ends at step {last_score}, and log.csv at step {last_loss}")
         losses = log[["train_loss", "val_loss"]]  # [nats/token]
+        if np.isinf(losses).any(axis=None):
+            raise ValueError("a loss is infinite")
         # Losses and scores may have been written at different steps.
         table = pandas.concat([losses, by_step(scores)], axis="columns").sort_index()
     except ValueError as e:
@@ -153,7 +159,12 @@ def read_run(folder):
 
 
 def write_comparison(path, arms, planned=()):
-    """Writes {name of an arm: its records}, and the planned tests. Raises RunError if a file at path would lose any."""
+    """
+    Writes {name of an arm: its records}, and the planned tests.
+
+    Raises RunError if a file at path would lose any, and ConfigError if a name could not be read again.
+    """
+    require_names(arms)
     tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
     lines = [f"{PLANNED}{json.dumps(planned)}"] if planned else []
     if Path(path).exists():
