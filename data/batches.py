@@ -29,11 +29,15 @@ def open_corpus(cfg):
     """Returns the corpus in cfg.data_dir. Raises DataError if it is not there, and ConfigError if it is too small."""
     corpus = load(cfg.data_dir)
     # One block is enough to train on, because epochs repeat it. But an evaluation should not see a token twice.
-    for split, rows in (corpus.train, 1), (corpus.val, cfg.eval_iters * cfg.batch_size):
-        if len(split) <= rows * cfg.block_size:
-            raise ConfigError(f"data_dir = {cfg.data_dir}: a split of {len(split):,} tokens, expected more than "
-                              f"{rows:,} x block_size = {rows * cfg.block_size:,}; lower batch_size, block_size "
-                              "or eval_iters, or prepare more text, or with a larger --val_fraction")
+    for split, use, rows in (corpus.train, "train", 1), (corpus.val, "validate", cfg.eval_iters * cfg.batch_size):
+        needed = rows * cfg.block_size + 1  # the last token has a next one
+        if len(split) < needed:
+            n_all = (len(corpus.train) + len(corpus.val)) * needed // len(split)
+            megabytes = n_all / 1e6 * (1 if corpus.meta["tokenizer"] == "bytes" else 4)  # gpt2: about 4 bytes a token
+            raise ConfigError(f"data_dir = {cfg.data_dir}: {len(split):,} tokens to {use} on, expected more than "
+                              f"{rows:,} x block_size = {needed - 1:,}. Prepare {n_all:,} tokens in all, about "
+                              f"{megabytes:,.1f} MB of text (with a larger --val_fraction less), or lower batch_size, "
+                              "block_size or eval_iters")
     return corpus
 
 

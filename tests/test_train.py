@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from itertools import count, product
@@ -135,17 +136,25 @@ def test_a_run_that_is_shorter_than_its_warm_up_is_all_warm_up():
     assert [train.learning_rate(cfg, step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_a_batch_is_split_over_processes_and_micro_batches_or_refused_as_a_corpus_that_is_too_short(cfg, corpus):
+def test_a_batch_is_split_over_processes_and_micro_batches_or_refused(cfg):
     for world, expected in (1, 4), (2, 4), (8, 1):
         assert split_batch(cfg, world) == replace(cfg, micro_batch_size=expected)
     for world, micro in (3, 4), (1, 5), (16, 4):
         with pytest.raises(ConfigError, match=f"batch_size = 8, expected a multiple of {world} processes x"):
             split_batch(replace(cfg, micro_batch_size=micro), world)
+
+
+def test_a_corpus_that_is_too_small_says_how_large_it_must_be(cfg, corpus):
     n = len(corpus.val)  # for an evaluation of other tokens each
     cfg = replace(cfg, batch_size=1, eval_iters=1, block_size=n)
     batches.open_corpus(replace(cfg, block_size=n - 1))
-    with pytest.raises(ConfigError, match=f"a split of {n:,} tokens, expected more than 1 x block_size = {n:,}; lower"):
-        batches.open_corpus(cfg)
+    for factor in 1, 10:
+        words = f"{n:,} tokens to validate on, expected more than {factor} x block_size = {factor * n:,}. Prepare "
+        with pytest.raises(ConfigError, match=re.escape(words)) as e:
+            batches.open_corpus(replace(cfg, eval_iters=factor))
+        n_all, megabytes = re.search(r"Prepare ([\d,]+) tokens in all, about ([\d.]+) MB of text", str(e.value)).groups()
+        assert int(n_all.replace(",", "")) == pytest.approx(factor * (n + len(corpus.train)), abs=99)
+        assert float(megabytes) == pytest.approx(factor * (n + len(corpus.train)) / 1e6, abs=0.06)  # a token is a byte
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------

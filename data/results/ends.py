@@ -44,7 +44,8 @@ def describe_start(trainer):
               f"{trainer.n_params / 1e6:.2f} M parameters, on {place.device} ({cfg.dtype})")
     processes = f"{place.world} processes" if place.world > 1 else "one process"
     place.say(f"batches of {cfg.batch_size} sequences of {cfg.block_size} tokens, made by {processes}; "
-              f"{len(trainer.corpus.train):,} training tokens")
+              f"{len(trainer.corpus.train):,} training tokens"
+              + (", and a token is a byte" if trainer.corpus.meta["tokenizer"] == "bytes" else ""))
     if trainer.step == cfg.max_iters:
         place.say(f"this run is at its end already, step {trainer.step:,}: a larger --max_iters goes on with it")
     elif trainer.step > 0:

@@ -16,8 +16,7 @@ With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or
 
 import pathlib
 import sys
-
-from tqdm import tqdm
+from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from data import writer
@@ -43,35 +42,32 @@ def files_in(path):
     return found
 
 
-def read(path, size):
-    """Yields the documents of a file, of about so many characters if it has more."""
-    replaced = 0
+def read(path, size, undecoded):
+    """Yields the documents of a file, of about so many characters if it has more. undecoded: counts U+FFFD by file."""
     lines, length = [], 0  # of the next document
     # utf-8-sig: with or without a byte-order mark, which is no text; newline="" keeps \r\n
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         while line := file.readline(16 * LONGEST):
             lines.append(line)
             length += len(line)
-            replaced += line.count("\ufffd")
+            undecoded[path] += line.count("\ufffd")
             if length >= 16 * LONGEST or (length >= size and not line.strip()):
                 yield "".join(lines)
                 lines, length = [], 0
         if lines or not file.tell():  # an empty file is an empty document
             yield "".join(lines)
-    if replaced:
-        tqdm.write(f"{path}: {replaced:,} U+FFFD where bytes cannot be decoded")
 
 
 def why_not(path, column):
-    """Returns why a file is left out, or "" if it is read."""
+    """Returns the kind of a file that is left out, or "" if it is read."""
     is_table = path.suffix.lower() in KINDS
     if column:
-        return "" if is_table and path.name not in BESIDE_ARROW else "is no table"
+        return "" if is_table and path.name not in BESIDE_ARROW else "files that are no tables"
     if is_table:
-        return "is a table: --column=NAME reads a column of it"
+        return "tables (--column=NAME reads a column of one)"
     with open(path, "rb") as file:
         is_binary = b"\0" in file.read(8000)
-    return "is binary" if is_binary else ""
+    return "binary files" if is_binary else ""
 
 
 def main(argv=None):
@@ -79,23 +75,26 @@ def main(argv=None):
     cli.add_argument("paths", nargs="+", metavar="FILE_OR_FOLDER")
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
-    files = [file for path in args.paths for file in files_in(pathlib.Path(path))]
-    texts = []  # the files that are read
-    for file in dict.fromkeys(files):  # each of them once
-        why = why_not(file, args.column)
-        if why:
-            print(f"left out: {file} {why}")
-        else:
-            texts.append(file)
+    by_kind = {}  # kind, "" for text -> files, each of them once
+    for file in dict.fromkeys(file for path in args.paths for file in files_in(pathlib.Path(path))):
+        by_kind.setdefault(why_not(file, args.column), []).append(file)
+    texts = by_kind.pop("", [])
+    for kind, files in by_kind.items():
+        print(f"left out: {len(files):,} {kind}, such as {files[0]}")
     if not texts:
         raise DataError("nothing to read: all files are left out")
     if args.column:
         return writer.write(cli, args, texts, lambda path: read_column(path, args.column))
-    n_bytes = sum(file.stat().st_size for file in texts)
-    size = min(LONGEST, n_bytes // FEWEST)
+    size = min(LONGEST, sum(file.stat().st_size for file in texts) // FEWEST)
     # With fewer files, one of them would be far too much to validate on.
     is_many = len(texts) * args.val_fraction >= 1
-    return writer.write(cli, args, texts, lambda path: read(path, size), whole_files=is_many)
+    undecoded = Counter()
+    folder = writer.write(cli, args, texts, lambda path: read(path, size, undecoded), whole_files=is_many)
+    undecoded = +undecoded  # those of 1 or more
+    if undecoded:
+        print(f"{undecoded.total():,} U+FFFD where bytes cannot be decoded, in {len(undecoded):,} files such as "
+              f"{next(iter(undecoded))}")
+    return folder
 
 
 if __name__ == "__main__":
