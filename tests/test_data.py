@@ -22,7 +22,7 @@ from tests import lives, toy
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "data" / "text" / "prepare.py"
-TIKTOKEN = ROOT.parent / "shared" / "tiktoken"
+TIKTOKEN = pathlib.Path(os.environ.get("TIKTOKEN_CACHE_DIR", ROOT.parent / "shared" / "tiktoken"))
 NASTY = ["plain", "end <|endoftext|> of text", "crlf\r\nold mac\rline\n", "nul\0in it", "é 漢字 😀 \u200d", "   ",
          " \n\n ", "x" * 300_000, "no space, then one" + "^" * 120_000 + " end", "\ufeffmark", "twice", "twice"]
 
@@ -30,7 +30,8 @@ NASTY = ["plain", "end <|endoftext|> of text", "crlf\r\nold mac\rline\n", "nul\0
 @pytest.fixture
 def gpt2(monkeypatch):
     if not TIKTOKEN.exists():
-        pytest.skip("the vocabulary of gpt2 is not in ../shared/tiktoken")
+        pytest.skip("needs gpt2's two files of https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/ in "
+                    "TIKTOKEN_CACHE_DIR (data/README.md)")
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN))
     import tiktoken
     return tiktoken.get_encoding("gpt2")

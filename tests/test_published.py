@@ -17,7 +17,9 @@ from data.results.csv.published import draw
 ROOT = Path(analyze.__file__).parent
 HERE = ROOT / "data" / "results" / "csv" / "published"
 SHARED = ROOT.parent / "shared"
-needs_shared = pytest.mark.skipif(not (SHARED / "published").exists(), reason="needs ../shared/published")
+needs_shared = pytest.mark.skipif(not (SHARED / "published").exists(), reason=(
+    "needs the layers' scores of https://github.com/matteosaponati/attention-geometry (_results), or the BERT-tiny of "
+    "https://github.com/narger-ef/FHE-BERT-Tiny"))
 
 MODELS = list(pd.read_csv(ROOT / "data/pretrained/models.csv", keep_default_na=False).itertuples())
 PRINTED = list(pd.read_csv(ROOT / "data/pretrained/printed_tables.csv", keep_default_na=False).itertuples())
