@@ -1,6 +1,8 @@
 """The exercises: our own answers pass them, and wrong ones are told what is wrong."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,29 +17,19 @@ from tests.exercises import step_1_symmetry, step_2_directionality, step_3_atten
 ROOT = Path(analyze.__file__).parent
 
 
-def heavy_column():
-    m = torch.randn(512, 512, generator=torch.Generator().manual_seed(1))
-    m[:, 3] *= 4
-    return m
-
-
 def gradient_at_zero(x, targets):
     delta = x.mean(0) - targets  # (T, C)
     return x.T @ (delta @ (x - x.mean(0)).T / len(x)) @ x
 
 
-def by_autograd(x, targets):
-    m = torch.zeros(5, 5, dtype=x.dtype, requires_grad=True)
-    return torch.autograd.grad(step_3_attention.loss(m, x, targets), m)[0]
-
-
 e1, e2 = torch.eye(4)[:, :1], torch.eye(4)[:, 1:2]  # (4, 1)
+LONG_COLUMN = torch.randn(512, 512, generator=torch.Generator().manual_seed(1)) * (1 + 3 * torch.eye(512)[3])
 OURS = {
     (step_1_symmetry, "parts"): lambda m: ((m + m.T) / 2, (m - m.T) / 2),
     (step_1_symmetry, "symmetry"): analyze.symmetry,
     (step_1_symmetry, "symmetry_0_trace_1"): lambda: torch.tensor([[0.5, 0.5], [-0.5, 0.5]]),
     (step_2_directionality, "directionality"): analyze.directionality,
-    (step_2_directionality, "wrong_sign"): heavy_column,
+    (step_2_directionality, "wrong_sign"): lambda: LONG_COLUMN,
     (step_3_attention, "gradient_at_zero"): gradient_at_zero,
     (step_3_attention, "two_heads"): lambda: (torch.stack([e1, e2]), torch.stack([e2, e1])),
     (step_4_start, "start"): init.symmetric,
@@ -78,27 +70,31 @@ def test_our_own_answers_pass_every_step_and_it_is_said_what_was_learned(check, 
     (step_2_directionality, "wrong_sign", lambda: torch.eye(9), "scores 0.000, and 0.000 by Eq. 17"),
     (step_3_attention, "gradient_at_zero", lambda *given: gradient_at_zero(*given).T, "Yours is transposed"),
     (step_3_attention, "gradient_at_zero", lambda x, t: x.T @ (x.mean(0) - t) @ x.T @ x, "What is beta_ij"),
-    (step_3_attention, "gradient_at_zero", by_autograd, "RuntimeError"),
+    (step_3_attention, "gradient_at_zero", lambda x, t: x.requires_grad_().sum().backward(), "RuntimeError"),
     (step_3_attention, "two_heads", lambda: 2 * [torch.stack([e1, e2])], "The heads should be near 0"),
     (step_3_attention, "two_heads", lambda: (torch.stack([e1, e1]), torch.stack([e2, e2])), "is at 0.00"),
     (step_4_start, "start", init.random, "the random start"),
     (step_4_start, "start", lambda w_q, w_k, generator: (w_q, torch.randn_like(w_k)), "draw with the generator"),
     (step_4_start, "start", lambda w_q, w_k, generator: (w_q.mT, w_q.mT), "keep the shape"),
-    (step_4_start, "start", lambda w_q, w_k, generator: (w_q[:1], w_q[:1]), "keep the shape"),
-    (step_4_start, "start", lambda w_q, w_k, generator: (w_q, 0 * w_k), "zero or not finite")])
-def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, monkeypatch, step, name, wrong, told):
+    (step_4_start, "start", lambda w_q, w_k, generator: (w_q[:1], w_q[:1]), "keep the shape"),  # one head of two
+    (step_4_start, "start", lambda w_q, w_k, generator: (w_q, 0 * w_k), "zero or not finite"),
+    (step_4_start, "NAME", "mine", "It is a start. Now copy it to init.py, and name it in STARTS: mine."),
+    (step_4_start, "NAME", "skew", "Now train skew with eight seeds and write")])
+def test_a_wrong_answer_is_told_what_is_wrong_and_a_start_what_comes_next(check, monkeypatch, step, name, wrong, told):
     monkeypatch.setattr(step, name, wrong)
     status, said = check(step)
     assert status == 1 and told in said and "done" not in said and said.count("\n") == 1
 
 
-def test_a_start_that_is_not_in_the_record_yet_is_told_what_comes_next(check, monkeypatch):
-    monkeypatch.setattr(step_4_start, "NAME", "mine")
-    monkeypatch.setattr(init, "STARTS", dict(random=init.random))
-    assert "It is a start. Now copy it to init.py, and name it in STARTS: mine." in check(step_4_start)[1]
-    monkeypatch.setitem(init.STARTS, "mine", init.symmetric)
-    monkeypatch.setattr(exercises.record, "FOLDER", Path("nowhere"))
-    assert "Now train mine with eight seeds and write" in check(step_4_start)[1]
+def test_the_patch_of_an_entry_holds_the_start_and_no_answers(tmp_path):
+    files = tmp_path / "init.py", tmp_path / "tests/exercises/step_1_symmetry.py"
+    files[1].parent.mkdir(parents=True)
+    diff = re.search(r"^git diff .*(?= > )", (FOLDER / "README.md").read_text(), re.MULTILINE)[0]
+    for text, command in ("before", "git init -q && git add ."), ("after", diff):
+        for file in files:
+            file.write_text(text)
+        patch = subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert "init.py" in patch and "step_1" not in patch
 
 
 def test_the_command_prints_a_line_for_each_step(monkeypatch, capsys):
@@ -117,15 +113,20 @@ def test_help_is_printed_and_an_unknown_step_refused(capsys, word, status, told)
     assert e.value.code == status and told in "".join(capsys.readouterr())
 
 
-def test_every_answer_of_the_questions_names_a_test_or_a_file_that_is_there():
+def test_every_answer_names_a_test_or_a_file_that_is_there_or_a_command_that_prints_its_numbers(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
     text = " ".join((ROOT / "tests/exercises/README.md").read_text().split())
     tests = "".join(path.read_text() for path in ROOT.glob("tests/test_*.py"))
-    sources = re.findall(r"\[([^]]*)\] </details>", text)
-    assert len(sources) == text.count("<summary>") > 9
-    for source in sources:
-        name = source.removeprefix("-k ")
-        if name != source:
-            assert re.search(rf"def test_\w*{name}_", tests), name
-            continue
-        for file in re.split("[,;] ", source.removeprefix("open: ")):
+    answers = re.findall(r"</summary> ([^<]*) \[([^]]*)\] </details>", text)
+    assert len(answers) == len(re.findall(r"<summary>\d", text)) > 9
+    for answer, source in answers:
+        if source.startswith("-k "):
+            assert re.search(rf"def test_\w*{source.removeprefix('-k ')}_", tests), source
+        elif source.startswith("python analyze.py "):
+            with pytest.raises(SystemExit):
+                analyze.main(shlex.split(source)[2:])
+            printed = {round(float(share)) for share in re.findall(r"([\d.]+)%", capsys.readouterr().out)}
+            assert {int(share) for share in re.findall(r"(\d+) %", answer)} <= printed
+        else:
+            file = source.removeprefix("open: ")
             assert (ROOT / file).exists() or (FOLDER.parent / file).exists(), file

@@ -1,10 +1,7 @@
 """
-What the four steps are checked by. It prints a line for each of them: what it shows, or what is missing or wrong.
+Checks the four steps, or those that are named: python -m tests.exercises 2 3
 
-    python -m tests.exercises      # all steps
-    python -m tests.exercises 2    # a single one; step_2 is the same
-
-Exit status: 0 if all these steps are done, else 1.
+It prints a line for each: what it shows, or what is missing or wrong. Exit status: 0 if all of these are done, else 1.
 """
 
 import argparse
@@ -17,6 +14,7 @@ import analyze
 import init
 from data.results import record
 from tests.exercises import step_1_symmetry, step_2_directionality, step_3_attention, step_4_start
+
 
 def answer(step, name, *given):
     """What the function of this name returns."""
@@ -105,7 +103,7 @@ def step_number(word):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser("python -m tests.exercises", description="Check the exercises.")
+    parser = argparse.ArgumentParser("python -m tests.exercises", description=__doc__)
     parser.add_argument("steps", nargs="*", type=step_number, metavar="STEP", help="1 to 4, or step_1; without: all")
     status = 0
     for number in parser.parse_args(argv).steps or STEPS:

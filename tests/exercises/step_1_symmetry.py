@@ -2,7 +2,8 @@
 Step 1: how symmetric is a matrix? With a pencil first; then fill in, and run python -m tests.exercises 1
 
 Every M is the sum of one symmetric matrix S = S^T and one skew matrix N = -N^T. The size of a matrix is the sum of the
-squares of its entries. The symmetry of M is the share by which S is the larger: 1 if N = 0, and -1 if S = 0.
+squares of its entries. The symmetry of M is the size of S less the size of N, divided by the size of M: it is 1 if M is
+symmetric, and -1 if M is skew.
 """
 
 
@@ -12,7 +13,7 @@ def parts(m):
 
 
 def symmetry(m):
-    """-> the same share from M alone. Write the sizes of S and N out in entries of M, and see what cancels."""
+    """-> the symmetry, without S and N. Write the sizes of both out in entries of M, and see what cancels."""
     return None
 
 

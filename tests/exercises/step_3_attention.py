@@ -19,5 +19,5 @@ def gradient_at_zero(x, targets):
 
 
 def two_heads():
-    """-> w_q and w_k (2, C, D): W_qk = W_q W_k^T of both heads is not symmetric, and the sum over both heads is."""
+    """-> w_q and w_k (2, C, D): the symmetry of W_q W_k^T is near 0 in each head, and 1 in the sum of both heads."""
     return None
