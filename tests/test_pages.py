@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pandas
 import pytest
 
 import analyze
@@ -33,6 +34,18 @@ def test_a_page_shows_what_its_command_prints(command, lines, monkeypatch, capsy
     text = "\n".join(printed)
     for piece in re.split(r"^\.\.\.\n", lines, flags=re.MULTILINE):
         assert piece.strip("\n") in text, piece
+
+
+def test_medians_by_positions_are_those_of_the_published_models_that_were_scored_by_wqk():
+    models = pandas.read_csv(ROOT / "data/pretrained/models.csv").query("modality == 'language' and matrix == 'wqk'")
+    page = (ROOT / "data/pretrained/README.md").read_text()
+    rows = dict(learned="learned", bias="a bias for each distance", relative="relative, in DeBERTa-v2", rotary="rotary")
+    for positions, words in rows.items():
+        cells = re.search(rf"^\| {words} \| (.*) \| (.*)\|$", page, re.MULTILINE).groups()
+        for causal, cell in enumerate(cells):
+            found = models[(models["positions"] == positions) & (models["causal"] == causal)]["symmetry"]
+            expected = f"{found.median():.2f} ({len(found)})" if len(found) else ""
+            assert cell.strip().replace("no model", "") == expected, (words, causal)
 
 
 def test_the_table_of_readme_is_what_its_comparison_prints(monkeypatch, capsys):
