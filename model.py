@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         """BERT's start: every matrix from N(0, init_std^2), all biases 0. init.py changes q, k and v afterwards."""
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=self.cfg.init_std)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module.bias is not None:  # it has one everywhere but in a fork
             nn.init.zeros_(module.bias)
 
     def hidden(self, idx, predict_at=None):

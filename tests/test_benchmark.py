@@ -26,8 +26,11 @@ FILES = {  # of a small sympy
 DOCUMENTS = [FILES[name] for name in ("core/a.py", "core/b.py", "z.py")]
 
 
-@pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_ends_of_lines(tmp_path, monkeypatch, capsys, ends):
+@pytest.mark.parametrize("ends, digests", [("\n", prepare.DIGESTS), ("\r\n", prepare.DIGESTS), ("\n", {})])
+def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_ends_of_lines(
+        tmp_path, monkeypatch, capsys, ends, digests):
+    """And whatever the tokenizer: no digest is known of a fork's own."""
+    monkeypatch.setattr(prepare, "DIGESTS", digests)
     files = {name: text.replace("\n", ends).encode() for name, text in FILES.items()}
     folder(tmp_path / "sympy", files, config=None)
     monkeypatch.setattr(prepare, "find_sympy", lambda: tmp_path / "sympy")

@@ -26,6 +26,13 @@ def test_every_matrix_is_drawn_with_the_standard_deviation_asked_for():
         assert p.ndim == 1 or p.std().item() == pytest.approx(0.3, rel=0.05), name
 
 
+def test_a_layer_without_a_bias_is_drawn_too():
+    """Such as LoRA's in a fork."""
+    layer = torch.nn.Linear(300, 300, bias=False)
+    Transformer(ModelConfig(**CFG))._init_weights(layer)
+    assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
+
+
 def test_a_new_model_is_drawn_and_has_defaults_as_a_new_bert_of_transformers():
     """Every matrix from a normal distribution: of a uniform one, no number is above 1.73 standard deviations."""
     new, bert = Transformer(ModelConfig(61, 16, 2, 4, 128)), BertConfig()

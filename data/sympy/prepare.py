@@ -64,7 +64,7 @@ def main(argv=None):
     cli.set_defaults(sympy=version("sympy"))
     args = cli.parse_args(argv)
     folder = writer.write(cli, args, [find_sympy()], read)
-    if tokens.load(folder).meta["sha256"] != DIGESTS[args.tokenizer]:
+    if tokens.load(folder).meta["sha256"] != DIGESTS.get(args.tokenizer):
         print(f"{folder}: not the benchmark's corpus, which is of sympy {VERSION} and the options as they are here; "
               f"this one is of sympy {args.sympy}")
     return folder
