@@ -255,7 +255,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     with plain_torch():
         opened = load("pretrained.sources").open_checkpoint(source)
         shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
-        stacks = load("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
+        stacks, notes = load("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
         for stack, layer, *heads in read_layers(opened, stacks, name):
             w_q, w_k = [w.to(device) for w in heads]  # (H, C, D), (Hkv, C, D)
             of_layer = score_layer(w_q, w_k, gamma, per_head)
@@ -263,9 +263,9 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
             files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
             rows += [dict(stack=stack.name, causal=stack.causal, layer=layer.index) | row for row in of_layer]
         shown = largest_dimensions(*layer_factors(w_q, w_k))  # of the last layer
-    common = dict(model=name, params=opened.n_params, layout=str(hand or ""), gamma=gamma)
-    notes = opened.notes + (by_hand.left_out(hand, shapes) if hand else [])
-    return ScoredModel(load("pretrained.scores_table").score_table(rows, common), shown, ", ".join(notes))
+    common = dict(model=name, params=opened.n_params, layout=str(hand or ""), note=", ".join(notes), gamma=gamma)
+    told = ", ".join(opened.notes + notes)
+    return ScoredModel(load("pretrained.scores_table").score_table(rows, common), shown, told)
 
 
 def read_layers(opened, stacks, name):

@@ -36,13 +36,16 @@ def parse(argv, description, gamma):
     models.add_argument("--limit", type=count, metavar="N", help="score N of these checkpoints, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper, print what was published")
 
-    hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer")
+    hand = parser.add_argument_group("models of an unknown layout. In a PATTERN {i} is the number of a layer, "
+                                      "and {h} that of a head")
     hand.add_argument("--q", metavar="PATTERN", help="how the query weights are named")
     hand.add_argument("--k", metavar="PATTERN", help="how the key weights are named")
     hand.add_argument("--qkv", metavar="PATTERN", help="how the weights are named that hold q, k and v in one")
-    hand.add_argument("--order", default="qkv", choices=["qkv", "grouped"],
-                      help="q, then k, then v in them (%(default)s), or grouped: key head by key head")
+    hand.add_argument("--order", choices=["qkv", "qk", "grouped", "kv"],
+                      help="what lies in them: q, then k, then v (qkv), or no v (qk), or grouped, key head by key "
+                           "head; or, beside --q, k and then v in those of --k (kv)")
     hand.add_argument("--heads", metavar="H[,HKV]", help="the number of query heads, and of key heads")
+    hand.add_argument("--layers", type=count, metavar="N", help="how many layers have attention, if not all have it")
     hand.add_argument("--transposed", action="store_true", help="the weights are (in, out), as in GPT-2's Conv1D")
 
     of_runs = parser.add_argument_group("runs of train.py (--runs)")
@@ -56,16 +59,16 @@ def parse(argv, description, gamma):
     args = parser.parse_args(argv)
     if args.offline and not args.paper:
         parser.error("--offline needs --paper. For models in the local cache set HF_HUB_OFFLINE=1")
-    of_hf = [args.revisions, args.limit, args.q, args.k, args.qkv, args.heads]
+    of_hf = [args.revisions, args.limit, args.q, args.k, args.qkv, args.heads, args.layers]
     if args.revisions == "" or (any(of_hf) and not args.hf):
-        parser.error("--revisions 'step*', --limit, --q, --k, --qkv and --heads need --hf")
+        parser.error("--revisions 'step*', --limit, --q, --k, --qkv, --heads and --layers need --hf")
     if args.limit and not args.revisions:
         parser.error("--limit needs --revisions")
     if args.runs and (args.matrices or args.per_head):
         parser.error("--matrices and --per_head are for models, and not for runs")
     if args.paper:
         args.csv = args.csv or PAPER
-    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed")}
+    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed", "layers")}
     return args
 
 

@@ -1,6 +1,7 @@
 """A layout by the user's own words: what is scored, and what is not scored in silence. pytest tests/test_by_hand.py"""
 
 import json
+import math
 import shlex
 
 import pytest
@@ -19,6 +20,8 @@ C, H, HKV, D = 12, 4, 2, 5
 torch.manual_seed(0)
 Q, K, V = torch.randn(2, H, D, C), torch.randn(2, HKV, D, C), torch.randn(2, HKV, D, C)  # of two layers
 SYMMETRIES = [layer_symmetry(q, k) for q, k in zip(Q, K)]
+WORDS = dict(q="b.{i}.wq.weight", k="b.{i}.wk.weight", heads=(H, HKV))
+FUSED = dict(qkv="h.{i}.attn.attn.weight", heads=(H, HKV))
 
 
 def strange(path, tensors, config=None):
@@ -27,143 +30,208 @@ def strange(path, tensors, config=None):
     return folder(path, files, json.dumps(config).encode() if config else None)
 
 
+def named(pattern, weights, numbers=(0, 1)):
+    """{name: weight}. weights: of one layer after the other"""
+    return {pattern.format(i=i): weight for i, weight in zip(numbers, weights)}
+
+
 def separate(numbers=(0, 1), path="b"):
     """A weight of q and one of k in each layer."""
-    weights = {}
-    for i, q, k in zip(numbers, Q.flatten(1, 2), K.flatten(1, 2)):
-        weights |= {f"{path}.{i}.wq.weight": q, f"{path}.{i}.wk.weight": k}
-    return weights
+    q, k = Q.flatten(1, 2), K.flatten(1, 2)
+    return named(f"{path}.{{i}}.wq.weight", q, numbers) | named(f"{path}.{{i}}.wk.weight", k, numbers)
 
 
-def score(model, **words):
-    return analyze.score_model(model, **dict(q="b.{i}.wq.weight", k="b.{i}.wk.weight", heads=(H, HKV)) | words)
+def stacked(*parts):
+    """One tensor (rows, C) for each layer, which holds these parts (L, heads, D, C) one below the other."""
+    return torch.cat([part.flatten(1, 2) for part in parts], 1)
 
 
-def fused(order):
-    """(L, (H + 2 Hkv) D, C): all queries, keys and values, or each key head beside its queries."""
-    if order == "qkv":
-        return torch.cat([part.flatten(1, 2) for part in (Q, K, V)], 1)
-    groups = [torch.cat([Q[:, 2 * g : 2 * g + 2].flatten(1, 2), K[:, g], V[:, g]], 1) for g in range(HKV)]
-    return torch.cat(groups, 1)
+def head_by_head():
+    """Queries and keys with a tensor for each head."""
+    return {f"b.{i}.heads.{h}.{name}.weight": head for name, part in (("query", Q), ("key", K))
+            for i, heads in enumerate(part) for h, head in enumerate(heads)}
 
 
-# ---- what is scored ----------------------------------------------------------------------------------------------
+# Each key head lies beside its queries.
+GROUPED = torch.cat([stacked(Q[:, 2 * g : 2 * g + 2], K[:, g : g + 1], V[:, g : g + 1]) for g in range(HKV)], 1)
+HEADS = dict(q="b.{i}.heads.{h}.query.weight", k="b.{i}.heads.{h}.key.weight")
+HYBRID = {"num_hidden_layers": 4, "layer_types": ["mamba", "attention"] * 2}
+HARMLESS = {f"b.0.{name}": torch.ones(3) for name in (
+    "wq.bias", "wq_norm.weight", "wv.lora_A.weight", "wq._extra_state")}
+SCORED = [  # tensors, words beside WORDS, the config.json, numbers of the layers, a note
+    (separate(), {}, None, [0, 1], ""),
+    (separate(), {}, {"num_hidden_layers": 2, "n_head": 4, "hidden_size": 20}, [0, 1], ""),
+    (separate(), {}, {"text_config": {"n_layer": 2, "head_dim": D}}, [0, 1], ""),
+    (separate(), {}, {"depths": [3, 6], "num_heads": [5, 8]}, [0, 1], ""),  # of stages: they are not compared
+    (separate([1, 3]), {}, HYBRID, [1, 3], ""),
+    # The others have no softmax, though they have weights of these names.
+    (separate([0, 2]) | separate([1, 3]), {}, HYBRID, [1, 3], "2 layers without softmax are left out"),
+    # The list goes on with layers that predict further tokens.
+    (separate(), {}, {"n_layer": 2, "layer_types": ["attention"] * 3}, [0, 1], ""),
+    (separate([0, 2]), dict(layers=2), None, [0, 2], ""),  # x-transformers, whose layer 1 has no attention
+    (separate([0, 2]) | named(WORDS["q"], Q.flatten(1, 2), [1, 3]), {},
+     {"num_hidden_layers": 4, "use_cla": True, "cla_share_factor": 2}, [0, 2], "2 layers with the keys of an earlier"),
+    (separate(path="b.0") | separate(path="b.1"), dict(q="b.0.{i}.wq.weight", k="b.0.{i}.wk.weight"), None, [0, 1],
+     "2 other layers, as b.1.0.wq.weight, are not scored"),
+    (separate() | HARMLESS, {}, None, [0, 1], ""),
+    ({name: weight[..., None] for name, weight in separate().items()}, {}, None, [0, 1], ""),  # Conv1d of kernel 1
+    (head_by_head(), HEADS, None, [0, 1], ""),
+    (named("b.{i}.to_q", stacked(Q)) | named("b.{i}.to_kv", stacked(K, V)),
+     dict(q="b.{i}.to_q", k="b.{i}.to_kv", order="kv"), None, [0, 1], ""),
+    # The gain of a norm before the weight.
+    (named("b.{i}.ln_qkv.1.weight", stacked(Q, K, V)) | named("b.{i}.ln_qkv.0.weight", torch.ones(2, C)),
+     dict(FUSED, qkv="b.{i}.ln_qkv.1.weight"), None, [0, 1], ""),
+    *[(named(FUSED["qkv"], weights.mT if turned else weights), dict(FUSED, order=order, transposed=turned), None,
+       [0, 1], "")
+      for order, weights in (("qkv", stacked(Q, K, V)), ("qk", stacked(Q, K)), ("grouped", GROUPED))
+      for turned in (False, True)],
+]
 
 
-@pytest.mark.parametrize("order", ["qkv", "grouped"])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_one_tensor_with_fewer_keys_than_queries_is_cut_as_it_was_made(tmp_path, order, transposed):
-    weights = fused(order).mT if transposed else fused(order)
-    model = strange(tmp_path / "m", {f"h.{i}.attn.attn.weight": weight for i, weight in enumerate(weights)})
-    found = analyze.score_model(model, qkv="h.{i}.attn.attn.weight", heads=(H, HKV), order=order, transposed=transposed)
-    assert list(found.table.symmetry) == pytest.approx(SYMMETRIES, abs=1e-6)
-
-
-@pytest.mark.parametrize("numbers, config", [
-    ((0, 1), None), ((0, 1), {"num_hidden_layers": 2, "num_attention_heads": 4}),
-    ((0, 1), {"text_config": {"n_layer": 2, "n_head": 4}}),
-    ((0, 1), {"depths": [3, 6], "num_heads": [5, 8]}),  # of stages: not compared
-    ((1, 3), {"num_hidden_layers": 4, "layer_types": ["mamba", "attention"] * 2})])  # the others have no softmax
-def test_a_config_that_agrees_or_none_is_fine(tmp_path, numbers, config):
-    found = score(strange(tmp_path / "m", separate(numbers), config)).table
-    assert tuple(found.layer) == numbers and list(found.symmetry) == pytest.approx(SYMMETRIES)
-
-
-def test_one_chunk_of_several_is_said_to_be_one(tmp_path):
-    found = score(strange(tmp_path / "m", separate(path="b.0") | separate(path="b.1")),
-                  q="b.0.{i}.wq.weight", k="b.0.{i}.wk.weight")
-    assert "2 other layers, as b.1.0.wq.weight, are not scored" in found.note and len(found.table) == 2
-    assert "not scored" not in score(strange(tmp_path / "one", separate())).note
+@pytest.mark.parametrize("tensors, words, config, layers, note", SCORED)
+def test_what_the_user_names_is_scored(tmp_path, tensors, words, config, layers, note):
+    words = words if "qkv" in words else WORDS | words
+    found = analyze.score_model(strange(tmp_path / "m", tensors, config), **words)
+    assert list(found.table.layer) == layers and list(found.table.symmetry) == pytest.approx(SYMMETRIES, abs=1e-6)
+    [told] = set(found.table.note)
+    assert told.startswith(note) and bool(told) == bool(note) and found.note.endswith(told)
 
 
 # ---- what is not scored in silence -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beside, end, words", [
-    *[(name, "weight", "may change it.*merge_and_unload.*remove_parametrizations") for name in (
-        "wq.lora_A.weight", "wk.lora_B.default.weight", "wq_lora.down.weight", "wq.weight_mask",
-        "wk.parametrizations.weight.0.base")],
-    *[(name, "weight", "quantised") for name in ("wk.weight_scale", "wq.scales")],
-    # The wrapped weight itself is no way around.
-    *[("wq.lora_A.weight", end, "may change it")
-      for end in ("base_layer.weight", "weight_orig", "parametrizations.weight.original")]])
-def test_what_lies_beside_a_named_weight_and_may_change_it_is_refused(tmp_path, beside, end, words):
-    tensors = {name.replace("weight", end): weight for name, weight in separate().items()}
-    model = strange(tmp_path / "m", tensors | {f"b.1.{beside}": torch.ones(3)})
-    with pytest.raises(CheckpointError, match=words):
-        score(model, q=f"b.{{i}}.wq.{end}", k=f"b.{{i}}.wk.{end}")
+def beside(name, end="weight"):
+    """An adapter or the like beside weights whose names end in `end`."""
+    return {key.replace("weight", end): weight for key, weight in separate().items()} | {f"b.1.{name}": torch.ones(3)}
 
 
-def test_what_changes_no_query_or_key_is_not_refused(tmp_path):
-    others = ["b.0.wq.bias", "b.0.wq_norm.weight", "b.0.wv.lora_A.weight", "b.0.wq._extra_state"]
-    model = strange(tmp_path / "m", separate() | {name: torch.ones(3) for name in others})
-    assert list(score(model).table.symmetry) == pytest.approx(SYMMETRIES)
+def ending(end):
+    return dict(q=f"b.{{i}}.wq.{end}", k=f"b.{{i}}.wk.{end}")
 
 
-@pytest.mark.parametrize("numbers, config, words", [
-    ((0, 2), None, "of layer 1 missing: get all files"),
-    ((2, 3), None, "of layer 1 missing: get all files"),
-    ((0, 1), {"num_hidden_layers": 4}, "2 layers by your words, and 4 in config.json"),
+IN_BLOCK = {f"b.{i}.attn.w{x}.weight": weight for x, part in (("q", Q), ("k", K))
+            for i, weight in enumerate(part.flatten(1, 2))}
+REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
+    (separate(), dict(k=WORDS["q"]), None, "cannot be both q and k: .* order qk"),
+    (separate(), dict(k=None), None, "name q and k"),
+    (separate(), dict(q=None, k=None), None, "heads, layers and transposed go with"),
+    (separate(), dict(heads=None), None, "heads = None"),
+    (separate(), dict(q="wq"), None, "{i} has to stand once"),
+    (separate(), dict(q="b.{i}.{h}.wq"), None, "{h} counts heads, and stands once in q and once in k"),
+    (separate(), dict(order="qk"), None, "order = qk, expected"),
+    (separate(), dict(FUSED, order="qqk"), None, "order = qqk, expected"),
+    (named(FUSED["qkv"], stacked(Q)), FUSED, None, "do not fit"),
+    (separate(), dict(q="a.{i}.q"), None, "nothing matches a.{i}.q: there are b.{i}.wk"),
+    ({}, {}, None, "there are no tensors"),
+    *[(separate(), dict(gamma=gamma), None, f"gamma = {gamma}") for gamma in (math.nan, -1.0, math.inf)],
+    # Adapters and the like
+    *[(beside(f"{name}.weight"), {}, None, "may change it.*merge_and_unload.*remove_parametrizations") for name in (
+        "wq.lora_A", "wk.lora_B.default", "wq_lora.down", "lora_q_a", "q_a", "adapter_q.a")],
+    *[(IN_BLOCK | {f"b.1.attn.{name}": torch.ones(3, 3)}, dict(q="b.{i}.attn.wq.weight", k="b.{i}.attn.wk.weight"),
+       None, "may change it") for name in ("lora_q_a", "q_a", "adapter_q.a", "delta", "mix.weight")],
+    *[(beside("wq.lora_A.weight", end), ending(end), None, "may change it")  # the wrapped weight is no way around
+      for end in ("base_layer.weight", "weight_orig", "parametrizations.weight.original")],
+    (beside("wq.weight_mask", "weight_orig"), ending("weight_orig"), None, "may change it"),
+    (beside("wk.parametrizations.weight.0.base"), {}, None, "may change it"),
+    *[(beside(name), {}, None, "quantised") for name in ("wk.weight_scale", "wq.scales", "wk.weight_global_scale")],
+    # What is missing, and other numbers in the config
+    (separate([0, 2]), {}, None, "of layer 1 missing: get all files.*--layers N"),
+    (separate([2, 3]), {}, None, "of layer 1 missing"),
+    (separate([0, 2]), dict(layers=3), None, "2 layers match, and 3 have attention by your words"),
+    (separate(), {}, {"layer_types": ["attention"] * 3, "n_layer": 3}, "of layer 2 missing"),
+    (separate(), {}, {"num_hidden_layers": 4}, "2 layers by your words, and 4 in config.json"),
     # As q_proj of Qwen3-Next, which holds each head and its gate: they are no heads.
-    ((0, 1), {"num_attention_heads": 2, "linear_num_value_heads": 4}, "4 heads by your words, and 2 in config.json"),
-    ((0, 1), {"layer_types": ["attention"] * 3, "n_layer": 3}, "of layer 2 missing")])
-def test_layers_that_are_missing_and_other_numbers_in_the_config_are_refused(tmp_path, numbers, config, words):
-    with pytest.raises(CheckpointError, match=words):
-        score(strange(tmp_path / "m", separate(numbers), config))
+    (separate(), {}, {"num_attention_heads": 2, "linear_num_value_heads": 4},
+     "4 heads by your words, and 2 in config.json"),
+    # As in_proj_qk, which holds both.
+    (named(WORDS["q"], stacked(Q, Q)) | named(WORDS["k"], stacked(K, K)), {}, {"hidden_size": 20},
+     "10 dimensions of a head by your words, and 5 in config.json.*--qkv and its --order"),
+    (separate(), {}, {"hidden_size": 20, "head_dim": 4}, "5 dimensions of a head by your words, and 4"),
+    (head_by_head(), dict(HEADS, heads=4), None, "6 tensors are not 4 heads of q, and 4 of k"),
+    ({name: weight[..., None].repeat(1, 1, 3) for name, weight in separate().items()}, {}, None,
+     "expected weights of two dimensions, .*of kernel 1"),
+    ({f"b.{i}.w{x}.weight": torch.ones(H, C, D) for i in range(2) for x in "qk"}, {}, None,
+     "expected weights of two dimensions"),  # as in TransformerLens
+]
+
+
+@pytest.mark.parametrize("tensors, words, config, message", REFUSED)
+def test_what_does_not_name_all_of_the_queries_and_keys_is_refused(tmp_path, tensors, words, config, message):
+    words = WORDS | words if "qkv" not in words else words
+    with pytest.raises(CheckpointError, match=message.replace("{", r"\{")):
+        analyze.score_model(strange(tmp_path / "m", tensors, config), **words)
 
 
 # ---- a refusal names the words to try ----------------------------------------------------------------------------
+
+
+def told(config, shapes):
+    with pytest.raises(CheckpointError) as error:
+        find_stacks(config, shapes)
+    return str(error.value)
 
 
 def flags_of(refusal, heads):
     return shlex.split(refusal.partition("score it with ")[2].partition(" (")[0].replace("H,HKV", heads))
 
 
-ALONE, PLAIN, GROUPED = (C, C), (3 * C, C), ((H + 2 * HKV) * D, C)
+ALONE, PLAIN, GROUPS = (C, C), (3 * C, C), ((H + 2 * HKV) * D, C)
 
 
-@pytest.mark.parametrize("name, shape, order", [
-    ("transformer.h.{i}.attn.attn.weight", GROUPED, "grouped"),  # LitGPT, with the queries of a key head beside it
-    ("transformer.h.{i}.attn.qkv.weight", GROUPED, "qkv"),  # LitGPT now
-    ("decoder.layers.{i}.self_attention.linear_qkv.weight", GROUPED, "grouped"),  # Megatron
-    ("layers.{i}.attention.wqkv.weight", GROUPED, "qkv"),  # gpt-fast
-    ("sentence_encoder.layers.{i}.self_attn.q_proj.weight", ALONE, "qkv"),  # fair-esm
-    ("encoder.blocks.{i}.attn.query.weight", ALONE, "qkv"),  # Whisper's .pt
-    ("transformer.resblocks.{i}.attn.in_proj_weight", PLAIN, "qkv"),  # open_clip
-    ("h.{i}.attn.c_attn.weight", PLAIN[::-1], "qkv"),  # a Conv1D, which is (in, out)
-    ("layers.{i}.attention.wq.weight", ALONE, "qkv"),  # llama2.c
-    ("layers.{i}.attn.q_proj.weight", ALONE, "qkv")])  # torchtune
-def test_the_words_of_a_refusal_are_those_that_score_the_model(name, shape, order):
-    key = name.replace("q_proj", "k_proj").replace("query", "key").replace("wq.", "wk.")
-    shapes = {pattern.format(i=i): shape for i in range(2) for pattern in (name, key)}
-    with pytest.raises(CheckpointError, match="no config.json") as error:
-        find_stacks({}, shapes)
-    args = options.parse(["--hf", "m", *flags_of(str(error.value), "4,2" if shape == GROUPED else "4")], "", 2.0)
-    [stack] = find_stacks({}, shapes, read_hand(**args.layout))
-    assert len(stack.layers) == 2
-    assert (args.layout["order"], args.layout["transposed"]) == (order, shape[0] < shape[1])
+@pytest.mark.parametrize("name, key, shape, order", [
+    ("transformer.h.{i}.attn.attn.weight", "", GROUPS, "grouped"),  # LitGPT, a key head beside its queries
+    ("transformer.h.{i}.attn.qkv.weight", "", GROUPS, "qkv"),  # LitGPT now
+    ("decoder.layers.{i}.self_attention.linear_qkv.weight", "", GROUPS, "grouped"),  # Megatron
+    ("layers.{i}.attention.wqkv.weight", "", GROUPS, "qkv"),  # gpt-fast
+    ("sentence_encoder.layers.{i}.self_attn.q_proj.weight", "k_proj", ALONE, ""),  # fair-esm
+    ("encoder.blocks.{i}.attn.query.weight", "key", ALONE, ""),  # Whisper's .pt
+    ("transformer.resblocks.{i}.attn.in_proj_weight", "", PLAIN, "qkv"),  # open_clip
+    ("h.{i}.attn.c_attn.weight", "", PLAIN[::-1], "qkv"),  # a Conv1D, which is (in, out)
+    ("layers.{i}.attention.wq.weight", "wk", ALONE, ""),  # llama2.c
+    ("layers.{i}.attn.q_proj.weight", "k_proj", ALONE, ""),  # torchtune
+    ("layers.{i}.attention.in_proj_qk.weight", "", (2 * C, C), "qk"),  # LTG-BERT
+    ("layers.{i}.0.fn.to_q.weight", "to_kv", ALONE, "kv"),  # many of lucidrains
+    ("blocks.{i}.sa.heads.{h}.query.weight", "key", (C // H, C), ""),  # Karpathy's lecture
+])
+def test_the_words_of_a_refusal_are_those_that_score_the_model(name, key, shape, order):
+    other = name.replace(name.split(".")[-2], key) if key else name
+    shapes = {pattern.format(i=i, h=h): shape for i in range(2) for h in range(H) for pattern in (name, other)}
+    shapes |= {name: (2 * C, C) for name in shapes if key == "to_kv" and "to_kv" in name}
+    heads = "4,2" if shape == GROUPS else "4"
+    args = options.parse(["--hf", "m", *flags_of(told({}, shapes), heads)], "", 2.0)
+    hand = read_hand(**args.layout)
+    [stack], notes = find_stacks({}, shapes, hand)
+    assert len(stack.layers) == 2 and not notes
+    assert (hand.patterns[0], hand.order, hand.transposed) == (name, order, shape == PLAIN[::-1])
 
 
-def test_both_towers_are_named_and_so_are_weights_that_lie_elsewhere_than_their_type_has_them():
-    shapes = {f"{tower}.{i}.attn.w{x}.weight": ALONE for tower in "ab" for i in range(2) for x in "qk"}
-    for config in {}, dict(model_type="nanogpt", n_layers=2):  # as llama2.c's, which has model_args too
-        with pytest.raises(CheckpointError) as error:
-            find_stacks(config, shapes)
-        for tower in "ab":
-            assert f"--q '{tower}.{{i}}.attn.wq.weight' --k '{tower}.{{i}}.attn.wk.weight' --heads" in str(error.value)
+def attention(path, kind="{}_proj"):
+    return {f"{path.format(i=i)}.{kind.format(x)}.weight": ALONE for i in range(2) for x in "qk"}
+
+
+TORCH = {f"{stack}.layers.{i}.{kind}.in_proj_weight": PLAIN for i in range(2) for stack, kind in (
+    ("encoder", "self_attn"), ("decoder", "self_attn"), ("decoder", "multihead_attn"))}  # nn.Transformer
+
+
+@pytest.mark.parametrize("config", [{}, dict(model_type="nanogpt", n_layers=2)])  # as llama2.c's, with model_args too
+@pytest.mark.parametrize("shapes, shown, hidden", [
+    (attention("a.{i}.attn") | attention("b.{i}.attn") | attention("c.{i}.attn"), "abc", ""),
+    (TORCH, ["encoder.layers.{i}.self_attn", "decoder.layers.{i}.self_attn"], ["multihead_attn"]),
+    (attention("d.{i}.attn1", "to_{}") | attention("d.{i}.attn2", "to_{}"), ["attn1"], ["attn2"]),  # diffusers
+    (attention("d.{i}.attn") | {f"d.{i}.attn.k_proj.weight": (C, 7) for i in range(2)} | attention("e.{i}"),
+     ["e.{i}"], ["d.{i}"]),  # keys of something else
+])
+def test_all_stacks_are_shown_and_cross_attention_never(config, shapes, shown, hidden):
+    line = told(config, shapes)
+    assert all(f"'{word}" in line or f".{word}" in line for word in shown) and not any(word in line for word in hidden)
+    assert line.count("--heads") == len(shown)
 
 
 @pytest.mark.parametrize("config, shapes", [
-    (dict(model_type="codegen", n_head=4), {"h.0.attn.qkv_proj.weight": PLAIN}), ({}, {"b.0.attn.W_QKV": (3, C, C)})])
-def test_no_order_is_proposed_that_the_model_does_not_have(config, shapes):
-    with pytest.raises(CheckpointError, match="name its weights with --q, --k and --heads"):
-        find_stacks(config, shapes)
-
-
-def test_weights_of_three_dimensions_are_refused():
-    shapes = {f"b.0.W_{x}": (H, C, D) for x in "QK"}  # as in TransformerLens
-    with pytest.raises(CheckpointError, match="expected weights of two dimensions"):
-        find_stacks({}, shapes, read_hand("b.{i}.W_Q", "b.{i}.W_K", heads=H))
+    (dict(model_type="codegen", n_head=4), {"h.0.attn.qkv_proj.weight": PLAIN}), ({}, {"b.0.attn.W_QKV": (3, C, C)}),
+    ({}, {"in_proj_weight": PLAIN}), ({}, {"heads.0.query.weight": (D, C), "heads.0.key.weight": (D, C)})])
+def test_no_words_are_proposed_that_the_model_does_not_have(config, shapes):
+    assert "with --q, --k and --heads H,HKV, or score a layer in Python: scores(" in told(config, shapes)
 
 
 def test_the_flags_of_a_refusal_score_the_model_and_are_written_beside_its_scores(tmp_path, analysed):

@@ -5,7 +5,7 @@ import torch
 
 from data.pretrained.files import CheckpointError
 from data.pretrained.layout_table import TABLE
-from data.pretrained.layouts import BESIDE, find_stacks
+from data.pretrained.layouts import find_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
 BOTH = range(2)  # layers
@@ -33,29 +33,56 @@ CLIP = dict(model_type="clip", text_config={}, vision_config=dict(num_attention_
             vision_config_dict=dict(num_hidden_layers=1))
 TEXT = {"text": (True, 2, 4, 4)}
 
-FOUND = {  # config, names; of each stack: causal, layers, query heads, key heads (of the last layer)
+BERT = dict(model_type="bert", num_hidden_layers=2, num_attention_heads=4, hidden_size=32)
+WHISPER = dict(model_type="whisper", encoder_layers=2, encoder_attention_heads=4)
+OURS = dict(model_type="train.py-checkpoint", n_layer=2, n_head=4, causal=True)
+BLOCKS = qk("blocks.{i}.attn", weights="q k")  # of OURS
+
+FOUND = {  # config, names; of each stack: causal, layers, query heads, key heads (of the last layer); notes, if any
     "the text of old Qwen2-VL files has its sizes at the top": (
         dict(LLAMA, model_type="qwen2_vl", vision_config={"depth": 1, "num_heads": 2}),
         llama() | qk("visual.blocks.{i}.attn", [0], (72, 24), weights="qkv"), {"vision": (False, 1, 2, 2)} | TEXT),
     "a backbone of timm is no stack, and usually 15 layers of Gemma 3n take the keys of others": (
         GEMMA_3N, llama(range(17), prefix="model.language_model.")
-        | {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}, TEXT),
+        | {"model.vision_tower.timm_model.blocks.3.0.attn.key.proj.weight": (32, 32)}, TEXT,
+        ["its vision has no queries and keys here", "15 layers with the keys of an earlier one are left out"]),
     "CLIP's parts may name no model_type, and vision_config_dict of early files replaces vision_config": (
         CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768))
         | qk("text_model.encoder.layers.{i}.self_attn", range(12), (512, 512)),
         {"vision": (False, 1, 12, 12), "text": (True, 12, 8, 8)}),
     "an encoder may be there without its decoder": (
         dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6),
-        qk("encoder.block.{i}.layer.0.SelfAttention", BOTH, (24, 32), weights="q k"), {"encoder": (False, 2, 4, 4)}),
+        qk("encoder.block.{i}.layer.0.SelfAttention", BOTH, (24, 32), weights="q k"), {"encoder": (False, 2, 4, 4)},
+        ["its decoder has no queries and keys here"]),
+    "so may that of Whisper": (
+        WHISPER, qk("model.encoder.layers.{i}.self_attn"), {"encoder": (False, 2, 4, 4)},
+        ["its decoder has no queries and keys here"]),
+    "and the images of CLIP without its text": (
+        CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768)), {"vision": (False, 1, 12, 12)},
+        ["its text has no queries and keys here"]),
+    "in a layer some heads may be pruned": (
+        BERT | {"pruned_heads": {"1": [0, 2, 3]}},
+        qk("layer.{i}.attention.self", [0], weights="query key")
+        | qk("layer.{i}.attention.self", [1], (8, 32), weights="query key"), {"": (False, 2, 1, 1)}),
+    "some layers may take the keys of an earlier one": (
+        dict(LLAMA, model_type="hunyuan_v1_moe", num_hidden_layers=4, use_cla=True, cla_share_factor=2),
+        llama([0, 2]) | qk("model.layers.{i}.self_attn", [1, 3], weights="q_proj"),
+        {"": (True, [0, 2], 4, 4)}, ["2 layers with the keys of an earlier one are left out"]),
+    "the positions of ours have weights of their own": (
+        OURS, BLOCKS | qk("blocks.{i}.attn", weights="pos_q pos_k") | qk("blocks.{i}.attn", weights="v proj"),
+        {"": (True, 2, 4, 4)}),
     "the number of heads may be one for each layer": (
         LAGUNA, llama([0], k=(16, 32)) | llama([1], (48, 32), (16, 32)), {"": (True, 2, 6, 2)}),
     "layers of Gemma 4 that attend to everything have other heads": (
         GEMMA_4, llama([0], k=(16, 32)) | llama([1], (64, 32), (16, 32)), {"": (True, 2, 4, 1)}),
     "layers that predict further tokens are left out": (
-        LLAMA | {"num_nextn_predict_layers": 1}, llama(range(3)) | llama([0], prefix="mtp."),
+        LLAMA | {"num_nextn_predict_layers": 1},
+        llama(range(3)) | llama([0], prefix="mtp.") | qk("model.mtp_block.{i}.self_attn", [0]),
         {"": (True, 2, 4, 4)}),
     "a causal model trained on without its mask is neither": (
         LLAMA | {"is_causal": False}, llama(), {"": (None, 2, 4, 4)}),
+    "as its architecture may say": (
+        LLAMA | {"architectures": ["LlamaBidirectionalModel"]}, llama(), {"": (None, 2, 4, 4)}),
     "nor is the text of PaliGemma, whose first files do not say so": (
         dict(model_type="paligemma", text_config=LLAMA), llama(), {"text": (None, 2, 4, 4)}),
     "quantised experts leave the attention readable": (
@@ -69,16 +96,39 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
 }
 
 
-@pytest.mark.parametrize("config, names, stacks", FOUND.values(), ids=FOUND)
-def test_what_is_found(config, names, stacks):
+@pytest.mark.parametrize("config, names, stacks, notes", [(*case, [])[:4] for case in FOUND.values()], ids=FOUND)
+def test_what_is_found(config, names, stacks, notes):
     meta = {name: torch.empty(shape, device="meta") for name, shape in names.items()}
     seen = {}
-    for stack in find_stacks(config, names):
+    found, told = find_stacks(config, names)
+    for stack in found:
         layers = [layer.index for layer in stack.layers]
         w_q, w_k = stack.layers[-1].heads(meta)
         n = len(layers) if layers == [*range(len(layers))] else layers  # numbered from 0, or not
         seen[stack.name] = (stack.causal, n, len(w_q), len(w_k))
-    assert seen == stacks
+    assert seen == stacks and told == notes
+
+
+@pytest.mark.parametrize("keys, layers", [
+    *[({key: ["mamba", "attention", "conv", "sliding_attention"] * 2}, [1, 3, 5, 7])
+      for key in ("layer_types", "layers_block_type")],
+    ({"layer_types": ["linear_attention", "full_attention"] * 5}, [1, 3, 5, 7]),  # the last two predict further tokens
+    ({"attn_type_list": [0, 0, 0, 1] * 2}, [3, 7]),  # MiniMax
+    ({"hybrid_override_pattern": "M-M*M-E*"}, [3, 7]),  # Nemotron-H
+    ({"full_attention_interval": 4}, [3, 7]),  # Qwen3-Next
+    ({"attn_layer_period": 4, "attn_layer_offset": 1}, [1, 5]),  # Jamba
+    ({"full_attn_idxs": [2, 5]}, [2, 5]), ({"attn_layer_indices": [2, 5]}, [2, 5]),  # LFM2, Bamba
+    ({"linear_attn_config": {"full_attn_layers": [4, 8]}}, [3, 7]),  # Kimi, from 1 on
+    ({"cross_attention_layers": [0, 3, 6]}, [1, 2, 4, 5, 7]),  # of Llama 3.2, to images
+    ({"num_hidden_groups": 2}, [0, 1]),  # ALBERT
+])
+def test_the_config_says_which_layers_have_softmax_attention_and_each_of_them_is_there(keys, layers):
+    config = LLAMA | {"num_hidden_layers": 8} | keys
+    [stack], _ = find_stacks(config, llama(layers))
+    assert [layer.index for layer in stack.layers] == layers
+    for lost in layers:
+        with pytest.raises(CheckpointError, match=f"layer {lost} missing: get all files.*layer_types"):
+            find_stacks(config, llama(i for i in layers if i != lost))
 
 
 # ---- what is refused ------------------------------------------------------------------------------------------------
@@ -92,6 +142,7 @@ CHANGED_CONFIGS = [  # in that of Llama
     (dict(model_type="swin", num_attention_heads=None, num_heads=[2, 4]), "'swin' is not known.*--q.*--heads H,HKV"),
     (dict(num_hidden_layers=3), "3 attention layers in config.json, q_proj of layer 2 missing"),
     (dict(num_hidden_layers=1), "1 attention layers in config.json, and all weights of layer 1 as well"),
+    (dict(num_hidden_layers=4, full_attention_interval=2), "q_proj of layer 3 missing"),
     (dict(model_type="olmo", num_attention_heads=None), "no number of heads"),
     (dict(model_type="olmo", num_hidden_layers=None), "no number of layers"),
     (dict(num_kv_shared_layers=2), "no layer has queries and keys of its own"),
@@ -105,7 +156,7 @@ CHANGED_CONFIGS = [  # in that of Llama
 CHANGED_TENSORS = [  # of Llama
     ({"lm_head.weight": (50, 32)}, "no q and k weights"),
     (llama() | llama(prefix="teacher."), "model. and teacher."),
-    (llama() | {"model.layers.0.other.q_proj.weight": (32, 32)}, "no known place for model.layers.0.other"),
+    (llama() | qk("model.layers.0.other", [0]), "no known place for model.layers.{i}.other"),
     (llama() | {"model.vision.blocks.0.attn.qkv.weight": (96, 32)}, "no known place for model.vision"),
     (llama(q=(24, 32)), "do not fit"),  # pruned heads
     (llama(k=(24, 32)), "do not fit"),  # 4 query heads for 3 key heads
@@ -113,7 +164,9 @@ CHANGED_TENSORS = [  # of Llama
     (llama() | {f"{Q_PROJ}.qweight": (4, 32)}, "quantised weights .*qweight"),
     *[(llama() | {f"{Q_PROJ}.{part}": (32,)}, f"quantised weights .*{part}.*score the model it was made from")
       for part in ("SCB", "qzeros", "g_idx", "weight_packed", "weight_shape", "codes", "codebooks",
-                   "biases", "_weight_qdata")],  # the last two are of MLX and torchao
+                   "biases", "_weight_qdata", "weight_global_scale", "weight.absmax")],  # of MLX, torchao, NVFP4 ...
+    *[(llama() | {f"model.layers.0.self_attn.{name}": (8, 32)}, "may change it")
+      for name in ("lora_q_a", "q_a", "adapter_q.a", "delta.weight", "q_proj_lora.up.weight")],
     *[(llama() | {f"{Q_PROJ}{beside}": (8, 32)}, "q_proj.* lies beside .*merge_and_unload.*prune.*remove_param")
       for beside in (".lora_A.default.weight", ".base_layer.weight", "_lora.down.weight", ".weight_orig",
                      ".weight_mask", ".parametrizations.weight.original0")],
@@ -126,15 +179,11 @@ CHANGED_TENSORS = [  # of Llama
     (dict(LLAMA, model_type="gpt2"), C_ATTN, "do not fit"),  # a Linear where Conv1D should be
     (dict(LLAMA, model_type="bert"), qk("layer.{i}.attention.self", k=(16, 32), weights="query key"), "do not fit"),
     ({}, llama(), "no config.json.*--q 'model.layers.{i}.self_attn.q_proj.weight' --k .*--heads H,HKV"),
+    *[(OURS, BLOCKS | {f"blocks.1.attn.{name}": (32, 32)}, "may change it")
+      for name in ("lora_q_a", "q_a.weight", "adapter_q.a", "gate.weight", "norm.weight")],
     (dict(LLAMA, model_type="gpt_bigcode"), C_ATTN, "do not fit"),  # three heads of everything where k and v have one
 ])
 def test_what_is_not_certain_is_refused_in_one_line(config, names, message):
     with pytest.raises(CheckpointError, match=message) as error:
         find_stacks(config, names)
     assert "\n" not in str(error.value)
-
-
-def test_what_lies_beside_the_weights_of_any_row_is_noticed():
-    """So a new row whose weights have new names needs these in QK of layouts.py."""
-    for weight in {weight for rows in TABLE.values() for row in rows for weight in row.weights}:
-        assert BESIDE.search(f"layers.0.{weight}.lora_A.weight"), weight

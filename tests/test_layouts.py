@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.pretrained.layout_table import TABLE
-from data.pretrained.layouts import find_stacks
+from data.pretrained.layouts import NO_SOFTMAX, find_stacks
 from data.pretrained.sources import open_checkpoint
 from tests.tiny_models import (CASES, NOT_RUN, build, configuration_auto, inputs, saved, shapes, small_config,
                                transformers)
@@ -162,12 +162,12 @@ def run(model, attention, reads, n, t):
 def test_heads_are_those_of_the_models_own_attention(kind, config, reads, name, tmp_path):
     model = build(kind, config, name)
     config, tensors = saved(model, tmp_path)
-    found = find_stacks(config, shapes(tensors))
+    found, _ = find_stacks(config, shapes(tensors))
     layers = {(stack.name, layer.index): layer.heads(tensors) for stack in found for layer in stack.layers}
     for path in [path for path, _ in model.named_modules() if NORMS.search(path)]:
         model.set_submodule(path, torch.nn.Identity())
     probe = Probe(model)
-    require_same(found, tensors, find_stacks(on_the_hub(config), shapes(tensors)), tensors)
+    require_same(found, tensors, find_stacks(on_the_hub(config), shapes(tensors))[0], tensors)
     in_memory = open_checkpoint(model)
     loaded = {name: info.read() for name, info in in_memory.tensors.items()}
     require_same(found, tensors, stacks_of(in_memory), loaded)
@@ -200,9 +200,10 @@ def on_the_hub(config):
     known = configuration_auto.CONFIG_MAPPING[kind] if kind in configuration_auto.CONFIG_MAPPING else None
     others = {name: other for other, name in getattr(known, "attribute_map", {}).items()
               if other in OTHER_KEYS and not name.startswith(("encoder", "decoder"))}
-    worked_out = {"layer_types", "layers_block_type"} - ({"layer_types"} if "gemma" in str(kind) else set())
-    n_layer = dict(num_hidden_layers=4) if kind == "nemotron_h" else {}
-    return {others.get(key, key): on_the_hub(value) for key, value in config.items() if key not in worked_out} | n_layer
+    kinds = {"layer_types", "layers_block_type"}
+    is_told = "gemma" in str(kind) or any(NO_SOFTMAX.intersection(config.get(key) or []) for key in kinds)
+    worked_out = set() if is_told else kinds
+    return {others.get(key, key): on_the_hub(value) for key, value in config.items() if key not in worked_out}
 
 
 def require_same(found, tensors, also, others):
@@ -280,8 +281,8 @@ def test_other_names_and_another_model_type_of_it_give_the_same_layers(kind, oth
     config, tensors = saved(model, tmp_path)
     others = {re.sub(*rename, name): tensor for name, tensor in tensors.items()}
     assert others.keys() != tensors.keys() or other != kind
-    found = find_stacks(config, shapes(tensors))
-    also = find_stacks(config | {"model_type": other}, shapes(others))
+    found, _ = find_stacks(config, shapes(tensors))
+    also, _ = find_stacks(config | {"model_type": other}, shapes(others))
     if other == "sl_model":  # it is not told whether it has a mask
         also = [stack._replace(causal=False) for stack in also]
     require_same(found, tensors, also, others)
@@ -294,6 +295,11 @@ def chunked(qkv, n_head, n_block):
     """NeoBERT: (T, n_head, 3 D) in three."""
     q, k, _ = qkv.unflatten(-1, (n_head, -1)).chunk(3, -1)
     return q, k
+
+
+def halved(qk, n_head, n_kv_head):
+    """LTG-BERT: (T, [H D, H D])."""
+    return [half.unflatten(-1, (n_head, -1)) for half in qk.chunk(2, -1)]
 
 
 def in_sizes(qkv, n_head, n_kv_head):
@@ -314,6 +320,7 @@ CHATGLM = "encoder.layers.0.self_attention.query_key_value.weight"
 MOONVIT = dict(model_type="moonvit", num_hidden_layers=1, num_attention_heads=8)
 FUSED = [  # the weight of layer 0, its projection as in that code, the number of key heads, and the config
     ("transformer_encoder.0.qkv.weight", chunked, 8, dict(model_type="neobert")),
+    ("transformer.layers.0.attention.in_proj_qk.weight", halved, 4, dict(model_type="ltgbert")),
     ("layer.0.attention.self.qkv_linear.weight", in_sizes, 8, dict(model_type="layoutlmv2")),  # needs detectron2
     ("h.0.attn.c_attn.weight", in_sizes, 8, dict(model_type="qwen")),
     ("layers.0.self_attn.W_pack.weight", in_sizes, 8, dict(model_type="baichuan")),
@@ -332,6 +339,6 @@ def test_a_fused_weight_is_cut_as_a_models_own_code_cuts_it(name, project, n_kv_
     torch.manual_seed(0)
     weight = torch.randn(4 * (8 + 2 * n_kv_head), 32)
     q, k = project(weight.T, 8, n_kv_head)  # x = 1: basis vectors; (C, H, D), (C, Hkv, D)
-    [stack] = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
+    [stack], _ = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})
     w_q, w_k = stack.layers[0].heads({name: weight})
     assert torch.equal(w_q, q.transpose(0, 1)) and torch.equal(w_k, k.transpose(0, 1))

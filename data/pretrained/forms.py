@@ -89,15 +89,37 @@ def latent(weights, sizes, config):
     return q, k
 
 
+def halves(weights, sizes, config):
+    """[q; k] ((H + Hkv) D, C): all queries, all keys. The values lie elsewhere, as in LTG-BERT."""
+    [qk] = weights
+    n_kv_head = sizes.n_kv_head or sizes.n_head
+    heads = qk.unflatten(0, (sizes.n_head + n_kv_head, sizes.head_dim or qk.shape[1] // sizes.n_head))
+    return heads[: sizes.n_head], heads[sizes.n_head :]
+
+
 def given(weights, sizes, config):
     """What the user says. config: by_hand.Hand, as a dict."""
-    require(all(weight.ndim == 2 for weight in weights), "expected weights of two dimensions, as in nn.Linear")
-    weights = [weight.mT if config["transposed"] else weight for weight in weights]  # (out, in)
-    n_rows = len(weights[0])
-    if len(weights) == 2:
-        return separate(weights, sizes._replace(head_dim=n_rows // sizes.n_head), {})
-    form = grouped if config["order"] == "grouped" else blocks
-    return form(weights, sizes._replace(head_dim=n_rows // (sizes.n_head + 2 * sizes.n_kv_head)), {})
+    n_head, n_kv_head = sizes.n_head, sizes.n_kv_head
+    weights = [as_linear(weight, config["transposed"]) for weight in weights]
+    if len(weights) > 2:  # a tensor for each head
+        require(len(weights) == n_head + n_kv_head,
+                f"{len(weights)} tensors are not {n_head} heads of q, and {n_kv_head} of k")
+        weights = [torch.cat(weights[:n_head]), torch.cat(weights[n_head:])]
+    if config["order"] == "kv":
+        weights[1] = weights[1].chunk(2)[0]  # [k; v]
+    form, n_parts = {"": (separate, n_head), "kv": (separate, n_head), "qk": (halves, n_head + n_kv_head),
+                     "qkv": (blocks, n_head + 2 * n_kv_head),
+                     "grouped": (grouped, n_head + 2 * n_kv_head)}[config["order"]]
+    return form(weights, sizes._replace(head_dim=len(weights[0]) // n_parts), {})
 
 
-FORMS = {form.__name__: form for form in (separate, shared, gated, blocks, conv1d, grouped, multi_query, latent, given)}
+def as_linear(weight, transposed):
+    """Returns a weight as (out, in). It may be of a convolution of kernel 1, (out, in, 1), or transposed."""
+    is_matrix = weight.ndim > 1 and set(weight.shape[2:]) <= {1}
+    require(is_matrix, "expected weights of two dimensions, as in nn.Linear, or of a convolution of kernel 1")
+    weight = weight.flatten(1)
+    return weight.mT if transposed else weight
+
+
+FORMS = {form.__name__: form for form in (separate, shared, gated, blocks, conv1d, grouped, multi_query, latent, halves,
+                                          given)}

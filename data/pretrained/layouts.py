@@ -1,7 +1,7 @@
 """
 Finds the query and key weights of the self-attention layers in a pretrained Transformer.
 
-    stacks = find_stacks(config, shapes)     # from config.json, and from the names and shapes of all tensors
+    stacks, notes = find_stacks(config, shapes)     # from config.json, and from the names and shapes of all tensors
     w_q, w_k = stacks[0].layers[0].heads(tensors)  # (H, C, D), (Hkv, C, D), from the tensors of this layer
 
 What is not certain is refused, because a fused tensor cut in the wrong order has the right shape and the wrong score.
@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .by_hand import Hand, advice, beside, compare_numbers, match_names
+from .by_hand import Hand, advice, compare_numbers, find_flags, match_names, other_chunks
 from .files import CheckpointError, only_checkpoint_errors, pick, require
 from .forms import FORMS
-from .layout_table import NUMBER, Part, Row, find_parts
+from .layout_table import NUMBER, Block, Part, Row, find_parts
 
 
 class Sizes(NamedTuple):
@@ -63,61 +63,77 @@ class Stack(NamedTuple):
 
 
 @only_checkpoint_errors("config.json, or a shape,")
-def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand | None = None) -> list[Stack]:
+def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]],
+                hand: Hand | None = None) -> tuple[list[Stack], list[str]]:
     """
-    Returns the stacks of self-attention layers in a checkpoint, from its config.json and its tensors' shapes by name.
+    Returns the stacks of self-attention layers in a checkpoint, from its config.json and its tensors' shapes by name,
+    and in words what of the model is not among them.
 
     hand: which tensors they are in the words of the user, instead of the table.
     Raises CheckpointError if the model_type is unknown, layers are missing, tensors look like q or k but have no known
     place, shapes do not fit the config, weights are quantised or have adapters, or the config makes no sense.
     """
-    refuse_changed(shapes, beside(hand) if hand else BESIDE)
-    stacks = [stack_by_hand(config, shapes, hand)] if hand else stacks_of_table(config, shapes)
+    stacks, notes = stack_by_hand(config, shapes, hand) if hand else stacks_of_table(config, shapes)
     for stack in stacks:
-        for layer in stack.layers:  # refused before anything is read
-            layer.heads({name: torch.empty(shapes[name], device="meta") for name in layer.names})
-    return stacks
+        for layer in stack.layers:
+            layer.heads(without_values(layer, shapes))  # it is refused before anything is read
+    return stacks, notes
 
 
-def stack_by_hand(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand) -> Stack:
-    """Returns the layers that the user has named, as one stack."""
-    softmax = softmax_layers(config)
+def without_values(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    return {name: torch.empty(shapes[name], device="meta") for name in layer.names}
+
+
+def stack_by_hand(config: dict, shapes: Mapping[str, tuple[int, ...]], hand: Hand) -> tuple[list[Stack], list[str]]:
+    """Returns the layers that the user has named, as one stack, and notes."""
+    config = config | pick(config, dict, "text_config", default={})
     found = match_names(hand, shapes)
+    n_layer = pick(config, int, *layer_keys(""), default=max(found) + 1)
+    told = softmax_layers(config, n_layer)
     first = 0 if 0 in found else 1  # some models count from 1
-    expected = sorted({*(softmax or range(first, max(found) + 1)), *found})
-    told = f"{len(expected)} layers by your words (if some have no softmax, tell the layer_types in a config.json)"
-    names_of = tensors_of_layers(found, expected, hand.patterns, told)
-    compare_numbers(hand, None if softmax else len(names_of), config)
-    n_head, n_kv_head = hand.heads
-    sizes = Sizes(n_head, n_kv_head, head_dim=None)
-    return Stack("", None, tuple(Layer(i, names, "given", sizes, hand._asdict()) for i, names in names_of.items()))
+    own, shared = with_own_keys(config, told or range(first, max(found) + 1), n_layer)
+    if hand.n_layer:
+        own = sorted(i for i in found if len(found[i]) == len(hand.patterns))
+        require(len(own) == hand.n_layer, f"{len(own)} layers match, and {hand.n_layer} have attention by your words")
+    words = f"{len(own)} layers {'in config.json' if told else 'by your words'}"
+    names_of = tensors_of_layers(found, own, hand.patterns, words, "say how many have it, --layers N")
+    for block in hand.blocks():
+        refuse_changed(block, own, shapes)
+    sizes = Sizes(*hand.heads, head_dim=None)
+    layers = tuple(Layer(i, names, "given", sizes, hand._asdict()) for i, names in names_of.items())
+    w_q, _ = layers[0].heads(without_values(layers[0], shapes))
+    compare_numbers(config, None if told or hand.n_layer else len(own) + len(shared), len(w_q), w_q.shape[-1])
+    left_out = found.keys() - {*own, *shared}
+    notes = [f"{len(left_out)} layers without softmax are left out"] if left_out else []
+    return [Stack("", None, layers)], notes + note_of_shared(shared) + other_chunks(hand, shapes)
 
 
-def stacks_of_table(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> list[Stack]:
-    """Returns the stacks that layouts.csv lists, and checks that no other tensor looks like a query or key."""
+def stacks_of_table(config: dict, shapes: Mapping[str, tuple[int, ...]]) -> tuple[list[Stack], list[str]]:
+    """Returns the stacks that layouts.csv lists, and notes. Checks that no other tensor looks like a query or key."""
     model_type = pick(config, str, "model_type")
-    candidates = {name for name, shape in shapes.items() if len(shape) > 1 and not UNSCORED.search(name)}
-    stacks = []
+    names = {name for name in shapes if not UNSCORED.search(name)}
+    matrices = {name for name in names if len(shapes[name]) > 1}
     accounted_for = set()
-    for part in find_parts(model_type, config, candidates):
-        if part.names and not part.rows:
+    stacks, notes = [], []
+    for part in find_parts(model_type, config, names):
+        if not part.rows and part.names & matrices:
             told = f"model_type {part.model_type!r} is not known" if part.model_type else "no config.json says its type"
-            raise CheckpointError(f"{told}: {advice(part.model_type, part.names, shapes)}")
+            raise CheckpointError(f"{told}: {advice(part.model_type, part.names & matrices, shapes)}")
         rows = [row for row in part.rows if row.match(part.names)]
-        for row in rows:
-            layers = find_layers(row, part)
-            accounted_for.update(name for layer in layers for name in layer.names)
-            _, n_all = count_layers(row, part.config)
-            accounted_for |= names_in_layers(part.names, {*range(n_all)} - {layer.index for layer in layers})
-            # For example "vision"; "vision.global" if a part has several stacks; "encoder" if there are no parts.
-            inner = row.stack if len(rows) > 1 or not part.name else ""
-            name = ".".join(filter(None, [part.name, inner]))
-            stacks.append(Stack(name, mask_is_causal(row, part.config), layers))
-    left = [name for name in sorted(candidates - accounted_for) if LOOKS_LIKE_QK.search(name)]
+        for row in rows or part.rows if part.names else []:
+            own, shared, further = count_layers(row, part.config)
+            if rows:
+                layers = find_layers(row, part, own, shared + further)
+                stacks.append(Stack(part.name_of(row, rows), mask_is_causal(row, part.config), layers))
+                notes += note_of_shared({int(match["i"]) for match in row.match(part.names)}.intersection(shared))
+            accounted_for |= refuse_changed(row.block(), own, part.names)
+            accounted_for |= names_in_layers(part.names, {*range(max(own)), *shared, *further} - {*own})
+        notes += [f"its {name} has no queries and keys here" for name in part.absent(rows)]
+    left = find_flags(matrices - accounted_for, shapes)
     if left or not stacks:
-        told = f"no known place for {left[0]}" if left else "no q and k weights where this type has them"
-        raise CheckpointError(f"{model_type}: {told}: {advice(model_type, candidates, shapes)}")
-    return stacks
+        told = f"no known place for {next(iter(left))}" if left else "no q and k weights where this type has them"
+        raise CheckpointError(f"{model_type}: {told}: {advice(model_type, matrices, shapes)}")
+    return stacks, notes
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
@@ -127,59 +143,97 @@ UNSCORED = re.compile("|".join((
     r"cross|encoder_attn|EncDecAttention|second_sub_layer",  # cross-attention
     r"resampler|multi_modal_projector|head\.attention|\bhead\.[qk]_proj|vit_merger",  # pooling
     r"vqmodel",  # codes of images
+    r"linear_attn|\bmamba",  # layers without softmax
     r"\bmit\.|prompts_generator",  # X-CLIP: among frames, and from frames to text
-    r"\bmtp\.",  # prediction of further tokens
+    r"\bmtp[._]",  # prediction of further tokens
     r"mask_decoder",  # SAM
     r"pixel_level|timm_model",  # the backbones of Mask2Former and Gemma 3n
 )))
-# Names of queries and keys. (In DeBERTa in_proj is one, in Mamba it is another thing.)
-QK = "|".join((
-    r"q|query|Wq|c_q|q_lin|linear_q|q_proj|query_proj|query_net",
-    r"k|key|Wk|c_k|k_lin|linear_k|k_proj|key_proj|key_net",
-    r"q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj",  # latents
-    r"qkv|Wqkv|wqkv|qkv_proj|qkv_linear|query_key_value|W_pack|c_attn|att_proj",  # all in one
+# What in a block of attention changes no query or key: how its name goes on after that of the block.
+HARMLESS = "|".join((
+    r"(.*[._])?bias(_[a-z])?$|.*([nN]orm|\bln)",  # of anything
+    r"(to_|c_|linear_|in_proj_|attn_|W|w)?(v|vg|value|o|out|output)(_proj\w*|_lin|_net|)\b",  # values and outputs
+    r"((c|out|linear|attn)_)?(proj|projection|dense)(_layer)?\b",  # outputs
+    r"\w*(pos|rot|rope|rel|dist|freq|alibi|slope)",  # positions
+    r".*(in|out)put_(scale|min|max)$|.*(activation|k)_scale$",  # activations in eight bits
+    r"(gate\w*|g_proj|dt_proj|A|conv|indexer|layout_\w+|\w+_global|[ew]2[ew]_query|lambda_\w+|sinks?|scaling)\b",
+    r"(softmax_offset|temperature|logit_scale|tril|\w*mask|\w*cache)\b",
 ))
-LOOKS_LIKE_QK = re.compile(rf"(^|\.)({QK}|to_k|to_qkv|linear_qkv)(\.weight)?$|attn\.in_proj\.weight$")
-# A tensor that lies beside the weight of a query or key and belongs to it; rest: the end of its name.
-BESIDE = re.compile(rf"(^|\.)({QK}|in_proj)(\.linear)?(\.|_lora)(?P<rest>.+)")
-HARMLESS = {"weight", "bias", "input_scale", "output_scale", "activation_scale", "k_scale", "input_min", "input_max",
-            "output_min", "output_max"}  # all but the first two are of activations
-QUANTISED = re.compile(r"_?q?weight_?(scale|packed|shape|g_idx|qdata|zero_point|\.)|qweight|qzeros|g_idx|scales|biases|"
-                       "SCB|codes|codebooks")
+# Beside whole layers other things lie too. Of these, the ones whose names begin like this may change a query or key.
+QK_WORD = r"([a-z]+_)?[wW]?([qkQK]|qkv?|query|key)(_|\b)"
+QUANTISED = re.compile(r"(.*[._])?(weight_?(global_)?(scale|packed|shape|g_idx|qdata|zero_point)|qweight|qzeros|g_idx|"
+                       r"weight\.(absmax|quant|nested)|scales|biases|SCB|codes|codebooks)")
 WRITTEN_OUT = "score the model it was made from, or write it out as floats (model.dequantize() and save_pretrained())"
 
 
-def refuse_changed(names: Iterable[str], beside: re.Pattern):
+def refuse_changed(block: Block, layers: Iterable[int], names: Iterable[str]) -> set[str]:
     """
-    Raises CheckpointError if queries or keys are stored in fewer bits, or something beside them changes them.
+    Returns the names of the tensors in a block of attention, in these layers.
 
+    Raises CheckpointError if queries or keys are stored in fewer bits, or if a tensor is there that may change them.
     The scales of FP8 are no more among the names here: checkpoint.py has multiplied the weights by them.
     """
+    own = re.compile(rf"({block.weights})(\.linear)?(\.weight)?")
+    harmless = re.compile(rf"({block.weights}|{block.others})\.(weight|bias)" if block.others else HARMLESS)
+    may_change = re.compile(rf"({block.weights})[._]|{QK_WORD}" if block.is_layer else "")
+    inside = set()
     for name in names:
-        found = beside.search(name)
-        if found and found["rest"] not in HARMLESS and not UNSCORED.search(name):
-            require(not QUANTISED.match(found["rest"]), f"quantised weights ({name}): {WRITTEN_OUT}")
+        found = block.path.fullmatch(name)
+        if not found or int(found.groupdict().get("i", layers[0])) not in layers or not may_change.match(found["rest"]):
+            continue
+        rest = found["rest"]
+        inside.add(name)
+        if not own.fullmatch(rest) and not harmless.match(rest):
+            require(not QUANTISED.match(rest), f"quantised weights ({name}): {WRITTEN_OUT}")
             raise CheckpointError(f"{name} lies beside a query or key and may change it: merge the two and save again "
                                   "(PEFT: merge_and_unload(); torch.nn.utils: prune.remove, remove_parametrizations)")
+    return inside
 
 
 # ---- the layers of a stack ------------------------------------------------------------------------------------------
 
-# The layer_types with a softmax. Others, such as "linear_attention", "conv" and "mamba", have none.
-SOFTMAX = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
+# The kinds of layers without a softmax: words, the letters of Nemotron-H, and the 0 of MiniMax.
+NO_SOFTMAX = {"linear_attention", "mamba", "mamba2", "conv", "recurrent", "moe", "mlp", "M", "-", "E", 0}
 
 
-def softmax_layers(config: dict) -> list[int]:
-    """Returns the layers with a softmax; [] if the config does not tell them apart from others."""
-    layer_types = pick(config, list, "layer_types", "layers_block_type", default=[])
-    return [i for i, layer_type in enumerate(layer_types) if layer_type in SOFTMAX]
+def softmax_layers(config: dict, n_layer: int) -> list[int]:
+    """Returns which of n_layer layers have a softmax; [] if the config does not tell them apart from others."""
+    every = range(n_layer)
+    kinds = pick(config, list, "layer_types", "layers_block_type", "attn_type_list", default=[])
+    kinds = kinds or list(pick(config, str, "hybrid_override_pattern", default=""))
+    if kinds:  # it may go on with layers that predict further tokens
+        return [i for i, kind in zip(every, kinds) if kind not in NO_SOFTMAX]
+    period = pick(config, int, "full_attention_interval", "attn_layer_period")  # Qwen3-Next, Jamba
+    if period:
+        offset = pick(config, int, "attn_layer_offset", default=period - 1)
+        return [i for i in every if i % period == offset]
+    crossing = pick(config, list, "cross_attention_layers", default=[])  # mllama
+    if crossing:
+        return [i for i in every if i not in crossing]
+    of_kimi = pick(config, dict, "linear_attn_config", default={})
+    from_1 = pick(of_kimi, list, "full_attn_layers", default=[])
+    return pick(config, list, "full_attn_idxs", "attn_layer_indices", default=[i - 1 for i in from_1])
+
+
+def with_own_keys(config: dict, layers: Sequence[int], n_layer: int, n_shared: int = 0) -> tuple[list[int], list[int]]:
+    """Returns those of the layers that have keys of their own, and those that take the keys of an earlier one."""
+    n_shared = pick(config, int, "num_kv_shared_layers", default=n_shared)  # the last ones: Gemma 3n and 4
+    period = 1
+    if pick(config, bool, "use_cla", default=False):  # Hunyuan
+        period = pick(config, int, "cla_share_factor", default=1)
+    own = [i for i in layers if i < n_layer - n_shared and i % period == 0]
+    return own, [i for i in layers if i not in own]
+
+
+def note_of_shared(layers):
+    return [f"{len(layers)} layers with the keys of an earlier one are left out"] if layers else []
 
 
 def layer_keys(stack: str) -> list[str]:
     """Returns the keys of config.json that can tell the number of layers, in the order in which they are tried."""
     of_stack = [f"{stack}_layers", f"num_{stack}_layers", f"{stack}_num_hidden_layers"]
-    return of_stack + ["num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "encoder_layers",
-                       "conf_num_hidden_layers"]
+    return of_stack + ["num_hidden_groups", "num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth",
+                       "encoder_layers", "conf_num_hidden_layers"]
 
 
 def head_keys(stack: str) -> list[str]:
@@ -189,50 +243,48 @@ def head_keys(stack: str) -> list[str]:
                        "encoder_attention_heads", "conf_num_attention_heads"]
 
 
-def count_layers(row: Row, config: dict) -> tuple[int, int]:
-    """Returns how many layers have queries and keys of their own, which are the first ones, and how many there are."""
-    layer_types = pick(config, list, "layer_types", "layers_block_type", default=[])
-    n_layer = pick(config, int, *layer_keys(row.stack), default=row.n_layer or len(layer_types))
+def count_layers(row: Row, config: dict) -> tuple[list[int], list[int], list[int]]:
+    """Returns the layers with keys of their own, those with the keys of another, and those of further tokens."""
+    kinds = pick(config, list, "layer_types", "layers_block_type", default=[])
+    n_layer = pick(config, int, *layer_keys(row.stack), default=row.n_layer or len(kinds))
     require(n_layer, f"{row.model_type}: config.json has no number of layers")
-    # The last layers take the keys of an earlier one (Gemma 3n and 4), or predict further tokens (DeepSeek-V3).
-    n_own = max(0, n_layer - pick(config, int, "num_kv_shared_layers", default=row.n_shared or 0))
-    return n_own, n_layer + pick(config, int, "num_nextn_predict_layers", default=0)
+    layers = softmax_layers(config, n_layer) or range(n_layer)
+    own, shared = with_own_keys(config, layers, n_layer, row.n_shared or 0)
+    require(own, f"{row.model_type}: by its config.json no layer has queries and keys of its own")
+    n_further = pick(config, int, "num_nextn_predict_layers", default=0)  # DeepSeek-V3
+    return own, shared, [*range(n_layer, n_layer + n_further)]
 
 
-def find_layers(row: Row, part: Part) -> tuple[Layer, ...]:
-    """Returns the layers of a stack, exactly those of the config."""
-    config = part.config
-    n_own, n_all = count_layers(row, config)
-    found = defaultdict(dict)  # layer -> weight -> name of the tensor
+def find_layers(row: Row, part: Part, own: list[int], skipped: list[int]) -> tuple[Layer, ...]:
+    """Returns the layers of a stack, exactly those of the config: own. skipped: layers that may be there as well"""
+    found = defaultdict(dict)  # layer -> weight -> its tensor
     prefixes = set()
     for match in row.match(part.names):
-        if int(match["i"]) not in range(n_own, n_all):
-            found[int(match["i"])][match["weight"]] = match[0]
+        if int(match["i"]) not in skipped:
+            found[int(match["i"])][match["weight"]] = (match[0],)
             prefixes.add(match["prefix"])
-    expected = [i for i in softmax_layers(config) if i < n_own]
-    if not expected and row.layers == "some":
-        expected = sorted(i for i in found if len(found[i]) == len(row.weights))
-    expected = expected or range(n_own)
-    require(expected, f"{row.model_type}: by its config.json no layer has queries and keys of its own")
-    told = f"{row.model_type}: {len(expected)} attention layers in config.json"
+    told = f"{row.model_type}: {len(own)} attention layers in config.json"
     require(len(prefixes) == 1, f"{told}, and as many under each of {' and '.join(sorted(prefixes))!r}")
-    names_of = tensors_of_layers(found, expected, row.weights, told)
-    return tuple(Layer(i, names, row.form, read_sizes(row, config, i), config) for i, names in names_of.items())
+    names_of = tensors_of_layers(found, own, row.weights, told, "say so in config.json, as layer_types")
+    others = [str(i) for i in found if i not in own and len(found[i]) == len(row.weights)]
+    require(not others, f"{told}, and all weights of layer {', '.join(others):.60} as well")
+    return tuple(Layer(i, names, row.form, read_sizes(row, part.config, i), part.config)
+                 for i, names in names_of.items())
 
 
-def tensors_of_layers(found: dict[int, dict[str, str]], expected: Iterable[int], weights: Sequence[str], told: str):
+def tensors_of_layers(found: dict[int, dict[str, tuple[str, ...]]], expected: Iterable[int], weights: Sequence[str],
+                      told: str, way_on: str) -> dict[int, tuple[str, ...]]:
     """
-    Returns the tensors of each layer, {its number: a tuple of names}. found: {layer: {weight: name}}.
+    Returns the tensors of each expected layer, {its number: their names}. found: {layer: {weight: its tensors}}.
 
-    Raises CheckpointError, which begins with `told`, if an expected layer lacks one of the weights. Other layers may
-    have some of them, as where these have no softmax, but not all.
+    Raises CheckpointError if one of the weights is missing. told: how many layers there are, and who says so; way_on:
+    what to do if others have no attention.
     """
     for weight in weights:
         missing = [str(i) for i in expected if weight not in found.get(i, {})]
-        require(not missing, f"{told}, {weight} of layer {', '.join(missing):.60} missing: get all files")
-    others = [str(i) for i in found if i not in expected and len(found[i]) == len(weights)]
-    require(not others, f"{told}, and all weights of layer {', '.join(others):.60} as well")
-    return {i: tuple(found[i][weight] for weight in weights) for i in expected}
+        require(not missing, f"{told}, {weight} of layer {', '.join(missing):.60} missing: get all files and merge "
+                             f"adapters; if these layers have no attention, {way_on}")
+    return {i: sum((found[i][weight] for weight in weights), ()) for i in expected}
 
 
 def names_in_layers(names: Iterable[str], layers: set[int]) -> set[str]:
@@ -246,8 +298,9 @@ def mask_is_causal(row: Row, config: dict) -> bool | None:
     if row.mask == "both" and not row.stack:  # BERT as a decoder, XLM
         return pick(config, bool, "is_decoder", default=False) or pick(config, bool, "causal", default=False)
     # In Gemma 4 "all", or "vision", which is of images only.
-    both_sides = config.get("use_bidirectional_attention")
-    if row.mask == "causal" and (both_sides in (True, "all") or not pick(config, bool, "is_causal", default=True)):
+    both_sides = config.get("use_bidirectional_attention") in (True, "all")
+    both_sides |= "Bidirectional" in str(config.get("architectures"))  # of LFM2, LLaMA
+    if row.mask == "causal" and (both_sides or not pick(config, bool, "is_causal", default=True)):
         return None  # it was first trained as a causal model, and then not
     return None if row.mask == "unknown" else row.mask == "causal"
 
@@ -259,6 +312,10 @@ def read_sizes(row: Row, config: dict, i: int) -> Sizes:
     n_kv_head = pick(config, int, "num_key_value_heads", "n_kv_heads")
     head_dim = pick(config, int, "head_dim", "d_kv", "attention_head_size", default=row.head_dim)
     require(n_head, f"{row.model_type}: config.json has no number of heads")
+    pruned = pick(pick(config, dict, "pruned_heads", default={}), list, str(i))  # BERT, GPT-2
+    if pruned:
+        width = pick(config, int, "hidden_size", "n_embd", "dim", default=0)
+        n_head, head_dim = n_head - len(pruned), width // n_head
     return Sizes(n_head, n_kv_head, head_dim)
 
 

@@ -22,6 +22,7 @@ COLUMNS = {
     "n": int,  # W_qk is n x n, the product of two factors (n, r)
     "r": int,
     "layout": str,  # "", or what the user said of the tensors that are queries and keys
+    "note": str,  # what of the model has no rows here
     "gamma": float,  # of both directionalities
     "limit": float,  # by chance 95 of 100 directionalities of a layer are between minus this and this (chance.py)
     "symmetry": float,
