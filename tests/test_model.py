@@ -1,5 +1,7 @@
 """model.py against plain loops. tests/test_bert.py compares it with BERT. pytest tests/test_model.py"""
 
+from unittest import mock
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,11 +23,6 @@ def noisy(model):
     return model.eval()
 
 
-def test_every_matrix_is_drawn_with_the_standard_deviation_asked_for():
-    for name, p in Transformer(ModelConfig(61, 16, 2, 4, 128, positions="untied", init_std=0.3)).named_parameters():
-        assert p.ndim == 1 or p.std().item() == pytest.approx(0.3, rel=0.05), name
-
-
 def test_a_layer_without_a_bias_is_drawn_too():
     """Such as LoRA's in a fork."""
     layer = torch.nn.Linear(300, 300, bias=False)
@@ -33,18 +30,22 @@ def test_a_layer_without_a_bias_is_drawn_too():
     assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
 
 
-def test_a_new_model_is_drawn_and_has_defaults_as_a_new_bert_of_transformers():
+@pytest.mark.parametrize("options", [{}, dict(positions="untied", init_std=0.3)], ids=str)
+def test_a_new_model_is_drawn_as_a_new_bert_of_transformers_or_with_the_standard_deviation_asked_for(options):
     """Every matrix from a normal distribution: of a uniform one, no number is above 1.73 standard deviations."""
-    new, bert = Transformer(ModelConfig(61, 16, 2, 4, 128)), BertConfig()
-    cfg = new.cfg
-    assert (cfg.dropout, cfg.attn_dropout) == (bert.hidden_dropout_prob, bert.attention_probs_dropout_prob)
-    assert (cfg.causal, cfg.qk_norm, cfg.positions) == (bert.is_decoder, False, "learned")
-    for name, p in new.named_parameters():
+    expected = options.get("init_std", BertConfig().initializer_range)
+    for name, p in Transformer(ModelConfig(61, 16, 2, 4, 128, **options)).named_parameters():
         if p.ndim == 1:
             assert (p == ("ln" in name and name.endswith("weight"))).all(), name  # gains 1, biases 0
         else:
             std = p.std().item()
-            assert std == pytest.approx(bert.initializer_range, rel=0.05) and p.abs().max() > 3 * std, name
+            assert std == pytest.approx(expected, rel=0.05) and p.abs().max() > 3 * std, name
+
+
+def test_a_model_has_the_defaults_of_a_new_bert_of_transformers():
+    cfg, bert = ModelConfig(61, 16, 2, 4, 128), BertConfig()
+    assert (cfg.dropout, cfg.attn_dropout) == (bert.hidden_dropout_prob, bert.attention_probs_dropout_prob)
+    assert (cfg.causal, cfg.qk_norm, cfg.positions) == (bert.is_decoder, False, "learned")
 
 
 def turned_by_llama(q, k, n_head):
@@ -137,13 +138,8 @@ def test_the_loss_and_its_gradients_are_the_same_with_a_few_rows_of_logits_at_a_
     expected = (logits.logsumexp(-1) - logits.take_along_dim(targets.flatten()[:, None], 1)[:, 0]).mean()
     expected_gradients = torch.autograd.grad(expected, model.parameters())
     monkeypatch.setattr("model.LOGITS_AT_ONCE", 61 * 5)  # of 48 rows, so the last time it is three
-    asked = []  # how many rows at a time
     whole = getattr(F, "linear_cross_entropy", None)  # torch before 2.13 has all logits at once
-
-    def watched(*x, options, **more):
-        asked.append(options.batch_chunk_size)
-        return whole(*x, options=options, **more)
-
+    watched = mock.Mock(wraps=whole)
     if whole:
         monkeypatch.setattr(F, "linear_cross_entropy", watched)
     loss = model(idx, targets)
@@ -154,7 +150,8 @@ def test_the_loss_and_its_gradients_are_the_same_with_a_few_rows_of_logits_at_a_
         loss = model(idx, targets)
     assert loss.dtype == torch.float32 and abs(loss - expected) < 0.02
     model.to("meta")(idx.to("meta"), targets.to("meta")).backward()  # as tools that count memory do
-    assert asked == ([5, 5] if whole else [])
+    rows_at_a_time = [call.kwargs["options"].batch_chunk_size for call in watched.call_args_list]
+    assert rows_at_a_time == ([5, 5] if whole else [])
 
 
 def pre_norm(block, x, predict_at=None, p=None):

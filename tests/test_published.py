@@ -39,16 +39,15 @@ def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row
     table = pd.read_csv(SHARED / "published" / "scores.csv").query("modality == 'language'")
     table = table[(table["family"] != "GPT") | ~table["model"].str.startswith("gpt-")]  # see README.md
     layers = {of_model: rows[SCORES] for of_model, rows in table.groupby(["model", "matrix"])}
+    first = {}  # the symmetries of all layers, and the first row that has them
     for row in PRINTED:
-        symmetry, directionality = np.median(layers[row.published_as, row.matrix], axis=0)
+        scores = layers[row.published_as, row.matrix]
+        symmetry, directionality = scores.median()
         assert symmetry == pytest.approx(row.symmetry, abs=0.00501), row
         if row.directionality:  # Table S3 lacks two rows
             assert directionality == pytest.approx(float(row.directionality), abs=0.00501), row
-    symmetries = [layers[row.published_as, row.matrix]["symmetry"].to_numpy() for row in PRINTED]  # (L,) each
-    for i, row in enumerate(PRINTED):
-        same = [other.row for other, x in zip(PRINTED[:i], symmetries) if x.shape == symmetries[i].shape
-                and np.allclose(x, symmetries[i], atol=1e-5, rtol=0)]
-        assert row.repeats == (str(same[0]) if same else "")
+        repeats = first.setdefault(tuple(scores["symmetry"].round(3)), row.row)
+        assert row.repeats == ("" if repeats == row.row else str(repeats))
 
 
 # ---- the points of the figures, and what was scored --------------------------------------------------------------
@@ -57,21 +56,16 @@ def test_every_printed_number_is_the_median_of_the_published_scores_that_its_row
 @needs_shared
 def test_models_csv_holds_the_medians_and_quartiles_of_the_published_layers():
     layers = pd.read_csv(SHARED / "published" / "scores.csv").groupby(["family", "model", "matrix"])[SCORES]
-    found = set()
-    for (_, _, matrix), rows in layers:
-        quartiles = np.percentile(rows, [50, 25, 75], axis=0)  # (3, 2)
-        found.add((matrix, *np.round(quartiles, 4).T.flatten()))
+    found = {(matrix, *np.percentile(rows, [50, 25, 75], axis=0).round(4).T.flat) for (_, _, matrix), rows in layers}
     for model in MODELS:
-        symmetry = model.symmetry, model.symmetry_q1, model.symmetry_q3
-        directionality = model.directionality, model.directionality_q1, model.directionality_q3
-        assert (model.matrix, *symmetry, *directionality) in found, model.name
+        quartiles = [getattr(model, score + which) for score in SCORES for which in ("", "_q1", "_q3")]
+        assert (model.matrix, *quartiles) in found, model.name
 
 
 def pair_share(models, score):
     """Of all pairs of an encoder and a decoder, the share in which the encoder has the higher score."""
-    higher = [getattr(one, score) > getattr(other, score) for one in models for other in models
-              if not one.causal and other.causal]
-    return sum(higher) / len(higher)
+    encoders, decoders = [[getattr(model, score) for model in models if model.causal == causal] for causal in (0, 1)]
+    return np.greater.outer(encoders, decoders).mean()
 
 
 def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk(analysed, drawn, monkeypatch):
@@ -80,14 +74,13 @@ def test_paper_offline_draws_every_point_once_and_crosses_out_what_is_not_of_wqk
     assert "Of 70 rows 52 are of W_qk, and 18 are not" in out
     assert out.splitlines()[58].split() == ["57", "LLaMA3-8B", "0.00", "0.01", "an", "untrained", "model"]
     assert options.parse(["--paper"], "", 2.0).csv == options.PAPER  # if no --csv is given
-    shares = [pair_share([model for model in MODELS if model.figure == "2" and model.matrix in matrices], score)
-              for matrices in (["wqk"], ["wqk", "tiled_kv", "head_space", "random_init"])
-              for score in ("symmetry", "directionality")]
+    of_figure_2 = [model for model in MODELS if model.figure == "2"]
+    of_wqk = [model for model in of_figure_2 if model.matrix == "wqk"]
+    shares = [pair_share(models, score) for models in (of_wqk, of_figure_2) for score in SCORES]
     assert re.findall(r"(?:symmetry|directionality) (\d+\.\d%)", out) == [f"{share:.1%}" for share in shares]
-    models = [model for figure in ("2", "S1", "S2") for model in MODELS
-              if model.figure == figure and not model.repeats]
+    models = [model for figure in ("2", "S1", "S2") for model in MODELS if model.figure == figure and not model.repeats]
     assert len(models) == 180 - 7
-    for column, score in enumerate(["symmetry", "directionality"]):
+    for column, score in enumerate(SCORES):
         axes = drawn[0].axes[column:6:2]
         dots = [bar.lines[0] for axis in axes for bar in axis.containers]
         for dot, model in zip(dots, models, strict=True):
