@@ -152,6 +152,13 @@ def command_line(argv):
     return cfg
 
 
+def prepare_streams():
+    """Lets text go nowhere if stdout or stderr is closed, and prints ? for what the terminal has no character for."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+    sys.stdout.reconfigure(errors="replace")
+
+
 def last_line(reason):
     """Returns the line in which a run ends that cannot go on."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -233,6 +240,8 @@ def checked(name, value):
 
 def describe(field):
     kinds = typing.get_args(field.type) or (field.type.__name__, *field.metadata["words"])
+    if field.type is bool:
+        kinds = "True", "False"
     return " | ".join(kinds)
 
 

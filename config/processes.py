@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from config import ConfigError, last_line
+from config import ConfigError, last_line, prepare_streams
 
+OF_A_GROUP = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}  # what torchrun sets
 ANSWER = timedelta(minutes=10)  # how long a process waits for another one; checkpoints and compiling take less
 
 
@@ -88,33 +89,37 @@ def find_place(cfg):
     Sets up this process: what it prints to, threads, the precision of float32, and, if torchrun started it, the group
     of all processes.
 
-    Returns its Place, and cfg with the dtype that "auto" means there. Raises ConfigError if the device is not there.
+    Returns its Place, and cfg with the dtype that "auto" means there. Raises ConfigError if the device is not there, or
+    if the processes do not find each other.
     """
     prepare_streams()
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
-    rank, world, local_rank = 0, 1, 0
-    if {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} <= os.environ.keys():  # a cluster may leave some of them
-        try:
-            rank = int(os.environ["RANK"])
-            world = int(os.environ["WORLD_SIZE"])
-            local_rank = int(os.environ["LOCAL_RANK"])
-        except ValueError as e:
-            raise ConfigError(f"RANK, WORLD_SIZE or LOCAL_RANK is no number: {e}") from e
-    device = find_device(cfg.device, local_rank)
+    is_group = OF_A_GROUP <= os.environ.keys() and os.environ["WORLD_SIZE"] != "1"  # a cluster may leave some of them
+    device = find_device(cfg.device, os.environ["LOCAL_RANK"] if is_group else "0")
     dtype = "float32"  # what "auto" means
     if device.type == "cuda":
         dtype = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
         # TF32: float32 matrix products in tensor cores, 10 bits of mantissa, several times as fast
         torch.set_float32_matmul_precision("high")
-    if world > 1 and device.type == "cuda":
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
-    elif world > 1:
-        dist.init_process_group("gloo", timeout=ANSWER)
     if cfg.dtype == "auto":
         cfg = replace(cfg, dtype=dtype)
-    return Place(rank, world, device), cfg
+    if is_group:
+        join_group(device)
+        return Place(dist.get_rank(), dist.get_world_size(), device), cfg
+    return Place(0, 1, device), cfg
+
+
+def join_group(device):
+    """Waits for the other processes. Raises ConfigError if they do not come, or if a number of this one is wrong."""
+    try:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            dist.init_process_group("nccl", device_id=device, timeout=ANSWER)
+        else:
+            dist.init_process_group("gloo", timeout=ANSWER)
+    except (ValueError, RuntimeError) as e:
+        raise ConfigError(f"{', '.join(sorted(OF_A_GROUP))} make no group of processes: {one_line(e)}") from e
 
 
 def find_device(wanted, local_rank):
@@ -130,13 +135,6 @@ def find_device(wanted, local_rank):
     except (RuntimeError, AssertionError, ImportError) as e:  # AssertionError: torch was built without CUDA
         raise ConfigError(f"device = {wanted!r} cannot be used: {one_line(e)}")
     return device
-
-
-def prepare_streams():
-    """Lets text go nowhere if stdout or stderr is closed, and prints ? for what the terminal has no character for."""
-    sys.stdout = sys.stdout or open(os.devnull, "w")
-    sys.stderr = sys.stderr or open(os.devnull, "w")
-    sys.stdout.reconfigure(errors="replace")
 
 
 @contextlib.contextmanager

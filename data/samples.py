@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import torch
 
-from config.processes import prepare_streams
+from config import prepare_streams
 from data.results.checkpoints import RunError, open_run
 from data.tokens import DataError, make_decode, make_encode
 

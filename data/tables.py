@@ -52,6 +52,9 @@ def read_csv(path):
     with open(path, newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file, strict=True)
         names = next(rows, [])
+        for name in filter(None, names):
+            if names.count(name) > 1:
+                raise ValueError(f"two columns are called {name}")
         for cells in filter(None, rows):  # without empty lines
             if len(cells) != len(names):  # pandas would drop or fill cells
                 raise ValueError(f"{len(cells)} cells for {len(names)} names: put text that holds commas or line "

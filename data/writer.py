@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from config import prepare_streams
 from data import tokens
 from data.atomic import locked, replacing, write_json
 from data.tokens import SPLITS, TOKENIZERS, DataError
@@ -44,7 +45,7 @@ def run_script(main):
     """Runs main() of a prepare script. An error that a user can mend ends in one line and exit status 1."""
     import httpx2  # huggingface_hub raises its errors when a download has failed several times
 
-    sys.stdout.reconfigure(errors="backslashreplace")  # a name may have bytes that the terminal cannot show
+    prepare_streams()
     try:
         main()
     except (DataError, OSError, ValueError, httpx2.HTTPError) as error:
@@ -96,7 +97,7 @@ def find_folder(args):
     if args.out_dir == "":  # as of an unset variable of a shell
         raise DataError("--out_dir= is empty, expected a path")
     name = f"{args.tokenizer}_spaced" if args.spaced else args.tokenizer
-    folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name))
+    folder = Path(args.out_dir or os.path.relpath(Path(__file__).parent / args.dataset / name)).expanduser()
     is_ours = (folder / ".lock").exists() or (folder / "meta.json").exists()  # the lock is there before we write
     if any(folder.glob("*.bin")) and not is_ours:  # such as the train.bin of nanoGPT
         raise DataError(f"{folder} holds .bin files that no prepare.py of ours has written: move them away, or choose "

@@ -100,6 +100,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
 @pytest.mark.parametrize("argv, words", [
     (["--n_layers=4"], "unknown key n_layers"),
     (["--n_layer=True"], "n_layer = True, expected int"),
+    (["--causal=true"], "causal = 'true', expected True | False"),
     (["--init=symetric"], "init = 'symetric', expected random | symmetric"),
     (["--n_embd=250", "--n_head=4"], "n_embd = 250, expected a multiple of n_head = 4"),
     (["--grad_clip=0"], "grad_clip = 0.0, expected more than 0"),  # elsewhere 0 means: no limit

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import re
+import socket
 import sys
 from dataclasses import replace
 from itertools import count, product
@@ -17,7 +18,7 @@ import torch
 
 import analyze
 import train
-from config import ConfigError, TrainConfig, processes
+from config import ConfigError, TrainConfig, prepare_streams, processes
 from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, count_targets, split_batch
@@ -284,23 +285,31 @@ def test_a_gpu_decides_how_products_are_computed_and_how_processes_talk(cfg, mon
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: is_new)
     monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
     monkeypatch.setattr(processes.dist, "init_process_group", lambda backend, **_: found.append(backend))
-    ranks = dict(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_ADDR="here")
+    monkeypatch.setattr(processes.dist, "get_rank", lambda: 3)
+    monkeypatch.setattr(processes.dist, "get_world_size", lambda: 4)
+    ranks = dict(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_ADDR="here", MASTER_PORT="5")
     gpu = torch.device("cuda:0")
-    for missing in ranks:  # a cluster may have left the others: these three make no group
+    for missing in ranks:  # a cluster may have left the others: these four make no group
         for name in ranks.keys() - {missing}:
             monkeypatch.setenv(name, ranks[name])
         monkeypatch.delenv(missing, raising=False)
         assert processes.find_place(cfg) == (Place(0, 1, gpu), cfg) and found.pop() == "high" and not found
-    monkeypatch.setenv("MASTER_ADDR", "here")
+    monkeypatch.setenv(missing, ranks[missing])
     gpu = torch.device("cuda:1")
     assert processes.find_place(replace(cfg, dtype="auto")) == (Place(3, 4, gpu), replace(cfg, dtype=dtype))
     assert found == ["high", gpu, "nccl"]
 
 
-def test_the_number_of_a_process_is_a_number_or_the_run_is_refused(cfg, monkeypatch):
-    for name, text in dict(RANK="a", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="here").items():
-        monkeypatch.setenv(name, text)
-    assert "RANK, WORLD_SIZE or LOCAL_RANK is no number: " in refusal(cfg)
+@pytest.mark.parametrize("changes, words", [
+    (dict(RANK="a"), "invalid literal for int"), (dict(MASTER_PORT="a"), "invalid literal for int"),
+    (dict(MASTER_PORT="{taken}"), "address already in use"), (dict(WORLD_SIZE="0"), "world size cannot be 0")])
+def test_what_says_which_process_this_is_makes_a_group_or_the_run_is_refused(cfg, monkeypatch, changes, words):
+    ranks = dict(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for name, text in (ranks | changes).items():
+            monkeypatch.setenv(name, text.format(taken=taken.getsockname()[1]))
+        said = refusal(cfg)
+    assert "LOCAL_RANK, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE make no group of processes: " in said and words in said
 
 
 # ---- where a run comes from, what is said and where --------------------------------------------------------------
@@ -321,7 +330,7 @@ def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):
     for stdout in western, None:  # None: it was closed, as by >&-
         monkeypatch.setattr(sys, "stdout", stdout)
         monkeypatch.setattr(sys, "stderr", None)
-        processes.prepare_streams()
+        prepare_streams()
         Place(0, 1, torch.device("cpu")).say("a is α \udcff")
         print("b", file=sys.stderr)
     western.flush()

@@ -14,6 +14,7 @@ is hidden in a folder, or behind a link to another folder.
 With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow of datasets.save_to_disk.
 """
 
+import os
 import pathlib
 import sys
 from collections import Counter
@@ -30,10 +31,10 @@ BESIDE_ARROW = "dataset_info.json", "state.json", "dataset_dict.json"  # what sa
 
 def files_in(path):
     """Returns the file itself, or all files in and below a folder that are not hidden."""
-    if path.is_file():
-        return [path]
+    if os.path.isfile(path):
+        return [pathlib.Path(path)]
     found = []
-    for file in sorted(path.rglob("*")):
+    for file in sorted(pathlib.Path(path).rglob("*")) if path else []:
         is_hidden = any(name.startswith(".") for name in file.relative_to(path).parts)
         if file.is_file() and not is_hidden:
             found.append(file)
@@ -62,7 +63,8 @@ def why_not(path, column):
     """Returns the kind of a file that is left out, or "" if it is read."""
     is_table = path.suffix.lower() in KINDS
     if column:
-        return "" if is_table and path.name not in BESIDE_ARROW else "files that are no tables"
+        is_beside = path.name in BESIDE_ARROW or path.match("cache-*.arrow")
+        return "" if is_table and not is_beside else "files that are no tables"
     if is_table:
         return "tables (--column=NAME reads a column of one)"
     with open(path, "rb") as file:
@@ -76,7 +78,7 @@ def main(argv=None):
     cli.add_argument("--column", help="the column of tables that holds the text")
     args = cli.parse_args(argv)
     by_kind = {}  # kind, "" for text -> files, each of them once
-    for file in dict.fromkeys(file for path in args.paths for file in files_in(pathlib.Path(path))):
+    for file in dict.fromkeys(file for path in args.paths for file in files_in(path)):
         by_kind.setdefault(why_not(file, args.column), []).append(file)
     texts = by_kind.pop("", [])
     for kind, files in by_kind.items():
