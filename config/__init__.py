@@ -15,66 +15,60 @@ import math
 import os
 import runpy
 import sys
-import typing
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, NamedTuple
 
 
 class ConfigError(ValueError):
     """A mistake in a configuration, in one line."""
 
 
-class Numbers(NamedTuple):
-    """Which numbers a key may have."""
-
-    words: str
-    allows: Callable  # the number -> bool
-
-
-POSITIVE = Numbers("more than 0, and finite", lambda x: 0 < x < math.inf)
-FROM_ZERO = Numbers("0 or more, and finite", lambda x: 0 <= x < math.inf)
-SHARE = Numbers("a share below 1", lambda x: 0 <= x < 1)
-PART = Numbers("0 to 1", lambda x: 0 <= x <= 1)
+# What a value may be, in words and as a function.
+POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
+FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
+SHARE = "a share below 1", lambda x: 0 <= x < 1
+PART = "0 to 1", lambda x: 0 <= x <= 1
+PATH = "a path", str.strip
+ANY = "anything", lambda x: True
 # Nothing is imported here that needs torch, so that --help and a mistake answer at once.
 STARTS = "random", "symmetric", "tilted", "mimetic", "indefinite", "negative", "skew"  # those of init.py
 STDS = "init_std", "linear"  # the words of init.find_std
-PATHS = "data_dir", "out_dir"  # keys that may begin with ~
 
 
-def key(default, text, numbers=POSITIVE, words=()):
-    """Returns a field of TrainConfig: its default, its line in --help, and which numbers or words it may be, if any."""
-    return dataclasses.field(default=default, metadata=dict(help=text, numbers=numbers, words=words))
+def key(default, text, allowed=POSITIVE, words=()):
+    """
+    Returns a field of TrainConfig: its default, its line in --help, which values it may have, and which words instead.
+    A key of texts that has words can be nothing else.
+    """
+    return dataclasses.field(default=default, metadata=dict(help=text, allowed=allowed, words=words))
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """The defaults are the paper's (S2.3 and BERT-Mini of Table S1) where it gives a value."""
 
-    data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote")
-    causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one")
-    objective: Literal["auto", "masked", "next"] = key("auto", "tokens to predict; auto: next if causal, else masked")
+    data_dir: str = key("data/sympy/bytes", "token files: the folder that a data/*/prepare.py wrote", PATH)
+    causal: bool = key(False, "False: encoder, every token sees all; True: decoder, none sees a later one", ANY)
+    objective: str = key("auto", "what to predict; auto: next if causal, else masked", words=("auto", "masked", "next"))
     n_layer: int = key(4, "blocks")
     n_head: int = key(4, "attention heads")
-    n_embd: int = key(256, "embedding size; the MLP is four times as wide", Numbers("2 or more", lambda x: x >= 2))
+    n_embd: int = key(256, "embedding size; the MLP is four times as wide", ("2 or more", lambda x: x >= 2))
     block_size: int = key(512, "tokens in a sequence")
     dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
     attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
-    positions: Literal["learned", "rotary", "untied"] = key(
-        "learned", "vectors added to tokens, turns of q and k, or vectors with a W_q and a W_k of their own")
-    qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone")
-    init: Literal[STARTS] = key("random", "of W_q and W_k (init.py)")
+    positions: str = key("learned", "vectors added to tokens, turns of q and k, or vectors with a W_q and a W_k of "
+                         "their own", words=("learned", "rotary", "untied"))
+    qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone", ANY)
+    init: str = key("random", "of W_q and W_k (init.py)", words=STARTS)
     init_std: float = key(0.02, "standard deviation of the entries of every matrix at the start")
     qk_std: float = key("init_std", "the same of q and k; linear: 1 / sqrt(3 C), that of a new nn.Linear", words=STDS)
     v_std: float = key("init_std", "the same of v", words=STDS)
-    init_from: Literal["scratch", "resume"] = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there")
-    mlm_probability: float = key(0.15, "share of the tokens that are masked",
-                                 Numbers("between 0 and 1", lambda x: 0 < x < 1))
+    init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there", words=("scratch", "resume"))
+    mlm_probability: float = key(0.15, "share of the tokens that are masked", ("between 0 and 1", lambda x: 0 < x < 1))
     mask_share: float = key(0.8, "share of these that the model sees as the mask token", PART)
     random_share: float = key(0.1, "share of these that it sees as a random token; it sees the rest as they are", PART)
-    constraint: Literal["none", "symmetric", "skew"] = key("none", "loss constraint on W_qk, Eq. (S146-S148)")
+    constraint: str = key("none", "loss constraint on W_qk, Eq. (S146-S148)", words=("none", "symmetric", "skew"))
     constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in a step, over all processes")
     micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run with dropout keeps it")
@@ -82,21 +76,20 @@ class TrainConfig:
     warmup_iters: int = key(200, "steps of linear warm-up, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
-    optimizer: Literal["adamw", "muon"] = key("adamw", "muon: for the matrices of the blocks, AdamW for the rest")
-    weight_decay: float = key(0.01, "of matrices only", Numbers("0 to 10", lambda x: 0 <= x <= 10))
+    optimizer: str = key("adamw", "muon: for the matrices of the blocks, AdamW for the rest", words=("adamw", "muon"))
+    weight_decay: float = key(0.01, "of matrices only", ("0 to 10", lambda x: 0 <= x <= 10))
     beta2: float = key(0.999, "AdamW's", SHARE)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
     score_interval: int = key(500, "steps between rows of scores.csv")
-    out_dir: str = key("out/run", "where the run is written; out/NAME of the config file")
-    seed: int = key(1, "of weights, data order, masks and dropout",
-                    Numbers("0 to 2^63 - 1", lambda x: 0 <= x < 2**63))
-    device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's")
-    threads: int = key(0, "of the CPU, per process; 0: torch's choice", Numbers("0 to 1000", lambda x: 0 <= x <= 1000))
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = key(
-        "float32", "of matrix products; auto: bfloat16 (old GPUs float16), float32 on a CPU; weights are float32")
-    compile: Literal["auto", "on", "off"] = key("auto", "torch.compile; auto: on a GPU")
+    out_dir: str = key("out/run", "where the run is written; out/NAME of the config file", PATH)
+    seed: int = key(1, "of weights, data order, masks and dropout", ("0 to 2^63 - 1", lambda x: 0 <= x < 2**63))
+    device: str = key("auto", "auto (a GPU if there is one, or cpu) or a name of torch's", ANY)
+    threads: int = key(0, "of the CPU, per process; 0: torch's choice", ("0 to 1000", lambda x: 0 <= x <= 1000))
+    dtype: str = key("float32", "of matrix products; auto: bfloat16 (old GPUs float16), float32 on a CPU; weights are "
+                     "float32", words=("auto", "float32", "bfloat16", "float16"))
+    compile: str = key("auto", "torch.compile; auto: on a GPU", words=("auto", "on", "off"))
     keep: int = key(0, "numbered checkpoints to keep beside ckpt.pt", FROM_ZERO)
 
     def __post_init__(self):
@@ -174,8 +167,11 @@ def load(argv):
     if len(files) > 1:
         raise ConfigError(f"expected one config file at most, got {' '.join(files)}")
     in_file = {}
-    if files:
-        in_file = dict(out_dir=f"out/{Path(files[0]).stem}") | read_file(files[0])
+    for path in files:
+        in_file["out_dir"] = f"out/{Path(path).stem}"
+        for name, value in run_file(path).items():
+            if not name.startswith("_") and not isinstance(value, ModuleType):  # such as math
+                in_file[name] = checked(name, value)
     return TrainConfig(**(in_file | given))
 
 
@@ -185,17 +181,11 @@ def read_flags(flags):
     for flag in flags:
         if not flag.startswith("--") or "=" not in flag:
             raise ConfigError(f"{flag}: write --key=value, without a space")
-        name, text = flag.removeprefix("--").split("=", 1)
-        values[name] = checked(name, parse(name, text))
-    return values
-
-
-def read_file(path):
-    """Returns the keys that a config file sets: {name: value}."""
-    values = {}
-    for name, value in run_file(path).items():
-        if not name.startswith("_") and not isinstance(value, ModuleType):  # such as math
-            values[name] = checked(name, value)
+        name, value = flag.removeprefix("--").split("=", 1)
+        if name in KEYS and KEYS[name].type is not str:
+            with contextlib.suppress(ValueError, SyntaxError):  # no number: `checked` refuses it, and names the key
+                value = ast.literal_eval(value)
+        values[name] = checked(name, value)
     return values
 
 
@@ -207,42 +197,31 @@ def run_file(path):
         raise ConfigError(f"{path} cannot be read as plain key = value Python: {type(e).__name__} {e}")
 
 
-def parse(name, text):
-    """Returns the value of a flag: a Python literal if its key takes a number or a bool, and else the text."""
-    if name in KEYS and KEYS[name].type in (int, float, bool):
-        with contextlib.suppress(ValueError, SyntaxError):  # no literal: `checked` refuses it, and names the key
-            return ast.literal_eval(text)
-    return text
-
-
 def checked(name, value):
     """Returns the value. Raises ConfigError if there is no such key, or if it may not have this value."""
     if name not in KEYS:
         near = difflib.get_close_matches(name, KEYS, n=1)
         hint = f"the nearest one is {near[0]}" if near else "python train.py --help lists all keys"
         raise ConfigError(f"unknown key {name}; {hint}, and a name of a file's own begins with an underscore")
-    kind = KEYS[name].type
-    if value in KEYS[name].metadata["words"]:
+    kind, words = KEYS[name].type, KEYS[name].metadata["words"]
+    expected, allows = KEYS[name].metadata["allowed"]
+    if value in words:
         return value
     if kind is float and type(value) is int:  # such as --dropout=0
         value = float(value)
-    choices = typing.get_args(kind)
-    fits = value in choices if choices else type(value) is kind  # not isinstance, to which True is an int
-    if not fits:
+    if type(value) is not kind or (kind is str and words):  # not isinstance, to which True is an int
         raise ConfigError(f"{name} = {value!r:.80}, expected {describe(KEYS[name])}")
-    numbers = KEYS[name].metadata["numbers"]
-    if kind in (int, float) and not numbers.allows(value):
-        raise ConfigError(f"{name} = {value}, expected {numbers.words}")
-    if name in PATHS and not value.strip():
-        raise ConfigError(f"{name} = {value!r}, expected a path")
-    return os.path.expanduser(value) if name in PATHS else value
+    if not allows(value):
+        raise ConfigError(f"{name} = {value!r:.80}, expected {expected}")
+    return os.path.expanduser(value) if KEYS[name].metadata["allowed"] is PATH else value
 
 
 def describe(field):
-    kinds = typing.get_args(field.type) or (field.type.__name__, *field.metadata["words"])
-    if field.type is bool:
-        kinds = "True", "False"
-    return " | ".join(kinds)
+    """Returns what a key may be, in words."""
+    kind, words = field.type, field.metadata["words"]
+    if kind is bool:
+        words = "True", "False"
+    return " | ".join(words if words and kind is not float else (kind.__name__, *words))
 
 
 def print_help(cfg):
