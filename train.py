@@ -282,7 +282,7 @@ class Trainer:
         self.model.eval()  # switches dropout off
         losses = []
         for i in range(self.cfg.eval_iters):
-            for _, micro_batch in self.loader.micro_batches(self.loader.val_batch(i)):
+            for _, micro_batch in self.loader.micro_batches(self.loader.batch("val", i)):
                 with self.autocast():
                     losses.append(self.model(*micro_batch))  # (), each a mean over the same number of tokens
         self.model.train()
@@ -325,7 +325,7 @@ class Trainer:
         self.model.compile(dynamic=False)
         if self.place.world > 1:  # this is no training step: there is nothing to send
             self.net.require_backward_grad_sync = False
-        _, micro_batch = self.loader.micro_batches(self.loader.train_batch(0))[0]
+        _, micro_batch = self.loader.micro_batches(self.loader.batch("train", 0))[0]
         try:
             with self.autocast():
                 self.net(*micro_batch).backward()  # torch compiles a model when it is first used
@@ -371,7 +371,7 @@ class Trainer:
         if self.place.rank == 0:
             from data import bert
 
-            why_not = bert.try_to_save(self.model, self.out)  # before ckpt.pt: a run killed in between comes here again
+            why_not = bert.save_folder(self.model, self.out)  # before ckpt.pt: a run killed in between comes here again
             if why_not and self.step == 0:
                 self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {why_not}")
             state = {name: part.state_dict() for name, part in self.parts.items()}

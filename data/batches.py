@@ -2,11 +2,9 @@
 Batches for training: which tokens are in each row of each step, and which of them are masked.
 
 A batch is a pure function of (seed, step, row), and has no state. So runs that differ only in their start see the same
-data in the same order, and a resumed run, or a run on more processes, goes on exactly. Loader makes the rows of one
-process: in another thread, a few steps ahead, and split into micro-batches that fit on the device.
+data in the same order, and a resumed run, or a run on more processes, sees what it would have seen.
 
-Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig of config/, and a corpus is a Corpus
-of data/tokens.py.
+Shapes: B rows, T = block_size, K = predicted tokens per row. cfg is a TrainConfig, and a corpus one of data/tokens.py.
 """
 
 import functools
@@ -39,9 +37,6 @@ def open_corpus(cfg):
                               f"{megabytes:,.1f} MB of text (with a larger --val_fraction less), or lower batch_size, "
                               "block_size or eval_iters")
     return corpus
-
-
-# ---- a batch -----------------------------------------------------------------------------------------------------
 
 
 def seed_of(stream, *numbers):
@@ -111,9 +106,6 @@ def mask_tokens(idx, draws, K, meta, mask_share, random_share):
     return idx.scatter(1, predict_at, seen), targets, predict_at
 
 
-# ---- the batches of a process ------------------------------------------------------------------------------------
-
-
 def split_batch(cfg, world):
     """Returns cfg with the micro_batch_size of each of `world` processes. Raises ConfigError if they do not divide."""
     per_process, rest = divmod(cfg.batch_size, world)
@@ -125,35 +117,28 @@ def split_batch(cfg, world):
 
 
 class Loader:
-    """Makes the batches of process `rank` of `world` processes."""
+    """Makes the batches of process `rank` of `world` processes, in micro-batches that fit on the device."""
 
     def __init__(self, cfg, corpus, rank, world, device):
         self.cfg = split_batch(cfg, world)
         self.corpus = corpus
         self.device = device
-        per_process = cfg.batch_size // world
-        self.rows = np.arange(rank * per_process, (rank + 1) * per_process)  # which rows of a batch are made here
+        self.rows = np.arange(cfg.batch_size).reshape(world, -1)[rank]  # which rows of a batch are made here
 
     def train_batches(self, first_step):
         """Yields the batches of all steps from first_step on. While one is used, a thread makes the next ones."""
         ahead = deque()
         with ThreadPoolExecutor(1) as thread:
             for step in range(first_step, self.cfg.max_iters):
-                ahead.append(thread.submit(self.train_batch, step))
+                ahead.append(thread.submit(self.batch, "train", step))
                 if len(ahead) > AHEAD:
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
 
-    def train_batch(self, step):
-        return self.pinned(get_batch(self.cfg, self.corpus, "train", step, self.rows))
-
-    def val_batch(self, i):
-        """Returns validation batch i, the same for every seed: runs are compared on the same tokens."""
-        return self.pinned(get_batch(self.cfg, self.corpus, "val", i, self.rows))
-
-    def pinned(self, batch):
-        """Moves a batch to memory from which a GPU can copy while the program goes on."""
+    def batch(self, split, step):
+        """Returns a batch, in memory from which a GPU can copy while the program goes on."""
+        batch = get_batch(self.cfg, self.corpus, split, step, self.rows)
         return [x.pin_memory() for x in batch] if self.device.type == "cuda" else batch
 
     def micro_batches(self, batch):

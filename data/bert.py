@@ -18,39 +18,33 @@ from safetensors.torch import save as safetensors
 
 from data.atomic import replacing, write_json
 
-# Our name -> theirs. All modules but the embeddings have a weight and a bias.
-HF_TENSORS = {
+HF_TENSORS = {  # our name -> theirs
     "tok_emb.weight": "bert.embeddings.word_embeddings.weight",
     "pos_emb.weight": "bert.embeddings.position_embeddings.weight",
     "head.bias": "cls.predictions.bias",
 }
-HF_MODULES = {
+HF_MODULES = {  # the same of modules with a weight and a bias; {i} is the number of a block
     "ln_emb": "bert.embeddings.LayerNorm",
+    "blocks.{i}.attn.q": "bert.encoder.layer.{i}.attention.self.query",
+    "blocks.{i}.attn.k": "bert.encoder.layer.{i}.attention.self.key",
+    "blocks.{i}.attn.v": "bert.encoder.layer.{i}.attention.self.value",
+    "blocks.{i}.attn.proj": "bert.encoder.layer.{i}.attention.output.dense",
+    "blocks.{i}.ln_1": "bert.encoder.layer.{i}.attention.output.LayerNorm",
+    "blocks.{i}.mlp.fc": "bert.encoder.layer.{i}.intermediate.dense",
+    "blocks.{i}.mlp.proj": "bert.encoder.layer.{i}.output.dense",
+    "blocks.{i}.ln_2": "bert.encoder.layer.{i}.output.LayerNorm",
     "head.dense": "cls.predictions.transform.dense",
     "head.ln": "cls.predictions.transform.LayerNorm",
-}
-HF_MODULES_OF_A_BLOCK = {
-    "attn.q": "attention.self.query",
-    "attn.k": "attention.self.key",
-    "attn.v": "attention.self.value",
-    "attn.proj": "attention.output.dense",
-    "ln_1": "attention.output.LayerNorm",
-    "mlp.fc": "intermediate.dense",
-    "mlp.proj": "output.dense",
-    "ln_2": "output.LayerNorm",
 }
 
 
 def hf_names(n_layer):
     """Returns {our name: theirs} for all tensors of a model with n_layer blocks."""
-    modules = dict(HF_MODULES)
-    for i in range(n_layer):
-        for ours, theirs in HF_MODULES_OF_A_BLOCK.items():
-            modules[f"blocks.{i}.{ours}"] = f"bert.encoder.layer.{i}.{theirs}"
     names = dict(HF_TENSORS)
-    for ours, theirs in modules.items():
-        names[f"{ours}.weight"] = f"{theirs}.weight"
-        names[f"{ours}.bias"] = f"{theirs}.bias"
+    for i in range(n_layer):
+        for ours, theirs in HF_MODULES.items():
+            for kind in "weight", "bias":
+                names[f"{ours}.{kind}".format(i=i)] = f"{theirs}.{kind}".format(i=i)
     return names
 
 
@@ -129,19 +123,14 @@ def to_hf(model):
 
 
 def save_folder(model, folder):
-    """Writes config.json and model.safetensors into a folder. Raises ValueError as to_hf does."""
-    config, state = to_hf(model)
+    """Writes config.json and model.safetensors into a folder. Returns why not, if no BERT is this model, and else ""."""
+    try:
+        config, state = to_hf(model)
+    except ValueError as e:
+        return str(e)
     # Copies, because safetensors takes no two names for one tensor.
     state = {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
     with replacing(Path(folder) / "model.safetensors") as temporary:
         temporary.write_bytes(safetensors(state, {"format": "pt"}))
     write_json(Path(folder) / "config.json", config)
-
-
-def try_to_save(model, folder):
-    """Writes both files as save_folder does. Returns why not, if a BERT cannot be this model, and else ""."""
-    try:
-        save_folder(model, folder)
-        return ""
-    except ValueError as e:
-        return str(e)
+    return ""

@@ -36,9 +36,6 @@ class DataError(Exception):
     """A problem with tokens or their files. The message is one line that says what to do."""
 
 
-# ---- text and ids ------------------------------------------------------------------------------------------------
-
-
 def make_encode(meta):
     """Returns a function that turns a text into its ids, (N,). meta: of a corpus."""
     if meta["tokenizer"] == "bytes":
@@ -56,14 +53,11 @@ def make_encode(meta):
 def make_decode(meta):
     """Returns a function that turns a list of ids into a text. A space ends a document, MASK is a masked token."""
     special = {meta["eot_token"]: b" ", meta["mask_token"]: MASK.encode()}
-    encoding = None if meta["tokenizer"] == "bytes" else open_tiktoken(meta["tokenizer"])
-
-    def to_bytes(i):
-        if i in special:
-            return special[i]
-        return encoding.decode_single_token_bytes(i) if encoding else bytes([i])
-
-    return lambda ids: b"".join(map(to_bytes, ids)).decode(errors="replace")
+    if meta["tokenizer"] == "bytes":
+        to_bytes = lambda i: bytes([i])
+    else:
+        to_bytes = open_tiktoken(meta["tokenizer"]).decode_single_token_bytes
+    return lambda ids: b"".join(special.get(i) or to_bytes(i) for i in ids).decode(errors="replace")
 
 
 def open_tiktoken(name):
@@ -77,9 +71,6 @@ def open_tiktoken(name):
     except (OSError, ValueError) as error:
         raise DataError(f"tiktoken cannot fetch the files of {name} ({error}): data/README.md says how to give it "
                         "these, or use --tokenizer=bytes, which needs none") from None
-
-
-# ---- token files -------------------------------------------------------------------------------------------------
 
 
 class Corpus(NamedTuple):
@@ -99,17 +90,16 @@ def load(folder):
     try:
         meta = json.loads((folder / "meta.json").read_bytes())
         now = TOKENIZERS[meta["tokenizer"]]
-        before = {key: meta[key] for key in now}
+        changed = [key for key in now if meta[key] != now[key]]
         is_whole = all(digest(folder / f"{split}.bin") == meta["sha256"][split] for split in SPLITS)
     except (FileNotFoundError, LookupError, TypeError, ValueError):
         is_whole = False
     if not is_whole:
         raise DataError(f"{folder}: meta.json is damaged, or of another version or program, or train.bin and val.bin "
                         "are not the files that it describes: move the folder away, and prepare it again")
-    for key in now:
-        if before[key] != now[key]:
-            raise DataError(f"{folder} was made with {key} = {before[key]}, and in data/tokens.py {meta['tokenizer']} "
-                            f"has {now[key]}: move the folder away, and prepare it again")
+    for key in changed:
+        raise DataError(f"{folder} was made with {key} = {meta[key]}, and in data/tokens.py {meta['tokenizer']} has "
+                        f"{now[key]}: move the folder away, and prepare it again")
     train = np.memmap(folder / "train.bin", meta["dtype"], "r")
     val = np.memmap(folder / "val.bin", meta["dtype"], "r")
     return Corpus(meta, train, val)

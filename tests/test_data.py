@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -263,7 +264,8 @@ def test_a_folder_in_whose_time_an_id_meant_something_else_is_refused(tmp_path):
 
 def test_a_tokenizer_is_found_by_its_name_and_has_no_ids_but_its_own_or_it_is_an_error(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr("tiktoken.get_encoding", asked.append)
+    found = SimpleNamespace(decode_single_token_bytes=None)
+    monkeypatch.setattr("tiktoken.get_encoding", lambda name: asked.append(name) or found)
     for make in tokens.make_encode, tokens.make_decode:
         make(dict(tokenizer="p50k_base", eot_token=1, mask_token=2))
         assert asked.pop() == "p50k_base" and not asked

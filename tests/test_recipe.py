@@ -106,7 +106,7 @@ def test_muon_moves_matrices_of_blocks_by_the_nearest_orthogonal_one_and_the_res
         keep = lambda *_, name=name, p=p: gradients.update({name: p.grad.clone()})
         muon.optimizers["muon"].register_step_pre_hook(keep)
     for each in adamw, muon:
-        each.train_step(each.loader.train_batch(0))
+        each.train_step(each.loader.batch("train", 0))
     plain = dict(adamw.model.named_parameters())
     for name, p in muon.model.named_parameters():
         if p.ndim == 1 or not name.startswith("blocks."):
@@ -132,7 +132,7 @@ def test_dropout_is_where_transformers_has_it_and_as_much(trainer, changes, caus
     """After the embeddings, on the attention weights, after attention, after the MLP: with the same random numbers,
     drawn in this order, both models are the same."""
     ours = trainer(causal=causal, **changes)
-    hf, idx = as_theirs(ours).train(), ours.loader.train_batch(0)[0]
+    hf, idx = as_theirs(ours).train(), ours.loader.batch("train", 0)[0]
     torch.manual_seed(0)
     expected = hf(idx).logits
     torch.manual_seed(0)
@@ -142,7 +142,7 @@ def test_dropout_is_where_transformers_has_it_and_as_much(trainer, changes, caus
 
 def test_every_micro_batch_of_every_step_and_seed_has_other_dropout(trainer):
     """The loss of the same four sequences, with the same weights, which do not move."""
-    weights, batch = trainer().model.state_dict(), [x[:4].repeat(2, 1) for x in trainer().loader.train_batch(0)]
+    weights, batch = trainer().model.state_dict(), [x[:4].repeat(2, 1) for x in trainer().loader.batch("train", 0)]
     for changes, n_losses in (dict(), 1), (dict(dropout=0.3), 2 * 3 * 2), (dict(attn_dropout=0.9), 2 * 3 * 2):
         losses = []
         for seed in 1, 2:
@@ -160,7 +160,7 @@ def test_an_evaluation_has_no_dropout_and_the_same_batches_for_every_seed_and_th
     plain.model.load_state_dict(ours.model.state_dict())
     for _ in range(2):
         assert ours.evaluate() == plain.evaluate()
-    batch = ours.loader.train_batch(0)
+    batch = ours.loader.batch("train", 0)
     for each in ours, plain:
         each.train_step(batch)
     assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
@@ -173,7 +173,7 @@ def test_bfloat16_rounds_products_in_training_and_evaluation_and_no_weights(trai
     ours, exact = trainer(dtype="bfloat16"), trainer()
     assert 0 < abs(ours.evaluate() - exact.evaluate()) < 0.01
     for each in ours, exact:
-        each.train_step(each.loader.train_batch(0))
+        each.train_step(each.loader.batch("train", 0))
     assert 0 < abs(ours.unread[0] - exact.unread[0]) < 0.01
     assert all(p.dtype == torch.float32 for p in ours.model.parameters())
 
@@ -184,12 +184,12 @@ def test_float16_clips_gradients_at_their_own_size_and_skips_an_update_that_over
         ours = trainer(dtype=dtype, grad_clip=10.0)  # which the gradient of the scaled loss would reach
         ours.optimizers["adamw"].register_step_pre_hook(lambda *_, ours=ours: norms.append(
             torch.nn.utils.get_total_norm([p.grad for p in ours.model.parameters()]).item()))
-        ours.train_step(ours.loader.train_batch(0))
+        ours.train_step(ours.loader.batch("train", 0))
     assert norms[1] == pytest.approx(norms[0], rel=0.01) and norms[0] < 5
     q, scale = ours.model.blocks[0].attn.q.weight, ours.scaler.get_scale()
     before = q.detach().clone()
     q.register_hook(lambda grad: torch.full_like(grad, torch.inf))
-    ours.train_step(ours.loader.train_batch(1))
+    ours.train_step(ours.loader.batch("train", 1))
     assert torch.equal(q, before) and ours.scaler.get_scale() == scale / 2
 
 
@@ -205,7 +205,7 @@ def test_the_constraint_enters_the_gradient_with_its_weight_and_the_loss_of_the_
         q = ours.model.blocks[0].attn.q.weight
         ours.optimizers["adamw"].register_step_pre_hook(lambda *_, q=q: gradients.append(q.grad.clone()))
         before = q.detach().clone().requires_grad_()
-        ours.train_step(ours.loader.train_batch(0))
+        ours.train_step(ours.loader.batch("train", 0))
         losses.append(ours.unread[0])
     k = trainer().model.blocks[0].attn.k.weight
     m = before.T @ k.detach()  # (C, C)

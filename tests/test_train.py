@@ -80,7 +80,7 @@ def test_no_two_purposes_have_the_same_random_numbers(cfg, corpus, monkeypatch):
         batches.get_batch(cfg, corpus, split, 3, rows)
     batches.block_order(n_blocks, "order", 0, 3)
     trainer.step = 3
-    trainer.train_step(trainer.loader.train_batch(3))
+    trainer.train_step(trainer.loader.batch("train", 3))
     drawn = {tuple(numbers) for numbers in drawn}
     assert len(drawn) == 5  # orders of the epochs 0 and 3 and of validation, masks and those of validation
     weights, start, *dropout = seeds

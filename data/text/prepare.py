@@ -2,16 +2,15 @@
 Your own text: files, and folders with all that is in and below them.
 
     python data/text/prepare.py notes.txt books/
-    python data/text/prepare.py posts.jsonl saved_dataset/ --column=text
+    python data/text/prepare.py posts.jsonl saved_dataset/ --column=text    # each row is a document
 
-A file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or anywhere
-after 16 times as many), and sooner if this gives fewer than about 100 documents in all. So even a single file gives
-documents to train and to validate on. If there are so many files that --val_fraction of them is at least one, each goes
-to one split as a whole. Text is UTF-8; bytes that cannot be
-decoded become U+FFFD. Binary files (a NUL in the first 8,000 bytes, as for git) and tables are left out, and so is what
-is hidden in a folder, or behind a link to another folder.
+Otherwise a file is a document. A longer file is split into several: after 16,384 characters, at the next blank line (or
+anywhere after 16 times as many), and sooner if this gives fewer than about 100 documents in all. So even a single file
+gives documents to train and to validate on. If there are so many files that --val_fraction of them is at least one,
+each goes to one split as a whole. Text is UTF-8; bytes that cannot be decoded become U+FFFD. Left out are binary files
+(a NUL in the first 8,000 bytes, as for git), tables, and what is hidden in a folder, or behind a link to another one.
 
-With --column, a document is a row of a table: .jsonl, .json, .csv, .parquet, or .arrow of datasets.save_to_disk.
+A table is .jsonl, .json, .csv, .parquet, or .arrow of datasets.save_to_disk.
 """
 
 import os
