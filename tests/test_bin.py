@@ -28,7 +28,8 @@ def test_views_ties_and_dtypes_come_out_as_torch_loads_them(tmp_path):
     path = folder(tmp_path / "toy", {BIN: data})
     right = torch.load(path / BIN, weights_only=True)
     opened = read(path, [[n] for n in state] + [list(state)], right)
-    assert set(opened.tensors) == {*state, *beside} and "mask" in refusal(path, [["mask"]])
+    assert set(opened.tensors) == {*state, *beside, "sparse"}
+    assert "'mask' is" in refusal(path, [["mask"]]) and "'sparse' is sparse, use" in refusal(path, [["sparse"]])
     assert {n: opened.tensors[n].shape for n in state} == {n: tuple(t.shape) for n, t in state.items()}
     distinct = [t for n, t in state.items() if n not in ("tied", "transposed")]  # the same bytes, seen otherwise
     assert opened.n_params == sum(t.numel() for t in distinct)

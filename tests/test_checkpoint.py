@@ -71,6 +71,16 @@ def test_the_commit_is_pinned_once_and_revisions_are_honoured(hub):
         assert [r.file for r in hub.log].count("api") == 1
 
 
+def test_a_folder_of_a_repository_or_a_file_is_read_and_a_refusal_names_the_folders(hub):
+    inner = {f"transformer/{name}": data for name, data in SINGLE.items()}
+    commit = hub.add("org/parts", {"model_index.json": b"{}"} | inner)
+    for source in "org/parts/transformer", f"org/parts/transformer@{commit}", "org/parts/transformer/model.safetensors":
+        assert read(source).config == json.loads(CONFIG)
+    assert "but model_index.json, transformer: give one of its folders, as org/parts/transformer" in refusal("org/parts")
+    hf_hub_download("org/parts", "transformer/config.json")
+    assert len(read("org/parts/transformer").notes) == 1
+
+
 def test_the_token_reaches_the_hub_and_never_the_cdn(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     hub.add("org/toy", SINGLE, gated="hf_secret")
@@ -90,16 +100,19 @@ def test_cached_files_are_read_with_and_without_the_hub(hub, monkeypatch, offlin
     assert [r.file for r in hub.log] == ["api"]  # which commit is main?
     hub.fail("api", 403)
     assert "403" in refusal("org/toy")  # the Hub is there, and says no
+    hub.add("org/half", SINGLE)
+    hf_hub_download("org/half", "config.json")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     hub.close()
     close_session()
     assert "cache" in read("org/toy").notes[1]
+    assert refusal("org/half").startswith("the Hub is out of reach, and the local cache has config.json alone")
 
 
 @pytest.mark.parametrize("fault", [503, "cut"])
 def test_a_fault_of_the_connection_is_survived(hub, fault):
     hub.add("org/toy", {"config.json": CONFIG, **SHARDED})
-    for file in 2 * list(SHARDS):
+    for file in [*SHARDS, *SHARDS, *(3 * ["api"] if fault == 503 else [])]:
         hub.fail(file, fault)
     opened = read("org/toy")
     assert not hub.faults and len(hub.waits) >= 2  # of a range of one byte the end is not waited for
@@ -109,22 +122,23 @@ def test_a_fault_of_the_connection_is_survived(hub, fault):
 def test_what_the_hub_does_not_give_is_refused_in_one_line(hub, monkeypatch):
     hub.add("org/toy", SINGLE)
     hub.add("org/closed", SINGLE, gated="hf_right")
-    for source, words in {"org/closed": "gated repo", "org/none": "private", "org/toy@v9": "Revision Not Found",
-                          "./none": "no file or folder", "a/b/c": "Repo id must be"}.items():
-        assert words in refusal(source)
+    for source, words in {"org/closed": f"gated: log in at {hub.url}/org/closed, click on 'Agree", "org/none": "no file or folder of this name, and no public",
+                          "org/toy@v9": "org/toy has no branch, tag or commit of this name",
+                          "./none": "no file or folder"}.items():
+        assert refusal(source).startswith(words)
     hub.add("org/large", SINGLE | {"model.safetensors": bytes(1 << 26)})
     hub.ranges = False
     assert "does not serve byte ranges" in refusal("org/large")
     assert sum(answer.sent for answer in hub.log) < 1 << 25  # what fits into the socket's buffers, not the file
     monkeypatch.setattr(client, "TIMEOUT", 0.1)
-    for _ in range(7):  # asked once, and then six times
+    for _ in range(12):  # each time asked six times
         hub.fail("api", "stall")
     assert "Timeout" in refusal("org/toy")
     assert "Timeout" in one_line(lambda: find_targets("org/toy", "*"))
     assert not hub.faults
     hub.close()
     close_session()
-    assert "no file or folder" in refusal("out/misspelt")
+    assert refusal("out/misspelt").startswith("the Hub is out of reach, and there is no file or folder of this name")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in refusal("org/other")
     assert "HF_HUB_OFFLINE" in one_line(lambda: find_targets("org/toy", "*"))
@@ -201,6 +215,12 @@ def test_names_are_those_of_the_plain_model_whatever_wrapped_it(tmp_path, wrap):
     extra = {wrap("layers.0.q._extra_state"): io.BytesIO(b"scales"), wrap("layers.1.q._extra_state"): {"a": [1]}}
     for files in one, {"pytorch_model.bin": as_bin(state | extra)}:
         assert set(read(folder(tmp_path / next(iter(files)), files)).tensors) == set(WEIGHTS)
+
+
+def test_two_tensors_that_have_one_name_in_the_plain_model_are_refused(tmp_path):
+    wrapped = {f"_orig_mod.{name(0, 'q')}": WEIGHTS[name(1, "q")].clone()}
+    toy = folder(tmp_path / "toy", {"model.safetensors": save(WEIGHTS | wrapped)})
+    assert f"are both called {name(0, 'q')} in the plain model" in refusal(toy)
 
 
 def test_other_dtypes_are_refused_only_when_asked_for(tmp_path):

@@ -68,18 +68,42 @@ def test_weights_that_are_tied_are_found_under_all_of_their_names(model):
         assert list(analyze.score_model(model, **layout).table.symmetry) == pytest.approx(symmetries(model))
 
 
-def test_a_model_without_values_is_refused(model):
-    with pytest.raises(CheckpointError, match="meta device: load them"):
-        analyze.score_model(model.to("meta"))
+def replaced(model, make):
+    """The model with another tensor in place of each query weight."""
+    for layer in model.layers:
+        layer.self_attn.q_proj.weight = torch.nn.Parameter(make(layer.self_attn.q_proj.weight.data))
+    return model
+
+
+def lazy(model):
+    model.layers[0].self_attn.q_proj = torch.nn.LazyLinear(96)
+    return model
+
+
+def flat(model):
+    model.layers[0]._flat_param = torch.nn.Parameter(torch.ones(5000))
+    return model
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda model: model.to("meta"), "meta device: load them"), (lazy, "is not made yet: run the model once"),
+    (lambda model: replaced(model, torch.Tensor.to_sparse), "is sparse, use"), (flat, "pieces in several processes"),
+    *[(lambda model, n=n: replaced(model, lambda _: torch.zeros(n)), "pieces in several processes.*GatheredParameters")
+      for n in (0, 1)]])  # ZeRO-3
+def test_weights_that_are_not_there_as_a_whole_are_refused(model, change, words):
+    with pytest.raises(CheckpointError, match=words):
+        analyze.score_model(change(model))
 
 
 SHARDED = """
 import os, torch
+from types import SimpleNamespace
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModel
-import analyze
 from tests.test_contexts import LLAMA, symmetries
+from tests.test_projects import CALLBACK
+exec(CALLBACK)
 init_process_group("gloo")
 torch.manual_seed(0)
 model = AutoModel.from_config(LLAMA)
@@ -87,14 +111,17 @@ expected = symmetries(model)
 for layer in model.layers:
     fully_shard(layer)
 fully_shard(model)
-found = list(analyze.score_model(model).table.symmetry)
+logged = []
+callback = LogScores(SimpleNamespace(log=logged.append), every=1)
+callback.on_step_end(None, SimpleNamespace(global_step=1), None, model=model)
+found = [scores[f"symmetry/{i}"] for i, scores in enumerate(logged)]
 destroy_process_group()
 assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-9, (found, expected)
 """
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_weights_that_fsdp2_has_sharded_are_gathered(n):
+def test_weights_that_fsdp2_has_sharded_are_gathered_by_the_callback(n):
     """With keys that queries share, in one process and in two."""
     port = str(29500 + os.getpid() % 1000)
     env = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(n)}

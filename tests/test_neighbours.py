@@ -126,6 +126,26 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path, files, told):
         assert "no file of weights" in refusal(toy / next(iter(files)))
 
 
+@pytest.mark.parametrize("paths", [
+    "consolidated.00.pth consolidated.01.pth", "consolidated.01.pth", "rank0.safetensors rank1.safetensors",
+    "model-rank-0-part-0.safetensors model-rank-1-part-0.safetensors", "model_1_of_2.pt", "model_world_size_2_rank_0.pt",
+    "reshard-model_part-0.pt reshard-model_part-1.pt", "mp_rank_00/a.pt mp_rank_01/a.pt", "iter/tp_0/a.pt iter/tp_1/a.pt",
+])
+def test_a_piece_of_a_checkpoint_is_never_read_as_the_whole(tmp_path, hub, paths):
+    files = dict.fromkeys(paths.split(), as_bin(WEIGHTS))
+    run = folder(tmp_path / "run", files)
+    hub.add("org/run", files)
+    first = run / paths.split()[0]
+    for source in [first, first.parent, *([] if "/" in paths else [f"org/run/{first.name}"])]:
+        assert "one checkpoint: merge them with the program that wrote them" in refusal(source)
+
+
+@pytest.mark.parametrize("names", ["consolidated.00.pth", "step_1.pt step_2.pt", "ckpt_7.pt", "rank_0.pt"])
+def test_a_file_that_may_be_whole_is_read(tmp_path, names):
+    run = folder(tmp_path / "run", {name: as_bin(WEIGHTS) for name in names.split()})
+    read(run / names.split()[0])
+
+
 @pytest.mark.parametrize("name, words", [("bert-bas", "nearest names are .*bert-base"),
                                          ("nowhere.safetensors", "no model or folder of this name; a Hub id")])
 def test_names_that_are_near_are_told_and_others_are_not(name, words):

@@ -167,6 +167,10 @@ def find_flags(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> d
             if SELF.search(pattern) or pattern.partition("{i}")[0] not in layers_with_self}
 
 
+def looks_like_query(name: str) -> bool:
+    return bool(QUERY.search(name) or FUSED.search(name))
+
+
 def flags_for(pattern: str, shape_of: Mapping[str, tuple[int, int]]) -> str:
     """Returns the flags for weights of this name if they look like queries, or like q, k and v in one; else ""."""
     n_out, n_in = shape_of[pattern]

@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from .files import Folder, only_checkpoint_errors, pick, read_config, require
-from .formats import DTYPES, TensorInfo, read_safetensors, read_torch
+from .formats import DTYPES, TensorInfo, dtype_of, read_safetensors, read_torch
 
 # Threads of multiprocessing, because those of concurrent.futures are waited for at the end of the program: on a slow
 # connection Ctrl-C would take its time-out.
@@ -112,7 +112,14 @@ def read_files(folder: Folder, files: list[str], index: Mapping[str, str]) -> Ch
 
 def without_wrappers(tensors: Mapping) -> dict:
     """Returns the tensors by their names in a plain model, without the _extra_state of TransformerEngine."""
-    return {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items() if not name.endswith("_extra_state")}
+    plain = {}
+    for name, tensor in tensors.items():
+        if not name.endswith("_extra_state"):
+            its_name = WRAPPERS.sub("", name)
+            require(its_name not in plain, f"{name} and another tensor are both called {its_name} in the plain model: "
+                                           "save one of them alone")
+            plain[its_name] = tensor
+    return plain
 
 
 def read_module(module: torch.nn.Module) -> Checkpoint:
@@ -125,7 +132,8 @@ def read_module(module: torch.nn.Module) -> Checkpoint:
     weights = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     tensors = {}
     for name, weight in without_wrappers(weights).items():
-        tensors[name] = TensorInfo(tuple(weight.shape), weight.dtype, (), partial(whole, weight))
+        require(not torch.nn.parameter.is_lazy(weight), f"{name} is not made yet: run the model once")
+        tensors[name] = TensorInfo(tuple(weight.shape), dtype_of(weight), (), partial(whole, weight))
     n_params = sum(weight.numel() for weight in module.parameters())
     return Checkpoint(config, tensors, n_params)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..names import printable
 
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
 MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
 
@@ -57,6 +58,11 @@ class Folder:
         self.names = sorted(os.listdir(path))  # of files and folders
         self.note = note  # what the user should know, or ""
         self.lengths = []  # of every range that was read; and no sum, because several threads can append, but not add
+
+    def names_in(self, folder: str) -> list[str]:
+        """Returns the names in a folder in this one; [] if it is none."""
+        path = self.path / folder
+        return os.listdir(path) if path.is_dir() else []
 
     def fetch(self, name: str) -> Path:
         """Returns the path of a whole file."""

@@ -42,11 +42,15 @@ STATE_DICTS = ("state_dict", "model", "model_state_dict", "net", "module")
 torch.serialization.add_safe_globals([argparse.Namespace, io.BytesIO])
 
 
+def dtype_of(tensor: torch.Tensor) -> torch.dtype | str:
+    return tensor.dtype if tensor.layout == torch.strided else "sparse"
+
+
 class TensorInfo(NamedTuple):
     """A tensor of a checkpoint, which is read when it is needed."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype | str  # a text of safetensors if it is not one of DTYPES
+    dtype: torch.dtype | str  # a text if it is not one of DTYPES, as of safetensors, or "sparse"
     place: tuple  # where it lies. Tied weights, which are the same bytes, have the same
     read: Callable[[], torch.Tensor]  # gives it as it is stored
 
@@ -131,9 +135,9 @@ def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
         saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
         folder.lengths.append(folder.size(file))
         tensors = {}
-        for name, tensor in strided_tensors(find_state_dict(saved), file).items():
-            place = (file, tensor.data_ptr(), tensor.numel())
-            tensors[name] = TensorInfo(tuple(tensor.shape), tensor.dtype, place, tensor.detach)
+        for name, tensor in find_tensors(saved, file).items():
+            place = (file, tensor.data_ptr(), tensor.numel()) if tensor.layout == torch.strided else (file, name)
+            tensors[name] = TensorInfo(tuple(tensor.shape), dtype_of(tensor), place, tensor.detach)
         return tensors, saved
     except (CheckpointError, OSError):
         raise
@@ -167,7 +171,10 @@ def read_zip(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
     saved = load_without_values(pickled, records)
     keys = find_state_dict(KeyReader(io.BytesIO(pickled)).load())
     tensors = {}
-    for name, tensor in strided_tensors(find_state_dict(saved), file).items():
+    for name, tensor in find_tensors(saved, file).items():
+        if tensor.layout != torch.strided:
+            tensors[name] = TensorInfo(tuple(tensor.shape), dtype_of(tensor), (file, name), tensor.detach)
+            continue
         info = records[f"data/{keys[name]}"]
         to_last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))  # elements before the last
         first = tensor.itemsize * tensor.storage_offset()  # byte of the record
@@ -255,12 +262,12 @@ def find_state_dict(saved: dict) -> dict:
     return saved
 
 
-def strided_tensors(state_dict: dict, file: str) -> dict[str, torch.Tensor]:
-    """Returns the tensors by name, without sparse ones. Raises CheckpointError if there is none."""
+def find_tensors(saved: dict, file: str) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a state dict by name. Raises CheckpointError if there is none."""
     tensors = {}
     found = []  # what else is there, in words
-    for key, value in state_dict.items():
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+    for key, value in find_state_dict(saved).items():
+        if isinstance(value, torch.Tensor):
             tensors[key] = value
         elif isinstance(value, dict):
             found.append(f"{key} ({', '.join(map(str, value)):.60})")

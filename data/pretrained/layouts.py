@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .by_hand import Hand, advice, compare_numbers, find_flags, match_names, other_chunks
+from .by_hand import Hand, advice, compare_numbers, find_flags, looks_like_query, match_names, other_chunks
 from .files import CheckpointError, only_checkpoint_errors, pick, require
 from .forms import FORMS
 from .layout_table import NUMBER, Block, Part, Row, find_parts
@@ -73,11 +73,21 @@ def find_stacks(config: dict, shapes: Mapping[str, tuple[int, ...]],
     Raises CheckpointError if the model_type is unknown, layers are missing, tensors look like q or k but have no known
     place, shapes do not fit the config, weights are quantised or have adapters, or the config makes no sense.
     """
+    hollow = [name for name, shape in shapes.items() if is_hollow(name, shape)]
+    require(not hollow, f"{', '.join(hollow):.80} of shape (0,), (1,) or flat stands for pieces in several processes: "
+            "gather them around score_model (deepspeed.zero.GatheredParameters, FSDP.summon_full_params), or merge the "
+            "files that they wrote (zero_to_fp32.py, torch.distributed.checkpoint.format_utils)")
     stacks, notes = stack_by_hand(config, shapes, hand) if hand else stacks_of_table(config, shapes)
     for stack in stacks:
         for layer in stack.layers:
             layer.heads(without_values(layer, shapes))  # it is refused before anything is read
     return stacks, notes
+
+
+def is_hollow(name: str, shape: tuple[int, ...]) -> bool:
+    """Returns whether a tensor only stands for one that is spread over processes, as in DeepSpeed's ZeRO-3 and FSDP."""
+    is_placeholder = name.endswith("weight") and (shape == (0,) or (shape == (1,) and looks_like_query(name)))
+    return is_placeholder or name.endswith("_flat_param")
 
 
 def without_values(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..names import as_text, tell
-from .files import CheckpointError, require
-from .sources import SUFFIXES, find_source, known_models
+from .files import SUFFIXES, CheckpointError, require
+from .sources import find_source, known_models
 
 NUMBER = r"(\d+(?:\.\d+)?)([kKMBT](?![a-zA-Z]))?"  # 20k, 900, 0.5M
 UNITS = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}

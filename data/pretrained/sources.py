@@ -8,14 +8,14 @@ import csv
 import difflib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 from .checkpoint import Checkpoint, read_files, read_module
-from .files import CheckpointError, Folder, only_checkpoint_errors, pick, read_json, require
+from .files import SUFFIXES, CheckpointError, Folder, only_checkpoint_errors, pick, read_json, require
 
-SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
 # Files that lie beside weights begin like this.
 NO_WEIGHTS = ("adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt")
 # The weights of a folder are what matches the first of these. Where names are free, only one file may match.
@@ -24,6 +24,10 @@ WEIGHTS = (r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_
            r"ckpt\.pt",  # of nanoGPT and train.py
            r".*\.(pt|pth|ckpt)")
 
+# In the name of a file or folder that one of several processes has written: its number, or how many there are.
+PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p|of|world_size)[._-]?(\d+)")
+MERGE = ("merge them with the program that wrote them (Meta's LLaMA: convert_llama_weights_to_hf.py of transformers; "
+         "DeepSpeed: zero_to_fp32.py; FSDP: torch.distributed.checkpoint.format_utils; Megatron: tools/checkpoint)")
 # What to do with other files, by a part of their names.
 WAYS_ON = {
     r"\.onnx":
@@ -31,8 +35,8 @@ WAYS_ON = {
         "analyze.scores(onnx.numpy_helper.to_array(q), ...(k)), each as (in, out)",
     r"\.gguf":
         "of GGUF, from_pretrained(FOLDER, gguf_file=FILE) of transformers, and then save_pretrained",
-    "zero_to_fp32|global_step|mp_rank|distcp":
-        "pieces of DeepSpeed, FSDP or Megatron have to be put together first, by the program that made them",
+    f"zero_to_fp32|global_step|distcp|{PIECE.pattern}":
+        f"pieces of one checkpoint: {MERGE}",
     "":
         "convert it with save_pretrained, or give the path of one file",
 }
@@ -69,24 +73,45 @@ def open_checkpoint(source) -> Checkpoint:
     if isinstance(source, torch.nn.Module):
         return read_module(source)
     source = find_source(str(source))
+    folder, name = find_file(source)
+    if not name:
+        require("adapter_config.json" not in folder.names, "an adapter, not a model: merge it into its model with PEFT's "
+                "merge_and_unload(), and save that with save_pretrained")
+        name = find_weights(folder.names)
+        inner = [name for name in folder.names if find_weights(folder.names_in(name))]
+        found = ", ".join(folder.names) or "nothing"
+        way = f"give one of its folders, as {source}/{inner[0]}" if inner else way_on(folder.names)
+        require(name, f"no model.safetensors or pytorch_model.bin here, but {found:.150}: {way}")
+    files, index = all_files(folder, name)
+    if len(files) == 1:
+        refuse_piece(name, folder.names)
+    return read_files(folder, files, index)
+
+
+def find_file(source: str) -> tuple[Folder, str]:
+    """Returns the folder that a path or a Hub id leads to, and the file in it, or "" if it leads to a folder."""
     path = Path(source).expanduser()
-    if path.is_file():
-        require(path.name.endswith(SUFFIXES), f"no file of weights ({', '.join(SUFFIXES)}): {way_on([path.name])}")
-        folder = Folder(path.parent)
-        return read_files(folder, *all_files(folder, path.name))
-    if path.is_dir():
-        folder = open_folder(path)
-    else:
+    if not path.exists():
         from .hub import open_repository  # here: a folder does not need it
 
-        repo, _, revision = source.partition("@")
-        folder = open_repository(repo, revision or None)
-    require("adapter_config.json" not in folder.names, "an adapter, not a model: merge it into its model with PEFT's "
-            "merge_and_unload(), and save that with save_pretrained")
-    name = find_weights(folder.names)
-    found = ", ".join(folder.names) or "nothing"
-    require(name, f"no model.safetensors or pytorch_model.bin here, but {found:.150}: {way_on(folder.names)}")
-    return read_files(folder, *all_files(folder, name))
+        where, at, revision = source.partition("@")
+        where, _, file = where.rpartition("/") if where.endswith(SUFFIXES) else (where, "", "")
+        return open_repository(where + at + revision), file
+    above = path.resolve() if path.is_dir() else path.resolve().parent
+    refuse_piece(above.name, os.listdir(above.parent))
+    if path.is_dir():
+        return open_folder(path), ""
+    require(path.name.endswith(SUFFIXES), f"no file of weights ({', '.join(SUFFIXES)}): {way_on([path.name])}")
+    return Folder(path.parent), path.name
+
+
+def refuse_piece(name: str, names: Iterable[str]):
+    """Raises CheckpointError if a file or folder is a piece of a checkpoint. names: what lies beside it"""
+    others = [other for other in names if other != name and PIECE.sub(r"\1", other) == PIECE.sub(r"\1", name)]
+    is_piece = any(int(number) > (word in ("of", "world_size", "mp")) for word, number in PIECE.findall(name))
+    beside = f" beside {others[0]}" if others else ""
+    require(not is_piece and not others, f"{name}{beside} is by its name a piece of one checkpoint: {MERGE}; if it is "
+            "a whole one, give it another name")
 
 
 def open_folder(path: Path) -> Folder:
