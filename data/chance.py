@@ -33,7 +33,7 @@ SCORES = ["symmetry", "directionality"]  # of the three, the two that are compar
 QUANTILES = 2**14  # of a distribution, from which lengths are drawn
 NUMBERS = 2**21  # lengths to draw for a matrix (n, n): as many draws of r, and so of c, as these are rows of n
 PAIRS = 2**16  # of a draw of r and one of c
-RANDOM = 1.0, 3.0, 12.0  # moments / n of W_q W_k^T with random W_q, W_k (n, n): the Fuss-Catalan numbers
+RANDOM = 1.0, 2.0, 5.0  # moments of W_q W_k^T with random W_q, W_k (n, n), / n: of the Fuss-Catalan numbers 1, 3, 12
 
 
 def deviations(symmetry, n):
@@ -50,7 +50,8 @@ def interval(score, n, limit):
 
 def of_random(n, gamma):
     """Returns the limit of directionality for W_q W_k^T of random W_q and W_k, (n, n)."""
-    return directionality_limit(n, [n * moment for moment in RANDOM], gamma)
+    mean, c2, c3 = RANDOM
+    return directionality_limit(n, (mean, n * c2, n * c3), gamma)
 
 
 @torch.no_grad()
@@ -71,12 +72,23 @@ def mean_symmetry(w_q, w_k):
 
 @torch.no_grad()
 def moments(w_q, w_k):
-    """Returns the sums of s^2, s^4, s^6 over the singular values s of W_q W_k^T, (C, r) each, times a constant."""
-    # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r).
+    """
+    Returns the mean of s^2 over all C singular values s of W_q W_k^T, (C, r) each, and the sums of (s^2 - mean)^2 and
+    (s^2 - mean)^3. The size of the weights is left out.
+    """
+    # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r), and the
+    # other C - r of them are 0.
     C, r = w_q.shape
-    w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]  # their size does not matter
-    p = gram(w_k) @ gram(w_q) if r < C else (w_q @ w_k.mT) @ (w_k @ w_q.mT)
-    return p.trace().item(), (p * p.mT).sum().item(), trace_of_cube(p).item()
+    w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]
+    if r < C:
+        p = gram(w_k) @ gram(w_q)
+    else:
+        m = w_q @ w_k.mT
+        p = m @ m.mT
+    mean = p.trace().item() / C
+    p.diagonal().sub_(mean)  # at once: of nearly equal s nothing would be left of the difference of larger sums
+    n_zero = C - len(p)
+    return mean, (p * p.mT).sum().item() + n_zero * mean**2, trace_of_cube(p).item() - n_zero * mean**3
 
 
 def trace_of_cube(p):
@@ -108,18 +120,17 @@ def chi2_quantiles(nu):
 def directionality_limit(n, moments, gamma):
     """Returns the limit of directionality: 95 of 100 matrices (n, n) with these moments are between minus it and it."""
     # The squared length of row i is sum_j s_j^2 U_ij^2, and a row of U is a random direction: g / |g| with normal g_j.
-    # sum_j U_ij^2 = 1, so n times this length is s2 + sum_j (s_j^2 - s2 / n) g_j^2, as |g|^2 is n + O(sqrt(n)).
+    # sum_j U_ij^2 = 1, so n times this length is n mean + sum_j (s_j^2 - mean) g_j^2, as |g|^2 is n + O(sqrt(n)).
     # Such a sum of squares is distributed nearly as b (chi^2 - nu), chi^2 with nu degrees of freedom, if b and nu give
     # it the same second and third moments, c2 = b^2 nu and c3 = b^3 nu (Pearson).
-    s2, s4, s6 = moments
-    c2 = s4 - s2**2 / n
-    c3 = s6 - 3 * s2 * s4 / n + 2 * s2**3 / n**2
-    if not c2 > 1e-6 * s4:  # all s_j are the same, and M is a rotation
+    mean, c2, c3 = moments
+    if not math.sqrt(c2 / 2) > 1e-5 * n * mean:  # all s_j are the same, and lengths differ by rounding (analyze.py)
         return 0.0
     skew = c3 / c2**1.5
     nu = 1 / max(skew**2, 1e-6)  # with more than 10^6 degrees of freedom it is normal
     b = math.copysign(math.sqrt(c2 / nu), skew)
-    lengths = np.sqrt(np.maximum(s2 + b * (chi2_quantiles(nu) - nu), 0))  # (QUANTILES,)
+    lengths = np.sqrt(np.maximum(n * mean + b * (chi2_quantiles(nu) - nu), 0))  # (QUANTILES,)
+    lengths = (lengths - lengths.mean()) / lengths.std()  # or float32 could not tell them apart
     indices, pairs = draws(n)
     norms = torch.tensor(lengths, dtype=torch.float32)[indices]  # (S, n)
     above_mean = norms - norms.mean(1, keepdim=True)
