@@ -10,7 +10,7 @@ from matplotlib.figure import Figure  # without pyplot, no window is opened and 
 
 from . import chance
 from .atomic import replacing
-from .names import as_text, printable
+from .names import as_text, ending, printable
 
 # By causal, which is None if it is not known.
 KINDS = {False: "encoder", True: "decoder", None: "causal unknown"}
@@ -43,10 +43,7 @@ def figure(path, rows, columns, height=HEIGHT, title="", **shared):
 
 def short(name):
     """Returns the end of a long name, so that it fits above a panel."""
-    name = as_text(name)
-    if len(name) > 32:
-        name = f"...{name[-29:]}"
-    name = printable(name).replace("$", r"\$")  # or it would be a formula
+    name = printable(ending(as_text(name), 32)).replace("$", r"\$")  # or it would be a formula
     return f" {name}" if name.startswith("_") else name  # or a legend would leave it out
 
 

@@ -16,6 +16,11 @@ def as_text(path: str) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
+def ending(text: str, n: int) -> str:
+    """Returns the last n characters of a text that is longer, with dots before them."""
+    return text if len(text) <= n else f"...{text[3 - n:]}"
+
+
 def tell(line: str):
     """Prints a line on stderr, above any progress bar."""
     tqdm.write(printable(line), file=sys.stderr)

@@ -229,6 +229,28 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
     assert "  *: not a score of W_qk" in found.out
 
 
+def test_the_table_of_a_folder_has_no_long_path_no_minus_zero_and_nothing_published_for_its_name(analysed):
+    torch.manual_seed(0)
+    a = torch.randn(16, 16)
+    skew = 1.001 * (a - a.T) * (a + a.T).norm() / (a - a.T).norm()  # a symmetry of -0.001
+    path = Path(bert("long-" * 20 + "/gpt2", 0.5), "model.safetensors")
+    halves = {f"encoder.layer.{i}.attention.self.{name}.weight": weight.clone() for i in range(3)
+              for name, weight in (("query", torch.eye(16)), ("key", a + a.T + skew))}
+    path.write_bytes(save(halves, {"format": "pt"}))
+    found = analysed("--hf", str(path.parent))
+    assert list(found.table.symmetry) == pytest.approx(3 * [-0.001], abs=2e-4)
+    assert " -0.001 " in found.out and " 0.00 [0.00, 0.00] " in found.out and "-0.00 " not in found.out
+    assert max(map(len, found.out.splitlines())) < 120 and "/gpt2 " in found.out and "published" not in found.out
+
+
+def test_what_of_a_model_is_not_there_is_said_under_its_table_also_if_it_was_scored_before(analysed):
+    config = dict(model_type="whisper", encoder_layers=1, encoder_attention_heads=2)
+    weights = {f"encoder.layers.0.self_attn.{x}_proj.weight": torch.randn(16, 16) for x in "qk"}
+    folder(Path("m"), {"model.safetensors": save(weights)}, json.dumps(config).encode())
+    for _ in range(2):
+        assert "  m: its decoder has no queries and keys here" in analysed("--hf", "m").out.splitlines()
+
+
 # ---- the CSV is gone on with, and nothing in it is lost ----------------------------------------------------------
 
 

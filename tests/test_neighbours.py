@@ -128,8 +128,9 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path, files, told):
 
 @pytest.mark.parametrize("paths", [
     "consolidated.00.pth consolidated.01.pth", "consolidated.01.pth", "rank0.safetensors rank1.safetensors",
-    "model-rank-0-part-0.safetensors model-rank-1-part-0.safetensors", "model_1_of_2.pt", "model_world_size_2_rank_0.pt",
-    "reshard-model_part-0.pt reshard-model_part-1.pt", "mp_rank_00/a.pt mp_rank_01/a.pt", "iter/tp_0/a.pt iter/tp_1/a.pt",
+    "model-rank-0-part-0.safetensors model-rank-1-part-0.safetensors", "model_world_size_2_rank_0.pt",
+    "model_1_of_2.pt", "reshard-model_part-0.pt reshard-model_part-1.pt", "mp_rank_00/a.pt mp_rank_01/a.pt",
+    "iter/tp_0/a.pt iter/tp_1/a.pt",
 ])
 def test_a_piece_of_a_checkpoint_is_never_read_as_the_whole(tmp_path, hub, paths):
     files = dict.fromkeys(paths.split(), as_bin(WEIGHTS))

@@ -131,13 +131,13 @@ def plot_published(models, table, path):
     models: the rows of models.csv. table: our scores, of scores_table.choose. If a model is in it, our score is the
     full dot, joined to the published one.
     """
-    ours = dict(list(whole_layers(table).groupby(STACK, sort=False)))
+    ours = dict(list(whole_layers(table).groupby(["source", "stack"], sort=False)))
     rows = []
     for name, kind in FIGURES.items():
         shown = []  # pairs of a model and our layers of it, or None
         for model in models:
             if model["figure"] == name and not model["repeats"]:
-                shown.append((model, ours.get((model["name"], "", model["stack"]))))
+                shown.append((model, ours.get((model["hub_id"], model["stack"]))))
         rows.append((kind, draw_published, shown))
     plot_rows(path, "Published scores of pretrained models by size", rows,
               title="each dot: one model, median over layers; bars: quartiles")

@@ -27,8 +27,8 @@ def hub_errors(repo: str):
         yield
     except (httpx2.HTTPError, OSError, ValueError) as e:
         if isinstance(e, errors.GatedRepoError):
-            told = (f"gated: log in at {HfApi().endpoint}/{repo}, click on 'Agree and access repository', and put a token "
-                    "of yours (Settings, Access Tokens) into the variable HF_TOKEN")
+            told = (f"gated: log in at {HfApi().endpoint}/{repo}, click on 'Agree and access repository', and put a "
+                    "token of yours (Settings, Access Tokens) into the variable HF_TOKEN")
         elif isinstance(e, errors.RepositoryNotFoundError):
             told = "no file or folder of this name, and no public repository of the Hub (a private one needs HF_TOKEN)"
         elif isinstance(e, errors.RevisionNotFoundError):
@@ -51,7 +51,7 @@ def ask(repo: str, what: str) -> dict:
 
 
 class HubFolder(Folder):
-    """A folder of a repository of the Hub at one commit. Files that the local cache does not have are read by ranges."""
+    """A folder of a repository of the Hub at one commit. What the local cache does not have is read by ranges."""
 
     def __init__(self, repo: str, inside: str, commit: str, sizes: dict[str, int]):
         self.repo = repo

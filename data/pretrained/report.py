@@ -9,9 +9,11 @@ import pandas
 
 from .. import chance
 from ..chance import SCORES
+from ..names import ending
 from .scores_table import STACK, whole_layers
 from .sources import known_models
 
+LONGEST = 36  # characters of a model's name in a table
 PRINTED_TABLES = Path(__file__).parent / "printed_tables.csv"
 
 
@@ -31,7 +33,7 @@ def report_models(args, table):
         legends.append(LEGEND_OF_MODELS)
         if "published" in models:
             legends.append(LEGEND_OF_PUBLISHED)
-        texts += [LEGEND, *legends]
+        texts += [LEGEND, *legends, *left_out(table)]
     if args.paper:
         texts += [printed_tables(), separation()]
     print(*texts, sep="\n", flush=True)
@@ -69,23 +71,24 @@ def layer_table(table):
     cells = pandas.DataFrame({
         "layer": table["layer"].astype(str),
         "head": table["head"].astype("string").fillna(""),
-        "symmetry": table["symmetry"].map("{:.3f}".format),
-        "above chance": chance.deviations(table["symmetry"], table["n"]).map("{:+.1f}".format),
-        "directionality": table["directionality"].map("{:.3f}".format),
+        "symmetry": table["symmetry"].map(lambda score: fixed(score, 3)),
+        "above chance": chance.deviations(table["symmetry"], table["n"]).map(lambda above: fixed(above, 1, "+")),
+        "directionality": table["directionality"].map(lambda score: fixed(score, 3)),
         "by chance": table["limit"].map(lambda limit: f"{-limit:.2f} to {limit:.2f}", na_action="ignore").fillna(""),
     })
-    return in_columns(cells, (table["model"] + " " + table["stack"]).str.strip(), "model")
+    names = [f"{ending(model, LONGEST)} {stack}".strip() for model, stack in zip(table["model"], table["stack"])]
+    return in_columns(cells, names, "model")
 
 
 def model_table(table):
     """Returns a line for each stack: medians over layers, beside the published ones."""
     names, lines = [], []
-    for name, layers in whole_layers(table).groupby(STACK, sort=False):
+    for (model, revision, stack), layers in whole_layers(table).groupby(STACK, sort=False):
         above_chance = chance.deviations(layers["symmetry"], layers["n"]).median()
         n_beyond = (layers["directionality"].abs() > layers["limit"]).sum()
-        published = published_cells(*name)
-        names.append(" ".join(filter(None, name)))
-        lines.append([str(len(layers)), with_quartiles(layers["symmetry"]), f"{above_chance:+.1f}",
+        published = published_cells(layers["source"].iloc[0], stack)
+        names.append(" ".join(filter(None, [ending(model, LONGEST), revision, stack])))
+        lines.append([str(len(layers)), with_quartiles(layers["symmetry"]), fixed(above_chance, 1, "+"),
                       published["symmetry"], with_quartiles(layers["directionality"]), published["directionality"],
                       f"{n_beyond} of {len(layers)}"])
     columns = ["layers", "symmetry [quartiles]", "above chance", "published", "directionality [quartiles]", "published",
@@ -93,17 +96,28 @@ def model_table(table):
     return in_columns(pandas.DataFrame(lines, columns=columns), names, "model")
 
 
+def fixed(number, digits, sign=""):
+    """Returns a number as a text with so many digits, and without a minus if they are all 0."""
+    return f"{round(number, digits) + 0.0:{sign}.{digits}f}"
+
+
 def with_quartiles(values):
-    q1, median, q3 = values.quantile([0.25, 0.5, 0.75])
-    return f"{median:.2f} [{q1:.2f}, {q3:.2f}]"
+    q1, median, q3 = (fixed(value, 2) for value in values.quantile([0.25, 0.5, 0.75]))
+    return f"{median} [{q1}, {q3}]"
 
 
-def published_cells(model, revision, stack):
-    """Returns {score: its published median}, with a star if it is not of W_qk, or empty texts."""
+def left_out(table):
+    """Returns a line for each model of which something has no rows."""
+    notes = table.loc[table["note"] != "", ["model", "revision", "note"]].drop_duplicates()
+    return [f"  {ending(model, LONGEST)} {revision}".rstrip() + f": {note}" for model, revision, note in notes.values]
+
+
+def published_cells(source, stack):
+    """Returns {score: its published median}, with a star if it is not of W_qk, or empty texts. source: of the model"""
     for row in known_models():
-        if model in (row["name"], row["hub_id"]) and (revision, stack) == ("", row["stack"]):
+        if (source, stack) == (row["hub_id"], row["stack"]):  # and not by its name, which a folder may have too
             star = " " if row["matrix"] == "wqk" else "*"
-            return {score: f"{float(row[score]):.2f}{star}" for score in SCORES}
+            return {score: fixed(float(row[score]), 2) + star for score in SCORES}
     return dict.fromkeys(SCORES, "")
 
 

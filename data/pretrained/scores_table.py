@@ -35,7 +35,7 @@ STACK = ["model", "revision", "stack"]  # what a stack of layers is known by
 
 def score_table(rows, common):
     """Returns the rows of one checkpoint, dicts by COLUMNS, as a DataFrame. common: what is the same in all rows."""
-    common = dict(revision="", source="", rows=len(rows)) | common
+    common = dict(revision="", source="", note="", rows=len(rows)) | common
     table = pandas.DataFrame([common | row for row in rows])
     unknown = set(table) - set(COLUMNS)
     if unknown:

@@ -75,8 +75,8 @@ def open_checkpoint(source) -> Checkpoint:
     source = find_source(str(source))
     folder, name = find_file(source)
     if not name:
-        require("adapter_config.json" not in folder.names, "an adapter, not a model: merge it into its model with PEFT's "
-                "merge_and_unload(), and save that with save_pretrained")
+        require("adapter_config.json" not in folder.names, "an adapter, not a model: merge it into its model with "
+                "PEFT's merge_and_unload(), and save that with save_pretrained")
         name = find_weights(folder.names)
         inner = [name for name in folder.names if find_weights(folder.names_in(name))]
         found = ", ".join(folder.names) or "nothing"
