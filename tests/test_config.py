@@ -203,6 +203,8 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     (["{}/own.py"], "own.py: b sets seed, which every run sets by itself"),
     (["{}/none.py"], "none.py: expected one arm and one seed at least, and no seed twice"),
     (["{}/twice.py"], "twice.py: expected one arm and one seed at least, and no seed twice"),
+    (["{}/lists.py"], r"seed = \[3\], expected int"),
+    (["{}/number.py"], "unknown key caussal"),  # an arm called 1 is fine, and its keys are not
     (["{}/name.py"], "an arm is called 'b/c': expected letters, digits"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
@@ -210,6 +212,8 @@ def test_a_mistake_prints_no_run(tmp_path, words, said, capsys):
     (tmp_path / "seeds.py").write_text(PLAN.replace("[3, 4]", "3"))
     (tmp_path / "none.py").write_text("base = 'config/tiny.py'\nseeds = [3]\narms = {}")
     (tmp_path / "twice.py").write_text(PLAN.replace("[3, 4]", "[3, 3]"))
+    (tmp_path / "lists.py").write_text(PLAN.replace("[3, 4]", "[[3], [4]]"))
+    (tmp_path / "number.py").write_text("base = 'config/tiny.py'\nseeds = [3]\narms = {1: dict(caussal=True)}")
     (tmp_path / "name.py").write_text(PLAN.replace("b=dict(causal=True)", "**{'b/c': {}}"))
     (tmp_path / "own.py").write_text(PLAN.replace("causal=True", "seed=5"))
     (tmp_path / "arms.py").write_text("base = 'config/tiny.py'\nseeds = [3]\narms = ['a']")

@@ -226,6 +226,9 @@ def test_runs_that_differ_in_a_key_which_only_one_of_them_has_are_of_two_arms():
     (("a-1/scores.csv", r"(?s)^500,.*", ""), "a-1", "scores.csv ends at step 400, and log.csv at step 1000"),
     (("a-1/run.json", r"(?s)\A.*", "{"), "a-1", "run.json cannot be read"),
     (("a-1/run.json", ": 1000", ': "many"'), "a-1", "run.json cannot be read: max_iters = 'many', expected int"),
+    (("a-1/run.json", '"config": {', '"config": 5, "x": {'), "a-1", "run.json cannot be read"),
+    (("a-1/run.json", '"origin": {}', '"origin": [1]'), "a-1", "run.json cannot be read"),
+    (("c.csv", '"n_embd": 256', '"n_embd": "x"'), "c.csv", "c.csv is no comparison, or damaged (n_embd = 'x', expected int"),
     (("a-1/log.csv", "^100,0,,[0-9.]+", "100,0,,inf"), "a-1", "log.csv or scores.csv is damaged (a loss is infinite)"),
     (None, "b {}-1 --csv new.csv", "an arm is called 'b {}': expected letters, digits"),
     (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is no comparison, or damaged"),
@@ -244,6 +247,12 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     before = {path: path.read_bytes() for path in Path().glob("**/*.*")}
     assert words in (said := run(*re.split(" (?![{])", argv))) and said.startswith("analyze.py: ") and "\n" not in said
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
+
+
+def test_a_run_with_a_start_that_only_other_code_has_is_compared(tmp_path, capsys):
+    folders = write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL + 1, init="of_a_fork")
+    for argv in [*folders, "--csv", tmp_path / "c.csv"], [tmp_path / "c.csv"]:
+        assert not run(*argv) and capsys.readouterr().out.splitlines()[2].split()[:3] == ["b", "3.000", "+1.000"]
 
 
 def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path, capsys):

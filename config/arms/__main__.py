@@ -30,7 +30,7 @@ def arms(path, flags=()):
     if not (isinstance(base, str) and are_dicts and isinstance(seeds, list | tuple | range)):
         raise ConfigError(f"{path} is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a "
                           "list (config/arms/positions.py is one to copy)")
-    if not own_keys or not seeds or len(set(seeds)) < len(seeds):
+    if not own_keys or not seeds or len(set(map(str, seeds))) < len(seeds):
         raise ConfigError(f"{path}: expected one arm and one seed at least, and no seed twice")
     require_names(own_keys)
     for arm, own in own_keys.items():

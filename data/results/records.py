@@ -98,6 +98,19 @@ def by_step(rows):
     return pandas.concat([medians, layers], axis="columns")
 
 
+def with_defaults(config):
+    """
+    Returns the configuration of a run, in which a key that is newer than the run has its default.
+
+    Raises ConfigError if there is no number where one belongs. Words may be those of other code.
+    """
+    config = vars(TrainConfig()) | config
+    for name, field in KEYS.items():
+        if field.type in (int, float):
+            checked(name, config[name])
+    return config
+
+
 # ---- the folder of a run -----------------------------------------------------------------------------------------
 
 
@@ -108,11 +121,8 @@ def read_config(folder):
         run = json.loads(path.read_text())
         digests = run["data"]["sha256"]  # of train.bin and val.bin
         data = dict(tokenizer=run["data"]["tokenizer"], sha256=f"{digests['train']} {digests['val']}")
-        for key in run["config"].keys() & KEYS.keys():
-            checked(key, run["config"][key])
-        # A key that is newer than the run has its default.
-        config = vars(TrainConfig()) | run["config"] | data | dict(n_params=run.get("n_params"))
-        return config, {key: [text] for key, text in run.get("origin", {}).items()}
+        config = with_defaults(run["config"]) | data | dict(n_params=run.get("n_params"))
+        return config, {key: [text] for key, text in dict(run.get("origin", {})).items()}
     except (OSError, LookupError, TypeError, ValueError) as e:
         raise RunError(f"{path} cannot be read: {e}") from e
 
@@ -220,8 +230,8 @@ def split_comparison(path):
             planned = json.loads(line.removeprefix(PLANNED))
         else:
             rows.append(line)
-    shared = vars(TrainConfig()) | configs.pop(None)  # a key that is newer than the file has its default
-    return {arm: shared | config for arm, config in configs.items()}, planned, rows
+    shared = configs.pop(None)
+    return {arm: with_defaults(shared | config) for arm, config in configs.items()}, planned, rows
 
 
 def read_comparison(path):
