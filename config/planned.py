@@ -49,9 +49,8 @@ def task_of(config):
 
 
 def differing_keys(configs):
-    """Returns the keys in which the tasks of some runs differ."""
-    tasks = [task_of(config) for config in configs]
-    return sorted(key for key in set().union(*tasks) if any(task.get(key) != tasks[0].get(key) for task in tasks))
+    """Returns the keys in which some dicts differ, which are configurations or their tasks."""
+    return sorted(key for key in set().union(*configs) if any(c.get(key) != configs[0].get(key) for c in configs))
 
 
 def split_measure(measure):
@@ -112,6 +111,6 @@ def require_test(measure, left, direction, right, configs):
             raise ConfigError(f"{arm} has {config['n_layer']} layers, and the first one is {name}_0")
         if name.startswith("positions") and config["positions"] != "untied":
             raise ConfigError(f"{arm} has positions = {config['positions']!r}, and no matrix of untied positions")
-    keys = differing_keys(of_arms.values())
+    keys = differing_keys([task_of(config) for config in of_arms.values()])
     if measure == "loss" and keys:
         raise ConfigError(f"losses of different tasks cannot be compared, and these arms differ in {', '.join(keys)}")

@@ -169,8 +169,8 @@ def test_a_key_that_nobody_named_makes_another_task_and_scores_are_compared_all_
     (dict(qk_std=0.02, v_std=0.1), False),
 ])
 def test_the_start_of_bert_is_known_in_older_and_newer_files(config, is_plain):
-    assert compare.has_berts_start(config | dict(init="random")) == is_plain
-    assert not compare.has_berts_start(config | dict(init="skew"))
+    assert compare.has_berts_start(records.with_defaults(config)) == is_plain
+    assert not compare.has_berts_start(records.with_defaults(config | dict(init="skew")))
 
 
 # ---- heads and positions of a run --------------------------------------------------------------------------------

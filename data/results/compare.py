@@ -46,9 +46,16 @@ def require_same_arm(record, other):
 
 def has_berts_start(config):
     """Returns whether a run starts as BERT does: an arm of such runs is a baseline."""
-    stds = {config["qk_std"], config["v_std"]}  # older files have numbers here, and no init_std
-    is_usual = config.get("init_std", BERT_STD) == BERT_STD and stds <= {BERT_STD, "init_std"}
-    return config["init"] == "random" and is_usual
+    stds = {config["qk_std"], config["v_std"]}  # older files have numbers here
+    return config["init"] == "random" and config["init_std"] == BERT_STD and stds <= {BERT_STD, "init_std"}
+
+
+def by_task(arms):
+    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
+    tasks = {}
+    for name, records in arms.items():
+        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
+    return list(tasks.values())
 
 
 def find_baselines(arms, chosen=None, measure="loss"):
@@ -56,22 +63,15 @@ def find_baselines(arms, chosen=None, measure="loss"):
     Returns {arm: its baseline}. Arms of the same task are neighbours, and the first of them is their baseline.
 
     This is the chosen arm, else the first with BERT's random start, else the first. A score means the same in all
-    tasks, so there all arms are neighbours of the chosen arm, else of the first.
+    tasks, so there all arms are neighbours.
     """
-    if measure != "loss":
-        baseline = chosen or next(iter(arms))
-        return {baseline: baseline} | dict.fromkeys(arms, baseline)
-    config_of = {name: records[0].config for name, records in arms.items()}
-    names_of = {}  # the keys and values of a task -> the names of the arms that have them
-    for name, config in config_of.items():
-        names_of.setdefault(tuple(task_of(config).items()), []).append(name)
     baseline_of = {}
-    for names in names_of.values():
-        plain = [name for name in names if has_berts_start(config_of[name])]
-        candidates = [chosen] if chosen in names else [*plain, *names]
+    for neighbours in by_task(arms) if measure == "loss" else [arms]:
+        plain = [name for name, records in neighbours.items() if has_berts_start(records[0].config)]
+        candidates = [chosen] if chosen in neighbours else [*plain, *neighbours]
         baseline = candidates[0]
         baseline_of[baseline] = baseline  # in front of the others
-        baseline_of |= dict.fromkeys(names, baseline)
+        baseline_of |= dict.fromkeys(neighbours, baseline)
     return baseline_of
 
 

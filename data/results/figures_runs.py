@@ -11,11 +11,12 @@ import numpy as np
 import pandas
 
 from config import HOW
-from config.planned import task_of
+from config.planned import differing_keys, task_of
 from data import chance
 from data.chance import SCORES
 from data.figures import (HEIGHT, RANDOM, draw_layers, figure, put_chance, put_legend, put_steps, put_titles, put_zero,
                           short, styles)
+from data.results.compare import by_task
 
 TITLES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality of $W_{qk}$",
           "heads": "symmetry of single heads", "positions": "symmetry of positions' own matrix"}
@@ -61,7 +62,8 @@ def plot_run(record, path, gamma):
 def plot_runs(arms, path, gamma):
     """Draws Figures 3 and S5: losses, a panel for each task, and scores over the steps."""
     style_of = styles({name: records[0].config["causal"] for name, records in arms.items()})
-    bands = "; coloured bands: lowest to highest seed" if has_bands(arms) else ""
+    has_bands = len(arms) <= 6  # the bands of more arms cover each other
+    bands = "; coloured bands: lowest to highest seed" if has_bands else ""
     runs = list(itertools.chain(*arms.values()))
     scores = [score for score in TITLES if any(len(record.curve(score)) for record in runs)]
     tasks = by_task(arms)
@@ -80,12 +82,12 @@ def plot_runs(arms, path, gamma):
     with figure(path, rows, columns, height, what_differs(arms)) as axes:
         losses, panels = axes.flat[:n_losses], axes.flat[n_losses:]
         for axis, task in zip(losses, tasks):
-            draw_arms(axis, task, "val_loss", style_of, has_bands(arms))
+            draw_arms(axis, task, "val_loss", style_of, has_bands)
             curves = [record.curve("val_loss") for record in itertools.chain(*task.values())]
             axis.set_ylim(top=pandas.concat(curves).quantile(0.9))  # the first losses are far above, and are cut off
             axis.set_ylabel("nats/token")
         for axis, score in zip(panels, scores):
-            draw_arms(axis, arms, score, style_of, has_bands(arms))
+            draw_arms(axis, arms, score, style_of, has_bands)
             put_zero(axis)
         if len(tasks) == 1:
             draw_ends(losses[1], arms, style_of)
@@ -98,42 +100,25 @@ def plot_runs(arms, path, gamma):
         put_legend(axes.flat, named=[in_words(name) for name in arms] if len(tasks) == 1 else (), title=legend)
 
 
-def has_bands(arms):
-    return len(arms) <= 6  # the bands of more arms cover each other
-
-
-def by_task(arms):
-    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
-    tasks = {}
-    for name, records in arms.items():
-        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
-    return list(tasks.values())
-
-
 def what_differs(arms):
     """Returns the title of a comparison: the keys of train.py in which its arms differ."""
     configs = [records[0].config for records in arms.values()]
-    first, *others = [config | task_of(config) for config in configs]
-    keys = [key for key in first.keys() - HOW - {"seed", "n_params"} if any(c.get(key) != first[key] for c in others)]
-    return textwrap.shorten(f"Runs that differ in {', '.join(sorted(keys))}", 90, placeholder=" ...")
+    keys = differing_keys([config | task_of(config) for config in configs])
+    shown = [key for key in keys if key not in HOW | {"seed", "n_params"}]
+    return textwrap.shorten(f"Runs that differ in {', '.join(shown)}", 90, placeholder=" ...")
 
 
 def draw_arms(axis, arms, column, style_of, has_bands):
-    """Draws a line for each arm over the steps."""
+    """Draws, for each arm, the mean over seeds of a column over the steps, and a band from lowest to highest seed."""
     for name, records in arms.items():
-        draw_seeds(axis, records, column, has_bands, label=in_words(name), **style_of[name])
+        curves = [record.curve(column) for record in records]
+        table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
+        axis.plot(table.mean(axis="columns"), label=in_words(name), **style_of[name])
+        if has_bands:
+            low = table.min(axis="columns")  # (S,)
+            high = table.max(axis="columns")  # (S,)
+            axis.fill_between(table.index, low, high, color=style_of[name]["color"], alpha=0.1, lw=0)
     put_steps(axis)
-
-
-def draw_seeds(axis, records, column, has_band, **style):
-    """Draws the mean over seeds of a column (of a score: its median over layers), and a band from lowest to highest."""
-    curves = [record.curve(column) for record in records]
-    table = pandas.concat(curves, axis="columns", join="inner")  # (S, seeds): the steps that all of them have
-    axis.plot(table.mean(axis="columns"), **style)
-    if has_band:
-        low = table.min(axis="columns")  # (S,)
-        high = table.max(axis="columns")  # (S,)
-        axis.fill_between(table.index, low, high, color=style["color"], alpha=0.1, lw=0)
 
 
 def draw_ends(axis, arms, style_of):

@@ -21,7 +21,7 @@ import numpy as np
 import pandas
 
 from config import HOW, KEYS, TrainConfig, checked
-from config.planned import require_names
+from config.planned import differing_keys, require_names
 from data.atomic import replacing
 from data.chance import SCORES
 from data.results.runs import HEADERS, RunError, require
@@ -71,13 +71,6 @@ class Record(NamedTuple):
         return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
 
 
-def by_layer(rows, scores=SCORES):
-    """Turns a row for each step and layer into a row for each step, with columns such as symmetry_0."""
-    table = rows.pivot(index="step", columns="layer", values=scores)  # (S, scores L)
-    table.columns = [f"{score}_{layer}" for score, layer in table.columns]
-    return table
-
-
 def of_layers(rows):
     """Returns the rows of whole layers, by step and layer, with a column heads: the mean symmetry of single heads."""
     table = rows[rows["head"].isna()].set_index(["step", "layer"])
@@ -93,8 +86,9 @@ def by_step(rows):
     table["positions_heads"] = of_positions["heads"]
     table["positions_chance"] = of_positions["chance"]
     table = table.dropna(axis="columns", how="all")
-    medians = table[[score for score in MEDIANS if score in table]].groupby("step").median()
-    layers = by_layer(table.reset_index(), [score for score in OF_LAYERS if score in table])
+    medians = table.filter(MEDIANS).groupby("step").median()
+    layers = table.filter(OF_LAYERS).unstack("layer")  # (S, scores L)
+    layers.columns = [f"{score}_{layer}" for score, layer in layers.columns]
     return pandas.concat([medians, layers], axis="columns")
 
 
@@ -209,13 +203,12 @@ def config_lines(arms):
         config = records[0].config
         configs[name] = {key: config[key] for key in config if key not in HOW | {"seed"}}
         configs[name] |= origins(records)
-    shared = next(iter(configs.values()))
-    for config in configs.values():
-        shared = {key: value for key, value in shared.items() if config.get(key) == value}
+    special = differing_keys(list(configs.values()))
+    shared = {key: value for key, value in next(iter(configs.values())).items() if key not in special}
     lines = [f"# config {json.dumps(shared)}"]
     for name, config in configs.items():
-        special = {key: config[key] for key in config if key not in shared}
-        lines.append(f"# config of {name} {json.dumps(special)}")
+        own = {key: value for key, value in config.items() if key in special}
+        lines.append(f"# config of {name} {json.dumps(own)}")
     return lines
 
 

@@ -102,7 +102,7 @@ LEGEND_OF_PLAN = f"""\
 
 def arms_table(planned, arms):
     """Returns a DataFrame of cells, a row for each arm, also for those of the plan without runs."""
-    keys = differing_keys([records[0].config for records in arms.values()])
+    keys = differing_keys([task_of(records[0].config) for records in arms.values()])
     rows = {}
     for name in [*arms, *itertools.chain(*map(arms_of_test, planned))]:
         runs = finished(arms.get(name, []))
@@ -131,23 +131,21 @@ def planned_table(planned, arms):
 def comparison_table(arms, baseline_of, measure="loss"):
     """Returns a DataFrame of cells as they are shown, a row for each arm. p is corrected for the number of arms."""
     column = column_of(measure)
-    gains = {}
-    for name, baseline in baseline_of.items():
-        if name != baseline:
-            gains[name] = compare_pairs(pairs_of(arms[name], arms[baseline]), column)
+    gains = {name: compare_pairs(pairs_of(arms[name], arms[baseline]), column)
+             for name, baseline in baseline_of.items() if name != baseline}
     corrected = holm({name: gain["p"] for name, gain in gains.items()})
     rows = {}
     for name in baseline_of:
+        gain = gains.get(name)  # None: of a baseline
         row = {
             measure: f"{mean_of_last(arms[name], column):.3f}",
-            "difference [95 %]": "baseline",
-            "p": "",
+            "difference [95 %]": difference_cell(gain) if gain else "baseline",
+            "p": f"{corrected[name]:.2g}" if gain and gain["n_pairs"] >= MIN_PAIRS else "",
         }
         for score in SCORES:
             row.setdefault(score, f"{mean_of_last(arms[name], score):.2f}")
-        row |= {"pairs": "", "speed-up": ""}
-        if name in gains:
-            row |= cells_of_gain(gains[name], corrected[name])
+        row["pairs"] = gain["n_pairs"] if gain else ""
+        row["speed-up"] = speed_up_cell(gain["speed_up"]) if gain else ""
         rows[name] = row
     return pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
 
@@ -157,18 +155,11 @@ def mean_of_last(records, column):
     return np.mean([record.last(column) for record in counted(records)])
 
 
-def cells_of_gain(gain, p):
-    """Returns the cells that compare an arm with its baseline. gain: of compare_pairs; p: after the correction."""
-    n_pairs = gain["n_pairs"]
-    if n_pairs == 0:
-        return {"difference [95 %]": "no pairs"}
-    not_reached = gain["speed_up"] == -np.inf
-    return {
-        "difference [95 %]": difference_cell(gain),
-        "p": f"{p:.2g}" if n_pairs >= MIN_PAIRS else "",
-        "pairs": n_pairs,
-        "speed-up": "not reached" if not_reached else f"{gain['speed_up']:.0%}",
-    }
+def speed_up_cell(speed_up):
+    """Returns a speed-up as it is shown. nan: there are no pairs."""
+    if np.isnan(speed_up):
+        return ""
+    return "not reached" if speed_up == -np.inf else f"{speed_up:.0%}"
 
 
 def difference_cell(gain):
@@ -185,7 +176,7 @@ def comparison_notes(arms, baseline_of):
     first = next(iter(arms))
     for name, records in arms.items():
         if name == baseline_of.get(name) and name != first:
-            keys = differing_keys([arms[first][0].config, records[0].config])
+            keys = differing_keys([task_of(arms[first][0].config), task_of(records[0].config)])
             notes.append(f"{name} is not compared with {first}, because they differ in {', '.join(keys)}.")
         n_finished = len(finished(records))
         if n_finished < len(records):
