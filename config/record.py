@@ -1,10 +1,15 @@
 """
-The task of the record (data/results/csv/record/README.md): the encoder of config/tiny.py, a shorter schedule, and an
-evaluation every 20 updates.
+The record of the track `open` (data/results/csv/record/README.md): rotary positions, Muon with LTG-BERT's standard
+deviation sqrt(2 / (5 C)), and a short schedule with a high rate.
 """
 from config.tiny import *
 
-max_iters = 600
-warmup_iters = 100
-eval_interval = 20
+max_iters = 300
+warmup_iters = 20
+eval_interval = 5  # so that two entries seldom tie
 score_interval = 600
+positions = "rotary"
+optimizer = "muon"
+init_std = 0.0791
+learning_rate = 0.02
+beta2 = 0.95

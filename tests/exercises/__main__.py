@@ -88,8 +88,8 @@ def step_4():
     path = record.FOLDER / "start" / f"{name}.csv"
     assert path.exists(), f"Now train {name} with eight seeds and write {path}: README.md of record/ has the commands."
     steps = record.steps_of(record.read_entry(path), record.TRACKS["start"].loss)
-    return (f"{name} takes {steps.mean():.0f} updates. python -m data.results.record shows it among the others. A new "
-            "record has a lower mean than the old one, and p < 0.05 against it.")
+    return (f"{name} takes {steps.mean():.0f} updates. Give it a row in entries.csv, and python -m data.results.record "
+            "shows it among the others, and whether it is a new record.")
 
 
 STEPS = {"1": step_1, "2": step_2, "3": step_3, "4": step_4}

@@ -5,7 +5,7 @@ A start takes the random W_q and W_k of the heads of a layer, w_q and w_k (H, C,
 has seven). The W_qk of head h is w_q[h] @ w_k[h].T. Draw what you need with torch.randn(..., generator=generator).
 
 Then copy it to init.py, and name it in STARTS there and in config. data/results/csv/record/README.md has the commands
-that train it with eight seeds, a minute each, and make a patch without your answers.
+that train it with eight seeds, a minute each.
 """
 
 NAME = "mine"  # in STARTS, and in the record: data/results/csv/record/start/NAME.csv
