@@ -37,7 +37,7 @@ def require_names(arms):
     """Raises ConfigError unless the names of arms can stand in a path and in a CSV file."""
     for arm in arms:
         if not re.fullmatch(r"[\w.-]+", str(arm)):
-            raise ConfigError(f"an arm is called {arm!r}: expected letters, digits, _, - and . (its folder has its name)")
+            raise ConfigError(f"an arm is called {arm!r}: expected letters, digits, _, - and . (as of its folder)")
 
 
 def task_of(config):

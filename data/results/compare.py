@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from config import HOW
-from config.planned import arms_of, column_of, task_of
+from config.planned import arms_of, column_of
 from data.results.exact import confidence_interval, holm, sign_flip
-from data.results.records import read_comparison, read_run
+from data.results.records import by_task, read_comparison, read_run
 from data.results.runs import require
 from model import BERT_STD
 
@@ -38,7 +38,7 @@ def pool(paths):
 
 def require_same_arm(record, other):
     """Raises RunError unless the configurations of two runs differ in their seeds, and else in keys of FREE at most."""
-    for key in (record.config.keys() | other.config.keys()) - FREE:
+    for key in sorted((record.config.keys() | other.config.keys()) - FREE):  # the same one is named every time
         mine, theirs = record.config.get(key), other.config.get(key)
         require(mine == theirs, f"two runs called {record.arm} differ in {key}: {mine}, {theirs}")
     require(record.seed != other.seed, f"two runs called {record.arm} have the seed {record.seed}")
@@ -48,14 +48,6 @@ def has_berts_start(config):
     """Returns whether a run starts as BERT does: an arm of such runs is a baseline."""
     stds = {config["qk_std"], config["v_std"]}  # older files have numbers here
     return config["init"] == "random" and config["init_std"] == BERT_STD and stds <= {BERT_STD, "init_std"}
-
-
-def by_task(arms):
-    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
-    tasks = {}
-    for name, records in arms.items():
-        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
-    return list(tasks.values())
 
 
 def find_baselines(arms, chosen=None, measure="loss"):

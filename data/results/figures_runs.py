@@ -16,7 +16,7 @@ from data import chance
 from data.chance import SCORES
 from data.figures import (HEIGHT, RANDOM, draw_layers, figure, put_chance, put_legend, put_steps, put_titles, put_zero,
                           short, styles)
-from data.results.compare import by_task
+from data.results.records import by_task
 
 TITLES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality of $W_{qk}$",
           "heads": "symmetry of single heads", "positions": "symmetry of positions' own matrix"}

@@ -21,7 +21,7 @@ import numpy as np
 import pandas
 
 from config import HOW, KEYS, TrainConfig, checked
-from config.planned import differing_keys, require_names
+from config.planned import differing_keys, require_names, task_of
 from data.atomic import replacing
 from data.chance import SCORES
 from data.results.runs import HEADERS, RunError, require
@@ -69,6 +69,14 @@ class Record(NamedTuple):
         """Returns one of OF_LAYERS at those steps that have it: a DataFrame (S, L) with columns such as symmetry_0."""
         table = self.table.filter(regex=rf"^{score}_\d+$").dropna(how="all")
         return table.dropna(axis="columns", how="all")  # layers that another arm of the same file has
+
+
+def by_task(arms):
+    """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
+    tasks = {}
+    for name, records in arms.items():
+        tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
+    return list(tasks.values())
 
 
 def of_layers(rows):
