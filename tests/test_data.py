@@ -45,8 +45,22 @@ def write(folder, documents, *argv, read=None):
     return writer.write(cli, args, range(len(documents)), read or documents.__getitem__)
 
 
+@pytest.fixture
+def prepare(tmp_path):
+    """Runs data/text/prepare.py -> its folder."""
+    return lambda *argv: text.main([f"--out_dir={tmp_path / 'out'}", *map(str, argv)])
+
+
 def refused(words):
     return pytest.raises(tokens.DataError, match=words)
+
+
+def read_meta(folder):
+    return json.loads((folder / "meta.json").read_text())
+
+
+def change_meta(folder, **changes):
+    (folder / "meta.json").write_text(json.dumps(read_meta(folder) | changes))
 
 
 def as_bytes(ids):
@@ -55,7 +69,7 @@ def as_bytes(ids):
 
 def documents(folder, decode=as_bytes):
     """{split: its documents as bytes}, from the files alone."""
-    meta, splits = json.loads((folder / "meta.json").read_text()), {}
+    meta, splits = read_meta(folder), {}
     for split in "train", "val":
         ids = np.fromfile(folder / f"{split}.bin", "<u2")
         ends = np.flatnonzero(ids == meta["eot_token"])
@@ -125,16 +139,14 @@ def test_what_makes_no_corpus_is_refused_with_what_to_do_and_leaves_no_file(text
     assert not contents(tmp_path)
 
 
-def test_a_document_has_its_split_by_itself_and_the_share_to_validate_on_comes_out_on_average(tmp_path):
+def test_a_document_has_its_split_by_itself_and_the_share_comes_out_on_average_or_it_is_said(tmp_path, capsys):
     texts = [f"{i:05} " * (i % 7 + 1) for i in range(4000)]
     splits = documents(write(tmp_path / "all", [texts], "--val_fraction=0.3"))
     assert abs(len(splits["val"]) - 0.3 * 4000) < 4 * (0.3 * 0.7 * 4000) ** 0.5  # standard deviations
     few = documents(write(tmp_path / "few", [texts[100::-1], texts[:9]], "--val_fraction=0.3"))
     assert set(few["val"]) < set(splits["val"]) and set(few["train"]) < set(splits["train"])
-
-
-def test_a_share_that_cannot_come_out_is_said(tmp_path, capsys):
-    write(tmp_path, [[f"{i} " for i in range(99)] + ["long " * 1000]], "--val_fraction=0.1")
+    assert "does not come out" not in capsys.readouterr().out
+    write(tmp_path / "long", [[*texts[:99], "long " * 1000]], "--val_fraction=0.1")
     assert "--val_fraction=0.1 does not come out" in capsys.readouterr().out
 
 
@@ -174,23 +186,16 @@ def test_a_run_that_is_killed_leaves_nothing_whole_and_the_next_one_ends_with_th
 
 def test_a_finished_folder_is_left_as_it_is_and_other_options_are_refused_by_name(tmp_path, capsys):
     folder = write(tmp_path, [["a", "b"]])
+    meta = read_meta(folder)
+    del meta["max_tokens"], meta["spaced"]  # as if these options had come later: they had their defaults
+    (folder / "meta.json").write_text(json.dumps(meta))
     before = contents(folder)
     write(folder, [["a", "b"]], read=lambda file: pytest.fail("read again"))
     assert "was made before, and is left as it is: delete it to make it anew" in capsys.readouterr().out
-    for option in "--val_fraction=0.4", "--spaced", "--max_tokens=1":
-        with refused(option[2:].split("=")[0]):
+    for option, words in ("--val_fraction=0.4", "val_fraction = 0.5,"), ("--spaced", "spaced = False, not True"):
+        with refused(f"was made with {words}"):
             write(folder, [["a", "b"]], option)
     assert contents(folder) == before
-
-
-def test_an_option_that_is_newer_than_a_folder_had_its_default_there(tmp_path):
-    folder = write(tmp_path, [[f"document {i}" for i in range(99)]], "--val_fraction=0.2")
-    meta = json.loads((folder / "meta.json").read_text())
-    del meta["max_tokens"], meta["spaced"]  # as if these options had come later
-    (folder / "meta.json").write_text(json.dumps(meta))
-    write(folder, [[]], "--val_fraction=0.2")
-    with refused("was made with spaced = False, not True"):
-        write(folder, [[]], "--val_fraction=0.2", "--spaced")
 
 
 def test_a_full_disk_ends_in_one_line_and_leaves_room_for_a_later_run(folder_of_text, tmp_path):
@@ -233,33 +238,27 @@ def test_a_script_does_without_a_terminal_and_writes_into_a_home(folder_of_text,
     assert "meta.json" in contents(tmp_path / "tokens")
 
 
-@pytest.mark.parametrize("change", [
-    lambda folder: os.truncate(folder / "train.bin", 100),
-    lambda folder: (folder / "train.bin").unlink(),
-    lambda folder: np.fromfile(folder / "train.bin", "<u2")[::-1].tofile(folder / "train.bin"),
-    *[lambda folder, text=text: (folder / "meta.json").write_text(text)
-      for text in ("", "[]", '{"tokenizer": "bert"}', '{"tokenizer": "bytes", "sha256": 3}')],
-], ids="cut gone reversed empty list foreign keys".split())
-def test_a_folder_of_something_else_is_refused_and_left_as_it_is(change, tmp_path):
+@pytest.mark.parametrize("change, words", [
+    (lambda folder: change_meta(folder, n_vocab=600), "was made with n_vocab = 600, and .* bytes has 256: "),
+    (lambda folder: change_meta(folder, eot_token=3), "was made with eot_token = 3, and .* bytes has 256: "),
+    *[(change, "meta.json is damaged, .* or train.bin and val.bin are not the files .*: ") for change in (
+        lambda folder: os.truncate(folder / "train.bin", 100),
+        lambda folder: (folder / "train.bin").unlink(),
+        lambda folder: np.fromfile(folder / "train.bin", "<u2")[::-1].tofile(folder / "train.bin"),
+        lambda folder: (folder / "meta.json").write_text(""),
+        lambda folder: (folder / "meta.json").write_text("[]"),
+        lambda folder: change_meta(folder, tokenizer="bert"),
+        lambda folder: change_meta(folder, sha256=3))],
+], ids="other-ids other-end cut gone reversed empty list foreign keys".split())
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(change, words, tmp_path):
     texts = [[f"document {i}" for i in range(99)]]
     folder = write(tmp_path / "bytes", texts)
     change(folder)
     before = contents(folder)
-    for use in tokens.load, partial(write, documents=texts), partial(write, documents=texts):
-        with refused("bytes: meta.json is damaged, .* or train.bin and val.bin are not the files .*: move the folder"):
+    for use in tokens.load, partial(write, documents=texts):
+        with refused(f"bytes:? {words}move the folder away, and prepare it again"):
             use(folder)
     assert contents(folder) == before
-
-
-def test_a_folder_in_whose_time_an_id_meant_something_else_is_refused(tmp_path):
-    folder = write(tmp_path, [["a", "b"]])
-    meta = json.loads((folder / "meta.json").read_text())
-    for changes in dict(n_vocab=600), dict(eot_token=300, vocab_size=302):
-        (folder / "meta.json").write_text(json.dumps(meta | changes))
-        (key, value), *_ = changes.items()
-        for use in tokens.load, partial(write, documents=[["a", "b"]]):
-            with refused(f"was made with {key} = {value}, and in data/tokens.py bytes has {meta[key]}: move the"):
-                use(folder)
 
 
 def test_a_tokenizer_is_found_by_its_name_and_has_no_ids_but_its_own_or_it_is_an_error(monkeypatch, tmp_path):
@@ -319,33 +318,28 @@ def split_by_name(folder):
     return [{document.split()[0].decode() for document in split} for split in documents(folder).values()]
 
 
-def test_all_pieces_of_one_of_many_files_are_in_the_same_split(tmp_path):
-    files = [many_paragraphs(tmp_path / f"{i}", 50 + i * 10) for i in range(30)]  # up to 11 pieces
-    shutil.copy(tmp_path / "7", tmp_path / "copy")
-    argv = [*files, str(tmp_path / "copy"), "--val_fraction=0.2"]
-    folder = text.main([*argv, f"--out_dir={tmp_path / 'out'}"])
-    train, val = split_by_name(folder)
-    assert len(documents(folder)["train"]) > 3 * len(train)
-    assert not train & val and len(train | val) == 30 and len(val) > 2
-
-
 @pytest.mark.parametrize("share", [0.05, 0.3])
-def test_of_many_large_files_the_share_to_validate_on_comes_out_whatever_their_order_is(share, tmp_path):
-    paths = [many_paragraphs(tmp_path / f"{i}", 100) for i in range(20)]
-    splits = [split_by_name(text.main([*order, f"--out_dir={tmp_path / name}", f"--val_fraction={share}"]))
-              for name, order in (("in", paths), ("out", paths[::-1]))]
-    assert splits[0] == splits[1] and len(splits[0][1]) == 20 * share
+def test_many_files_are_in_one_split_each_with_their_copies_and_the_share_comes_out(share, tmp_path, prepare):
+    paths = [many_paragraphs(tmp_path / f"{i}", 90 + i) for i in range(19)]
+    paths.append(shutil.copy(paths[7], tmp_path / "copy"))
+    splits = []
+    for name, order in ("in", paths), ("out", paths[::-1]):
+        folder = prepare(*order, f"--out_dir={tmp_path / name}", f"--val_fraction={share}")
+        splits.append(split_by_name(folder))
+        assert len(documents(folder)["train"]) > 3 * len(splits[-1][0])  # each file is several documents
+    (train, val), again = splits
+    assert [train, val] == again and not train & val and len(train | val) == 19
+    assert 20 * share - 1 <= len(val) <= 20 * share
 
 
-def test_a_small_file_gives_documents_to_both_splits(tmp_path):
-    path = many_paragraphs(tmp_path / "small", 300)  # 155,000 characters
-    splits = documents(text.main([path, f"--out_dir={tmp_path / 'out'}"]))
+def test_a_small_file_gives_documents_to_both_splits(tmp_path, prepare):
+    splits = documents(prepare(many_paragraphs(tmp_path / "small", 300)))  # 155,000 characters
     assert len(splits["train"]) > 60 and len(splits["val"]) > 1
 
 
-def test_each_of_a_few_files_is_split_so_that_validation_has_its_share_of_both_and_nothing_is_lost(tmp_path):
+def test_each_of_a_few_files_is_split_so_that_validation_has_its_share_of_both_and_nothing_is_lost(tmp_path, prepare):
     paths = [many_paragraphs(tmp_path / name, n) for name, n in (("large", 4000), ("small", 2000))]  # 120 pieces, 60
-    folder = text.main([*paths, f"--out_dir={tmp_path / 'out'}"])
+    folder = prepare(*paths)
     train, val = split_by_name(folder)
     assert train == val == {"large", "small"} and 0.025 < len(b"".join(documents(folder)["val"])) / 3.2e6 < 0.1
     pieces = sorted(texts_in(folder), key=lambda piece: (piece[:5], int(piece.split()[1])))
@@ -359,21 +353,21 @@ TABLES = {"jsonl": datasets.Dataset.to_json, "csv": datasets.Dataset.to_csv, "pa
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_of_a_table_the_column_with_the_text_is_read(kind, tmp_path):
+def test_of_a_table_the_column_with_the_text_is_read_and_its_name_is_no_pattern(kind, tmp_path, prepare):
     texts = ["NA", "null", "001", "a,b", "two\nlines", 'a "quote"', "é 😀", "crlf\r\ninside", "twice", "twice"]
-    path = tmp_path / "source" / f"table.{kind}"
-    path.parent.mkdir()
-    TABLES[kind](datasets.Dataset.from_dict(dict(id=list(range(10)), story=texts)), str(path))
-    (tmp_path / "source" / "README.md").write_text("not a row")
-    for arrow in path.glob("*/*0.arrow"):  # as `map` of datasets leaves beside it
+    source, of_another = tmp_path / "source[1]", tmp_path / "source1"
+    for folder, rows in (source, texts), (of_another, ["of another folder"] * 10):
+        folder.mkdir()
+        TABLES[kind](datasets.Dataset.from_dict(dict(id=list(range(10)), story=rows)), str(folder / f"table.{kind}"))
+    (source / "README.md").write_text("not a row")
+    for arrow in source.glob("*/*/*0.arrow"):  # as `map` of datasets leaves beside it
         shutil.copy(arrow, arrow.with_name("cache-f9da4c21.arrow"))
-    argv = [str(path.parent), f"--out_dir={tmp_path / 'out'}"]
     with refused("there is no column text, only id, story"):
-        text.main([*argv, "--column=text"])
+        prepare(source, "--column=text")
     if kind != "csv":  # which has nothing but texts
         with refused("column id holds 0, expected text"):
-            text.main([*argv, "--column=id"])
-    assert texts_in(text.main([*argv, "--column=story"])) == encoded(texts)
+            prepare(source, "--column=id")
+    assert texts_in(prepare(source, "--column=story")) == encoded(texts)
 
 
 @pytest.mark.parametrize("name, contents, message", [
@@ -391,28 +385,20 @@ def test_of_a_table_the_column_with_the_text_is_read(kind, tmp_path):
     ("a.parquet", b"", "a.parquet, row 1: Parquet file size is 0 bytes"),
     ("a.txt", b"no table", "nothing to read: all files are left out"),
 ])
-def test_a_row_that_cannot_be_read_or_lacks_a_cell_is_named_with_its_file(name, contents, message, tmp_path):
+def test_a_row_that_cannot_be_read_or_lacks_a_cell_is_named_with_its_file(name, contents, message, tmp_path, prepare):
     (tmp_path / name).write_bytes(contents)
     with refused(message):
-        text.main([str(tmp_path / name), f"--out_dir={tmp_path}", "--column=text"])
+        prepare(tmp_path / name, "--column=text")
 
 
-def test_empty_cells_and_files_are_empty_documents_which_are_counted_and_left_out(tmp_path, capsys):
+def test_empty_cells_and_files_are_empty_documents_which_are_counted_and_left_out(tmp_path, prepare, capsys):
     rows = [f"text {i}" for i in range(40)] + ["", None, ""]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(dict(text=row)) + "\n" for row in rows))
-    (tmp_path / "b.csv").write_text("id,text\n1,of b\n\n2,\n")  # an empty line is no row
-    folder = text.main([str(tmp_path), "--column=text", f"--out_dir={tmp_path / 'table'}", "--val_fraction=0.3"])
-    assert len(texts_in(folder)) == 41 and "41 documents, " in (said := capsys.readouterr().out)
-    assert "4 empty documents are left out" in said
-    files = toy.folder(tmp_path / "files", {f"{i}.txt": b"text %d" % i for i in range(20)} | {"empty": b""}, None)
-    text.main([str(files), f"--out_dir={tmp_path / 'text'}", "--val_fraction=0.3"])
-    assert "20 documents, " in (said := capsys.readouterr().out) and "1 empty documents are left out" in said
-
-
-def test_a_name_is_no_pattern_and_other_columns_do_not_matter(tmp_path):
-    rows = [dict(text=f"mine {i}") for i in range(9)]
-    rows += [dict(text="other keys", more=1), dict(text="too", more=["a", 2])]
-    (tmp_path / "posts[1].jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "posts1.jsonl").write_text('{"text": "of another file"}\n')
-    argv = [str(tmp_path / "posts[1].jsonl"), "--column=text", f"--out_dir={tmp_path / 'out'}"]
-    assert texts_in(text.main(argv)) == encoded([f"mine {i}" for i in range(9)] + ["other keys", "too"])
+    records = [dict(text=row) | (dict(more=[i]) if i % 2 else {}) for i, row in enumerate(rows)]  # other keys too
+    files = {"a.jsonl": "".join(json.dumps(record) + "\n" for record in records).encode(),
+             "b.csv": b"id,text\n1,of b\n\n2,\n", "c.txt": b"text", "d.txt": b"text too", "e.txt": b""}
+    source = toy.folder(tmp_path / "source", files, config=None)
+    assert texts_in(prepare(source, "--column=text", "--val_fraction=0.3")) == encoded([*filter(None, rows), "of b"])
+    prepare(source, "--val_fraction=0.7", f"--out_dir={tmp_path / 'text'}")
+    said = capsys.readouterr().out
+    assert "out: 41 documents, " in said and "4 empty documents are left out" in said  # an empty line is no row
+    assert "text: 2 documents, " in said and "1 empty documents are left out" in said
