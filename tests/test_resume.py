@@ -23,7 +23,7 @@ from data.atomic import locked
 from data.results.runs import HEADERS
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
                          result, resume, run, signal_at)
-from tests.toy import as_bin, files_of
+from tests.toy import as_bin, files_of, folder
 
 APPEND = "data.results.runs.append"
 # Where a process dies: before the n-th call of a function.
@@ -141,65 +141,61 @@ def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg)
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes, words", [
-    (dict(), "holds a run already: go on with --init_from=resume"),
-    (dict(init_from="resume", max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
-    (dict(init_from="resume", qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
-    (dict(init_from="resume", micro_batch_size=2), "is of another run: micro_batch_size = 4 there, 2 here"),
-    (dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
-    (dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
-    (dict(n_embd=2_000_000_000), "or the sizes of the model"),
-    (dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
+def refusal_that_changes_nothing(cfg, **changes):
+    before = files_of(cfg.out_dir)
+    said = refusal(cfg, **changes)
+    assert said.startswith("train.py: ") and len(said) < 600 and files_of(cfg.out_dir) == before
+    return said
+
+
+RESUME = dict(init_from="resume")
+DAMAGED = "ckpt.pt is not a checkpoint that can be resumed: "
+
+
+@pytest.mark.parametrize("spoil, changes, words", [
+    (None, dict(), "holds a run already: go on with --init_from=resume"),
+    (None, RESUME | dict(max_iters=11), "is of another run: max_iters = 12 there, 11 here"),
+    (None, RESUME | dict(qkv_rate=2.0), "is of another run: qkv_rate = 1.0 there, 2.0 here"),
+    (None, RESUME | dict(micro_batch_size=2), "is of another run: micro_batch_size = 4 there, 2 here"),
+    (None, dict(data_dir="/nowhere"), "/nowhere has no finished token files"),
+    (None, dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
+    (None, dict(n_embd=2_000_000_000), "or the sizes of the model"),
+    (None, dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
+    (lambda state: state["data"].update(tokens=5), RESUME, "is of another run: tokens = 5 there, "),
+    (lambda state: state["config"].update(gain=2), RESUME, "unexpected keyword argument 'gain'"),
+    (lambda state: state["model"]["head.bias"].fill_(torch.nan), RESUME, DAMAGED),
+    (lambda state: state["adamw"]["state"][0]["exp_avg"].fill_(torch.inf), RESUME, "(ValueError: it holds nan or inf)"),
+    (lambda state: state["model"].pop("head.bias"), RESUME, 'Missing key(s) in state_dict: "head.bias"'),
+    (lambda state: state.pop("scaler"), RESUME, "go on with the commit that is in run.json (KeyError"),
 ])
-def test_a_run_that_is_refused_ends_in_one_line_and_touches_nothing(copied, changes, words):
+def test_a_run_that_is_refused_ends_in_one_line_and_touches_nothing(copied, spoil, changes, words):
     state = checkpoint(copied)
     del state["config"]["qkv_rate"]  # a key that is newer than a checkpoint has its default there
+    if spoil:
+        spoil(state)
     torch.save(state, Path(copied.out_dir, "ckpt.pt"))
-    before = files_of(copied.out_dir)
-    said = refusal(copied, **changes)
-    assert words in said and said.startswith("train.py: ") and len(said) < 300
-    assert files_of(copied.out_dir) == before
+    assert words in refusal_that_changes_nothing(copied, **changes)
 
 
 @pytest.mark.parametrize("name, text", [
     ("log.csv", "of\nsomebody\n"), ("log.csv", HEADERS["log.csv"] + "0,0,,5.5,,\n4,512,5.2,5.1,0.01,99\n"),
     ("scores.csv", "of somebody"), ("model.safetensors", "of somebody")])
 def test_what_a_folder_without_a_checkpoint_holds_is_not_overwritten(cfg, name, text):
-    out = Path(cfg.out_dir)
-    out.mkdir()
-    (out / name).write_text(text)
-    before = files_of(out)
+    folder(Path(cfg.out_dir), {name: text.encode()}, config=None)
     for init_from in "scratch", "resume":
-        assert f"holds a {name}, and no ckpt.pt to go on from" in refusal(cfg, init_from=init_from)
-    assert files_of(out) == before
-
-
-@pytest.mark.parametrize("spoil, words", [
-    (lambda state: state["data"].update(tokens=5), "is of another run: tokens = 5 there, "),
-    (lambda state: state["config"].update(gain=2), "unexpected keyword argument 'gain'"),
-    (lambda state: state["model"]["head.bias"].fill_(torch.nan), "is not a checkpoint that can be resumed: "),
-    (lambda state: state["adamw"]["state"][0]["exp_avg"].fill_(torch.inf), "(ValueError: it holds nan or inf)"),
-    (lambda state: state["model"].pop("head.bias"), 'Missing key(s) in state_dict: "head.bias"'),
-    (lambda state: state.pop("scaler"), "does not fit this code: go on with the commit that is in run.json (KeyError")])
-def test_a_checkpoint_of_another_corpus_or_of_other_code_is_refused_with_what_differs(copied, spoil, words):
-    state = checkpoint(copied)
-    spoil(state)
-    torch.save(state, Path(copied.out_dir, "ckpt.pt"))
-    before = files_of(copied.out_dir)
-    assert words in refusal(copied, init_from="resume")
-    assert files_of(copied.out_dir) == before
+        said = refusal_that_changes_nothing(cfg, init_from=init_from)
+        assert f"holds a {name}, and no ckpt.pt to go on from" in said
 
 
 def test_a_damaged_checkpoint_is_refused_and_does_not_replace_a_good_model(copied):
     path = Path(copied.out_dir, "ckpt.pt")
-    whole, before = path.read_bytes(), files_of(copied.out_dir)
+    whole = path.read_bytes()
     middle = len(whole) // 2  # which is in a tensor
     four_bytes = whole[:middle] + b"\0\0\x80F" + whole[middle + 4 :]
     half, zip_of_zeros, unsafe = whole[:middle], b"PK\3\4" + bytes(1000), as_bin(path)  # a Path is no tensor
     for data in b"", half, zip_of_zeros, unsafe, four_bytes:
         path.write_bytes(data)
-        assert "ckpt.pt is not a checkpoint that can be resumed" in refusal(copied, init_from="resume")
-        assert files_of(copied.out_dir) == before | {"ckpt.pt": data}
+        assert DAMAGED in refusal_that_changes_nothing(copied, **RESUME)
 
 
 def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cfg):
