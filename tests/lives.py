@@ -112,9 +112,6 @@ def at_call(name, n, act):
     return mock.patch(name, called)
 
 
-# ---- lives -------------------------------------------------------------------------------------------------------
-
-
 def begin(argv, output, prepare=None, main=train_main, **env):
     """main(argv) in a process of its own, which calls prepare before. output: a file; env: variables -> the process"""
     life = FORKS.Process(target=live, args=(argv, output, prepare, main, env))

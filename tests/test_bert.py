@@ -38,9 +38,6 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, block, tmp_
     torch.testing.assert_close(bert_logits(ours.state_dict(), ours.cfg, idx), out.logits, atol=1e-5, rtol=1e-5)
 
 
-# ---- what is not exported ----------------------------------------------------------------------------------------
-
-
 def rms_norm(cfg):
     block = Block(cfg)
     block.ln_1 = torch.nn.RMSNorm(cfg.n_embd)

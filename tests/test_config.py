@@ -142,9 +142,6 @@ def test_a_mistake_in_a_file_is_named_too(text, words, tmp_path):
         load([str(tmp_path / "mine.py")])
 
 
-# ---- before torch is imported ------------------------------------------------------------------------------------
-
-
 def test_help_and_a_mistake_answer_without_torch_and_help_shows_what_the_command_would_use():
     for argv, status, words in [
             (["--help"], 0, "--n_embd             64 "), (["config/bert.py", "-h"], 0, "--n_embd             768 "),
@@ -173,8 +170,6 @@ def test_what_config_repeats_of_init_and_model_is_the_same_there():
     assert NAMES == tuple(STARTS) and TrainConfig().init_std == BERT_STD
     assert vars(command_line([])) == vars(load(["config/tiny.py"]))
 
-
-# ---- comparisons -------------------------------------------------------------------------------------------------
 
 PLAN = "base = 'config/tiny.py'\nseeds = [3, 4]\narms = dict(a=dict(keep=2), b=dict(causal=True))"
 

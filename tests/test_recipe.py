@@ -120,8 +120,6 @@ def test_muon_moves_matrices_of_blocks_by_the_nearest_orthogonal_one_and_the_res
         assert moved.norm().item() == pytest.approx(expected.norm().item(), rel=0.3), name  # five steps of an iteration
 
 
-# ---- dropout -----------------------------------------------------------------------------------------------------
-
 DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
 
 
@@ -166,9 +164,6 @@ def test_an_evaluation_has_no_dropout_and_the_same_batches_for_every_seed_and_th
     assert abs(ours.unread[0] - plain.unread[0]) > 1e-4
 
 
-# ---- 16 bits -----------------------------------------------------------------------------------------------------
-
-
 def test_bfloat16_rounds_products_in_training_and_evaluation_and_no_weights(trainer):
     ours, exact = trainer(dtype="bfloat16"), trainer()
     assert 0 < abs(ours.evaluate() - exact.evaluate()) < 0.01
@@ -191,9 +186,6 @@ def test_float16_clips_gradients_at_their_own_size_and_skips_an_update_that_over
     q.register_hook(lambda grad: torch.full_like(grad, torch.inf))
     ours.train_step(ours.loader.batch("train", 1))
     assert torch.equal(q, before) and ours.scaler.get_scale() == scale / 2
-
-
-# ---- the constraint ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.bert_block

@@ -52,18 +52,18 @@ def test_an_epoch_holds_every_block_once_and_the_next_one_in_another_order(cfg):
     assert first != second and first != sorted(first)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_row_depends_on_seed_step_and_its_number_alone(cfg, corpus, causal):
-    cfg = replace(cfg, causal=causal)
+def test_a_row_depends_on_seed_step_and_its_number_alone_and_a_decoder_sees_the_same_text(cfg, corpus):
+    def get(seed, step, rows, causal):
+        return batches.get_batch(replace(cfg, seed=seed, causal=causal), corpus, "train", step, np.array(rows))
 
-    def get(seed, step, rows):
-        return batches.get_batch(replace(cfg, seed=seed), corpus, "train", step, np.array(rows))
-
-    whole = get(1, 7, range(8))
-    for part in [0, 1, 2], [5], [7, 3]:
-        assert all(torch.equal(x, y[part]) for x, y in zip(get(1, 7, part), whole))
-    for other in get(2, 7, range(8)), get(1, 8, range(8)):
-        assert not any(map(torch.equal, other, whole))  # neither texts nor masks
+    encoder, decoder = get(1, 7, range(8), False), get(1, 7, range(8), True)
+    for causal, whole in (False, encoder), (True, decoder):
+        for part in [0, 1, 2], [5], [7, 3]:
+            assert all(torch.equal(x, y[part]) for x, y in zip(get(1, 7, part, causal), whole))
+        for other in get(2, 7, range(8), causal), get(1, 8, range(8), causal):
+            assert not any(map(torch.equal, other, whole))  # neither texts nor masks
+    masked, targets, positions = encoder
+    assert torch.equal(masked.scatter(1, positions, targets), decoder[0])
 
 
 def test_no_two_purposes_have_the_same_random_numbers(cfg, corpus, monkeypatch):
@@ -100,13 +100,6 @@ def test_batches_that_are_made_ahead_are_those_of_their_steps_to_the_end_and_ove
         expected = batches.get_batch(cfg, corpus, "train", step, np.arange(4, 8))
         assert all(map(torch.equal, batch, expected))
     assert len(made) == 30 - 7
-
-
-def test_encoder_and_decoder_see_the_same_text_in_the_same_order(cfg, corpus):
-    rows = np.arange(8)
-    masked, targets, positions = batches.get_batch(cfg, corpus, "train", 3, rows)
-    idx, _ = batches.get_batch(replace(cfg, causal=True), corpus, "train", 3, rows)
-    assert torch.equal(masked.scatter(1, positions, targets), idx)
 
 
 @pytest.mark.parametrize("mask_share, random_share", [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.5)])
