@@ -134,7 +134,8 @@ REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (beside("wq.weight_mask", "weight_orig"), ending("weight_orig"), None, "may change it"),
     (beside("wk.parametrizations.weight.0.base"), {}, None, "may change it"),
     *[(beside(name), {}, None, "quantised") for name in ("wk.weight_scale", "wq.scales", "wk.weight_global_scale")],
-    # What is missing, and other numbers in the config
+    # What is missing or double, and other numbers in the config
+    (separate() | separate(["01"]), {}, None, "b.01.wq.weight have the same number|b.1.wq.weight have the same"),
     (separate([0, 2]), {}, None, "of layer 1 missing: get all files.*--layers N"),
     (separate([2, 3]), {}, None, "of layer 1 missing"),
     (separate([0, 2]), dict(layers=3), None, "2 layers match, and 3 have attention by your words"),

@@ -87,8 +87,8 @@ def flat(model):
 
 @pytest.mark.parametrize("change, words", [
     (lambda model: model.to("meta"), "meta device: load them"), (lazy, "is not made yet: run the model once"),
-    (lambda model: replaced(model, torch.Tensor.to_sparse), "is sparse, use"), (flat, "pieces in several processes"),
-    *[(lambda model, n=n: replaced(model, lambda _: torch.zeros(n)), "pieces in several processes.*GatheredParameters")
+    (lambda model: replaced(model, torch.Tensor.to_sparse), "is sparse, use"), (flat, "is a piece of the weights"),
+    *[(lambda model, n=n: replaced(model, lambda _: torch.zeros(n)), "is no matrix, but a piece.*GatheredParameters")
       for n in (0, 1)]])  # ZeRO-3
 def test_weights_that_are_not_there_as_a_whole_are_refused(model, change, words):
     with pytest.raises(CheckpointError, match=words):

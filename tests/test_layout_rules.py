@@ -156,6 +156,7 @@ CHANGED_CONFIGS = [  # in that of Llama
 CHANGED_TENSORS = [  # of Llama
     ({"lm_head.weight": (50, 32)}, "no q and k weights"),
     (llama() | llama(prefix="teacher."), "model. and teacher."),
+    (llama() | {Q_PROJ: (32, 32)}, "have the same number"),
     (llama() | qk("model.layers.0.other", [0]), "no known place for model.layers.{i}.other"),
     (llama() | {"model.vision.blocks.0.attn.qkv.weight": (96, 32)}, "no known place for model.vision"),
     (llama(q=(24, 32)), "do not fit"),  # pruned heads

@@ -130,6 +130,7 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path, files, told):
     "consolidated.00.pth consolidated.01.pth", "consolidated.01.pth", "rank0.safetensors rank1.safetensors",
     "model-rank-0-part-0.safetensors model-rank-1-part-0.safetensors", "model_world_size_2_rank_0.pt",
     "model_1_of_2.pt", "reshard-model_part-0.pt reshard-model_part-1.pt", "mp_rank_00/a.pt mp_rank_01/a.pt",
+    "mp_rank_00_000/a.pt mp_rank_00_001/a.pt",
     "iter/tp_0/a.pt iter/tp_1/a.pt",
 ])
 def test_a_piece_of_a_checkpoint_is_never_read_as_the_whole(tmp_path, hub, paths):
@@ -138,7 +139,7 @@ def test_a_piece_of_a_checkpoint_is_never_read_as_the_whole(tmp_path, hub, paths
     hub.add("org/run", files)
     first = run / paths.split()[0]
     for source in [first, first.parent, *([] if "/" in paths else [f"org/run/{first.name}"])]:
-        assert "one checkpoint: merge them with the program that wrote them" in refusal(source)
+        assert "merge the pieces with the program that wrote them" in refusal(source)
 
 
 @pytest.mark.parametrize("names", ["consolidated.00.pth", "step_1.pt step_2.pt", "ckpt_7.pt", "rank_0.pt"])

@@ -95,7 +95,7 @@ def one_line(call) -> str:
     with pytest.raises(CheckpointError) as error:
         call()
     line = str(error.value)
-    assert line.isprintable() and len(line) < 500
+    assert line.isprintable() and len(line) < 600
     return line
 
 

@@ -4,12 +4,10 @@ Finds the queries and keys of a model that layouts.csv does not list, by the use
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from .files import require
-from .layout_table import Block
 
 # What a query is called in names of weights, and what the key beside it.
 KEY_OF = {"query": "key", "q": "k", "Q": "K", "wq": "wk", "wQ": "wK", "Wq": "Wk", "WQ": "WK"}
@@ -20,10 +18,7 @@ FUSED = re.compile(r"(^|[._])((qkv(_proj)?|c_attn|W_?pack|[Ww]qkv|attn\.in_proj(
                    r"(?P<grouped>query_key_value|linear_qkv|attn\.attn))(\.weight)?$")
 FIRST_NUMBER = re.compile(r"(^|\.)\d+(?=\.)")  # in a name
 HEAD_NUMBER = re.compile(rf"(^|[._])(heads?|{'|'.join(KEY_OF)}|{'|'.join(KEY_OF.values())})\.\d+(?=\.|$)")
-IS_NUMBER = re.compile(r"\d+|\{[ih]\}")
 SELF = re.compile("self|attn1")  # of two kinds of attention in a layer, the other one is to another stack
-# The ends of names that LoRA, pruning and parametrizations give to the weight of a layer.
-ENDS = re.compile(r"(\.base_layer)?(\.weight(_orig)?)?$|\.parametrizations\..*$")
 # The numbers of layers, of heads, and of dimensions of a head and of the model in a config.json, under whatever name.
 N_LAYER = re.compile(r"(^|_)(layers?|depths?|num_blocks)$")
 N_HEAD = re.compile(r"attention_heads$|^(n|num)_heads?$")
@@ -45,22 +40,6 @@ class Hand(NamedTuple):
         words = [*self.patterns, self.order, f"heads {self.heads}", "transposed" if self.transposed else "",
                  f"layers {self.n_layer}" if self.n_layer else ""]
         return " ".join(word for word in words if word)
-
-    def blocks(self) -> list[Block]:
-        """Returns the blocks of attention that hold these weights."""
-        weights_of = defaultdict(list)  # a block -> what its weights are called
-        for pattern in self.patterns:
-            names = ENDS.sub("", pattern).split(".")
-            n = 1
-            while n < len(names) and IS_NUMBER.fullmatch(names[-n]):  # behind the weight's own name, as in a Sequential
-                n += 1
-            weights_of[tuple(names[:-n])].append(re.sub(r"\\{[ih]\\}", "[0-9]+", re.escape(".".join(names[-n:]))))
-        found = []
-        for path, weights in weights_of.items():
-            inside = "".join(rf"{regex(name)}\." for name in path)
-            is_layer = not path or (path[-1] != "{h}" and IS_NUMBER.fullmatch(path[-1]) is not None)
-            found.append(Block(re.compile(rf"{inside}(?P<rest>.+)"), "|".join(weights), "", is_layer))
-        return found
 
 
 def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False, layers=None) -> Hand | None:
@@ -91,18 +70,16 @@ def regex(pattern: str) -> str:
     return re.sub(r"\\\{([ih])\\\}", r"(?P<\1>[0-9]{1,4})", re.escape(pattern))
 
 
-def match_names(hand: Hand, names: Iterable[str]) -> dict[int, dict[str, tuple[str, ...]]]:
-    """Returns {layer: {pattern: its tensors, head by head}}. Raises CheckpointError if a pattern matches nothing."""
-    found = defaultdict(lambda: defaultdict(dict))  # layer -> pattern -> head -> name
+def match_names(hand: Hand, names: Iterable[str]) -> list[tuple[int, str, int, str]]:
+    """Returns of each tensor its layer, pattern, head, name. Raises CheckpointError if a pattern matches nothing."""
+    found = []
     for pattern in hand.patterns:
         matches = [re.fullmatch(regex(pattern), name) for name in names]
         there = ", ".join(dict.fromkeys(map(with_numbers, names))) or "no tensors"
         require(any(matches), f"nothing matches {pattern}: there are {there:.300}")
         for match in filter(None, matches):
-            numbers = match.groupdict(default=0)
-            found[int(match["i"])][pattern][int(numbers.get("h", 0))] = match[0]
-    return {i: {pattern: tuple(name for _, name in sorted(heads.items())) for pattern, heads in patterns.items()}
-            for i, patterns in found.items()}
+            found.append((int(match["i"]), pattern, int(match.groupdict().get("h", 0)), match[0]))
+    return found
 
 
 def compare_numbers(config: dict, n_layer: int | None, n_head: int, head_dim: int):
@@ -165,10 +142,6 @@ def find_flags(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> d
     layers_with_self = {pattern.partition("{i}")[0] for pattern in found if SELF.search(pattern)}
     return {pattern: flags for pattern, flags in found.items()
             if SELF.search(pattern) or pattern.partition("{i}")[0] not in layers_with_self}
-
-
-def looks_like_query(name: str) -> bool:
-    return bool(QUERY.search(name) or FUSED.search(name))
 
 
 def flags_for(pattern: str, shape_of: Mapping[str, tuple[int, int]]) -> str:

@@ -12,6 +12,10 @@ from pathlib import Path
 from ..names import printable
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
+# What to do with a file, or with weights in memory, that only one of several processes has.
+MERGE = ("merge the pieces with the program that wrote them (Meta: convert_llama_weights_to_hf.py of transformers; "
+         "DeepSpeed: zero_to_fp32.py; FSDP: torch.distributed.checkpoint.format_utils; Megatron: tools/checkpoint), or "
+         "gather weights in memory around score_model (deepspeed.zero.GatheredParameters, FSDP.summon_full_params)")
 PIECE = 1 << 24  # bytes in a range at most, so that little is lost if one has to be read again
 MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a config.json is damage
 

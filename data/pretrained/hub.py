@@ -17,6 +17,15 @@ from .files import SUFFIXES, CheckpointError, Folder, only_checkpoint_errors, re
 
 TIMEOUT = 10.0  # seconds without a byte
 OUT_OF_REACH = httpx2.TransportError, errors.OfflineModeIsEnabled
+WHAT_IT_IS = {  # the first kind of an error that fits
+    errors.GatedRepoError: "gated: log in at {hub}/{repo}, click on 'Agree and access repository', and put a token of "
+                           "yours (Settings, Access Tokens) into the variable HF_TOKEN",
+    errors.RepositoryNotFoundError: "no file or folder of this name, and no public repository of the Hub (a private "
+                                    "one needs HF_TOKEN)",
+    errors.RevisionNotFoundError: "{repo} has no branch, tag or commit of this name",
+    OUT_OF_REACH: "the Hub is out of reach, and there is no file or folder of this name here",
+    Exception: "the Hub does not give it",
+}
 logging.set_verbosity_error()  # or it would tell of every try
 
 
@@ -26,19 +35,9 @@ def hub_errors(repo: str):
     try:
         yield
     except (httpx2.HTTPError, OSError, ValueError) as e:
-        if isinstance(e, errors.GatedRepoError):
-            told = (f"gated: log in at {HfApi().endpoint}/{repo}, click on 'Agree and access repository', and put a "
-                    "token of yours (Settings, Access Tokens) into the variable HF_TOKEN")
-        elif isinstance(e, errors.RepositoryNotFoundError):
-            told = "no file or folder of this name, and no public repository of the Hub (a private one needs HF_TOKEN)"
-        elif isinstance(e, errors.RevisionNotFoundError):
-            told = f"{repo} has no branch, tag or commit of this name"
-        elif isinstance(e, OUT_OF_REACH):
-            told = "the Hub is out of reach, and there is no file or folder of this name here"
-        else:
-            told = "the Hub does not give it"
+        told = next(told for kind, told in WHAT_IT_IS.items() if isinstance(e, kind))
         reason = " ".join(f"{type(e).__name__}: {e}".split())
-        raise CheckpointError(f"{told} ({reason:.200})") from e
+        raise CheckpointError(f"{told.format(repo=repo, hub=HfApi().endpoint)} ({reason:.200})") from e
 
 
 def ask(repo: str, what: str) -> dict:

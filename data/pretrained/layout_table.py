@@ -26,7 +26,6 @@ class Row(NamedTuple):
     weights: list[str]  # the tensors in that layer, with or without ".weight"
     mask: str  # causal; or both: a token sees those on both of its sides; or unknown
     form: str  # how the tensors hold q and k, a function of forms.py; or "parts": the model is made of others
-    others: str  # what else may lie beside them: a regular expression; "": what is harmless elsewhere
     # The sizes of the class, which a config inside of another may leave out.
     n_layer: int | None
     n_head: int | None
@@ -34,29 +33,12 @@ class Row(NamedTuple):
     n_shared: int | None  # number of last layers that take the keys of an earlier one
     note: str  # where it was read, if not in transformers, and what else a reader may ask
 
-    def regex(self) -> str:
-        """Returns the regular expression of the names of this block of attention, with groups prefix and i."""
-        path = self.path.replace(".", r"\.").replace("{i}", f"(?P<i>{NUMBER})")
-        return rf"(?P<prefix>(.*\.)?){path}"
-
-    def block(self) -> "Block":
-        pattern = re.compile(rf"{self.regex()}\.(?P<rest>.+)")
-        return Block(pattern, "|".join(self.weights), self.others, self.path.endswith("{i}"))
-
     def match(self, names: set[str]) -> list[re.Match]:
         """Returns a match, with groups prefix, i and weight, for every tensor that belongs to a layer of this row."""
-        pattern = re.compile(rf"{self.regex()}\.(?P<weight>{'|'.join(self.weights)})(\.linear)?(\.weight)?")
-        matches = [pattern.fullmatch(name) for name in names]
-        return [match for match in matches if match]
-
-
-class Block(NamedTuple):
-    """The place of some weights, in all layers: a block of attention."""
-
-    path: re.Pattern  # of the names of the tensors in it; the group rest is how they go on after its own name
-    weights: str  # the names of the weights in it: a regular expression
-    others: str  # what else may lie beside them; "": what is harmless elsewhere
-    is_layer: bool  # it is a whole layer, which holds other things too
+        path = self.path.replace(".", r"\.").replace("{i}", f"(?P<i>{NUMBER})")
+        weights = "|".join(self.weights)
+        pattern = re.compile(rf"(?P<prefix>(.*\.)?){path}\.(?P<weight>{weights})(\.linear)?(\.weight)?")
+        return [match for match in map(pattern.fullmatch, names) if match]
 
 
 def read_table() -> dict[str, list[Row]]:
@@ -98,20 +80,6 @@ class Part(NamedTuple):
     config: dict
     names: set[str]  # of its tensors
     rows: list[Row]  # none if the model_type is unknown
-
-    def name_of(self, row: Row, rows: list[Row]) -> str:
-        """Returns the name of a stack: "vision"; "vision.global" among several of a part; "encoder" without parts."""
-        inner = row.stack if len(rows) > 1 or not self.name else ""
-        return ".".join(filter(None, [self.name, inner]))
-
-    def absent(self, rows: list[Row]) -> list[str]:
-        """Returns the names of the stacks that the config has and the file has not. rows: those in the file"""
-        if not rows:
-            return [self.name]
-        there = {row.stack for row in rows}
-        names = {self.name_of(row, self.rows): None for row in self.rows
-                 if row.stack not in there and {self.name, row.stack} != {"encoder", "decoder"}}
-        return [name for name in names if self.config.get(f"add_{name}") is not False]  # of wav2vec2-bert: add_adapter
 
 
 def find_parts(model_type: str | None, config: dict, names: set[str]) -> list[Part]:

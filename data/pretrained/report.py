@@ -3,8 +3,6 @@ Prints scores of pretrained models (analyze.py --hf, --paper), and draws the pic
 explains what was published.
 """
 
-from pathlib import Path
-
 import pandas
 
 from .. import chance
@@ -14,7 +12,6 @@ from .scores_table import STACK, whole_layers
 from .sources import known_models
 
 LONGEST = 36  # characters of a model's name in a table
-PRINTED_TABLES = Path(__file__).parent / "printed_tables.csv"
 
 
 def report_models(args, table):
@@ -33,8 +30,12 @@ def report_models(args, table):
         legends.append(LEGEND_OF_MODELS)
         if "published" in models:
             legends.append(LEGEND_OF_PUBLISHED)
-        texts += [LEGEND, *legends, *left_out(table)]
+        texts += [LEGEND, *legends]
+        for (model, revision, note), _ in table[table["note"] != ""].groupby(["model", "revision", "note"], sort=False):
+            texts.append(f"  {ending(model, LONGEST)} {revision}".rstrip() + f": {note}")
     if args.paper:
+        from .published import printed_tables, separation  # here, because only the paper needs them
+
         texts += [printed_tables(), separation()]
     print(*texts, sep="\n", flush=True)
     if args.plot:
@@ -106,12 +107,6 @@ def with_quartiles(values):
     return f"{median} [{q1}, {q3}]"
 
 
-def left_out(table):
-    """Returns a line for each model of which something has no rows."""
-    notes = table.loc[table["note"] != "", ["model", "revision", "note"]].drop_duplicates()
-    return [f"  {ending(model, LONGEST)} {revision}".rstrip() + f": {note}" for model, revision, note in notes.values]
-
-
 def published_cells(source, stack):
     """Returns {score: its published median}, with a star if it is not of W_qk, or empty texts. source: of the model"""
     for row in known_models():
@@ -119,39 +114,3 @@ def published_cells(source, stack):
             star = " " if row["matrix"] == "wqk" else "*"
             return {score: fixed(float(row[score]), 2) + star for score in SCORES}
     return dict.fromkeys(SCORES, "")
-
-
-# ---- what was published ------------------------------------------------------------------------------------------
-
-# What was scored, if it is not W_qk: the column `matrix` of models.csv and of printed_tables.csv.
-MATRICES = dict(wqk="", tiled_kv="queries with the wrong keys", head_space="W_q^T W_k instead of W_q W_k^T",
-                cross_attention="attention to another stack", random_init="an untrained model")
-
-
-def separation():
-    """Returns how well each score tells the encoders of Figure 2 from its decoders, with and without other matrices."""
-    models = pandas.DataFrame(known_models()).query("figure == '2'")
-    models[SCORES] = models[SCORES].astype(float)
-    lines = ["Pairs of an encoder and a decoder of Figure 2 in which the encoder has the higher score:"]
-    for words, chosen in ("of W_qk alone", models[models["matrix"] == "wqk"]), ("all rows", models):
-        encoders, decoders = chosen[chosen["causal"] == "0"], chosen[chosen["causal"] == "1"]
-        shares = []
-        for score in SCORES:
-            higher = encoders[score].to_numpy()[:, None] > decoders[score].to_numpy()  # (encoders, decoders)
-            shares.append(f"{score} {higher.mean():.1%}")
-        lines.append(f"  {words} ({len(encoders)} x {len(decoders)}): {', '.join(shares)}")
-    return "\n".join(lines)
-
-
-def printed_tables():
-    """Returns Tables S2 and S3, left halves and then right ones, what each row is, and how many are of W_qk."""
-    rows = pandas.read_csv(PRINTED_TABLES, dtype=str, keep_default_na=False)
-    repeats = rows["repeats"].where(rows["repeats"] == "", "row " + rows["repeats"] + " again")
-    cells = pandas.DataFrame({"printed as": rows["printed_as"]})
-    for score in SCORES:
-        cells[score] = rows[score].replace("", "-")  # Table S3 lacks two rows
-    remarks = ["; ".join(filter(None, row)) for row in zip(rows["matrix"].map(MATRICES), rows["remark"], repeats)]
-    cells["what it is"] = [remark.ljust(max(map(len, remarks))) for remark in remarks]  # text begins at the left
-    n_wqk = (rows["matrix"] == "wqk").sum()
-    return (f"Tables S2 and S3 of the paper, medians over layers:\n{in_columns(cells, rows['row'], 'row')}\n"
-            f"Of {len(rows)} rows {n_wqk} are of W_qk, and {len(rows) - n_wqk} are not.")

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from .checkpoint import Checkpoint, read_files, read_module
-from .files import SUFFIXES, CheckpointError, Folder, only_checkpoint_errors, pick, read_json, require
+from .files import MERGE, SUFFIXES, CheckpointError, Folder, only_checkpoint_errors, pick, read_json, require
 
 # Files that lie beside weights begin like this.
 NO_WEIGHTS = ("adapter_", "optim", "scheduler", "scaler", "rng_state", "training_args", "common.pt")
@@ -25,9 +25,7 @@ WEIGHTS = (r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_
            r".*\.(pt|pth|ckpt)")
 
 # In the name of a file or folder that one of several processes has written: its number, or how many there are.
-PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p|of|world_size)[._-]?(\d+)")
-MERGE = ("merge them with the program that wrote them (Meta's LLaMA: convert_llama_weights_to_hf.py of transformers; "
-         "DeepSpeed: zero_to_fp32.py; FSDP: torch.distributed.checkpoint.format_utils; Megatron: tools/checkpoint)")
+PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p|of|world_size)((?:[._-]?\d+)+)")
 # What to do with other files, by a part of their names.
 WAYS_ON = {
     r"\.onnx":
@@ -36,7 +34,7 @@ WAYS_ON = {
     r"\.gguf":
         "of GGUF, from_pretrained(FOLDER, gguf_file=FILE) of transformers, and then save_pretrained",
     f"zero_to_fp32|global_step|distcp|{PIECE.pattern}":
-        f"pieces of one checkpoint: {MERGE}",
+        MERGE,
     "":
         "convert it with save_pretrained, or give the path of one file",
 }
@@ -108,10 +106,10 @@ def find_file(source: str) -> tuple[Folder, str]:
 def refuse_piece(name: str, names: Iterable[str]):
     """Raises CheckpointError if a file or folder is a piece of a checkpoint. names: what lies beside it"""
     others = [other for other in names if other != name and PIECE.sub(r"\1", other) == PIECE.sub(r"\1", name)]
-    is_piece = any(int(number) > (word in ("of", "world_size", "mp")) for word, number in PIECE.findall(name))
-    beside = f" beside {others[0]}" if others else ""
-    require(not is_piece and not others, f"{name}{beside} is by its name a piece of one checkpoint: {MERGE}; if it is "
-            "a whole one, give it another name")
+    for word, numbers in PIECE.findall(name):
+        is_whole = numbers.strip("._-0") in (("", "1") if word in ("of", "world_size", "mp") else ("",))
+        require(is_whole and not others, f"{name}{f' beside {others[0]}' if others else ''} is a piece by its name: "
+                f"{MERGE}; if it is whole, give it another name")
 
 
 def open_folder(path: Path) -> Folder:
