@@ -8,6 +8,7 @@ Here S1.1 to S1.3: what attention computes, and the gradient of W_qk.
 """
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 
 from analyze import split_heads, symmetry, wqk
 from model import MLP, ModelConfig
-from tests.paper import batch_of, exact, float64_and_a_seed, fresh, watch  # noqa: F401
+from tests.paper import batch_of, betas, exact, float64_and_a_seed, fresh  # noqa: F401
 
 # ---- S1.1, S1.2: what attention computes -------------------------------------------------------------------------
 
@@ -27,20 +28,21 @@ from tests.paper import batch_of, exact, float64_and_a_seed, fresh, watch  # noq
 def test_prop_2_1_the_softmax_keeps_the_order_of_the_scores(bias_of, keeps, causal):
     """alpha_ij < alpha_ij' <=> x_i^T W_qk x_j < x_i^T W_qk x_j', and alpha_i is convex (Eq. 2-5, S11-S16), in each
     head, among the keys that i sees. A bias of k adds the same to a whole row; one of q changes the order."""
-    T, C = 8, 16
+    T, C, H = 8, 16, 2
     x = torch.randn(1, T, C)
-    attn = fresh(T, C, 1, causal).blocks[0].attn.requires_grad_(False)
-    # Value j is the j-th unit vector, and nothing follows: row i of the layer's output is alpha_i itself.
-    attn.v.weight.copy_((torch.linalg.pinv(x[0]) @ torch.eye(T, C)).T)
+    attn = fresh(T, C, H, causal).blocks[0].attn.requires_grad_(False)
+    # In each head value j is the j-th unit vector, and nothing follows: so the layer's output is alpha, head by head.
+    attn.v.weight.copy_((torch.linalg.pinv(x[0]) @ torch.eye(T).repeat(1, H)).T)
     attn.proj.weight.copy_(torch.eye(C))
     if bias_of:
         getattr(attn, bias_of).bias.normal_()
-    alpha = attn(x)[0, :, :T]  # (T, T)
-    scores = (x @ wqk(attn.q.weight.T, attn.k.weight.T) @ x.mT)[0]  # (T, T), x_i^T W_qk x_j, Eq. (2)
+    alpha = attn(x)[0].unflatten(1, (H, T)).transpose(0, 1)  # (H, T, T)
+    w_q, w_k = [split_heads(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
+    scores = x @ wqk(w_q, w_k) @ x.mT  # (H, T, T), x_i^T W_qk x_j, Eq. (2)
     seen = [i + 1 if causal else T for i in range(T)]
-    same = [torch.equal(alpha[i, :n].argsort(), scores[i, :n].argsort()) for i, n in enumerate(seen)]
+    same = [torch.equal(alpha[:, i, :n].argsort(), scores[:, i, :n].argsort()) for i, n in enumerate(seen)]
     assert all(same) == keeps
-    assert (alpha > -1e-12).all() and exact(alpha.sum(1), torch.ones(T))
+    assert (alpha > -1e-12).all() and exact(alpha.sum(2), torch.ones(H, T))
     assert ((alpha > 1e-12) == torch.ones_like(alpha).tril().bool()).all() or not causal
 
 
@@ -119,13 +121,20 @@ def test_prop_2_2_the_gradient_of_wqk_is_a_sum_of_rank_1_matrices(objective, sof
 
 
 @pytest.mark.bert_block  # with W_q and W_k of their own
-def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradient():
+@pytest.mark.parametrize("causal", [False, True])
+def test_remark_S1_6_a_step_of_wq_and_wk_moves_wqk_by_the_preconditioned_gradient(causal):
     """A step eta of q and k moves W_qk by -eta (W_q W_q^T G + G W_k W_k^T) + O(eta^2), G = sum beta_ij x_i x_j^T (Eq.
-    S39-S41), in every head of model.py."""
+    S39-S41), in every head of model.py, with the gradients of its own loss."""
     T, C, H = 32, 64, 4
-    model = fresh(T, C, H, causal=True, n_layer=2)
-    for attn in watch(model, batch_of(True, 4, T)):
-        G = torch.einsum("bhij,bic,bjd->hcd", attn.scores.grad, attn.x, attn.x)  # (H, C, C), Eq. (S37)
+    model, batch, xs = fresh(T, C, H, causal, n_layer=2), batch_of(causal, 4, T), []
+    for block in model.blocks:
+        block.attn.register_forward_pre_hook(lambda _, inputs: xs.append(inputs[0].detach()))  # (B, T, C)
+    beta_of = betas(model, batch)
+    model.zero_grad()
+    model(*batch).backward()
+    for block, beta, x in zip(model.blocks, beta_of, xs):
+        attn = block.attn
+        G = torch.einsum("bhij,bic,bjd->hcd", beta, x, x)  # (H, C, C), Eq. (S37)
         w_q, w_k = [split_heads(part.weight.T, H) for part in (attn.q, attn.k)]  # (H, C, D)
         grad_q, grad_k = [split_heads(part.weight.grad.T, H) for part in (attn.q, attn.k)]
         step = -(w_q @ w_q.mT @ G + G @ w_k @ w_k.mT)  # (H, C, C), Eq. (S40) over eta
@@ -146,42 +155,41 @@ def test_remark_S1_6_the_step_of_wqk_is_not_proportional_to_its_gradient():
     assert symmetry(step).mean() == pytest.approx(2 * D / (2 * D + C), abs=0.02)
 
 
-def gradients_through(passes):
-    """x (T, C), beta (T, T), and the part of dL/dW_qk (C, C) that passes through the scores at `passes` (T, T)."""
-    x, w_qk = torch.randn(T, 4), torch.randn(4, 4, requires_grad=True)
-    scores = x @ w_qk @ x.T  # (T, T)
-    alpha = torch.where(passes, scores, scores.detach()).softmax(-1)
-    loss = (alpha @ x).pow(3).sum()  # any
-    update, beta = torch.autograd.grad(loss, (w_qk, scores))
-    return x, beta, update
-
-
-def test_prop_S1_7_columns_and_rows_for_a_token_as_context_and_as_prediction():
+@pytest.mark.parametrize("role", ["context", "prediction"])
+def test_prop_S1_7_columns_and_rows_for_a_token_as_context_and_as_prediction(role):
     """As context: column k is [x*]_k sum_i beta_i* x_i, row m is (sum_i beta_i* [x_i]_m) x* (Eq. 11, 12, S42, S43). As
     prediction: row m is [x*]_m sum_j beta_*j x_j (S45), column k, not row k as in S44, is (sum_j beta_*j [x_j]_k)
     x*."""
-    is_star = torch.arange(T) == 2
-    x, beta, update = gradients_through(is_star.expand(T, T))  # of the key t*
-    predicted = sum(beta[i, 2] * x[i] for i in range(T))  # (C,), all that t* helps to predict
-    assert exact(update, predicted[:, None] * x[2])  # both at once: column by column, row by row
-
-    x, beta, update = gradients_through(is_star.expand(T, T).T)  # of the query t*
-    context = sum(beta[2, j] * x[j] for j in range(T))  # (C,), all that t* is predicted from
-    assert exact(update, x[2][:, None] * context)
-    S50 = context[:, None] * x[2]  # (C, C); its row k is that of S44
-    assert exact(update.T, S50) and not exact(update, S50)
+    x, w_qk, is_star = torch.randn(T, 4), torch.randn(4, 4, requires_grad=True), torch.arange(T) == 2
+    scores = x @ w_qk @ x.T  # (T, T)
+    passes = is_star.expand(T, T) if role == "context" else is_star.expand(T, T).T  # the key is t*, or the query
+    alpha = torch.where(passes, scores, scores.detach()).softmax(-1)
+    update, beta = torch.autograd.grad((alpha @ x).pow(3).sum(), (w_qk, scores))  # of any loss: (4, 4), (T, T)
+    if role == "context":
+        predicted = sum(beta[i, 2] * x[i] for i in range(T))  # (4,), all that t* helps to predict
+        assert exact(update, predicted[:, None] * x[2])  # both at once: column by column, row by row
+    else:
+        context = sum(beta[2, j] * x[j] for j in range(T))  # (4,), all that t* is predicted from
+        S50 = context[:, None] * x[2]  # (4, 4); its row k is that of S44
+        assert exact(update, S50.T) and not exact(update, S50)
 
 
 # ---- the table ---------------------------------------------------------------------------------------------------
 
 
-def test_every_statement_in_the_table_has_tests_and_every_test_a_statement():
-    folder = Path(__file__).parent
-    lines = (folder / "README.md").read_text().split("## The paper, line by line")[1].splitlines()
-    selectors = {line.split("|")[2].strip() for line in lines if line.startswith("|")} - {"`-k`", "---", "–"}
-    tests = re.findall(r"def test_(\w+)", "".join(path.read_text() for path in folder.glob("test_paper*.py")))
-    tests.remove("every_statement_in_the_table_has_tests_and_every_test_a_statement")
+def test_the_table_and_the_tests_name_each_other_and_three_pages_count_its_verdicts():
+    root = Path(__file__).parents[1]
+    page, results, experiments = [(root / name).read_text() for name in (
+        "tests/README.md", "data/results/README.md", "data/results/paper.md")]
+    rows = [line.split(" | ") for line in page.splitlines() if line.count("|") == 5]
+    selectors = {row[1].strip("`") for row in rows[2:]} - {"–"}
+    tests = {path: re.findall(r"def test_(\w+)", path.read_text()) for path in root.glob("tests/test_*.py")}
     for selector in selectors:
-        assert any(selector in name for name in tests), f"{selector} selects no test"
-    for name in tests:
-        assert any(selector in name for selector in selectors), f"{name} belongs to no row"
+        assert any(selector in name for names in tests.values() for name in names), f"{selector} selects no test"
+    for name in sum([names for path, names in tests.items() if path.stem.startswith("test_paper")], []):
+        assert any(selector in name for selector in selectors) or name.startswith("the_table"), f"{name} has no row"
+    found = Counter(row[2] for row in rows[2:])
+    counted = [found.total(), found["holds"], found["corrected"], found["special case"], found["no"]]
+    for text in page, results:
+        assert [int(n) for n in re.findall(r"\b\d+\b", text.split("We checked")[1])[:5]] == counted
+    assert f"Theorems 2.3 and 2.4, and {found.total() - 2} more statements" in experiments
