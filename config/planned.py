@@ -87,6 +87,8 @@ def require_planned(path, planned, configs):
     """
     for test in planned if isinstance(planned, list | tuple) else [planned]:
         try:
+            if isinstance(test, str):  # the brackets around a single test were forgotten
+                raise TypeError
             require_test(*test, configs)
         except (ConfigError, TypeError, AttributeError) as e:  # the last two: it is not four words
             why = e if isinstance(e, ConfigError) else "expected (measure, left, '>' or '<', right)"

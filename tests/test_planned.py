@@ -112,6 +112,7 @@ def test_a_plan_goes_from_its_file_into_the_csv_and_is_not_lost(tmp_path, capsys
     ('("symmetry", "a", "=", "b")', "the direction is '=', expected '>' or '<'"),
     ('("symmetry", "a - b", ">", "c")', "left and right are two arms, or two differences"),
     ('("symmetry", "a", ">")', "expected (measure, left, '>' or '<', right)"),
+    ('*("loss", "a", "<", "b")', "planned test 'loss': expected (measure, left, '>' or '<', right)"),
     ('("positions", "a", ">", "b")', "a has positions = 'learned', and no matrix of untied positions"),
     ('("loss", "a", "<", "c")', "losses of different tasks cannot be compared, and these arms differ in causal"),
 ])

@@ -61,12 +61,13 @@ def test_every_command_of_readme_runs_or_is_known_to_need_more(data_dir, tmp_pat
 
 def test_the_lines_for_a_project_of_ones_own_score_a_run_and_two_layers(finished):
     lines = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1].replace("/path/to/this/clone", str(ROOT))
+    lines, n = re.subn(r"^(score.*?)  .*$", r"found.append(\1)", lines, flags=re.MULTILINE)
     query, key = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-    for name in "score_model(model).table", "scores(query.weight.T, key.weight.T)":
-        assert name in lines
-        lines = lines.replace(name, f"found.append({name})")
+    block = torch.nn.ModuleDict(dict(wq=query, wk=key))
+    mine = torch.nn.ModuleDict(dict(blocks=torch.nn.ModuleList([block, block])))
     found = []
-    exec(lines, dict(model=finished.out_dir, query=query, key=key, found=found))
-    table, of_layers = found
-    assert list(table.layer) == [0, 1]
-    assert of_layers.symmetry.item() == pytest.approx(analyze.symmetry(query.weight.T @ key.weight).item(), abs=1e-6)
+    exec(lines, dict(model=finished.out_dir, mine=mine, query=query, key=key, found=found))
+    table, of_mine, of_layers = found
+    expected = analyze.symmetry(query.weight.T @ key.weight).item()
+    assert n == 3 and list(table.layer) == [0, 1]
+    assert [*of_mine.symmetry, of_layers.symmetry.item()] == pytest.approx([expected] * 3, abs=1e-6)
