@@ -1,6 +1,7 @@
 """Trainings: what names stand for, in which order, and what is drawn of them. pytest tests/test_revisions.py"""
 
 import glob
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,17 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
         np.testing.assert_allclose(layers.lines[i].get_ydata(), values[:, i], atol=1e-5)
     assert line.get_color() == figures.ENCODER
     assert medians.get_xscale() == layers.get_xscale() == "symlog"  # the last step is 150 times the first
+
+
+def test_trainings_whose_short_names_are_alike_have_a_line_each(run, analysed, drawn):
+    for parent in "ab":
+        (run.parent / parent).mkdir()
+        shutil.copytree(run, run.parent / parent / ("long-" * 8))
+    names = ["./" + parent + "/" + "long-" * 8 for parent in "ab"]
+    assert analysed("--hf", *names, "--revisions=checkpoint-*", "--plot=s.png").status == 0
+    medians, *layers = drawn[0].axes[::2]
+    lines = [line for line in medians.lines if len(line.get_xdata()) == 3]
+    assert len(lines) == len(layers) == 2 and lines[0].get_color() != lines[1].get_color()
 
 
 @pytest.mark.parametrize("argv, wanted", [

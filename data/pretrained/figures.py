@@ -3,6 +3,7 @@
 import tempfile
 
 import numpy as np
+import pandas
 from matplotlib.ticker import NullFormatter
 from PIL import Image
 
@@ -11,19 +12,17 @@ from ..atomic import replacing
 from ..chance import SCORES
 from ..figures import (CHANCE, COLOURS, HEIGHT, KINDS, draw_layers, draw_quartiles, figure, put_chance, put_legend,
                        put_steps, put_titles, put_zero, short, styles)
+from .report import fixed
 from .scores_table import STACK, is_causal, whole_layers
 
 MATRIX = 3.3  # height of a row of matrices [inches]
 LARGEST = 24  # dimensions of a W_qk that are drawn as a matrix: of more, single entries cannot be seen
+WHOLE_NAME = ["model", "stack"]  # of a stack, or of its training
 DOTS = "dots: median over layers; bars: quartiles"
 
 
 def plot_rows(path, heading, rows, height=HEIGHT, **legend):
-    """
-    Draws a row of panels for each of rows, which are tuples (title, draw, shown), and a column for each score.
-
-    draw(axis, shown, score) draws a panel. legend: options of put_legend
-    """
+    """Draws a row of panels, by draw(axis, shown, score), for each (title, draw, shown). legend: of put_legend"""
     with figure(path, len(rows), len(SCORES), height, heading, sharey="col") as axes:
         for panels, (title, draw, shown) in zip(axes, rows):
             put_titles(panels, [title])  # of the first
@@ -38,15 +37,16 @@ def plot_models(table, path):
     """Draws scores over a training, or of one model by layer, or of several by size. table: of scores_table.choose"""
     names = [short(f"{model} {stack}".strip()) for model, stack in zip(table["model"], table["stack"])]
     table = table.assign(stack_name=names)
-    stacks = table.groupby("stack_name", sort=False)
+    stacks = table.groupby(WHOLE_NAME, sort=False)  # short names may be alike
     if table["step"].notna().any():
         table = whole_layers(table).dropna(subset="step")
-        table = table.drop_duplicates(["stack_name", "step", "layer"], keep="last")
-        rows = [("lines: median over layers; bands: quartiles", draw_medians, table)]
-        rows += [(name, draw_training, layers) for name, layers in table.groupby("stack_name", sort=False)]
+        table = table.drop_duplicates([*WHOLE_NAME, "step", "layer"], keep="last")
+        stacks = [layers for _, layers in table.groupby(WHOLE_NAME, sort=False)]
+        rows = [("lines: median over layers; bands: quartiles", draw_medians, stacks)]
+        rows += [(layers["stack_name"].iloc[0], draw_training, layers) for layers in stacks]
         plot_rows(path, "Scores over the training of pretrained models", rows)
     elif table["model"].nunique() == 1:
-        plot_rows(path, "Scores of each layer", [(name, draw_stack, rows) for name, rows in stacks])
+        plot_rows(path, "Scores of each layer", [(rows["stack_name"].iloc[0], draw_stack, rows) for _, rows in stacks])
     else:  # every stack has its line in the legend
         height = HEIGHT + 0.1 * stacks.ngroups
         plot_rows(path, "Scores of pretrained models by size", [("", draw_models, table)], height, ncols=2, title=DOTS)
@@ -91,15 +91,14 @@ def draw_stack(axis, table, score):
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
-def draw_medians(axis, table, score):
+def draw_medians(axis, stacks, score):
     """Draws a line for each training, over its steps."""
-    stacks = dict(list(table.groupby("stack_name", sort=False)))
-    style_of = styles({name: is_causal(layers) for name, layers in stacks.items()})
-    for name, layers in stacks.items():
+    style_of = styles(dict(enumerate(map(is_causal, stacks))))
+    for number, layers in enumerate(stacks):
         by_step = layers.pivot(index="step", columns="layer", values=score).dropna()  # (S, L)
-        draw_quartiles(axis, by_step.index, by_step, label=name, **style_of[name])
+        draw_quartiles(axis, by_step.index, by_step, label=layers["stack_name"].iloc[0], **style_of[number])
     put_steps(axis)
-    put_log_steps(axis, table["step"])
+    put_log_steps(axis, pandas.concat(layers["step"] for layers in stacks))
 
 
 def draw_training(axis, layers, score):
@@ -167,11 +166,7 @@ def draw_published(axis, shown, score):
 
 
 def plot_matrices(results, path):
-    """
-    Draws a row for each model: W_qk of its last layer, and its entries (i, j) against (j, i).
-
-    A GIF of a training is a movie with a frame for each checkpoint. results: {target: its ScoredModel}
-    """
+    """Draws a row for each of results, {target: its ScoredModel}; in a GIF a frame for each step of a training."""
     if not path.endswith(".gif"):
         plot_pairs(results, path)
         return
@@ -202,7 +197,7 @@ def draw_pair(axes, result, name):
     causal = is_causal(layers.iloc[[-1]])
     where = f"{layer['stack']} layer {layer['layer']}".strip()  # as in the table
     put_titles(axes, [f"{KINDS[causal]} {name}: W_qk of {where}",
-                      f"symmetry {layer.symmetry:.2f}, directionality {layer.directionality:.2f}"])
+                      f"symmetry {fixed(layer.symmetry, 2)}, directionality {fixed(layer.directionality, 2)}"])
     matrix, pairs = axes
     n = min(LARGEST, len(m))
     strong = np.quantile(np.abs(m[:n, :n]), 0.97)  # the scores do not depend on the size of M, nor do the colours
