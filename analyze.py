@@ -2,7 +2,7 @@
 Symmetry and directionality of W_qk = W_q W_k^T, in pretrained models and in runs of train.py.
 
     python analyze.py --hf bert-base gpt2    # names of data/pretrained/models.csv, Hub ids, or folders
-    python analyze.py --hf llama3-8b --per_head --csv heads.csv --plot llama.png
+    python analyze.py --hf gpt2-xl --per_head --csv heads.csv --plot gpt2.png
     python analyze.py --hf ./strange --q 'blocks.{i}.attn.wq.weight' --k 'blocks.{i}.attn.wk.weight' --heads 32,8
     python analyze.py --hf EleutherAI/pythia-160m --revisions 'step*' --limit 20 --plot pythia.png
     python analyze.py --hf out/tiny --revisions 'ckpt-*' --matrices wqk.gif    # of train.py --keep=99

@@ -33,7 +33,6 @@ SCORES = ["symmetry", "directionality"]  # of the three, the two that are compar
 QUANTILES = 2**14  # of a distribution, from which lengths are drawn
 NUMBERS = 2**21  # lengths to draw for a matrix (n, n): as many draws of r, and so of c, as these are rows of n
 PAIRS = 2**16  # of a draw of r and one of c
-RANDOM = 1.0, 2.0, 5.0  # moments of W_q W_k^T with random W_q, W_k (n, n), / n: of the Fuss-Catalan numbers 1, 3, 12
 
 
 def deviations(symmetry, n):
@@ -50,8 +49,7 @@ def interval(score, n, limit):
 
 def of_random(n, gamma):
     """Returns the limit of directionality for W_q W_k^T of random W_q and W_k, (n, n)."""
-    mean, c2, c3 = RANDOM
-    return directionality_limit(n, (mean, n * c2, n * c3), gamma)
+    return directionality_limit(n, (1.0, 2.0 * n, 5.0 * n), gamma)  # of the Fuss-Catalan numbers 1, 3, 12
 
 
 @torch.no_grad()
@@ -72,14 +70,11 @@ def mean_symmetry(w_q, w_k):
 
 @torch.no_grad()
 def moments(w_q, w_k):
-    """
-    Returns the mean of s^2 over all C singular values s of W_q W_k^T, (C, r) each, and the sums of (s^2 - mean)^2 and
-    (s^2 - mean)^3. The size of the weights is left out.
-    """
+    """Returns of the C squared singular values s^2 of W_q W_k^T the mean, and the sums of (s^2 - mean)^2 and ^3."""
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r), and the
     # other C - r of them are 0.
     C, r = w_q.shape
-    w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]
+    w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]  # their size does not matter
     if r < C:
         p = gram(w_k) @ gram(w_q)
     else:

@@ -1,7 +1,4 @@
-"""
-Finds the queries and keys of a model that layouts.csv does not list, by the user's own words: --q, --k, --qkv and
---heads of analyze.py. README.md has examples.
-"""
+"""The queries and keys of a model that layouts.csv does not list, by the user's words. README.md has examples."""
 
 import re
 from collections.abc import Iterable, Mapping

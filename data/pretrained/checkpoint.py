@@ -56,12 +56,7 @@ class Checkpoint(NamedTuple):
         return notes
 
     def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
-        """
-        Yields the tensors of each group as {name: tensor}, in their own dtype (FP8 becomes float32). Threads read the
-        next groups meanwhile.
-
-        Raises CheckpointError if a tensor holds NaN or infinity, or is of integers.
-        """
+        """Yields the tensors of each group, {name: tensor}, while threads read the next ones. Raises as `read` does."""
         if self.folder is None:  # one after the other, because processes that share a tensor have to gather it together
             for group in groups:
                 yield {name: self.read(name) for name in group}
@@ -77,7 +72,7 @@ class Checkpoint(NamedTuple):
 
     @only_checkpoint_errors("its file of weights")
     def read(self, name: str) -> torch.Tensor:
-        """Returns a tensor. Raises CheckpointError as `stream` does."""
+        """Returns a tensor in its own dtype. Raises CheckpointError if it holds NaN or infinity, or is of integers."""
         info = self.tensors[name]
         require(info.dtype in PLAIN_DTYPES, f"{name!r} is {info.dtype}, use a checkpoint in F64, F32, F16, BF16, or "
                 "F8_E4M3 with a scale")

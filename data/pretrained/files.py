@@ -1,7 +1,4 @@
-"""
-The folder of a checkpoint: its files, ranges of their bytes, and its config. Here it is a local folder, and in hub.py a
-repository of the Hub.
-"""
+"""The folder of a checkpoint: its files, ranges of their bytes, and its config. In hub.py it is one of the Hub."""
 
 import contextlib
 import json
@@ -21,10 +18,7 @@ MOST = 100_000  # layers, heads, dimensions and the like: a larger number in a c
 
 
 class CheckpointError(Exception):
-    """
-    A checkpoint cannot be read, or it is not certain which of its weights are queries and keys. str(e) is one line that
-    says what to do, or what was found, without the name of the model.
-    """
+    """A checkpoint cannot be read, or it is not certain what is q and k. str(e) is one line that says what to do."""
 
     def __init__(self, message: str):
         super().__init__(printable(message))
@@ -37,12 +31,8 @@ def require(condition, message: str):
 
 @contextlib.contextmanager
 def only_checkpoint_errors(what: str):
-    """
-    Turns every error that the bytes of a checkpoint can cause in a block into a CheckpointError that names `what`.
-
-    They can hold anything, such as a list where a number belongs, or a period of 0. Errors that only a bug of ours can
-    cause pass.
-    """
+    """Turns every error that the bytes of a checkpoint can cause into a CheckpointError that names `what`."""
+    # They can hold anything, such as a list where a number belongs. Errors that only a bug of ours can cause pass.
     try:
         yield
     except (CheckpointError, NameError, ImportError, AssertionError):
@@ -60,13 +50,9 @@ class Folder:
     def __init__(self, path: Path, note: str = ""):
         self.path = path
         self.names = sorted(os.listdir(path))  # of files and folders
+        self.models = []  # names of folders in it that hold weights, of a repository of the Hub
         self.note = note  # what the user should know, or ""
         self.lengths = []  # of every range that was read; and no sum, because several threads can append, but not add
-
-    def names_in(self, folder: str) -> list[str]:
-        """Returns the names in a folder in this one; [] if it is none."""
-        path = self.path / folder
-        return os.listdir(path) if path.is_dir() else []
 
     def fetch(self, name: str) -> Path:
         """Returns the path of a whole file."""

@@ -7,8 +7,8 @@ number; the header, JSON: name -> dtype, shape, data_offsets; and the data, to w
 A file of torch.save, such as pytorch_model.bin, is a zip (https://docs.pytorch.org/docs/stable/notes/serialization).
 Its record data.pkl is a pickle of everything but the numbers. The numbers of each storage are a record of their own,
 data/KEY. torch.load makes tensors without values from the pickle alone, and KeyReader finds the keys of their storages.
-Files of before torch 1.6 are loaded whole, and from torch 2.14 on those with sparse tensors too. In all cases torch's
-restricted unpickler refuses a pickle that would run code.
+Files of before torch 1.6 are loaded whole, and from torch 2.14 on those with sparse tensors too. torch.load refuses a
+pickle that would run code.
 """
 
 import argparse
@@ -210,11 +210,8 @@ def read_in_record(folder: Folder, file: str, begin: int, first: int, end: int, 
 
 
 def load_without_values(pickled: bytes, records) -> dict:
-    """
-    Returns what torch.load makes of the pickle in a zip, with its tensors on the device meta. records: the names there.
-
-    For this device torch.load wants the records of storages to be there, but does not read them. Here they are empty.
-    """
+    """Returns what torch.load makes of the pickle in a zip, with its tensors on the device meta. records: all names."""
+    # For this device torch.load wants the records of storages to be there, but does not read them. Here they are empty.
     contents = {"data.pkl": pickled, "version": b"3"}  # version: of the format
     contents |= {record: b"" for record in records if record.startswith("data/")}
     without_values = io.BytesIO()

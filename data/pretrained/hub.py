@@ -58,12 +58,10 @@ class HubFolder(Folder):
         self.commit = commit
         self.sizes = {name.removeprefix(inside): size for name, size in sizes.items() if name.startswith(inside)}
         self.names = sorted({name.partition("/")[0] for name in self.sizes})
+        self.models = sorted({name.partition("/")[0] for name in self.sizes if "/" in name and name.endswith(SUFFIXES)})
         self.note = ""
         self.lengths = []
         self.in_ranges = set()  # files of which the host serves ranges
-
-    def names_in(self, folder: str) -> list[str]:
-        return [name.removeprefix(f"{folder}/") for name in self.sizes if name.startswith(f"{folder}/")]
 
     def fetch(self, name: str) -> Path:
         with hub_errors(self.repo):
@@ -98,11 +96,7 @@ class HubFolder(Folder):
 
 @only_checkpoint_errors("what the Hub answers")
 def open_repository(source: str) -> Folder:
-    """
-    Returns a repository at the commit of its branch or tag now or, without a network, from the local cache.
-
-    source: org/name, or org/name/FOLDER of a folder in it; and @REVISION behind it
-    """
+    """Returns org/name[/FOLDER][@REVISION] at its commit now or, without a network, from the local cache."""
     where, _, revision = source.partition("@")
     org, name, *inside = where.split("/")
     require(org.strip(".") and name, "no file or folder of this name")

@@ -71,12 +71,10 @@ class Stack(NamedTuple):
 @only_checkpoint_errors("config.json, or a shape,")
 def find_stacks(config: dict, shapes: Mapping[str, tuple], hand: Hand | None = None) -> tuple[list[Stack], list[str]]:
     """
-    Returns the stacks of self-attention layers in a checkpoint, from its config.json and its tensors' shapes by name,
-    and notes: in words, what of the model is not among them.
+    Returns the stacks of self-attention layers in a checkpoint, and notes: in words, what of it is not among them.
 
-    hand: which tensors they are in the words of the user, instead of the table.
-    Raises CheckpointError if the model_type is unknown, layers are missing, tensors look like q or k but have no known
-    place, shapes do not fit the config, weights are quantised or have adapters, or the config makes no sense.
+    config: its config.json. shapes: of all tensors. hand: what the user says, in place of the table. Raises
+    CheckpointError if q and k are not certain: if the type is unknown, layers are missing, shapes do not fit, ...
     """
     flat = [name for name in shapes if name.endswith("_flat_param")]
     require(not flat, f"{flat[:1]} is a piece of the weights: {MERGE}")
@@ -178,12 +176,8 @@ QUANTISED = re.compile(r"(^|[._])(weight_?(global_)?(scale|packed|shape|g_idx|qd
 
 
 def refuse_changed(layers: Iterable[Layer], names: Iterable[str], harmless: re.Pattern) -> set[str]:
-    """
-    Returns those of the names that are in the blocks of attention of these layers.
-
-    Raises CheckpointError if queries or keys are stored in fewer bits, or if a tensor is there that may change them.
-    The scales of FP8 are no more among the names here: checkpoint.py has multiplied the weights by them.
-    """
+    """Returns the names in the blocks of attention of these layers. Raises CheckpointError if one changes q or k."""
+    # The scales of FP8 are no more among the names: checkpoint.py has multiplied the weights by them.
     own = {name for layer in layers for name in layer.names}
     weights_of = defaultdict(list)  # a block -> what the weights in it are called
     for name in own:
@@ -207,8 +201,8 @@ def refuse_changed(layers: Iterable[Layer], names: Iterable[str], harmless: re.P
 
 def refuse(name: str):
     """Raises CheckpointError, because of a tensor beside a query or key."""
-    require(not QUANTISED.search(name), f"quantised weights ({name}): score the model it was made from, or write it out "
-            "as floats (model.dequantize() and save_pretrained())")
+    require(not QUANTISED.search(name), f"quantised weights ({name}): score the model it was made from, or write it "
+            "out as floats (model.dequantize() and save_pretrained())")
     raise CheckpointError(f"{name} lies beside a query or key and may change it: merge the two and save again "
                           "(PEFT: merge_and_unload(); torch.nn.utils: prune.remove, remove_parametrizations)")
 
@@ -295,11 +289,7 @@ def by_layer(found: Iterable[tuple[int, str, int, str]]) -> dict[int, dict[str, 
 
 def tensors_of_layers(found: dict[int, dict[str, tuple[str, ...]]], expected: Iterable[int], weights: Iterable[str],
                       told: str, way_on: str) -> dict[int, tuple[str, ...]]:
-    """
-    Returns the tensors of each expected layer, {its number: their names}. found: {layer: {weight: its tensors}}.
-
-    Raises CheckpointError if a weight is missing: told, and way_on if these layers have no attention.
-    """
+    """Returns {layer: its tensors}. found: {layer: {weight: its tensors}}. Raises CheckpointError if one is missing."""
     for weight in weights:
         missing = [str(i) for i in expected if weight not in found.get(i, {})]
         require(not missing, f"{told}, {weight} of layer {', '.join(missing):.60} missing: get all files and merge "

@@ -1,7 +1,4 @@
-"""
-Prints scores of pretrained models (analyze.py --hf, --paper), and draws the pictures that go with them. README.md
-explains what was published.
-"""
+"""Prints scores of pretrained models (analyze.py --hf, --paper), and draws the pictures that go with them."""
 
 import pandas
 

@@ -42,11 +42,7 @@ class Target(NamedTuple):
 
 
 def find_all(names: list[str] | None, revisions: str | None = None, limit: int | None = None):
-    """
-    Returns the checkpoints of all names, {source as in the CSV: Target}, and how many names were not found.
-
-    names: None for all of models.csv
-    """
+    """Returns {source as in the CSV: Target} of names (None: all of models.csv), and how many were not found."""
     names = names or [row["name"] for row in known_models()]
     paths = [Path(name) for name in names]
     in_one_folder = len(paths) > 1 and len({path.parent for path in paths}) == 1

@@ -1,8 +1,4 @@
-"""
-Opens the checkpoint that a user names: a name of models.csv, a local path, or an id of the Hugging Face Hub.
-
-    checkpoint = open_checkpoint("gpt2")
-"""
+"""Opens the checkpoint that a user names: a name of models.csv, a local path, or an id of the Hugging Face Hub."""
 
 import csv
 import difflib
@@ -26,7 +22,7 @@ WEIGHTS = (r"model\.safetensors", r"model\.safetensors\.index\.json", r"pytorch_
 
 # In the name of a file or folder that one of several processes has written: its number, or how many there are.
 PIECE = re.compile(r"(?<![a-z])(consolidated|rank|shard|part|[tpm]p|of|world_size)((?:[._-]?\d+)+)")
-# What to do with other files, by a part of their names.
+# What to do with other files, by a part of their names: the first that matches, and the last one matches all.
 WAYS_ON = {
     r"\.onnx":
         "of ONNX take the two initialisers of a layer with the onnx package, "
@@ -36,7 +32,7 @@ WAYS_ON = {
     f"zero_to_fp32|global_step|distcp|{PIECE.pattern}":
         MERGE,
     "":
-        "convert it with save_pretrained, or give the path of one file",
+        "convert it with save_pretrained, or give the path of one file, or of a folder in it",
 }
 
 
@@ -62,8 +58,7 @@ def find_source(name: str) -> str:
 @only_checkpoint_errors("the checkpoint")
 def open_checkpoint(source) -> Checkpoint:
     """
-    Returns the Checkpoint of a module in memory, or of a name that find_source takes: a folder, a file of weights
-    (safetensors, or by torch.save), or a repository of the Hub.
+    Returns the Checkpoint of a module in memory, of a local folder or file, or of a repository of the Hub.
 
     A folder may hold what save_pretrained writes, a checkpoint of train.py, nanoGPT or nanochat, or the checkpoint-N of
     a Trainer. Raises CheckpointError if there are no weights that can be read.
@@ -76,9 +71,8 @@ def open_checkpoint(source) -> Checkpoint:
         require("adapter_config.json" not in folder.names, "an adapter, not a model: merge it into its model with "
                 "PEFT's merge_and_unload(), and save that with save_pretrained")
         name = find_weights(folder.names)
-        inner = [name for name in folder.names if find_weights(folder.names_in(name))]
         found = ", ".join(folder.names) or "nothing"
-        way = f"give one of its folders, as {source}/{inner[0]}" if inner else way_on(folder.names)
+        way = f"give one of its folders, as {source}/{folder.models[0]}" if folder.models else way_on(folder.names)
         require(name, f"no model.safetensors or pytorch_model.bin here, but {found:.150}: {way}")
     files, index = all_files(folder, name)
     if len(files) == 1:
@@ -151,6 +145,4 @@ def all_files(folder: Folder, name: str) -> tuple[list[str], dict[str, str]]:
 
 def way_on(names: list[str]) -> str:
     """Returns what to do with files that are no weights we can read."""
-    for pattern, advice in WAYS_ON.items():  # the last one matches all
-        if re.search(pattern, " ".join(names)):
-            return advice
+    return next(advice for pattern, advice in WAYS_ON.items() if re.search(pattern, " ".join(names)))
