@@ -8,7 +8,7 @@ A column "A / B" is the time of A over that of B: above 1, B is faster. The two 
 the same threads, and the ratio compares their medians. "products" are the matrix products and attentions of ours, with
 the same shapes and dtype, and nothing else. So products / ours is the share of our time that is no overhead.
 
-It needs tests/requirements.txt, the files of gpt2 (data/README.md), 3 GB of memory, 2 GB of disk and some minutes. On a
+It needs tests/requirements.txt, the files of gpt2 (data/README.md), 6 GB of memory, 2 GB of disk and some minutes. On a
 GPU the models of train have 12 layers of 768.
 """
 
