@@ -78,7 +78,7 @@ def betas(model, batch):
 
     with mock.patch.object(F, "scaled_dot_product_attention", attention):
         x = model.hidden(idx)  # (B, T, C): every row, where the model itself leaves out those that nothing predicts
-    x = rows_at(x, *positions or [None])  # (B, T or K, C)
+    x = rows_at(x, positions[0] if positions else None)  # (B, T or K, C)
     model.zero_grad()
     model.loss(model.head(x).flatten(0, 1), targets.flatten()).backward()
     return torch.stack([layer.grad for layer in scores])
@@ -100,8 +100,8 @@ def symmetry_of_betas(trainer, n_batches):
         single += torch.stack([products(found, found.mT), products(found, found)])
         means[i % 2] += found.sum(1)
     mean = means.sum(0)  # (L, H, T, T)
-    shuffled = torch.stack([mean, *[mean[..., torch.randperm(cfg.block_size)] for _ in range(200)]])
-    of_mean, *by_chance = [products(m, m.mT) / products(m, m) for m in shuffled]
+    shuffled = [mean[..., torch.randperm(cfg.block_size)] for _ in range(200)]
+    of_mean, *by_chance = [products(m, m.mT) / products(m, m) for m in (mean, *shuffled)]
     chance = torch.stack(by_chance).quantile(0.95, dim=0)
     return single[0] / single[1], of_mean, chance, F.cosine_similarity(*means.flatten(2), dim=1)
 
@@ -114,10 +114,10 @@ def products(a, b):
 def main():
     torch.set_num_threads(1)
     prepare.make(Path("data/sympy/bytes"))
-    flags = [f"--{key}={value}" for key, value in run_file("config/arms/positions.py")["arms"]["learned"].items()]
+    learned = run_file("config/arms/positions.py")["arms"]["learned"]
     found = defaultdict(list)  # of a layer and a step: the numbers of each seed
     for seed in range(101, 105):
-        trainer = make_trainer(load(["config/tiny.py", *flags, f"--seed={seed}"]))
+        trainer = make_trainer(load(["config/tiny.py"]), seed=seed, **learned)
         for step in 0, 50, 100, 200, 400, 800, 1600:
             while trainer.step < step:
                 trainer.train_step(trainer.loader.train_batch(trainer.step))
