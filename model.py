@@ -76,7 +76,7 @@ class SelfAttention(nn.Module):
 
         softmax(x W_q,h W_k,h^T x^T / sqrt(D)) x W_v,h                                           Eq. (1), (S18)
 
-    Head h compares tokens i and j by x_i^T W_qk,h x_j, with W_qk,h = W_q,h W_k,h^T (C, C) of rank D. The sum over heads
+    Head h compares tokens i and j by x_i W_qk,h x_j^T, with W_qk,h = W_q,h W_k,h^T (C, C) of rank D. The sum over heads
     is the W_qk of the layer, W_q W_k^T, Eq. (S20): the matrix that the paper is about. Its rows belong to the query
     side, its columns to the key side.
     """

@@ -6,6 +6,8 @@ squares of its entries. The symmetry of M is the size of S less the size of N, d
 symmetric, and -1 if M is skew.
 """
 
+import torch
+
 
 def parts(m):
     """m (n, n), a tensor of torch -> S and N"""
@@ -18,5 +20,5 @@ def symmetry(m):
 
 
 def symmetry_0_trace_1():
-    """-> a matrix whose symmetry is 0 and whose trace is 1: a token attends to itself, and the score sees nothing."""
+    """-> a matrix whose symmetry is 0 and whose trace is 1: tokens favour themselves, and the score does not see it."""
     return None

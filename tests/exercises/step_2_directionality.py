@@ -8,6 +8,8 @@ it is 0. In Eq. 17 of the paper a norm above the threshold counts as a whole. In
 two rows in a hundred above it, so this can turn the sign.
 """
 
+import torch
+
 
 def directionality(m):
     """m (n, n), a tensor of torch -> the score, as a number"""
