@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas
 
 from ..chance import SCORES
+from . import sources
 from .report import in_columns
-from .sources import known_models
 
 PRINTED_TABLES = Path(__file__).parent / "printed_tables.csv"
 # What was scored, if it is not W_qk: the column `matrix` of models.csv and of printed_tables.csv.
@@ -16,7 +16,7 @@ MATRICES = dict(wqk="", tiled_kv="queries with the wrong keys", head_space="W_q^
 
 def separation():
     """Returns how well each score tells the encoders of Figure 2 from its decoders, with and without other matrices."""
-    models = pandas.DataFrame(known_models()).query("figure == '2'")
+    models = pandas.DataFrame(sources.known_models()).query("figure == '2'")
     models[SCORES] = models[SCORES].astype(float)
     lines = ["Pairs of an encoder and a decoder of Figure 2 in which the encoder has the higher score:"]
     for words, chosen in ("of W_qk alone", models[models["matrix"] == "wqk"]), ("all rows", models):
