@@ -91,6 +91,10 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
     "a bias and an adapter elsewhere change no query or key": (
         LLAMA, llama() | {"model.layers.0.mlp.down_proj.lora_A.weight": (8, 32),
                           "model.layers.0.self_attn.v_proj.lora_A.weight": (8, 32),
+                          "model.layers.0.self_attn.rotary_emb.inv_freq": (4,),
+                          "model.layers.0.self_attn.q_ln.weight": (8,),  # MPT
+                          "model.layers.0.self_attn.ve_gate.weight": (4, 32),  # nanochat
+                          "model.layers.0.self_attn.masked_bias": (),
                           "model.layers.0.self_attn.q_proj.bias": (32,),
                           "model.layers.0.self_attn.q_proj.input_scale": ()}, {"": (True, 2, 4, 4)}),
 }

@@ -155,12 +155,12 @@ UNSCORED = re.compile("|".join((
 )))
 # What in a block of attention changes no query or key: how its name goes on after that of the block.
 HARMLESS = re.compile("|".join((
-    r"(.*[._])?bias(_[a-z])?$|.*([nN]orm|\bln)",  # of anything
+    r"(.*[._])?bias(_[a-z])?$|.*([nN]orm|(\b|_)ln\b)",  # of anything
     r"(to_|c_|linear_|in_proj_|attn_|W|w)?(v|vg|value|o|out|output)(_proj\w*|_lin|_net|)\b",  # values and outputs
     r"((c|out|linear|attn)_)?(proj|projection|dense)(_layer)?\b",  # outputs
     r"\w*(pos|rot|rope|rel|dist|freq|alibi|slope)",  # positions
     r".*(in|out)put_(scale|min|max)$|.*(activation|k)_scale$",  # activations in eight bits
-    r"(gate\w*|g_proj|dt_proj|A|conv|indexer|layout_\w+|\w+_global|[ew]2[ew]_query|lambda_\w+|sinks?|scaling)\b",
+    r"((ve_|v_|o_)?gate\w*|g_proj|dt_proj|A|conv|indexer|layout_\w+|\w+_global|[ew]2[ew]_query|lambda_\w+|sinks?|scaling)\b",
     r"(softmax_offset|temperature|logit_scale|tril|\w*mask|\w*cache)\b",
 )))
 OURS = re.compile(r"(q|k|v|proj|pos_q|pos_k)\.(weight|bias)")  # the same for model.py
