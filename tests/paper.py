@@ -96,7 +96,7 @@ def symmetry_of_betas(trainer, n_batches):
     cfg = trainer.cfg
     means, single = torch.zeros(2, cfg.n_layer, cfg.n_head, cfg.block_size, cfg.block_size), 0
     for i in range(n_batches):
-        found = betas(trainer.model, trainer.loader.val_batch(i)) * (1 - torch.eye(cfg.block_size))
+        found = betas(trainer.model, trainer.loader.batch("val", i)) * (1 - torch.eye(cfg.block_size))
         single += torch.stack([products(found, found.mT), products(found, found)])
         means[i % 2] += found.sum(1)
     mean = means.sum(0)  # (L, H, T, T)
@@ -120,7 +120,7 @@ def main():
         trainer = make_trainer(load(["config/tiny.py"]), seed=seed, **learned)
         for step in 0, 50, 100, 200, 400, 800, 1600:
             while trainer.step < step:
-                trainer.train_step(trainer.loader.train_batch(trainer.step))
+                trainer.train_step(trainer.loader.batch("train", trainer.step))
             of_betas = symmetry_of_betas(trainer, 32)  # 4,096 sequences
             for layer, (block, *numbers) in enumerate(zip(trainer.model.blocks, *of_betas)):
                 of_wqk = symmetry(wqk(block.attn.q.weight.T, block.attn.k.weight.T))

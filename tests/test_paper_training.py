@@ -3,6 +3,7 @@ The paper, statement by statement, S1.4: what training does to the rows, the col
 test_paper.py.
 """
 
+from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 from statistics import NormalDist
@@ -200,7 +201,7 @@ def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_sequences_and_i
     torch.set_default_dtype(torch.float32)
     tiny = Path(__file__).parents[1] / "config/tiny.py"
     keys = dict(data_dir=data_dir, seed=seed, block_size=16, batch_size=64, micro_batch_size=64, learning_rate=6e-3)
-    trainer = make_trainer(load([str(tiny)]), **keys)
+    trainer = make_trainer(replace(load([str(tiny)]), **keys))
     single, mean, chance, _ = symmetry_of_betas(trainer, 32)  # 2,048 sequences
     assert (single.abs() < 0.15).all() and (mean < chance).all()
     for batch in islice(trainer.loader.train_batches(0), 150):
@@ -208,7 +209,7 @@ def test_thm_2_4_S1_14_beta_ij_nears_beta_ji_in_the_mean_of_many_sequences_and_i
     single, mean, chance, _ = symmetry_of_betas(trainer, 32)
     assert (single.abs() < 0.15).all() and mean[1] > max(0.2, chance[1])
     # In single sequences not even where both tokens are predicted: of others Remark S1.15 has beta_ji = 0 there.
-    batches = [torch.cat(parts) for parts in zip(*map(trainer.loader.val_batch, range(8)))]
+    batches = [torch.cat(parts) for parts in zip(*[trainer.loader.batch("val", i) for i in range(8)])]
     in_M = torch.zeros(512, 1, 16, 1).scatter(2, batches[2][:, None, :, None], 1.0)
     both = betas(trainer.model, batches) * in_M * in_M.mT * (1 - torch.eye(16))
     assert ((products(both, both.mT) / products(both, both)).abs() < 0.5).all()
