@@ -131,9 +131,9 @@ def stacks_of_table(config: dict, shapes: Mapping[str, tuple]) -> tuple[list[Sta
         notes += [f"its {f'{part.name} {stack}'.strip()} has no queries and keys here" for stack in sorted(absent)
                   if {part.name, stack} != {"encoder", "decoder"} and part.config.get(f"add_{stack}") is not False]
     left = find_flags(matrices - accounted_for, shapes)
-    changed = [name for name in names if WRAPPED.search(name) or QUANTISED.search(name)]
-    if changed and not stacks:
-        refuse(changed[0])
+    for name in names if not stacks else ():
+        if WRAPPED.search(name) or QUANTISED.search(name):
+            refuse(name)
     if left or not stacks:
         told = f"no known place for {next(iter(left))}" if left else "no q and k weights where this type has them"
         raise CheckpointError(f"{model_type}: {told}: {advice(model_type, matrices, shapes)}")
@@ -155,13 +155,13 @@ UNSCORED = re.compile("|".join((
 )))
 # What in a block of attention changes no query or key: how its name goes on after that of the block.
 HARMLESS = re.compile("|".join((
-    r"(.*[._])?bias(_[a-z])?$|.*([nN]orm|(\b|_)ln\b)",  # of anything
+    r"(.*[._])?bias(_[a-z])?$|.*([nN]orm|(\b|_)ln(_|\b))",  # of anything
     r"(to_|c_|linear_|in_proj_|attn_|W|w)?(v|vg|value|o|out|output)(_proj\w*|_lin|_net|)\b",  # values and outputs
     r"((c|out|linear|attn)_)?(proj|projection|dense)(_layer)?\b",  # outputs
     r"\w*(pos|rot|rope|rel|dist|freq|alibi|slope)",  # positions
     r".*(in|out)put_(scale|min|max)$|.*(activation|k)_scale$",  # activations in eight bits
-    r"((ve_|v_|o_)?gate\w*|g_proj|dt_proj|A|conv|indexer|layout_\w+|\w+_global|[ew]2[ew]_query|lambda_\w+|sinks?|scaling)\b",
-    r"(softmax_offset|temperature|logit_scale|tril|\w*mask|\w*cache)\b",
+    r"((ve_|v_|o_)?gate\w*|g_proj|dt_proj|A|conv|indexer|layout_\w+|\w+_global|[ew]2[ew]_query|lambda_\w+)\b",
+    r"(sinks?|scaling|softmax_offset|temperature|logit_scale|tril|\w*mask|\w*cache)\b",
 )))
 OURS = re.compile(r"(q|k|v|proj|pos_q|pos_k)\.(weight|bias)")  # the same for model.py
 # Beside whole layers other things lie too. Of these, the ones whose names begin like this may change a query or key.
