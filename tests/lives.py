@@ -53,7 +53,8 @@ def small_run(data_dir, out_dir):
 
 def make_trainer(cfg, **changes):
     """Of one process, before its first step."""
-    return train.Trainer(replace(cfg, **changes), Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
+    cfg = replace(cfg, **changes)
+    return train.Trainer(cfg, Place(0, 1, torch.device("cpu")), tokens.load(cfg.data_dir))
 
 
 def argv(cfg, **changes):
