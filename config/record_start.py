@@ -1,6 +1,6 @@
 """
-The record of the track `start` (data/results/csv/record/README.md): the encoder of config/tiny.py on a shorter schedule,
-whose matrices all start with LTG-BERT's standard deviation sqrt(2 / (5 C)).
+The record of the track `start` (data/results/csv/record/README.md): the encoder of config/tiny.py on a shorter
+schedule, whose matrices all start with LTG-BERT's standard deviation sqrt(2 / (5 C)).
 """
 from config.tiny import *
 

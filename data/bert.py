@@ -123,7 +123,7 @@ def to_hf(model):
 
 
 def save_folder(model, folder):
-    """Writes config.json and model.safetensors into a folder. Returns why not, if no BERT is this model, and else ""."""
+    """Writes config.json and model.safetensors into a folder. Returns why not, if no BERT is this model, or ""."""
     try:
         config, state = to_hf(model)
     except ValueError as e:

@@ -57,6 +57,15 @@ def parse(argv, description, gamma):
     of_runs.add_argument("--plan", metavar="FILE", help="do the tests that this file of config/arms has planned; --csv "
                          "keeps them. They are not shown with --arms, --baseline, --all or --measure")
     args = parser.parse_args(argv)
+    require_partners(parser, args)
+    if args.paper:
+        args.csv = args.csv or PAPER
+    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed", "layers")}
+    return args
+
+
+def require_partners(parser, args):
+    """Ends the program if an option is given without the one that it belongs to."""
     if args.offline and not args.paper:
         parser.error("--offline needs --paper. For models in the local cache set HF_HUB_OFFLINE=1")
     of_hf = [args.revisions, args.limit, args.q, args.k, args.qkv, args.heads, args.layers]
@@ -66,10 +75,6 @@ def parse(argv, description, gamma):
         parser.error("--limit needs --revisions")
     if args.runs and (args.matrices or args.per_head):
         parser.error("--matrices and --per_head are for models, and not for runs")
-    if args.paper:
-        args.csv = args.csv or PAPER
-    args.layout = {word: getattr(args, word) for word in ("q", "k", "qkv", "heads", "order", "transposed", "layers")}
-    return args
 
 
 def count(text):
