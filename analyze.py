@@ -36,6 +36,7 @@ N_SHOWN = 128  # pictures show this many rows and columns of a W_qk
 
 def answer_early(argv):
     """Answers --help and a mistake before torch is imported, which takes seconds."""
+    sys.path.insert(0, str(Path(__file__).parent))  # `python -P` and `python -I` leave this folder out
     from data import options
 
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:

@@ -152,8 +152,9 @@ def test_help_and_a_mistake_answer_without_torch_and_help_shows_what_the_command
         assert found.returncode == status and words in found.stdout + found.stderr and "Traceback" not in found.stderr
 
 
-def test_an_isolated_python_finds_the_files_beside_train(tmp_path):
-    found = subprocess.run([sys.executable, "-I", ROOT / "train.py", "-h"], cwd=tmp_path, capture_output=True)
+@pytest.mark.parametrize("name", ["train.py", "analyze.py"])
+def test_an_isolated_python_finds_the_files_beside_a_script(name, tmp_path):
+    found = subprocess.run([sys.executable, "-I", ROOT / name, "-h"], cwd=tmp_path, capture_output=True)
     assert found.returncode == 0 and not found.stderr
 
 
