@@ -64,11 +64,11 @@ def draw(folder, gamma):
     """Draws run.png. Returns a table of its scores, or why there is none: a picture never ends a run."""
     table = ""
     try:
-        from data.results import figures_runs, records  # here, because matplotlib takes a second
+        from data.results import picture, records  # here, because matplotlib takes a second
 
         run = records.read_run(folder)
         table = f"{table_of_ends(run)}; "
-        figures_runs.plot_run(run, folder / "run.png", gamma)
+        picture.plot_run(run, folder / "run.png", gamma)
         return f"{table}picture: {folder}/run.png"
     except Exception as e:  # a full disk, a name that matplotlib cannot show, a changed log.csv, ...
         return f"{table}no picture: {one_line(e)}"

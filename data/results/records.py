@@ -21,7 +21,6 @@ import numpy as np
 import pandas
 
 from config import HOW, KEYS, TrainConfig, checked
-from config.planned import differing_keys, require_names, task_of
 from data.atomic import replacing
 from data.chance import SCORES
 from data.results.runs import HEADERS, RunError, require
@@ -73,6 +72,8 @@ class Record(NamedTuple):
 
 def by_task(arms):
     """Returns arms in a list, those of each task together: losses of different tasks cannot be compared."""
+    from config.planned import task_of  # here, because a run of train.py does not need it
+
     tasks = {}
     for name, records in arms.items():
         tasks.setdefault(str(task_of(records[0].config)), {})[name] = records
@@ -176,6 +177,8 @@ def write_comparison(path, arms, planned=()):
 
     Raises RunError if a file at path would lose any, and ConfigError if a name could not be read again.
     """
+    from config.planned import require_names
+
     require_names(arms)
     tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
     lines = [f"{PLANNED}{json.dumps(planned)}"] if planned else []
@@ -206,6 +209,8 @@ def origins(records):
 
 def config_lines(arms):
     """Returns the line '# config {...}' with what all arms share, and a line '# config of NAME {...}' for each arm."""
+    from config.planned import differing_keys
+
     configs = {}
     for name, records in arms.items():
         config = records[0].config

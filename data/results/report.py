@@ -35,10 +35,10 @@ def report_runs(args):
     if args.csv:
         write_comparison(args.csv, arms, planned)
     if args.plot:
-        from data.results import figures_runs  # and matplotlib with it
+        from data.results import figures_runs, picture  # and matplotlib with them
 
         if len(runs) == 1:
-            figures_runs.plot_run(runs[0], args.plot, args.gamma)
+            picture.plot_run(runs[0], args.plot, args.gamma)
         else:
             figures_runs.plot_runs({name: counted(arms[name]) for name in arms}, args.plot, args.gamma)
     if planned and not (args.arms or args.baseline or args.all or args.measure):
