@@ -154,7 +154,12 @@ def scores(w_q, w_k, gamma=GAMMA):
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     device = "cpu" if w_q.device.type == "mps" else w_q.device  # the GPU of a Mac has no float64
-    s, row_norms, column_norms = load("grams").measure(w_q.to(device).double(), w_k.to(device).double())
+    return scores_of(load("grams").Product(w_q.to(device), w_k.to(device)), gamma)
+
+
+def scores_of(product, gamma):
+    """The scores of a grams.Product."""
+    s, row_norms, column_norms = product.measure()
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     return Scores(*(score.masked_fill(s.isnan(), math.nan) for score in (s, d, eq17)))
@@ -169,10 +174,11 @@ def score_layer(w_q, w_k, gamma=GAMMA, per_head=False):
     per_head one of every query head with its key head. The heads of a Linear layer: split_heads(q.weight.T, n_head).
     """
     chance = load("chance")
-    q, k = layer_factors(w_q, w_k)  # (C, Hkv D) each
-    n, r = q.shape
-    limit = chance.directionality_limit(n, chance.moments(q, k), gamma)
-    rows = [dict(head=None, n=n, r=r, limit=limit) | scores(q, k, gamma).numbers()]
+    product = load("grams").Product(*layer_factors(w_q, w_k))  # of W_q and W_k (C, Hkv D)
+    n, r = product.w_q.shape
+    of_layer = scores_of(product, gamma).numbers()
+    limit = chance.directionality_limit(n, chance.moments(product), gamma)
+    rows = [dict(head=None, n=n, r=r, limit=limit) | of_layer]
     if per_head:
         for h, of_head in enumerate(head_scores(w_q, w_k, gamma)):
             rows.append(dict(head=h, n=n, r=w_k.shape[-1], limit=math.nan) | of_head.numbers())
@@ -280,7 +286,7 @@ def read_layers(opened, stacks, name):
 
 def largest_dimensions(w_q, w_k):
     """W_q, W_k (C, r) -> an array (N, N): W_qk of its N_SHOWN largest dimensions, for pictures."""
-    _, row_norms, column_norms = load("grams").measure(w_q.double(), w_k.double())
+    _, row_norms, column_norms = load("grams").Product(w_q, w_k).measure()
     lengths = row_norms.square() + column_norms.square()  # (C,), of both: a mirror image stays one
     longest = lengths.argsort(descending=True)[:N_SHOWN]
     return wqk(w_q[longest], w_k[longest]).cpu().numpy()

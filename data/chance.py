@@ -27,8 +27,6 @@ import math
 import numpy as np
 import torch
 
-from .grams import gram
-
 SCORES = ["symmetry", "directionality"]  # of the three, the two that are compared and drawn
 QUANTILES = 2**14  # of a distribution, from which lengths are drawn
 NUMBERS = 2**21  # lengths to draw for a matrix (n, n): as many draws of r, and so of c, as these are rows of n
@@ -69,21 +67,24 @@ def mean_symmetry(w_q, w_k):
 
 
 @torch.no_grad()
-def moments(w_q, w_k):
-    """Returns of the C squared singular values s^2 of W_q W_k^T the mean, and the sums of (s^2 - mean)^2 and ^3."""
+def moments(product):
+    """Returns of the C squared singular values s^2 of M, scaled, the mean, and the sums of (s^2 - mean)^2 and ^3."""
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r), and the
     # other C - r of them are 0.
-    C, r = w_q.shape
-    w_q, w_k = [(w / w.abs().max()).float() for w in (w_q, w_k)]  # their size does not matter
+    C, r = product.w_q.shape
     if r < C:
-        p = gram(w_k) @ gram(w_q)
+        p = to_float(product.gram_k) @ to_float(product.gram_q)
     else:
-        m = w_q @ w_k.mT
+        m = to_float(product.whole)
         p = m @ m.mT
     mean = p.trace().item() / C
     p.diagonal().sub_(mean)  # at once: of nearly equal s nothing would be left of the difference of larger sums
     n_zero = C - len(p)
     return mean, (p * p.mT).sum().item() + n_zero * mean**2, trace_of_cube(p).item() - n_zero * mean**3
+
+
+def to_float(m):
+    return (m / m.abs().max()).float()  # the size of M does not matter
 
 
 def trace_of_cube(p):

@@ -4,28 +4,57 @@ Measures M = W_q W_k^T, (C, C), from its factors W_q and W_k (..., C, r), in flo
 If r is small against C, M is never made: 3 to 5 C r^2 multiplications give its trace and norms, and M takes C^2 r.
 """
 
+from functools import cached_property
+
 import torch
 
 WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
 
 
-def measure(w_q, w_k):
-    """
-    Returns the symmetry (...) of M, the norms of its rows, and those of its columns (..., C).
+class Product:
+    """M = W_q W_k^T by its factors. The size of the weights does not matter. What several scores need is made once."""
 
-    The size of the weights does not matter. The symmetry is nan if M is zero.
-    """
-    w_q, w_k = near_one(w_q), near_one(w_k)
-    C, r = w_q.shape[-2:]
-    found = from_grams(w_q, w_k) if 3 * r <= C else from_product(w_q, w_k)  # as measured at C = 768 and 4096
-    # M is a sum of r matrices, each a column of W_q times a column of W_k, and their squared norms are expected to add
-    # up. But heads can cancel. Then Gram matrices, which hold squares, have lost the digits of what remains.
-    expected = (w_q.norm(dim=-2) * w_k.norm(dim=-2)).square().sum(-1)  # (...)
-    if (found[1].square().sum(-1) < 1e-10 * expected).any():
-        found = from_product(w_q, w_k)
-    symmetry, row_norms, column_norms = found
-    is_zero = row_norms.square().sum(-1) <= 1e-26 * expected  # only rounding remains, and its squares are about 1e-26
-    return symmetry.masked_fill(is_zero, torch.nan), row_norms, column_norms
+    def __init__(self, w_q, w_k):
+        self.w_q, self.w_k = near_one(w_q.double()), near_one(w_k.double())
+
+    @cached_property
+    def gram_q(self):
+        return gram(self.w_q)  # (..., r, r)
+
+    @cached_property
+    def gram_k(self):
+        return gram(self.w_k)  # (..., r, r)
+
+    @cached_property
+    def whole(self):
+        return self.w_q @ self.w_k.mT  # (..., C, C)
+
+    def measure(self):
+        """Returns the symmetry (...), nan if M is zero, the norms of its rows, and those of its columns (..., C)."""
+        C, r = self.w_q.shape[-2:]
+        found = self.from_grams() if 3 * r <= C else self.from_whole()  # as measured at C = 768 and 4096
+        # M is a sum of r matrices, each a column of W_q times a column of W_k, and their squared norms are expected to
+        # add up. But heads can cancel. Then Gram matrices, which hold squares, have lost the digits of what remains.
+        expected = (self.w_q.norm(dim=-2) * self.w_k.norm(dim=-2)).square().sum(-1)  # (...)
+        if (found[1].square().sum(-1) < 1e-10 * expected).any():
+            found = self.from_whole()
+        symmetry, row_norms, column_norms = found
+        is_zero = row_norms.square().sum(-1) <= 1e-26 * expected  # only rounding remains: its squares are about 1e-26
+        return symmetry.masked_fill(is_zero, torch.nan), row_norms, column_norms
+
+    def from_whole(self):
+        """Returns what measure returns, the plain way."""
+        m = self.whole
+        return (m * m.mT).sum((-2, -1)) / m.square().sum((-2, -1)), m.norm(dim=-1), m.norm(dim=-2)
+
+    def from_grams(self):
+        """Returns the same without M."""
+        # tr(AB) = tr(BA), so factors may move round in a circle. With KQ = W_k^T W_q, which is (r, r):
+        #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
+        kq = self.w_k.mT @ self.w_q  # (..., r, r)
+        rows = squared_norms(self.w_q, self.gram_k).clamp_min(0)  # (..., C); rounding can make a square negative
+        columns = squared_norms(self.w_k, self.gram_q).clamp_min(0)  # (..., C), of the rows of M^T = W_k W_q^T
+        return (kq * kq.mT).sum((-2, -1)) / rows.sum(-1), rows.sqrt(), columns.sqrt()
 
 
 def near_one(w):
@@ -33,22 +62,6 @@ def near_one(w):
     largest = torch.maximum(w.amax((-2, -1), keepdim=True), -w.amin((-2, -1), keepdim=True))
     exponent = torch.where(largest > 0, largest, 1.0).log2().floor().clamp(-1000, 1000)
     return w * torch.exp2(-exponent) if (exponent.abs() > 64).any() else w
-
-
-def from_product(w_q, w_k):
-    """Returns what measure returns, the plain way."""
-    m = w_q @ w_k.mT  # (..., C, C)
-    return (m * m.mT).sum((-2, -1)) / m.square().sum((-2, -1)), m.norm(dim=-1), m.norm(dim=-2)
-
-
-def from_grams(w_q, w_k):
-    """Returns the same without M."""
-    # tr(AB) = tr(BA), so factors may move round in a circle. With KQ = W_k^T W_q, which is (r, r):
-    #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
-    kq = w_k.mT @ w_q  # (..., r, r)
-    rows = squared_norms(w_q, gram(w_k)).clamp_min(0)  # (..., C); rounding can make a square negative
-    columns = squared_norms(w_k, gram(w_q)).clamp_min(0)  # (..., C), of the rows of M^T = W_k W_q^T
-    return (kq * kq.mT).sum((-2, -1)) / rows.sum(-1), rows.sqrt(), columns.sqrt()
 
 
 def gram(w):

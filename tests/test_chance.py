@@ -5,6 +5,7 @@ import torch
 
 import analyze
 from data import chance
+from data.grams import Product
 
 N, DRAWS = 96, 400
 i = torch.arange(1, N + 1, dtype=torch.float64)
@@ -31,7 +32,7 @@ def test_by_chance_symmetry_is_1_over_n_give_or_take_root_2_over_n_and_direction
     assert abs(deviations.mean()) < 5 / DRAWS**0.5 and deviations.std().item() == pytest.approx(1, abs=0.15)
     low, high = chance.interval("symmetry", N, None)
     assert 0.92 < ((low < analyze.symmetry(m)) & (analyze.symmetry(m) < high)).double().mean() < 0.98
-    limit = chance.directionality_limit(N, chance.moments(torch.diag(s), torch.eye(N, dtype=torch.float64)), 2.0)
+    limit = chance.directionality_limit(N, chance.moments(Product(torch.diag(s), torch.eye(N))), 2.0)
     inside = (analyze.directionality(m).abs() <= limit + 1e-9).double().mean()
     assert 0.91 < inside < 0.99 or limit in (0, 1)
     assert (limit == 0) == (name == "rotation") and (limit == 1) <= (name in ("half", "grows", "random", "nearly_1"))
@@ -42,7 +43,7 @@ def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_w
     w_q, w_k = torch.randn(2, N, r).double()
     squares = torch.linalg.svdvals(w_q @ w_k.T).square()
     deviations = squares / squares.mean() - 1
-    for found in chance.moments(w_q, w_k), chance.moments(w_q * 1e-30, w_k):
+    for found in chance.moments(Product(w_q, w_k)), chance.moments(Product(w_q * 1e-30, w_k)):
         mean, c2, c3 = found
         expected = [(deviations**p).sum().item() for p in (2, 3)]
         assert [c2 / mean**2, c3 / mean**3] == pytest.approx(expected, rel=1e-4)
