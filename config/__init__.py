@@ -73,7 +73,7 @@ class TrainConfig:
     batch_size: int = key(256, "sequences in a step, over all processes")
     micro_batch_size: int = key(32, "sequences at a time on one process, at most; a run with dropout keeps it")
     max_iters: int = key(200_000, "steps; each updates the weights once")
-    warmup_iters: int = key(200, "steps of linear warm-up, before linear decay to 0", FROM_ZERO)
+    warmup_iters: int = key(200, "steps of linear warm-up, all of a shorter run, before linear decay to 0", FROM_ZERO)
     learning_rate: float = key(5e-5, "at its peak, after the warm-up")
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
     optimizer: str = key("adamw", "muon: for the matrices of the blocks, AdamW for the rest", words=("adamw", "muon"))
