@@ -61,7 +61,7 @@ HARMLESS = {f"b.0.{name}": torch.ones(3) for name in (
 SCORED = [  # tensors, words beside WORDS, the config.json, numbers of the layers, a note
     (separate(), {}, None, [0, 1], ""),
     (separate(), {}, {"num_hidden_layers": 2, "n_head": 4, "hidden_size": 20}, [0, 1], ""),
-    (separate(), {}, {"text_config": {"n_layer": 2, "head_dim": D}}, [0, 1], ""),
+    (separate(), dict(heads=[H, HKV]), {"text_config": {"n_layer": 2, "head_dim": D}}, [0, 1], ""),
     (separate(), {}, {"depths": [3, 6], "num_heads": [5, 8]}, [0, 1], ""),  # of stages: they are not compared
     (separate([1, 3]), {}, HYBRID, [1, 3], ""),
     # The others have no softmax, though they have weights of these names.

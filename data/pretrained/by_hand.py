@@ -52,7 +52,7 @@ def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False
     n_counted = sum(pattern.count("{h}") for pattern in patterns)
     require(n_counted in (0, 2) and not (qkv and n_counted),
             f"{', '.join(patterns)}: {{h}} counts heads, and stands once in q and once in k")
-    numbers = re.fullmatch(r"\(?(?P<q>[1-9]\d*)(, ?(?P<k>[1-9]\d*))?\)?", str(heads))
+    numbers = re.fullmatch(r"[(\[]?(?P<q>[1-9]\d*)(, ?(?P<k>[1-9]\d*))?[)\]]?", str(heads))
     require(numbers, f"heads = {heads}: say how many there are, as in 32,8")
     order = order or ("qkv" if qkv else "")
     require(order in (("qkv", "qk", "grouped") if qkv else ("", "kv")),
