@@ -161,7 +161,7 @@ DAMAGED = "ckpt.pt is not a checkpoint that can be resumed: "
     (None, dict(device="xla"), "device = 'xla' cannot be used"),  # torch names all of its backends
     (None, dict(n_embd=2_000_000_000), "or the sizes of the model"),
     (None, dict(out_dir="/dev/null/run"), "/dev/null/run cannot be written (Not a directory)"),
-    (lambda state: state["data"].update(tokens=5), RESUME, "is of another run: tokens = 5 there, "),
+    (lambda state: state["data"].update(tokens=5), RESUME, "its corpus was --data_dir="),
     (lambda state: state["config"].update(gain=2), RESUME, "unexpected keyword argument 'gain'"),
     (lambda state: state["model"]["head.bias"].fill_(torch.nan), RESUME, DAMAGED),
     (lambda state: state["adamw"]["state"][0]["exp_avg"].fill_(torch.inf), RESUME, "(ValueError: it holds nan or inf)"),

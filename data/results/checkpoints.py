@@ -96,7 +96,9 @@ def checkpoint_to_resume(folder, cfg, meta, device):
             there = before[key]
             may_change = key in ("eval_interval", "score_interval") or (key == "max_iters" and there < here)
             may_change |= key == "micro_batch_size" and state["step"] == 0  # there was no room for it
-            require(there == here or may_change, f"{path} is of another run: {key} = {there!r} there, {here!r} here")
+            corpus = f", and its corpus was --data_dir={state['config']['data_dir']}" if key in meta else ""
+            require(there == here or may_change,
+                    f"{path} is of another run: {key} = {there!r} there, {here!r} here{corpus}")
         yield state
 
 
