@@ -153,8 +153,7 @@ def scores(w_q, w_k, gamma=GAMMA):
     They are computed in float64, where W_q is. data/grams.py mostly does without the (C, C) product.
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
-    device = "cpu" if w_q.device.type == "mps" else w_q.device  # the GPU of a Mac has no float64
-    return scores_of(load("grams").Product(w_q.to(device), w_k.to(device)), gamma)
+    return scores_of(load("grams").Product(w_q, w_k), gamma)
 
 
 def scores_of(product, gamma):

@@ -15,7 +15,8 @@ class Product:
     """M = W_q W_k^T by its factors. The size of the weights does not matter. What several scores need is made once."""
 
     def __init__(self, w_q, w_k):
-        self.w_q, self.w_k = near_one(w_q.double()), near_one(w_k.double())
+        device = "cpu" if w_q.device.type == "mps" else w_q.device  # the GPU of a Mac has no float64
+        self.w_q, self.w_k = [near_one(w.to(device, torch.float64)) for w in (w_q, w_k)]
 
     @cached_property
     def gram_q(self):
