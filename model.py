@@ -206,6 +206,8 @@ class Transformer(nn.Module):
 
     def __init__(self, cfg):
         super().__init__()
+        if cfg.positions not in ("learned", "rotary", "untied"):
+            raise ValueError(f"positions = {cfg.positions!r}, expected learned, rotary or untied")
         self.cfg = cfg
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer
         if cfg.positions != "rotary":

@@ -130,6 +130,11 @@ def test_logits_at_positions_are_those_rows_of_all_logits_and_the_loss_is_their_
     torch.testing.assert_close(model(idx, torch.full((3, 3), 7), POSITIONS), loss, atol=1e-5, rtol=1e-5)
 
 
+def test_a_wrong_word_for_positions_is_refused_and_no_model_without_positions():
+    with pytest.raises(ValueError, match="positions = 'rotray', expected learned, rotary or untied"):
+        Transformer(ModelConfig(**CFG, positions="rotray"))
+
+
 @either
 def test_the_loss_and_its_gradients_are_the_same_with_a_few_rows_of_logits_at_a_time(causal, monkeypatch):
     model = noisy(Transformer(ModelConfig(**CFG, causal=causal))).requires_grad_()
