@@ -191,6 +191,8 @@ def read_flags(flags):
 
 def run_file(path):
     """Runs a config file, and returns its variables: {name: value}."""
+    if not os.path.exists(path):
+        raise ConfigError(f"there is no file {path}")
     try:
         return runpy.run_path(path)
     except Exception as e:  # it is the user's code, which may raise whatever it likes

@@ -122,6 +122,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults_and_a_home_is_a_
     (["--qk_std=linaer"], "qk_std = 'linaer', expected float | init_std | linear"),
     (["--init_std=linear"], "init_std = 'linear', expected float"),
     (["--v_std=0"], "v_std = 0.0, expected more than 0"),
+    (["config/nope.py"], "there is no file config/nope.py"),
     (["--mask_share=1.1"], "mask_share = 1.1, expected 0 to 1"),
     (["--mask_share=0.8", "--random_share=0.3"], "mask_share + random_share = 1.1, expected 1 at most"),
 ])
@@ -191,7 +192,7 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
 @pytest.mark.parametrize("words, said", [
     ([], "expected a comparison, such as positions"),  # xargs would train something else
     (["{}/two.py"], "unknown key caussal"),  # of its second arm
-    (["data/results/csv/starts.csv"], "starts.csv.py cannot be read"),
+    (["data/results/csv/starts.csv"], "there is no file .*starts.csv.py"),
     (["positions", "--seed=3"], "positions.py: its runs differ in seed, so --seed=3 is not for all of them"),
     (["positions", "--causal=True"], "its runs differ in causal, so --causal=True is not for all of them"),
     (["{}/seeds.py"], "is no comparison: it must set base, a file; arms, a dict of dicts; and seeds, a list"),
