@@ -256,8 +256,9 @@ def test_what_of_a_model_is_not_there_is_said_under_its_table_also_if_it_was_sco
 
 def test_models_in_the_csv_are_not_read_again_and_those_that_are_not_asked_for_stay(analysed):
     first = analysed("--hf", model(BERT, "a"), model(LLAMA, "b"))
-    for other in "--gamma=3", "--per_head":  # scores of another kind are not mixed with them
-        assert "was scored with" in analysed("--hf", "b", other).status
+    # Scores of another kind are not mixed with them.
+    assert "was scored with gamma = 2.0, and not with 3.0" in analysed("--hf", "b", "--gamma=3").status
+    assert "was scored with per_head = False, and not with True" in analysed("--hf", "b", "--per_head").status
     second = analysed("--hf", "b", model(LLAMA, "c"))
     assert (first.status, second.status) == (0, 0) and "b: read" not in second.err and "c: read" in second.err
     assert "1 of 2 are already in s.csv: delete their rows to score them again" in second.err

@@ -94,8 +94,8 @@ def known_scores(args):
     for option, theirs, ours in (("gamma", table["gamma"], args.gamma), ("layout", table["layout"], layout),
                                  ("per_head", of_heads, args.per_head)):
         other = theirs[theirs != ours]
-        require(other.empty, f"{args.csv} was scored with {option} = {(*other, '')[0] or 'none'}, and not with "
-                             f"{ours or 'none'}: give another --csv")
+        require(other.empty, f"{args.csv} was scored with {option} = {str(*other[:1]) or 'none'}, and not "
+                             f"with {str(ours) or 'none'}: give another --csv")
     checkpoints = table.groupby("source")
     has_all = checkpoints["rows"].transform("size") == table["rows"]
     is_double = table.duplicated(["source", "stack", "layer", "head"], keep=False)
