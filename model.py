@@ -1,8 +1,8 @@
 """
 The Transformer of the paper (S2.1, Table S1), which is BERT, all of it in this file.
 
-One switch makes it an encoder or a decoder. With causal=False every token sees all tokens, and the network learns to
-fill in masked ones. With causal=True no token sees a later one, and it learns to predict the next one.
+One switch, causal, says who sees whom. With False every token sees all tokens (an encoder), and with True no token sees
+a later one (a decoder). With predict_at the network fills in masked tokens, and without it predicts the next one.
 
     sizes = dict(vocab_size=258, block_size=32, n_layer=2, n_head=2, n_embd=64)
     encoder = Transformer(ModelConfig(**sizes))
@@ -114,7 +114,7 @@ class SelfAttention(nn.Module):
             q = F.rms_norm(q, q.shape[-1:])
             k = F.rms_norm(k, k.shape[-1:])
         mask = None
-        if self.causal and (predict_at is not None or p is not None):  # is_causal below takes row i of q for token i
+        if self.causal and (predict_at is not None or p is not None):  # is_causal below needs all queries, and no mask
             mask = (key_at[:, None, :] <= query_at[:, :, None])[:, None]  # (B or 1, 1, Q, T); True: q sees this key
         if p is not None:
             added = self.position_logits(p, predict_at)  # (B or 1, H, Q, T)
@@ -158,7 +158,8 @@ class MLP(nn.Module):
 
 class Block(nn.Module):
     """
-    Attention and MLP. As in BERT, LayerNorm comes after each sum. In GPT-2 it comes before each sublayer:
+    Attention and MLP. As in BERT, LayerNorm comes after each sum. In GPT-2 it comes before each sublayer, and
+    once after the last block:
 
         x = rows_at(x, predict_at) + self.drop(self.attn(self.ln_1(x), predict_at, p))
         return x + self.drop(self.mlp(self.ln_2(x)))
@@ -193,12 +194,6 @@ class Head(nn.Module):
 
     def forward(self, x):
         return self.ln(F.gelu(self.dense(x)))
-
-
-def pieces_help(x):
-    """Whether torch can make the logits of x a few rows at a time (since 2.13), and is faster with many of them."""
-    is_plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return is_plain and not torch.compiler.is_compiling() and hasattr(F, "linear_cross_entropy")
 
 
 class Transformer(nn.Module):
@@ -260,3 +255,9 @@ class Transformer(nn.Module):
             return F.linear_cross_entropy(x, self.tok_emb.weight, targets, linear_bias=self.head.bias, options=options)
         logits = F.linear(x, self.tok_emb.weight, self.head.bias)  # (N, V)
         return F.cross_entropy(logits, targets)
+
+
+def pieces_help(x):
+    """Whether torch can make the logits of x a few rows at a time (since 2.13), and is faster with many of them."""
+    is_plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return is_plain and not torch.compiler.is_compiling() and hasattr(F, "linear_cross_entropy")
