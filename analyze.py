@@ -33,7 +33,6 @@ GAMMA = 2.0  # Eq. (18), (19): a norm is an outlier above mean + gamma standard 
 N_SHOWN = 128  # pictures show this many rows and columns of a W_qk
 
 
-
 def answer_early(argv):
     """Answers --help and a mistake before torch is imported, which takes seconds."""
     sys.path.insert(0, str(Path(__file__).parent))  # `python -P` and `python -I` leave this folder out
@@ -53,7 +52,7 @@ from torch import Tensor
 
 # ---- the two scores ----------------------------------------------------------------------------------------------
 #
-# Attention compares a token x_i (the query) with a token x_j (the key) by x_i^T W_qk x_j.
+# Attention compares a token x_i (the query) with a token x_j (the key) by x_i W_qk x_j^T. Tokens are rows.
 
 
 def wqk(w_q, w_k):
@@ -113,7 +112,7 @@ def excess(norms, gamma):
 def outliers(norms, gamma):
     """(..., n) -> (...): the sum of the norms above the threshold, Eq. (18), (19)."""
     threshold = find_threshold(norms, gamma, correction=0)
-    return torch.where(norms > threshold, norms, 0 * norms).sum(-1)  # 0 * norms and not 0: nan stays nan
+    return (norms * (norms > threshold)).sum(-1)
 
 
 def find_threshold(norms, gamma, correction):
@@ -169,8 +168,8 @@ def scores_of(product, gamma):
 
 def score_layer(w_q, w_k, gamma=GAMMA, per_head=False):
     """
-    The heads of a layer, w_q (H, C, D) and w_k (Hkv, C, D) -> rows by scores_table.COLUMNS: one of the layer, and with
-    per_head one of every query head with its key head. The heads of a Linear layer: split_heads(q.weight.T, n_head).
+    Returns the rows of a layer for the table (scores_table.COLUMNS): one of the layer, and with per_head one of each
+    query head. w_q (H, C, D), w_k (Hkv, C, D): of a Linear layer they are split_heads(q.weight.T, n_head).
     """
     chance = load("chance")
     product = load("grams").Product(*layer_factors(w_q, w_k))  # of W_q and W_k (C, Hkv D)

@@ -12,7 +12,7 @@ nn.Linear stores (out, in), so W_q = q.weight.T and wqk = q.weight.T @ k.weight,
 Rows are the query side, columns the key side. Heads are blocks of D rows of q.weight and k.weight.
 
 The symmetric start changes two things at once: W_qk becomes symmetric, and a token attends to tokens that are like it.
-The second follows from the trace of W_qk. The logit of a token x with itself is x^T W_qk x, and for random x its mean
+The second follows from the trace of W_qk. The logit of a token x with itself is x W_qk x^T, and for random x its mean
 is proportional to the trace. A symmetric matrix can have a trace above 0, below 0, or of 0. So there is a start for
 each combination of symmetry and trace (Z and A are random matrices, and N is a skew one):
 
@@ -59,7 +59,7 @@ def random(w_q, w_k, generator):
 
 
 def symmetric(w_q, w_k, generator):
-    """W_qk = W_q W_q^T is symmetric, and x^T W_qk x = |W_q^T x|^2 is never negative."""
+    """W_qk = W_q W_q^T is symmetric, and x W_qk x^T = |x W_q|^2 is never negative."""
     # After LayerNorm, the logit of a token with itself is about C std^2 sqrt(D). With another token it is random, with
     # the standard deviation C std^2.
     return w_q, w_q
@@ -69,7 +69,7 @@ def tilted(w_q, w_k, generator):
     """
     W_qk = W_q (I + N) W_q^T = W_q W_q^T + W_q N W_q^T is the symmetric start plus a skew part of the same norm.
 
-    Both parts have the same norm and are orthogonal, so the symmetry of a head is exactly 0. Yet x^T W_qk x is the same
+    Both parts have the same norm and are orthogonal, so the symmetry of a head is exactly 0. Yet x W_qk x^T is the same
     as in `symmetric` for every x. The norm of W_k is about sqrt(2 + D / C) times that of W_q. A layer of H heads has a
     symmetry of about (H - 1) / (3 H + 1), because the symmetric parts of its heads add up and the skew parts do not.
     """
@@ -123,8 +123,7 @@ def skew(w_q, w_k, generator):
     return w_q, with_norm_of(w_q, w_k)
 
 
-STARTS = dict(random=random, symmetric=symmetric, tilted=tilted, mimetic=mimetic, indefinite=indefinite,
-              negative=negative, skew=skew)
+STARTS = {start.__name__: start for start in (random, symmetric, tilted, mimetic, indefinite, negative, skew)}
 
 
 @torch.no_grad()
