@@ -6,9 +6,9 @@ Train the paper's encoder or decoder, and watch the symmetry and directionality 
     python train.py config/tiny.py --init_from=resume      # go on, exactly, from out/tiny/ckpt.pt
     torchrun --nproc_per_node=8 train.py config/bert_symm.py    # the paper's experiment on eight GPUs
 
-`loop` trains, and `Trainer.train_step` is one step. data/results/runs.py describes the files in out_dir, and
-config/processes.py says how to train on several nodes. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 save a checkpoint
-before the run ends, with the exit status 128 + the number of the signal (with torchrun 1).
+Read `loop` first, then `Trainer.train_step`, which is one step, and `train` at the end. data/results/runs.py describes
+the files in out_dir, and config/processes.py says how to train on several nodes. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and
+SIGUSR2 save a checkpoint before the run ends, with the exit status 128 + the number of the signal (with torchrun 1).
 """
 
 import contextlib
@@ -100,7 +100,7 @@ def learning_rate(cfg, step):
 
 
 def loop(trainer, signals):
-    """Trains until max_iters, or until a process gets a signal. Returns whether that was so."""
+    """Trains until max_iters, or until a process gets a signal. Returns True if a signal ended it."""
     cfg = trainer.cfg
     watch = Watch(trainer, signals)
     hidden = trainer.place.rank > 0 or None  # one bar for all; None: where stderr is no terminal, tqdm hides it too
@@ -145,7 +145,7 @@ class Watch:
         self.began = time.perf_counter()
 
     def is_time(self):
-        """Several processes must stop at the same step, so they ask each other every few steps. One need not wait."""
+        """Returns whether to look now. Several processes must stop at the same step, so they ask only every few."""
         told_alone = self.trainer.place.world == 1 and len(self.signals) > 0
         return self.trainer.step >= self.next_look or told_alone
 
@@ -297,10 +297,11 @@ class Trainer:
 
         cfg, say = self.cfg, self.place.say
         with checkpoints.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:
-            for name, part in self.parts.items() if state else []:
-                part.load_state_dict(state[name])
-            for name in self.SAVED if state else []:
-                setattr(self, name, state[name])
+            if state:
+                for name, part in self.parts.items():
+                    part.load_state_dict(state[name])
+                for name in self.SAVED:
+                    setattr(self, name, state[name])
         if state and state["config"]["max_iters"] < cfg.max_iters:
             say(f"max_iters has grown: the learning rate is now that of {cfg.max_iters:,} steps")
         elif not state and cfg.init_from == "resume":
@@ -392,7 +393,11 @@ class Trainer:
 
 
 def train(cfg, place):
-    """Does a run, from its corpus to its last line. Exits with 128 + the signal if it was told to stop."""
+    """
+    Does a run, from its corpus to its last line. Exits with 128 + the signal if it was told to stop.
+
+    A block of `together` ends when all processes have done it, so that a mistake in one of them ends all.
+    """
     from data.results import checkpoints, ends
 
     with contextlib.ExitStack() as whole_run:
@@ -410,7 +415,7 @@ def train(cfg, place):
             mine = checkpoints.identity(runs.describe(trainer.cfg, trainer.corpus.meta))
             place.require_same(mine | dict(step=trainer.step))
             if place.rank == 0:  # only one process writes files
-                ends.begin(trainer.out, trainer.cfg, trainer.corpus.meta, trainer.rows, place.device, trainer.n_params)
+                ends.begin(trainer)
         ends.describe_start(trainer)
         if trainer.step < cfg.max_iters:
             trainer.prepare_net()

@@ -28,12 +28,13 @@ def find_origin(device):
                 device_name=name)
 
 
-def begin(folder, cfg, meta, rows, device, n_params):
-    """Writes run.json, log.csv and scores.csv, before any training. rows: {name: text} of both CSV files."""
-    cfg = replace(cfg, init_from="scratch")  # a run is the same, resumed or not
-    write_json(folder / "run.json", describe(cfg, meta) | dict(origin=find_origin(device), n_params=n_params))
-    for name, text in rows.items():
-        with replacing(folder / name) as temporary:
+def begin(trainer):
+    """Writes run.json, log.csv and scores.csv, before any training."""
+    cfg = replace(trainer.cfg, init_from="scratch")  # a run is the same, resumed or not
+    origin = dict(origin=find_origin(trainer.place.device), n_params=trainer.n_params)
+    write_json(trainer.out / "run.json", describe(cfg, trainer.corpus.meta) | origin)
+    for name, text in trainer.rows.items():
+        with replacing(trainer.out / name) as temporary:
             temporary.write_text(text)
 
 
