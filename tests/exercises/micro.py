@@ -87,7 +87,7 @@ def loss_and_gradients(w, idx, at, targets, causal):
     g = {}
     p[right] -= 1
     dlogits = p / (B * K)  # (B, K, V)
-    dz = np.zeros_like(z)  # no loss, no gradient: of this layer's queries, only masked ones have one
+    dz = np.zeros_like(z)  # only masked tokens have a loss, so here only they get a gradient as queries
     dz[masked] = dlogits @ w["tok_emb"]
     dx2 = norm_backward(dz, z, rms2)
     g["down"] = rows(h).T @ rows(dx2)
