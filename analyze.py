@@ -174,9 +174,8 @@ def score_layer(w_q, w_k, gamma=GAMMA, per_head=False):
     chance = load("chance")
     product = load("grams").Product(*layer_factors(w_q, w_k))  # of W_q and W_k (C, Hkv D)
     n, r = product.w_q.shape
-    of_layer = scores_of(product, gamma).numbers()
     limit = chance.directionality_limit(n, chance.moments(product), gamma)
-    rows = [dict(head=None, n=n, r=r, limit=limit) | of_layer]
+    rows = [dict(head=None, n=n, r=r, limit=limit) | scores_of(product, gamma).numbers()]
     if per_head:
         for h, of_head in enumerate(head_scores(w_q, w_k, gamma)):
             rows.append(dict(head=h, n=n, r=w_k.shape[-1], limit=math.nan) | of_head.numbers())

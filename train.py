@@ -393,13 +393,10 @@ class Trainer:
 
 
 def train(cfg, place):
-    """
-    Does a run, from its corpus to its last line. Exits with 128 + the signal if it was told to stop.
-
-    A block of `together` ends when all processes have done it, so that a mistake in one of them ends all.
-    """
+    """Does a run, from its corpus to its last line. Exits with 128 + the signal if it was told to stop."""
     from data.results import checkpoints, ends
 
+    # A block of `together` ends when all processes have done it, so that a mistake in one of them ends all.
     with contextlib.ExitStack() as whole_run:
         with place.together(MISTAKES):
             if place.rank == 0 and not Path(cfg.data_dir, "meta.json").exists():  # the others wait for the files
