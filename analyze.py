@@ -157,7 +157,7 @@ def scores(w_q, w_k, gamma=GAMMA):
 
 def scores_of(product, gamma):
     """The scores of a grams.Product."""
-    s, row_norms, column_norms = product.measure()
+    s, row_norms, column_norms = product.measured
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
     return Scores(*(score.masked_fill(s.isnan(), math.nan) for score in (s, d, eq17)))
@@ -166,32 +166,30 @@ def scores_of(product, gamma):
 # ---- a layer and its heads ---------------------------------------------------------------------------------------
 
 
-def score_layer(w_q, w_k, gamma=GAMMA, per_head=False):
-    """
-    Returns the rows of a layer for the table (scores_table.COLUMNS): one of the layer, and with per_head one of each
-    query head. w_q (H, C, D), w_k (Hkv, C, D): of a Linear layer they are split_heads(q.weight.T, n_head).
-    """
+def layer_product(w_q, w_k):
+    """W_qk of a layer, as a grams.Product. w_q (H, C, D), w_k (Hkv, C, D): see split_heads."""
+    return load("grams").Product(*layer_factors(w_q, w_k))
+
+
+def score_layer(product, gamma=GAMMA):
+    """The row of a layer in the table (scores_table.COLUMNS)."""
     chance = load("chance")
-    product = load("grams").Product(*layer_factors(w_q, w_k))  # of W_q and W_k (C, Hkv D)
     n, r = product.w_q.shape
     limit = chance.directionality_limit(n, chance.moments(product), gamma)
-    rows = [dict(head=None, n=n, r=r, limit=limit) | scores_of(product, gamma).numbers()]
-    if per_head:
-        for h, of_head in enumerate(head_scores(w_q, w_k, gamma)):
-            rows.append(dict(head=h, n=n, r=w_k.shape[-1], limit=math.nan) | of_head.numbers())
-    return rows
+    return dict(head=None, n=n, r=r, limit=limit) | scores_of(product, gamma).numbers()
 
 
-def head_scores(w_q, w_k, gamma=GAMMA):
-    """w_q (H, C, D), w_k (Hkv, C, D) -> the Scores of each query head with its key head."""
+def score_heads(w_q, w_k, gamma=GAMMA):
+    """The rows of the query heads of a layer, each with its key head: w_q (H, C, D), w_k (Hkv, C, D) -> a list."""
     if len(w_q) % len(w_k) != 0:
         raise ValueError(f"{len(w_q)} query heads cannot share {len(w_k)} key heads")
-    found = []
+    _, n, r = w_k.shape
+    rows = []
     group = len(w_q) // len(w_k)  # query heads that share a key head
     for queries, keys in zip(w_q.split(group), w_k):  # (H / Hkv, C, D), (C, D)
-        of_heads = scores(queries, keys, gamma)  # (H / Hkv,) each
-        found += [Scores(*values) for values in zip(*of_heads)]
-    return found
+        for values in zip(*scores(queries, keys, gamma)):  # of one head
+            rows.append(dict(head=len(rows), n=n, r=r, limit=math.nan) | Scores(*values).numbers())
+    return rows
 
 
 def layer_factors(w_q, w_k):
@@ -262,11 +260,12 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
         stacks, notes = load("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
         for stack, layer, *heads in read_layers(opened, stacks, name):
             w_q, w_k = [w.to(device) for w in heads]  # (H, C, D), (Hkv, C, D)
-            of_layer = score_layer(w_q, w_k, gamma, per_head)
-            is_zero = math.isnan(of_layer[0]["symmetry"])
+            product = layer_product(w_q, w_k)
+            found = [score_layer(product, gamma)] + (score_heads(w_q, w_k, gamma) if per_head else [])
+            is_zero = math.isnan(found[0]["symmetry"])
             files.require(not is_zero, f"{layer.names[0]}: W_qk of this layer is zero")
-            rows += [dict(stack=stack.name, causal=stack.causal, layer=layer.index) | row for row in of_layer]
-        shown = largest_dimensions(*layer_factors(w_q, w_k))  # of the last layer
+            rows += [dict(stack=stack.name, causal=stack.causal, layer=layer.index) | row for row in found]
+        shown = largest_dimensions(product)  # of the last layer
     common = dict(model=name, params=opened.n_params, layout=str(hand or ""), note=", ".join(notes), gamma=gamma)
     told = ", ".join(opened.notes + notes)
     return ScoredModel(load("pretrained.scores_table").score_table(rows, common), shown, told)
@@ -281,12 +280,12 @@ def read_layers(opened, stacks, name):
         yield stack, layer, *layer.heads(tensors)
 
 
-def largest_dimensions(w_q, w_k):
-    """W_q, W_k (C, r) -> an array (N, N): W_qk of its N_SHOWN largest dimensions, for pictures."""
-    _, row_norms, column_norms = load("grams").Product(w_q, w_k).measure()
+def largest_dimensions(product):
+    """A grams.Product -> an array (N, N): W_qk of its N_SHOWN largest dimensions, for pictures."""
+    _, row_norms, column_norms = product.measured
     lengths = row_norms.square() + column_norms.square()  # (C,), of both: a mirror image stays one
     longest = lengths.argsort(descending=True)[:N_SHOWN]
-    return wqk(w_q[longest], w_k[longest]).cpu().numpy()
+    return wqk(product.w_q[longest], product.w_k[longest]).cpu().numpy()
 
 
 def load(name):

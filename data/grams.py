@@ -30,8 +30,9 @@ class Product:
     def whole(self):
         return self.w_q @ self.w_k.mT  # (..., C, C)
 
-    def measure(self):
-        """Returns the symmetry (...), nan if M is zero, the norms of its rows, and those of its columns (..., C)."""
+    @cached_property
+    def measured(self):
+        """The symmetry (...), nan if M is zero, the norms of its rows, and those of its columns (..., C)."""
         C, r = self.w_q.shape[-2:]
         found = self.from_grams() if 3 * r <= C else self.from_whole()  # as measured at C = 768 and 4096
         # M is a sum of r matrices, each a column of W_q times a column of W_k, and their squared norms are expected to
@@ -44,7 +45,7 @@ class Product:
         return symmetry.masked_fill(is_zero, torch.nan), row_norms, column_norms
 
     def from_whole(self):
-        """Returns what measure returns, the plain way."""
+        """Returns what is measured, the plain way."""
         m = self.whole
         return (m * m.mT).sum((-2, -1)) / m.square().sum((-2, -1)), m.norm(dim=-1), m.norm(dim=-2)
 

@@ -129,7 +129,7 @@ def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     found = scores(*analyze.layer_factors(w_q, w_k))
     assert numbers(found) == pytest.approx(defined(whole), abs=1e-4)
     with pytest.raises(ValueError, match="8 query heads cannot share 3 key heads"):
-        analyze.head_scores(w_q, w_k[[0, 0, 0]])
+        analyze.score_heads(w_q, w_k[[0, 0, 0]])
 
 
 @pytest.mark.parametrize("r", [8, 50])

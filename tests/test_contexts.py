@@ -142,8 +142,8 @@ def test_a_model_without_a_config_is_scored_by_the_arguments_that_its_refusal_sh
 def test_large_heads_in_bfloat16_are_added_without_overflow():
     torch.manual_seed(0)
     w_q, w_k = torch.randn(4, 8, 3).bfloat16(), torch.randn(1, 8, 3).bfloat16()
-    [plain] = analyze.score_layer(w_q, w_k)
-    [large] = analyze.score_layer(w_q * 2.0**126, w_k)
+    plain = analyze.score_layer(analyze.layer_product(w_q, w_k))
+    large = analyze.score_layer(analyze.layer_product(w_q * 2.0**126, w_k))
     assert (w_q * 2.0**126).isfinite().all() and large["symmetry"] == pytest.approx(plain["symmetry"], abs=1e-9)
 
 
