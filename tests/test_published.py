@@ -12,6 +12,7 @@ import analyze
 from data import figures, options
 from data.chance import SCORES
 from data.pretrained import scores_table
+from data.results import compare
 from data.results.csv.published import draw
 
 ROOT = Path(analyze.__file__).parent
@@ -117,7 +118,7 @@ TABLE_1 = {  # Table 1: last loss, with symmetric start, speed-up; there 0 % whe
 
 
 def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_path, capsys, drawn):
-    draw.main(tmp_path / "f.png")
+    draw.main(tmp_path)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     found = {name: list(map(float, numbers)) for name, *numbers in lines}
     for name, (plain, symmetric, speed_up) in TABLE_1.items():
@@ -128,5 +129,16 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
     for name, numbers in found.items():
         assert numbers[-2:] == pytest.approx(list(scores.loc[name, 200_000]), abs=0.00051)
     expected = scores.loc["bert--encoder--jigsaw", "symmetry"]
-    (line,) = [line for line in drawn[0].axes[1].lines if same_color(line.get_color(), figures.ENCODER)]
+    (line,) = [line for line in drawn[1].axes[1].lines if same_color(line.get_color(), figures.ENCODER)]
     assert list(line.get_xdata()) == list(expected.index) and line.get_ydata() == pytest.approx(expected.to_numpy())
+
+
+def test_the_layers_of_the_authors_and_of_our_runs_are_drawn_one_by_one(tmp_path, drawn):
+    """Of a comparison with two layers, whose last scores are in its file."""
+    masks = HERE.parent / "masks.csv"
+    draw.draw_depth(dict(half=compare.pool([masks])["half"]), tmp_path / "f.png")
+    theirs, ours = [[line.get_ydata()[-1] for line in drawn[0].axes[i].lines[:-1]] for i in (2, 3)]
+    scores = pd.read_csv(HERE / "trajectories.csv").query("run == 'bert_small--encoder--wikipedia' and step == 200_000")
+    assert theirs == pytest.approx(list(scores["symmetry"]))
+    ends = pd.read_csv(masks, comment="#").query("arm == 'half' and step == 1600")
+    assert ours == pytest.approx([ends["symmetry_0"].mean(), ends["symmetry_1"].mean()])

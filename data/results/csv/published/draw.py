@@ -1,4 +1,8 @@
-"""Makes Table 1 and png/published_runs.png of the authors' own runs: python -m data.results.csv.published.draw"""
+"""
+Makes Table 1 of the authors' own runs, their curves, and their layers beside those of config/arms/depth.py.
+
+    python -m data.results.csv.published.draw    # prints the table; draws published_runs.png, depth.png in ../../png
+"""
 
 import math
 from pathlib import Path
@@ -6,10 +10,11 @@ from pathlib import Path
 import pandas
 
 from data.chance import SCORES
-from data.figures import COLOURS, draw_quartiles, figure, put_legend, put_steps, put_titles
+from data.figures import COLOURS, draw_layers, draw_quartiles, figure, put_legend, put_steps, put_titles, put_zero
 from data.results import compare
 
 HERE = Path(__file__).parent
+PICTURES = HERE.parents[1] / "png"
 DEPTHS = dict(bert=12, bert_small=4)  # layers
 CORPORA = dict(jigsaw="Jigsaw", red_pajama="RedPajama", wikipedia="Wikipedia")
 
@@ -23,13 +28,32 @@ def describe(plain, symmetric, scores):
             "by ours": compare.speed_up(symmetric, plain), **medians}
 
 
-def main(path=HERE.parents[1] / "png" / "published_runs.png"):
+def draw_depth(arms, path):
+    """Draws the symmetry of each of four layers over training: of the authors' encoders, and of arms (compare.pool)."""
+    scores = pandas.read_csv(HERE / "trajectories.csv")
+    panels = {}  # title -> DataFrame (S, L)
+    for corpus, title in CORPORA.items():
+        of_run = scores[scores["run"] == f"bert_small--encoder--{corpus}"]
+        panels[f"authors: {title}"] = of_run.pivot(index="step", columns="layer", values="symmetry")
+    for name, records in arms.items():
+        panels[f"ours: {name}"] = sum(record.layers("symmetry") for record in records) / len(records)
+    with figure(path, 2, 3, title="Symmetry of W_qk in encoders of four layers", sharey=True) as axes:
+        for axis, layers in zip(axes.flat, panels.values()):
+            draw_layers(axis, layers)
+            put_zero(axis)
+        put_titles(axes.flat, panels)
+        put_legend(axes.flat, title="dark lines: lower layers; ours: mean over seeds")
+
+
+def main(folder=PICTURES):
+    draw_depth(compare.pool([HERE.parent / "depth.csv"]), folder / "depth.png")
     curves = pandas.read_csv(HERE / "loss_curves.csv")  # training losses [nats/token], a column for each run
     curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
     scores_of = pandas.read_csv(HERE / "trajectories.csv").groupby("run")
     rows = {}
     row_of = {}  # title -> number of the row of panels
-    with figure(path, 6, 3, 1.7, "Training runs of the paper's authors", sharex=True, sharey="col") as axes:
+    title = "Training runs of the paper's authors"
+    with figure(folder / "published_runs.png", 6, 3, 1.7, title, sharex=True, sharey="col") as axes:
         for name, scores in scores_of:
             scores = scores.pivot(index="step", columns="layer", values=SCORES)  # (S, 2 L)
             model, kind, corpus = name.split("--")
