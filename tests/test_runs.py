@@ -371,7 +371,8 @@ def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_h
         if path.stem == "public":  # scores of models
             continue
         _, planned, _ = records.split_comparison(path)
-        assert planned == [list(test) for test in run_file(ROOT / f"config/arms/{path.stem}.py")["planned"]]
+        in_plan = run_file(ROOT / f"config/arms/{path.stem}.py").get("planned", [])  # depth has no tests
+        assert planned == [list(test) for test in in_plan]
         for record in records.read_comparison(path):
             for commit in record.origin["commit"]:
                 is_here = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=CSV)
