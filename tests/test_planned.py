@@ -11,7 +11,7 @@ import pytest
 from config import ConfigError, planned
 from config.arms.__main__ import main as config_arms
 from data.results import compare, ends, records, runs
-from tests.test_runs import FALL, STEPS, run, write_run
+from tests.test_runs import FALL, ROOT, STEPS, run, write_run
 
 
 def write_csv(path, ends, changes=(), plan=(), unfinished=()):
@@ -138,6 +138,22 @@ def test_every_measure_is_a_column_of_a_run(tmp_path):
         assert planned.split_measure(f"{name}_1") == (name, 1)
 
 
+def test_arms_that_lack_a_measure_are_named_and_the_others_compared_and_the_legend_is_of_what_is_shown(capsys):
+    path = ROOT / "data/results/csv/positions.csv"
+    assert not run(path, "--measure", "positions_1")
+    header, *lines = capsys.readouterr().out.splitlines()
+    ends = pandas.read_csv(path, comment="#").query("step == 1600").groupby("arm")["positions_1"].mean().dropna()
+    assert header.split()[:2] == ["arm", "positions_1"]
+    shown = {line.split()[0]: float(line.split()[1]) for line in lines[:2]}
+    assert shown == pytest.approx(dict(ends), abs=5.1e-4) and shown.keys() == {"untied", "untied_causal"}
+    assert "  positions_1: symmetry of the matrix that untied positions have of their own, in layer 1" in lines[2]
+    assert "decoder: its runs have no positions_1." in lines and not any(line.startswith("  loss:") for line in lines)
+    assert "no run has positions_1" in run(path, "--measure", "positions_1", "--arms", "decoder", "rotary")
+    assert "the runs of decoder have no positions_1" in run(path, "--measure", "positions_1", "--baseline", "decoder")
+    assert not run(ROOT / "data/results/csv/depth.csv", "--measure", "symmetry_0")
+    assert "  p: no row has one. Fewer than 6 pairs have none" in capsys.readouterr().out
+
+
 # ---- tasks and measures ------------------------------------------------------------------------------------------
 
 
@@ -154,7 +170,7 @@ def test_a_key_that_nobody_named_makes_another_task_and_scores_are_compared_all_
     assert rows[3] == "c 0.045 -0.300 [-0.300, -0.300] 0.016 0.65 -0.20".split()  # 2 / 2^8, twice
     assert not run(path, "--measure", "symmetry", "--baseline", "c", "--arms", "b")
     assert capsys.readouterr().out.splitlines()[2].split() == "b 0.145 -0.500 [-0.500, -0.500] 0.0078 -0.20".split()
-    assert "the runs of a have no positions" in run(path, "--measure", "positions")
+    assert "no run has positions" in run(path, "--measure", "positions")
     assert "there is no measure val" in run(path, "--measure", "val")
     assert not run(write_csv(path, ENDS, changes, plan=[["symmetry", "a", ">", "b"]]))
     tasks = {line.split()[0]: line.split()[2] for line in capsys.readouterr().out.splitlines()[1:5]}

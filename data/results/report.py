@@ -7,7 +7,8 @@ import numpy as np
 import pandas
 
 from config import ConfigError, run_file
-from config.planned import arms_of_test, column_of, differing_keys, require_planned, split_measure, task_of
+from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, require_planned, split_measure,
+                            task_of)
 from data.chance import SCORES
 from data.results.compare import (MIN_PAIRS, compare_pairs, counted, do_planned, find_baselines, finished, pairs_of,
                                   pool)
@@ -48,14 +49,15 @@ def report_runs(args):
     elif len(runs) == 1:
         texts = [table_of_ends(runs[0])]
     else:
-        for name in arms:
-            require(not np.isnan(mean_of_last(arms[name], column_of(measure))), f"the runs of {name} have no {measure}")
-        table = comparison_table(arms, baseline_of, measure)
-        if not args.all:
-            table = table.drop(columns=["pairs", "speed-up"])
-        texts = [table.to_string(), LEGEND.format(measure=measure)]
-        if args.all:
-            texts.append(LEGEND_OF_ALL)
+        measured = {name: arms[name] for name in arms if not np.isnan(mean_of_last(arms[name], column_of(measure)))}
+        require(measured, f"no run has {measure}")
+        require(args.baseline in (None, *measured), f"the runs of {args.baseline} have no {measure}")
+        baseline_of = find_baselines(measured, args.baseline, measure)
+        table = comparison_table(measured, baseline_of, measure)
+        texts = [table.to_string() if args.all else table.drop(columns=["pairs", "speed-up"]).to_string(),
+                 legend(measure, (table["p"] != "").any()), *([LEGEND_OF_ALL] if args.all else [])]
+        texts += [f"{name}: its runs have no {measure}." for name in arms if name not in measured]
+        arms = measured
     print(*texts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
 
 
@@ -80,14 +82,24 @@ def find_plan(paths, configs):
     return plans[0] if plans else []
 
 
-LEGEND = f"""\
-  loss: validation loss at the end of training [nats/token], mean over seeds
+def legend(measure, has_p):
+    """Returns what the columns of comparison_table mean. has_p: whether any row has a p."""
+    name, layer = split_measure(measure)
+    of_layer = "" if layer is None else f", in layer {layer}"
+    return LEGEND.format(measure=measure, what=MEASURES[name] + of_layer) + (LEGEND_OF_P if has_p else LEGEND_OF_NO_P)
+
+
+LEGEND = """\
+  {measure}: {what}, at the end, mean over seeds
   symmetry, directionality: of W_qk at the end of training, median over layers
-  difference: how much higher (+) or lower (-) the {{measure}} is than that of the baseline with the same seed, mean
-      over these pairs of runs, and in brackets its 95 % confidence interval
+  difference: how much higher (+) or lower (-) the {measure} is than that of the baseline with the same seed, mean
+      over these pairs of runs, and in brackets its 95 % confidence interval"""
+LEGEND_OF_P = f"""
   p: how often chance alone makes the difference as large (exact sign-flip test, of more than {EXACT_PAIRS} pairs with
       {DRAWS:,} draws of the signs; Holm's correction over arms). Fewer than {MIN_PAIRS} pairs have none, because they
       cannot reach p < 0.05"""
+LEGEND_OF_NO_P = f"""
+  p: no row has one. Fewer than {MIN_PAIRS} pairs have none, because they cannot reach p < 0.05"""
 LEGEND_OF_ALL = """\
   pairs: how many runs have the same seed as a run of the baseline
   speed-up: share of the steps that an arm did not need to reach the last loss of the baseline, median over pairs. This
