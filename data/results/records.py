@@ -236,6 +236,8 @@ def split_comparison(path):
             planned = json.loads(line.removeprefix(PLANNED))
         else:
             rows.append(line)
+    if None not in configs:
+        raise ValueError("it has no line # config {...}")
     shared = configs.pop(None)
     return {arm: with_defaults(shared | config) for arm, config in configs.items()}, planned, rows
 
