@@ -256,7 +256,7 @@ def score_model(source, gamma=GAMMA, per_head=False, device="cpu", **layout):
     rows = []
     with plain_torch():
         opened = load("pretrained.sources").open_checkpoint(source)
-        shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors.items()}
+        shapes = {key: tuple(tensor.shape) for key, tensor in opened.tensors.items()}
         stacks, notes = load("pretrained.layouts").find_stacks(opened.config, shapes, hand)  # where q and k are
         for stack, layer, *heads in read_layers(opened, stacks, name):
             w_q, w_k = [w.to(device) for w in heads]  # (H, C, D), (Hkv, C, D)

@@ -64,3 +64,13 @@ def test_the_table_of_readme_is_what_its_comparison_prints(monkeypatch, capsys):
         symmetry, heads, directionality, masks, next_token = [cell.strip() for cell in cells.split("|")]
         assert [masks + next_token, symmetry, heads, directionality] == printed[arm], arm
         assert bool(next_token) == arm.startswith("decoder")
+
+
+def test_the_layers_of_depth_end_as_the_table_of_results_says():
+    ends = pandas.read_csv(ROOT / "data/results/csv/depth.csv", comment="#").query("step == 3600").groupby("arm").mean()
+    page = (ROOT / "data/results/README.md").read_text()
+    table = page.partition("| layer 0 | layer 1 |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
+    assert [arm for arm, _ in rows] == list(ends.index)
+    for arm, cells in rows:
+        assert cells.split(" | ") == [f"{ends.loc[arm, f'symmetry_{layer}']:.2f}" for layer in range(4)], arm

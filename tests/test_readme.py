@@ -27,6 +27,7 @@ NOT_HERE = {  # how a line begins: why it is not run here
     "python analyze.py --hf bert-base": "from the Hub",
     "python analyze.py --hf llama3-8b": "the same",
     "python data/wikipedia/prepare.py": "the same",
+    "python -m data.results.csv.published.draw": "test_published.py does it",
     "python train.py config/bert_mini.py": "it needs the corpus of the line before",
     "for name in bert": "the same, and eight GPUs",
 }
