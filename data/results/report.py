@@ -54,8 +54,11 @@ def report_runs(args):
         require(args.baseline in (None, *measured), f"the runs of {args.baseline} have no {measure}")
         baseline_of = find_baselines(measured, args.baseline, measure)
         table = comparison_table(measured, baseline_of, measure)
-        texts = [table.to_string() if args.all else table.drop(columns=["pairs", "speed-up"]).to_string(),
-                 legend(measure, (table["p"] != "").any()), *([LEGEND_OF_ALL] if args.all else [])]
+        if not args.all:
+            table = table.drop(columns=["pairs", "speed-up"])
+        texts = [table.to_string(), legend(measure, (table["p"] != "").any())]
+        if args.all:
+            texts.append(LEGEND_OF_ALL)
         texts += [f"{name}: its runs have no {measure}." for name in arms if name not in measured]
         arms = measured
     print(*texts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
