@@ -320,7 +320,7 @@ def score_rows(step, matrix, n_head, new, previous):
     """
     from data.results.runs import RunScore  # here: the scores by themselves need torch alone
 
-    mean_symmetry = load("chance").mean_symmetry
+    Product, mean_symmetry = load("grams").Product, load("chance").mean_symmetry
     if previous is None:
         previous = new  # no change yet, and the symmetry of a zero matrix is nan
     rows = []
@@ -328,12 +328,13 @@ def score_rows(step, matrix, n_head, new, previous):
         w_q, w_k = split_heads(q, n_head), split_heads(k, n_head)  # (H, C, D) each
         p_q, p_k = split_heads(old_q, n_head), split_heads(old_k, n_head)
         left, right = change_factors(w_q, w_k, p_q, p_k)  # (H, C, 2 D) each
-        of_heads = scores(w_q, w_k).numbers()  # {name: a list of H numbers}
+        heads, whole = Product(w_q, w_k), Product(q, k)
+        of_heads = scores_of(heads, GAMMA).numbers()  # {name: a list of H numbers}
         of_heads["update_symmetry"] = scores(left, right).symmetry.tolist()
-        of_heads["chance"] = mean_symmetry(w_q, w_k).tolist()
-        of_layer = scores(q, k).numbers()  # {name: a number}
+        of_heads["chance"] = mean_symmetry(heads).tolist()
+        of_layer = scores_of(whole, GAMMA).numbers()  # {name: a number}
         of_layer["update_symmetry"] = scores(side_by_side(left), side_by_side(right)).symmetry.item()
-        of_layer["chance"] = mean_symmetry(q, k).item()
+        of_layer["chance"] = mean_symmetry(whole).item()
         rows.append(RunScore(step, matrix, layer, "", **of_layer))  # a score that RunScore lacks is a TypeError
         for head in range(n_head):
             of_head = {name: values[head] for name, values in of_heads.items()}

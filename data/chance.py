@@ -51,24 +51,22 @@ def of_random(n, gamma):
 
 
 @torch.no_grad()
-def mean_symmetry(w_q, w_k):
+def mean_symmetry(product):
     """
-    Returns the mean symmetry (...) of random matrices in the directions of M = W_q W_k^T, from W_q, W_k (..., C, r).
+    Returns the mean symmetry (...) of random matrices in the directions of M, a grams.Product.
 
     Such a matrix is A Z B with Z ~ N(0, 1) and the roots A of M M^T and B of M^T M. So it has the energy of M in every
     direction on both sides. E tr(AZB AZB) = |BA|^2 = |MM|^2 and E |AZB|^2 = |M|^4 give a mean of |MM|^2 / |M|^4, and a
     standard deviation of sqrt(2) times that. It is 1/n if M uses n directions alike, and 1 if both sides use one alone.
     """
-    w_q, w_k = w_q.double(), w_k.double()
-    gram_q, gram_k = w_q.mT @ w_q, w_k.mT @ w_k  # (..., r, r)
-    inner = w_k.mT @ w_q  # (..., r, r): MM = W_q inner W_k^T
+    gram_q, gram_k, kq = product.gram_q, product.gram_k, product.kq  # (..., r, r): MM = W_q kq W_k^T
     energy = (gram_q * gram_k).sum((-2, -1))  # |M|^2
-    return (inner.mT @ gram_q @ inner * gram_k).sum((-2, -1)) / energy.square()
+    return (kq.mT @ gram_q @ kq * gram_k).sum((-2, -1)) / energy.square()
 
 
 @torch.no_grad()
 def moments(product):
-    """Returns of the C squared singular values s^2 of M, scaled, the mean, and the sums of (s^2 - mean)^2 and ^3."""
+    """Returns the mean of the C squared singular values s^2 of M, scaled, and the sums of (s^2 - mean)^2 and ^3."""
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r), and the
     # other C - r of them are 0.
     C, r = product.w_q.shape

@@ -27,6 +27,10 @@ class Product:
         return gram(self.w_k)  # (..., r, r)
 
     @cached_property
+    def kq(self):
+        return self.w_k.mT @ self.w_q  # (..., r, r)
+
+    @cached_property
     def whole(self):
         return self.w_q @ self.w_k.mT  # (..., C, C)
 
@@ -51,12 +55,11 @@ class Product:
 
     def from_grams(self):
         """Returns the same without M."""
-        # tr(AB) = tr(BA), so factors may move round in a circle. With KQ = W_k^T W_q, which is (r, r):
-        #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(KQ KQ)
-        kq = self.w_k.mT @ self.w_q  # (..., r, r)
+        # tr(AB) = tr(BA), so factors may move round in a circle. With kq = W_k^T W_q, which is (r, r):
+        #     tr(MM) = tr(W_q W_k^T W_q W_k^T) = tr(W_k^T W_q W_k^T W_q) = tr(kq kq)
         rows = squared_norms(self.w_q, self.gram_k).clamp_min(0)  # (..., C); rounding can make a square negative
         columns = squared_norms(self.w_k, self.gram_q).clamp_min(0)  # (..., C), of the rows of M^T = W_k W_q^T
-        return (kq * kq.mT).sum((-2, -1)) / rows.sum(-1), rows.sqrt(), columns.sqrt()
+        return (self.kq * self.kq.mT).sum((-2, -1)) / rows.sum(-1), rows.sqrt(), columns.sqrt()
 
 
 def near_one(w):
