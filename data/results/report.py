@@ -20,18 +20,12 @@ from data.results.runs import require
 
 def report_runs(args):
     """Compares runs, from their folders or from the CSV file of a comparison, or shows the ends of a single run."""
-    arms = pool(args.runs)
-    names = list(args.arms or arms)
-    if args.baseline:
-        names.append(args.baseline)
-    for name in names:
-        require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
+    pooled = pool(args.runs)
     measure = args.measure or "loss"
     split_measure(measure)  # an error if there is no such measure
     files = [args.plan] if args.plan else [path for path in args.runs if not Path(path).is_dir()]
-    planned = find_plan(files, {name: records[0].config for name, records in arms.items()})
-    baseline_of = find_baselines({name: arms[name] for name in arms if name in names}, args.baseline, measure)
-    arms = {name: arms[name] for name in baseline_of}
+    planned = find_plan(files, {name: records[0].config for name, records in pooled.items()})
+    arms = choose_arms(pooled, args.arms, args.baseline, measure)
     runs = list(itertools.chain(*arms.values()))
     if args.csv:
         write_comparison(args.csv, arms, planned)
@@ -43,25 +37,48 @@ def report_runs(args):
         else:
             figures_runs.plot_runs({name: counted(arms[name]) for name in arms}, args.plot, args.gamma)
     if planned and not (args.arms or args.baseline or args.all or args.measure):
-        texts = [arms_table(planned, arms).to_string(), planned_table(planned, arms).to_string(index=False),
-                 LEGEND_OF_PLAN.format(n=len(planned))]
-        baseline_of = {}
+        texts = report_plan(planned, arms)
     elif len(runs) == 1:
-        texts = [table_of_ends(runs[0])]
+        texts = [table_of_ends(runs[0]), *notes_on_runs(arms)]
     else:
-        measured = {name: arms[name] for name in arms if not np.isnan(mean_of_last(arms[name], column_of(measure)))}
-        require(measured, f"no run has {measure}")
-        require(args.baseline in (None, *measured), f"the runs of {args.baseline} have no {measure}")
-        baseline_of = find_baselines(measured, args.baseline, measure)
-        table = comparison_table(measured, baseline_of, measure)
-        if not args.all:
-            table = table.drop(columns=["pairs", "speed-up"])
-        texts = [table.to_string(), legend(measure, (table["p"] != "").any())]
-        if args.all:
-            texts.append(LEGEND_OF_ALL)
-        texts += [f"{name}: its runs have no {measure}." for name in arms if name not in measured]
-        arms = measured
-    print(*texts, *comparison_notes(arms, baseline_of), sep="\n", flush=True)
+        texts = report_comparison(arms, args.baseline, measure, args.all)
+    print(*texts, sep="\n", flush=True)
+
+
+def choose_arms(arms, chosen, baseline, measure):
+    """Returns those of the arms that are chosen (None: all) and the baseline, in the order of the table."""
+    names = [*(chosen or arms), *([baseline] if baseline else [])]
+    for name in names:
+        require(name in arms, f"no arm is called {name}: there are {', '.join(arms)}")
+    baseline_of = find_baselines({name: arms[name] for name in arms if name in names}, baseline, measure)
+    return {name: arms[name] for name in baseline_of}
+
+
+def report_plan(planned, arms):
+    """Returns the tables of planned tests, in texts."""
+    tables = [arms_table(planned, arms).to_string(), planned_table(planned, arms).to_string(index=False)]
+    return [*tables, LEGEND_OF_PLAN.format(n=len(planned)), *notes_on_runs(arms, only_finished=True)]
+
+
+def report_comparison(arms, baseline, measure, has_all):
+    """Returns the table of arms beside their baselines, in texts. has_all: with all columns."""
+    measured = {name: arms[name] for name in arms if not np.isnan(mean_of_last(arms[name], column_of(measure)))}
+    require(measured, f"no run has {measure}")
+    require(baseline in (None, *measured), f"the runs of {baseline} have no {measure}")
+    baseline_of = find_baselines(measured, baseline, measure)
+    table = comparison_table(measured, baseline_of, measure)
+    if not has_all:
+        table = table.drop(columns=["pairs", "speed-up"])
+    texts = [table.to_string(), legend(measure, (table["p"] != "").any())]
+    if has_all:
+        texts.append(LEGEND_OF_ALL)
+    texts += [f"{name}: its runs have no {measure}." for name in arms if name not in measured]
+    first = next(iter(baseline_of))
+    for name in baseline_of:
+        if name != first and baseline_of[name] == name:  # of another task
+            keys = differing_keys([task_of(measured[arm][0].config) for arm in (first, name)])
+            texts.append(f"{name} is not compared with {first}, because they differ in {', '.join(keys)}.")
+    return texts + notes_on_runs(measured)
 
 
 def find_plan(paths, configs):
@@ -185,18 +202,14 @@ def difference_cell(gain):
     return f"{gain['difference']:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if gain["n_pairs"] >= MIN_PAIRS else "")
 
 
-def comparison_notes(arms, baseline_of):
-    """Returns what a reader must know about these runs, in lines. baseline_of: {} if planned tests are shown."""
+def notes_on_runs(arms, only_finished=False):
+    """Returns what a reader must know about these runs, in lines. only_finished: of an arm without any, none counts."""
     notes = []
-    first = next(iter(arms))
     for name, records in arms.items():
-        if name == baseline_of.get(name) and name != first:
-            keys = differing_keys([task_of(arms[first][0].config), task_of(records[0].config)])
-            notes.append(f"{name} is not compared with {first}, because they differ in {', '.join(keys)}.")
         n_finished = len(finished(records))
         if n_finished < len(records):
             shown = "Only these count."
-            if not n_finished and baseline_of:
+            if not n_finished and not only_finished:
                 shown = "So all count, as far as they are, and none is compared with a run that is at another step."
             notes.append(f"{name}: {n_finished} of {len(records)} runs have finished. {shown}")
     for key, texts in origins(list(itertools.chain(*arms.values()))).items():
