@@ -159,6 +159,8 @@ CHANGED_CONFIGS = [  # in that of Llama
 ]
 CHANGED_TENSORS = [  # of Llama
     ({"lm_head.weight": (50, 32)}, "no q and k weights"),
+    ({f"{Q_PROJ}.qweight": (4, 32)}, "quantised weights .*qweight"),  # all of them
+    ({f"{Q_PROJ}.base_layer.weight": (32, 32)}, "q_proj.base_layer.weight lies beside .*merge_and_unload"),
     (llama() | llama(prefix="teacher."), "model. and teacher."),
     (llama() | {Q_PROJ: (32, 32)}, "have the same number"),
     (llama() | qk("model.layers.0.other", [0]), "no known place for model.layers.{i}.other"),

@@ -24,7 +24,6 @@ from .forms import FORMS
 from .layout_table import NUMBER, Part, Row, find_parts
 
 
-
 class Sizes(NamedTuple):
     n_head: int  # H
     n_kv_head: int | None  # Hkv; None: take it from the shape of k, or H in a fused tensor
@@ -131,9 +130,9 @@ def stacks_of_table(config: dict, shapes: Mapping[str, tuple]) -> tuple[list[Sta
         notes += [f"its {f'{part.name} {stack}'.strip()} has no queries and keys here" for stack in sorted(absent)
                   if {part.name, stack} != {"encoder", "decoder"} and part.config.get(f"add_{stack}") is not False]
     left = find_flags(matrices - accounted_for, shapes)
-    for name in names if not stacks else ():
-        if WRAPPED.search(name) or QUANTISED.search(name):
-            refuse(name)
+    changed = sorted(name for name in names if WRAPPED.search(name) or QUANTISED.search(name))
+    if changed and not stacks:
+        refuse(changed[0])
     if left or not stacks:
         told = f"no known place for {next(iter(left))}" if left else "no q and k weights where this type has them"
         raise CheckpointError(f"{model_type}: {told}: {advice(model_type, matrices, shapes)}")
