@@ -1,7 +1,6 @@
 """score_model where other programs call it: in their contexts, wrapped, sharded. pytest tests/test_contexts.py"""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -118,16 +117,11 @@ assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-9, (found, expected
 """
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_weights_that_fsdp2_has_sharded_are_gathered_by_the_callback(n):
-    """With keys that queries share, in one process and in two."""
-    port = str(29500 + os.getpid() % 1000)
-    env = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(n)}
-    options = dict(stderr=subprocess.PIPE, text=True)
-    processes = [subprocess.Popen([sys.executable, "-c", SHARDED], env=env | {"RANK": str(rank)}, **options)
-                 for rank in range(n)]
-    errors = [process.communicate(timeout=600)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * n, errors[0][-2000:]
+def test_weights_that_fsdp2_has_sharded_are_gathered_by_the_callback():
+    """With keys that queries share, in two processes."""
+    two_processes = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--no_python"]
+    done = subprocess.run([*two_processes, sys.executable, "-c", SHARDED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_a_model_without_a_config_is_scored_by_the_arguments_that_its_refusal_shows():
@@ -137,14 +131,6 @@ def test_a_model_without_a_config_is_scored_by_the_arguments_that_its_refusal_sh
     found = analyze.score_model(encoder, qkv="layers.{i}.self_attn.in_proj_weight", heads=4).table.symmetry
     q, k, _ = encoder.layers[1].self_attn.in_proj_weight.detach().double().chunk(3)
     assert found[1] == pytest.approx(layer_symmetry(q[None], k[None]))
-
-
-def test_large_heads_in_bfloat16_are_added_without_overflow():
-    torch.manual_seed(0)
-    w_q, w_k = torch.randn(4, 8, 3).bfloat16(), torch.randn(1, 8, 3).bfloat16()
-    plain = analyze.score_layer(analyze.layer_product(w_q, w_k))
-    large = analyze.score_layer(analyze.layer_product(w_q * 2.0**126, w_k))
-    assert (w_q * 2.0**126).isfinite().all() and large["symmetry"] == pytest.approx(plain["symmetry"], abs=1e-9)
 
 
 def test_ctrl_c_while_torch_is_imported_ends_without_a_traceback():
