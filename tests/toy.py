@@ -2,6 +2,7 @@
 
 import io
 import json
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -53,19 +54,15 @@ def records_of(data: bytes) -> dict[str, bytes]:
         return {info.filename.partition("/")[2]: zipped.read(info) for info in zipped.infolist()}
 
 
-def write_zip(path: Path, records: dict[str, bytes]):
-    """With the writer of torch.save."""
-    writer = torch._C.PyTorchFileWriter(str(path))
-    for record, content in records.items():
-        if record not in ADDED:
-            writer.write_record(record, content, len(content))
-    writer.write_end_of_file()
-
-
-def older_bin(path: Path) -> bytes:
-    """As an older torch wrote it, which named the zip after the file, and wrote fewer records."""
-    write_zip(path, records_of(as_bin(WEIGHTS)))
-    return path.read_bytes()
+def older_zip(records: dict[str, bytes]) -> bytes:
+    """As an older torch wrote it, which named the zip after its file, and wrote fewer records."""
+    with tempfile.NamedTemporaryFile() as file:
+        writer = torch._C.PyTorchFileWriter(file.name)  # of torch.save
+        for record, content in records.items():
+            if record not in ADDED:
+                writer.write_record(record, content, len(content))
+        writer.write_end_of_file()
+        return file.read()
 
 
 def read(source, groups=GROUPS, weights=WEIGHTS):
