@@ -1,6 +1,8 @@
 """Comparisons of runs: their statistics, their files, and what analyze.py --runs prints. pytest tests/test_runs.py"""
 
+import contextlib
 import csv
+import io
 import itertools
 import math
 import os
@@ -43,38 +45,39 @@ def test_speed_up_is_the_share_of_training_that_was_not_needed(loss, expected):
     assert compare.speed_up(pandas.Series(loss, STEPS), pandas.Series(FALL, STEPS)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("differences, p", [
-    ([1.0, 2.0, 3.0, 4.0, 5.0], 2 / 32),  # all of one sign: only they and their opposite are as far from 0
-    ([-1.0, 2.0, 3.0, 4.0, 5.0], 4 / 32),  # sum 13: one more way is as far, 15, and both turned around
-    ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0], (2 + 2 * 8 + 2 * 28) / 256),  # two of eight: 28 ways
-    ([0.0, 0.0, 0.0], 1.0)])
-def test_sign_flips_are_counted_as_by_hand(differences, p):
-    assert exact.sign_flip(np.array(differences)) == p
-    assert exact.sign_flip(-1e-7 * np.array(differences)) == p  # neither sign nor unit matters
+NORMAL = np.random.default_rng(0).normal(0.4, 1, 12)
 
 
-@pytest.mark.parametrize("n, most_exact", [(5, 20), (6, 20), (9, 20), (8, 0), (12, 0)])  # five exclude no difference
-def test_p_and_interval_are_those_of_all_signs_whether_these_are_counted_or_drawn(monkeypatch, n, most_exact):
+@pytest.mark.parametrize("differences, most_exact", [
+    (NORMAL[:5], 20), (NORMAL[:6], 20), (NORMAL[:9], 20), (NORMAL[:8], 0), (NORMAL, 0),  # five exclude no difference
+    (np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, -0.8]), 20), (np.zeros(3), 20)])  # sums are equal, but for rounding
+def test_p_and_interval_are_those_of_all_signs_whether_these_are_counted_or_drawn(monkeypatch, differences, most_exact):
     monkeypatch.setattr(exact, "EXACT_PAIRS", most_exact)
-    differences = np.random.default_rng(n).normal(0.4, 1, n)
-    signs = np.array(list(itertools.product([-1, 1], repeat=n)))  # (2^n, n)
+    signs = np.array(list(itertools.product([-1, 1], repeat=len(differences))))  # (2^n, n)
     tried = np.linspace(-4, 4, 801)
     shifted = differences - tried[:, None]  # (801, n)
     as_far = np.abs(shifted @ signs.T) >= np.abs(shifted.sum(1, keepdims=True)) - 1e-9  # (801, 2^n)
     kept = tried[as_far.mean(1) > 0.05]
     p = np.mean(np.abs(signs @ differences) >= abs(differences.sum()) - 1e-9)
     assert exact.sign_flip(differences) == pytest.approx(p, abs=0 if most_exact else 4 * (p / exact.DRAWS) ** 0.5)
+    assert exact.sign_flip(-1e-7 * differences) == exact.sign_flip(differences)  # neither sign nor unit matters
     found = exact.confidence_interval(differences)
     expected = (math.nan, math.nan) if len(kept) == 801 else (kept[0], kept[-1])
     np.testing.assert_allclose(found, expected, atol=0.01 if most_exact else 0.02)
 
 
-def test_of_many_pairs_the_p_is_that_of_a_normal_sum_and_the_same_again():
-    differences = np.tile([1.0, -1.0, 1.0], 14)[:40]  # 27 and 13 ones: the sum is 14
-    binomial = sum(math.comb(40, k) for k in range(41) if abs(40 - 2 * k) >= 14) / 2**40
-    p = exact.sign_flip(differences)
-    assert p == pytest.approx(binomial, abs=1e-3) and p == exact.sign_flip(differences)
-    assert exact.sign_flip(np.ones(60)) == 1 / exact.DRAWS  # the draw that is what we saw
+def test_the_p_of_many_pairs_counts_what_we_saw_as_one_draw():
+    assert exact.sign_flip(np.ones(60)) == 1 / exact.DRAWS
+
+
+def test_holm_multiplies_by_the_tests_that_are_left():
+    """Benjamini and Hochberg 1995, section 3.2: of these 15 tests three are significant after Holm's correction."""
+    ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324,
+          0.4262, 0.5719, 0.6528, 0.759, 1]
+    corrected = exact.holm(ps)
+    assert list(corrected[:4]) == pytest.approx([15 * 0.0001, 14 * 0.0004, 13 * 0.0019, 12 * 0.0095])
+    assert (corrected < 0.05).tolist() == [True] * 3 + [False] * 12 and corrected.is_monotonic_increasing
+    assert exact.holm([0.2, math.nan, 0.9]).tolist()[::2] == [0.4, 0.9]  # an arm without pairs is no test
 
 
 # ---- folders of runs ---------------------------------------------------------------------------------------------
@@ -100,9 +103,21 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, **changes):
 
 
 def run(*argv):
+    """The line in which analyze.py --runs ends, or 0."""
     with pytest.raises(SystemExit) as e:
         analyze.main(["--runs", *map(str, argv)])
     return e.value.code
+
+
+def printed(*argv):
+    """What it prints if nothing is wrong."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert run(*argv) == 0
+    return out.getvalue()
+
+
+def words_of(out):
+    return [line.split() for line in out.splitlines()]
 
 
 def run_arms(tmp_path, seeds=range(1, 7)):
@@ -117,23 +132,20 @@ def run_arms(tmp_path, seeds=range(1, 7)):
     return folders
 
 
-def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_and_kept(tmp_path, capsys):
-    assert not run(*run_arms(tmp_path), "--all", "--csv", tmp_path / "c.csv")
-    whole = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
+def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_and_kept(tmp_path):
+    whole = words_of(printed(*run_arms(tmp_path), "--all", "--csv", tmp_path / "c.csv"))[1:4]
     # p: all six pairs of one sign, 2 / 2^6, twice over for two arms
     expected = [("random 2.035 baseline 0.53 -0.50", ""),
                 ("fast 1.835 -0.200 [-0.200, -0.200] 0.062 0.53 -0.50", "6 20%"),
                 ("slow 2.800 +0.765 [+0.740, +0.790] 0.062 0.53 -0.50", "6 not reached")]
     assert whole == [f"{short} {more}".split() for short, more in expected]
-    assert not run(tmp_path / "c.csv")
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == "arm loss difference [95 %] p symmetry directionality".split()
-    assert [line.split() for line in lines[1:4]] == [short.split() for short, _ in expected]
+    header, *rows = words_of(printed(tmp_path / "c.csv"))
+    assert header == "arm loss difference [95 %] p symmetry directionality".split()
+    assert rows[:3] == [short.split() for short, _ in expected]
     # Arms and their baseline can be chosen, and then Holm counts these.
-    assert not run(tmp_path / "c.csv", "--arms", "slow", "fast", "--baseline", "fast")
-    out = capsys.readouterr().out.splitlines()
-    assert out[1].startswith("fast") and "baseline" in out[1] and "random" not in "".join(out)
-    assert out[2].startswith("slow") and out[2].split()[-3] == "0.031"  # 2 / 2^6, once
+    _, fast, slow, *legend = words_of(printed(tmp_path / "c.csv", "--arms", "slow", "fast", "--baseline", "fast"))
+    assert fast[0] == "fast" and "baseline" in fast and legend[0][0] == "loss:"  # without random
+    assert slow[0] == "slow" and slow[-3] == "0.031"  # 2 / 2^6, once
     # The file: what all arms share, what each has changed, and their curves.
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert '"qk_std": "init_std"' in lines[0] and '"init"' not in lines[0] and "out_dir" not in lines[0]
@@ -148,24 +160,22 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
     assert expected.items() <= rows[1].items()
 
 
-def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_path, capsys):
+def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_path):
     folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed, commit=f"c{seed}") for seed in (1, 2)]
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew", commit="c1") for seed in (2, 3)]
-    assert not run(*folders, "--all")
-    out = capsys.readouterr().out
-    assert out.splitlines()[2].split()[2:] == ["+1.800", "0.53", "-0.50", "1", "not", "reached"]  # of seed 2 alone
+    out = printed(*folders, "--all")
+    assert words_of(out)[2][2:] == ["+1.800", "0.53", "-0.50", "1", "not", "reached"]  # of seed 2 alone
     assert "Fewer than 6 pairs have none" in out and "nan" not in out
     assert "The commit of these runs differs: c1, c2." in out and "torch" not in out
 
 
-def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, capsys, drawn):
+def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, drawn):
     write_run(tmp_path / "random-1"), write_run(tmp_path / "random-2", FALL[:5], 2, STEPS[:5])
     for seed, n in (1, 5), (2, 7):
         write_run(tmp_path / f"part-{seed}", FALL[:n], seed, STEPS[:n], init="symmetric")
-    assert not run(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
-    out = capsys.readouterr().out
-    assert out.splitlines()[1].split() == ["random", "2.000", "baseline", "0.53", "-0.50"]
-    assert out.splitlines()[2].split()[:4] == ["part", "2.500", "no", "pairs"]  # at steps 400 and 600, and not at 1000
+    out = printed(*tmp_path.iterdir(), "--plot", tmp_path / "p.png")
+    assert words_of(out)[1] == ["random", "2.000", "baseline", "0.53", "-0.50"]
+    assert words_of(out)[2][:4] == ["part", "2.500", "no", "pairs"]  # at steps 400 and 600, and not at 1000
     assert "random: 1 of 2 runs have finished. Only these" in out and "part: 0 of 2 runs have finished. So all" in out
     assert "none is compared with a run that is at another step" in out
     lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
@@ -173,17 +183,16 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
     assert drawn[0].axes[1].get_title(loc="left") == "last loss, before the end [nats/token]"
 
 
-def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path, capsys):
+def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path):
     # An arm that pandas could read as nan, and that is no baseline, because its scale is not BERT's; and other code's.
     folders = [write_run(tmp_path / "runs" / "null-1", n_layer=3, qk_std=0.1)]
     folders += [write_run(tmp_path / "runs" / "c._2-1", init="of_a_fork"), *run_arms(tmp_path / "runs", seeds=[1, 2])]
     path, again = tmp_path / "c.csv", tmp_path / "again.csv"
-    assert not run(*folders, "--csv", path, "--plot", tmp_path / "a.png")
-    first = capsys.readouterr().out
+    first = printed(*folders, "--csv", path, "--plot", tmp_path / "a.png")
     assert first.splitlines()[1].startswith("random ")
     shutil.rmtree(tmp_path / "runs")
-    assert not run(path, "--csv", again, "--plot", tmp_path / "b.png")
-    assert capsys.readouterr().out == first and again.read_text() == path.read_text()
+    assert printed(path, "--csv", again, "--plot", tmp_path / "b.png") == first
+    assert again.read_text() == path.read_text()
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     shapes = {name: of_arm[0].layers("symmetry").shape for name, of_arm in compare.pool([path]).items()}
     assert shapes["null"] == (11, 3) and shapes["random"] == (11, 2)
@@ -223,6 +232,8 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
     (("c.csv", "^# config of a .*\n", ""), "c.csv", "c.csv is no comparison, or damaged"),
     (("c.csv", "^# config {.*\n", ""), "c.csv", "c.csv is no comparison, or damaged (it has no line # config {...})"),
     (("c.csv", "^a,1,100,", "a,1,100,x"), "c.csv", "c.csv is no comparison, or damaged"),
+    (("c.csv", r"\A", '# planned [["loss", "a"\n'), "c.csv", "c.csv is no comparison, or damaged"),
+    (("c.csv", r"\A", '# planned [["loss", 5]]\n'), "c.csv", "expected (measure, left, '>' or '<', right)"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, change, argv, words):
     monkeypatch.chdir(tmp_path)
@@ -240,17 +251,15 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeyp
     assert {path: path.read_bytes() for path in Path().glob("**/*.*")} == before
 
 
-def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path, capsys):
+def test_runs_of_other_length_or_tokenizer_are_not_tested_and_it_is_said_why(tmp_path):
     reasons = {"b": "max_iters", "c": "sha256, tokenizer", "d": "causal, objective", "e": "causal"}
     folders = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", FALL[:6], steps=STEPS[:6], max_iters=500),
                write_run(tmp_path / "c-1", tokenizer="gpt2", sha256="c"), write_run(tmp_path / "d-1", causal=True),
                write_run(tmp_path / "e-1", causal=True, objective="masked")]
-    assert not run(*folders, "--csv", tmp_path / "c.csv")
-    out = capsys.readouterr().out
+    out = printed(*folders)
     assert [line.count("baseline") for line in out.splitlines()[1:6]] == [1] * 5
     for name, keys in reasons.items():
         assert f"{name} is not compared with a, because they differ in {keys}.\n" in out
-    assert not run(tmp_path / "c.csv") and capsys.readouterr().out == out
 
 
 def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_left_out(tmp_path, monkeypatch):
@@ -263,6 +272,35 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     whole = records.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
+
+
+def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(monkeypatch):
+    """As of a fork that adds one to analyze.Scores and to nothing else."""
+    def more(scores, numbers=analyze.Scores.numbers):
+        return numbers(scores) | dict(of_a_fork=numbers(scores)["symmetry"])
+
+    monkeypatch.setattr(analyze.Scores, "numbers", more)
+    with pytest.raises(TypeError, match="of_a_fork"):
+        analyze.score_rows(0, "wqk", 2, torch.randn(2, 1, 8, 8), None)
+    with pytest.raises(KeyError, match="of_a_fork"):
+        scores_table.score_table([dict(of_a_fork=0.1)], {})
+
+
+def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_has_its_plan():
+    """The plan stands in the file as it does in config/arms, so it was not changed after the runs."""
+    if subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=CSV, capture_output=True,
+                      text=True).stdout.strip() != "false":
+        pytest.skip("this is no whole clone: its history is not there")
+    for path in sorted(CSV.glob("*.csv")):
+        if path.stem == "public":  # scores of models
+            continue
+        _, planned, _ = records.split_comparison(path)
+        in_plan = run_file(ROOT / f"config/arms/{path.stem}.py").get("planned", [])  # depth has no tests
+        assert planned == [list(test) for test in in_plan]
+        for record in records.read_comparison(path):
+            for commit in record.origin["commit"]:
+                is_here = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=CSV)
+                assert is_here.returncode == 0, f"{path.name}: {commit}"
 
 
 # ---- figures -----------------------------------------------------------------------------------------------------
@@ -298,12 +336,11 @@ def test_losses_of_two_tasks_have_an_axis_each_and_the_title_says_in_what_the_ru
     assert drawn[0].get_suptitle() == "Runs that differ in causal, init, objective"
 
 
-def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path, capsys, drawn):
+def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path, drawn):
     folder = write_run(tmp_path / "a-1", init="skew", n_embd=64)
-    assert not run(folder, "--plot", tmp_path / "p.png", "--csv", tmp_path / "c.csv")
-    out = capsys.readouterr().out
+    out = printed(folder, "--plot", tmp_path / "p.png", "--csv", tmp_path / "c.csv")
     # A layer, with its start and end: symmetry, that of its single head, and directionality
-    assert out.splitlines()[2].split() == ["1", "0.05", "0.55", "-1.00", "-1.00", "0.00", "-0.50"]
+    assert words_of(out)[2] == ["1", "0.05", "0.55", "-1.00", "-1.00", "0.00", "-0.50"]
     assert out.splitlines()[3:] == ["validation loss 2.0000 nats/token"]
     loss, symmetry, directionality, heads, *empty = drawn[0].axes
     assert [line.get_label() for line in symmetry.lines[:2]] == ["layer 0", "layer 1"]  # as in the table
@@ -313,8 +350,7 @@ def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path,
     low, high = chance.interval("directionality", 64, chance.of_random(64, 2.0))
     band = directionality.patches[0].get_bbox()
     assert (band.y0, band.y1) == pytest.approx((low, high)) and directionality.patches[0].get_label() == figures.RANDOM
-    assert not run(tmp_path / "c.csv")
-    assert capsys.readouterr().out == out
+    assert printed(tmp_path / "c.csv") == out
 
 
 def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tmp_path, drawn, capsys):
@@ -330,61 +366,3 @@ def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tm
     with pytest.raises(SystemExit):  # before the work
         record.main(["--plot", "p.xyz"])
     assert "p.xyz does not end in .png" in capsys.readouterr().err
-
-
-# ---- scores of other code ----------------------------------------------------------------------------------------
-
-
-def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(monkeypatch):
-    """As of a fork that adds one to analyze.Scores and to nothing else."""
-    def more(scores, numbers=analyze.Scores.numbers):
-        return numbers(scores) | dict(of_a_fork=numbers(scores)["symmetry"])
-
-    monkeypatch.setattr(analyze.Scores, "numbers", more)
-    with pytest.raises(TypeError, match="of_a_fork"):
-        analyze.score_rows(0, "wqk", 2, torch.randn(2, 1, 8, 8), None)
-    with pytest.raises(KeyError, match="of_a_fork"):
-        scores_table.score_table([dict(of_a_fork=0.1)], {})
-
-
-def test_a_stored_comparison_that_lacks_a_newer_score_is_read_with_nan(tmp_path, capsys):
-    assert not run(write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", init="skew"), "--csv", tmp_path / "c.csv")
-    before = capsys.readouterr().out
-    lines = (tmp_path / "c.csv").read_text().splitlines()
-    table = pandas.read_csv(tmp_path / "c.csv", comment="#").drop(columns="directionality_eq17")
-    (tmp_path / "old.csv").write_text("\n".join([*lines[:3], table.to_csv(index=False)]))
-    assert not run(tmp_path / "old.csv", "--csv", tmp_path / "new.csv")
-    assert capsys.readouterr().out == before
-    assert "directionality_eq17" not in pandas.read_csv(tmp_path / "new.csv", comment="#")
-    (old, *_), *_ = compare.pool([tmp_path / "old.csv"]).values()
-    assert math.isnan(old.last("directionality_eq17")) and math.isnan(old.last("positions"))
-
-
-# ---- Holm's correction, and where the files come from ---------------------------------------------------------------
-
-
-def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_has_its_plan():
-    """The plan stands in the file as it does in config/arms, so it was not changed after the runs."""
-    if subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=CSV, capture_output=True,
-                      text=True).stdout.strip() != "false":
-        pytest.skip("this is no whole clone: its history is not there")
-    for path in sorted(CSV.glob("*.csv")):
-        if path.stem == "public":  # scores of models
-            continue
-        _, planned, _ = records.split_comparison(path)
-        in_plan = run_file(ROOT / f"config/arms/{path.stem}.py").get("planned", [])  # depth has no tests
-        assert planned == [list(test) for test in in_plan]
-        for record in records.read_comparison(path):
-            for commit in record.origin["commit"]:
-                is_here = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=CSV)
-                assert is_here.returncode == 0, f"{path.name}: {commit}"
-
-
-def test_holm_multiplies_by_the_tests_that_are_left():
-    """Benjamini and Hochberg 1995, section 3.2: of these 15 tests three are significant after Holm's correction."""
-    ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324,
-          0.4262, 0.5719, 0.6528, 0.759, 1]
-    corrected = exact.holm(ps)
-    assert list(corrected[:4]) == pytest.approx([15 * 0.0001, 14 * 0.0004, 13 * 0.0019, 12 * 0.0095])
-    assert (corrected < 0.05).tolist() == [True] * 3 + [False] * 12 and corrected.is_monotonic_increasing
-    assert exact.holm([0.2, math.nan, 0.9]).tolist()[::2] == [0.4, 0.9]  # an arm without pairs is no test
