@@ -1,6 +1,5 @@
 """train.py: runs that are stopped, killed, gone on with, refused; full disks, overflow. pytest tests/test_resume.py"""
 
-import json
 import os
 import re
 import resource
@@ -18,7 +17,6 @@ import pytest
 import torch
 
 import train
-from data import tokens
 from data.atomic import locked
 from data.results.runs import HEADERS
 from tests.lives import (TRAIN_STEP, argv, at_call, begin, begin_ranks, checkpoint, compile_quickly, end, log, refusal,
@@ -30,16 +28,6 @@ APPEND = "data.results.runs.append"
 ROOT = Path(train.__file__).parent
 MOMENTS = [(APPEND, 1), (APPEND, 2), ("torch.save", 1), (TRAIN_STEP, 3), ("torch.save", 1), ("os.replace", 3),
            (APPEND, 1), (TRAIN_STEP, 7), ("torch.save", 2), (APPEND, 3)]
-
-
-def write_corpus(folder, **splits):
-    """Token files of these ids, in bytes."""
-    folder.mkdir()
-    for name, ids in splits.items():
-        ids.tofile(folder / f"{name}.bin")
-    digests = {name: tokens.digest(folder / f"{name}.bin") for name in splits}
-    meta = dict(tokenizer="bytes", tokens={name: len(ids) for name, ids in splits.items()}, sha256=digests)
-    (folder / "meta.json").write_text(json.dumps(meta | tokens.TOKENIZERS["bytes"]))
 
 
 @pytest.fixture
@@ -120,7 +108,7 @@ def test_without_dropout_a_run_goes_on_with_other_micro_batches(cfg):
     assert checkpoint(cfg)["config"]["micro_batch_size"] == 8
 
 
-def test_numbered_checkpoints_are_kept_and_other_files_left_alone(finished, cfg):
+def test_numbered_checkpoints_are_kept_and_other_files_left_alone(cfg):
     out = Path(cfg.out_dir)
     others = {"ckpt-0-mine.pt", "ckpt-9.pt", "ckpt-99999999-mine.pt", "ckpt-bestever.pt", "ckpt.pt.12.tmp"}
     out.mkdir()
@@ -246,20 +234,16 @@ def test_two_processes_that_are_told_to_stop_and_killed_go_on_bit_for_bit_and_on
         np.testing.assert_allclose(log(cfg)[column][:4], log(finished)[column], atol=2e-5)
 
 
-def test_torchrun_starts_eight_processes_of_the_papers_config(cfg, tmp_path):
+def test_torchrun_starts_eight_processes_of_the_papers_config(cfg):
     """One update of the paper's batch of 256 sequences in 12 layers, which are narrow and short here."""
-    out, data = tmp_path / "run", tmp_path / "data"
-    ids = np.random.default_rng(0).integers(0, 256, 2 * (256 * 16 + 1)).astype("<u2")
-    write_corpus(data, train=ids[::2], val=ids[1::2])
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=8", "train.py"]
     small = ["--n_embd=24", "--block_size=16", "--max_iters=1", "--eval_iters=1", "--threads=1", "--device=cpu",
-             "--compile=off"]
-    done = subprocess.run([*torchrun, "config/bert_symm.py", *small, f"--data_dir={data}", f"--out_dir={out}"],
-                          cwd=ROOT, capture_output=True, text=True, timeout=300)
+             "--compile=off", f"--data_dir={cfg.data_dir}", f"--out_dir={cfg.out_dir}"]
+    done = subprocess.run([*torchrun, "config/bert_symm.py", *small], cwd=ROOT, capture_output=True, text=True,
+                          timeout=300)
     assert done.returncode == 0 and "made by 8 processes" in done.stdout, done.stderr
-    rows = log(replace(cfg, out_dir=str(out)))
-    assert list(rows.tokens) == [0, 256 * 16] and rows.learning_rate[1] == pytest.approx(5e-5)
-    config = json.loads((out / "run.json").read_text())["config"]
+    assert list(log(cfg).tokens) == [0, 256 * 16] and log(cfg).learning_rate[1] == pytest.approx(5e-5)
+    config = checkpoint(cfg)["config"]
     assert (config["n_layer"], config["batch_size"], config["init"]) == (12, 256, "symmetric")
 
 
@@ -285,18 +269,6 @@ def test_under_torchrun_which_prints_35_lines_below_it_a_line_says_that_it_is_th
     for key, value, words in ("batch_size", 7, "batch_size = 7, expected a"), ("n_head", 3, "n_embd = 16, expected a"):
         said = refusal(cfg, **{key: value})
         assert f"torchrun says below only that this process has ended. The reason is: {words}" in said
-
-
-def fail_on_rank_1():
-    if os.environ["RANK"] == "1":
-        train.learning_rate = lambda cfg, step: torch.ones(2) @ torch.ones(3)
-
-
-def test_an_error_in_a_forks_code_on_one_process_is_shown_there_and_the_other_one_sends_its_reader_there(cfg, tmp_path):
-    lives = begin_ranks(argv(cfg), tmp_path / "rank", prepare=fail_on_rank_1)
-    (_, said_by_0), (status, said_by_1) = map(end, lives)
-    assert status == 1 and "train.learning_rate = lambda" in said_by_1 and "tensor [2] and src [3]" in said_by_1
-    assert "train.py: if another process has ended before, it says why." in said_by_0 and "src [3]" not in said_by_0
 
 
 # ---- disk, memory and numbers ------------------------------------------------------------------------------------

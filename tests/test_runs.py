@@ -163,10 +163,14 @@ def test_arms_are_pooled_over_seeds_measured_against_the_baseline_of_their_seed_
 def test_only_pairs_of_one_seed_are_compared_and_what_else_differs_is_said(tmp_path):
     folders = [write_run(tmp_path / f"random-{seed}", FALL + seed / 10, seed, commit=f"c{seed}") for seed in (1, 2)]
     folders += [write_run(tmp_path / f"other-{seed}", FALL + seed, seed, init="skew", commit="c1") for seed in (2, 3)]
-    out = printed(*folders, "--all")
+    out = printed(*folders, "--all", "--csv", tmp_path / "c.csv")
     assert words_of(out)[2][2:] == ["+1.800", "0.53", "-0.50", "1", "not", "reached"]  # of seed 2 alone
     assert "Fewer than 6 pairs have none" in out and "nan" not in out
     assert "The commit of these runs differs: c1, c2." in out and "torch" not in out
+    # Their file names every version that made an arm, also if it is one of what is put together.
+    path = tmp_path / "c.csv"
+    assert printed(path, write_run(tmp_path / "random-3", seed=3, commit="c3"), "--csv", path)
+    assert "The commit of these runs differs: c1, c2, c3." in printed(path, "--arms", "random")
 
 
 def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path, drawn):

@@ -22,7 +22,6 @@ from config import ConfigError, TrainConfig, prepare_streams, processes
 from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, count_targets, split_batch
-from data.results import records
 from data.tokens import Corpus
 from model import Block
 from tests.lives import (DRAW, argv, begin, begin_ranks, checkpoint, compile_quickly, draw_as_ever, end, log,
@@ -138,17 +137,17 @@ def test_a_batch_is_split_over_processes_and_micro_batches_or_refused(cfg):
             split_batch(replace(cfg, micro_batch_size=micro), world)
 
 
-def test_a_corpus_that_is_too_small_says_how_large_it_must_be(cfg, corpus):
-    n = len(corpus.val)  # for an evaluation of other tokens each
-    cfg = replace(cfg, batch_size=1, eval_iters=1, block_size=n)
-    batches.open_corpus(replace(cfg, block_size=n - 1))
-    for factor in 1, 10:
-        words = f"{n:,} tokens to validate on, expected more than {factor} x block_size = {factor * n:,}. Prepare "
-        with pytest.raises(ConfigError, match=re.escape(words)) as e:
-            batches.open_corpus(replace(cfg, eval_iters=factor))
-        n_all, megabytes = re.search(r"Prepare ([\d,]+) tokens in all, about ([\d.]+) MB", str(e.value)).groups()
-        assert int(n_all.replace(",", "")) == pytest.approx(factor * (n + len(corpus.train)), abs=99)
-        assert float(megabytes) == pytest.approx(factor * (n + len(corpus.train)) / 1e6, abs=0.06)  # a token is a byte
+@pytest.mark.parametrize("eval_iters", [1, 10])  # of other tokens each
+def test_a_corpus_that_is_too_small_says_how_large_it_must_be(cfg, corpus, eval_iters):
+    n, n_all = len(corpus.val), eval_iters * (len(corpus.train) + len(corpus.val))
+    cfg = replace(cfg, batch_size=1, eval_iters=eval_iters)
+    batches.open_corpus(replace(cfg, block_size=(n - 1) // eval_iters))
+    with pytest.raises(ConfigError) as e:
+        batches.open_corpus(replace(cfg, block_size=n))
+    said = str(e.value).replace(",", "")
+    needed, in_all, megabytes = re.search(r"= (\d+)\. Prepare (\d+) .* about ([\d.]+) MB", said).groups()
+    assert int(needed) == eval_iters * n and int(in_all) == pytest.approx(n_all, abs=99)
+    assert float(megabytes) == pytest.approx(n_all / 1e6, abs=0.06)  # a token is a byte
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------
@@ -170,21 +169,17 @@ def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
         assert float(row.directionality) == pytest.approx(analyze.directionality(m).item(), abs=1e-5)
 
 
-def test_a_matrix_that_scores_would_leave_out_ends_a_run_before_it_begins(cfg, monkeypatch):
-    """An adapter of q, in a module of its own or around q. A vector, such as a gain, is left out as biases are."""
-    def adapted(name):
-        def block(cfg):
-            block = Block(cfg)
-            block.attn.register_parameter("gain", torch.nn.Parameter(torch.ones(2)))
-            low_rank = torch.nn.Linear(cfg.n_embd, 2)
-            block.attn.add_module(name, low_rank) if name == "q_a" else block.attn.q.add_module("a", low_rank)
-            return block
+@pytest.mark.parametrize("name", ["q_a", "q.a"])
+def test_a_matrix_that_scores_would_leave_out_ends_a_run_before_it_begins(cfg, monkeypatch, name):
+    """An adapter beside q or in q. A vector, such as a gain, is left out as biases are."""
+    def adapted(cfg):
+        block = Block(cfg)
+        block.attn.register_parameter("gain", torch.nn.Parameter(torch.ones(2)))
+        block.attn.set_submodule(name, torch.nn.Linear(cfg.n_embd, 2))
         return block
 
-    for name in "q_a", "q.a":
-        monkeypatch.setattr("model.Block", adapted(name))
-        assert f"attention has a matrix {name}.weight: add it to what stacked_qk returns" in refusal(cfg)
-        assert not Path(cfg.out_dir).exists()
+    monkeypatch.setattr("model.Block", adapted)
+    assert f"attention has a matrix {name}.weight" in refusal(cfg) and not Path(cfg.out_dir).exists()
 
 
 # ---- what a run leaves behind ------------------------------------------------------------------------------------
@@ -305,17 +300,7 @@ def test_what_says_which_process_this_is_makes_a_group_or_the_run_is_refused(cfg
     assert "LOCAL_RANK, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE make no group" in said and words in said
 
 
-# ---- where a run comes from, what is said and where --------------------------------------------------------------
-
-
-def test_the_file_of_an_arm_names_every_version_that_made_its_runs(finished, tmp_path):
-    one = records.read_run(finished.out_dir)
-    arm = [one._replace(seed=seed, origin=one.origin | dict(torch=[torch])) for seed, torch in enumerate("12")]
-    records.write_comparison(tmp_path / "c.csv", dict(a=arm))
-    for _ in "12":  # the second time the file itself is one of what is put together
-        known = records.read_comparison(tmp_path / "c.csv")
-        assert [record.origin["torch"] for record in known] == [["1", "2"]] * len(known)
-        records.write_comparison(tmp_path / "c.csv", dict(a=[*known, arm[0]._replace(seed=2)]))
+# ---- what is said and where --------------------------------------------------------------------------------------
 
 
 def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):
