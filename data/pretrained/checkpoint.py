@@ -99,8 +99,8 @@ def read_files(folder: Folder, files: list[str], index: Mapping[str, str]) -> Ch
 
     config = read_config(folder, files[0], saved[0])
     tensors = with_scales(without_wrappers(tensors), config)
-    # Tied weights, which lie at the same place, count once.
-    sizes = {info.place: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
+    # Tied weights, which are the same bytes, count once.
+    sizes = {info.storage: math.prod(info.shape) for info in tensors.values() if info.dtype in DTYPES.values()}
     n_bytes = sum(folder.size(file) for file in files)
     return Checkpoint(config, tensors, sum(sizes.values()), folder, n_bytes)
 

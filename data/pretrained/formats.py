@@ -51,7 +51,7 @@ class TensorInfo(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: torch.dtype | str  # a text if it is not one of DTYPES, as of safetensors, or "sparse"
-    place: tuple  # where it lies. Tied weights, which are the same bytes, have the same
+    storage: tuple  # which bytes hold it. Tied weights have the same
     read: Callable[[], torch.Tensor]  # gives it as it is stored
 
 
@@ -82,10 +82,10 @@ def read_safetensors(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], 
             first, end = entry["data_offsets"]
             if dtype in DTYPES.values() and end - first != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"{end - first} bytes for {shape} of {dtype}")
-            place = (file, start + first, start + end)
-            tensors[name] = TensorInfo(shape, dtype, place, partial(read_range, folder, *place, dtype, shape))
+            storage = (file, start + first, start + end)
+            tensors[name] = TensorInfo(shape, dtype, storage, partial(read_range, folder, *storage, dtype, shape))
     # A file that was cut short still begins with its whole header.
-    end = max((info.place[-1] for info in tensors.values()), default=start)
+    end = max((info.storage[-1] for info in tensors.values()), default=start)
     require(end == size, f"{file} has {size} bytes, its header says {end}: cut short or damaged, get it again")
     return tensors, {}
 
@@ -100,7 +100,7 @@ class Ranges(io.RawIOBase):
         self.folder = folder
         self.file = file
         self.size = folder.size(file)
-        self.place = 0  # where the next bytes are read
+        self.position = 0  # where the next bytes are read
         self.blocks = {}
 
     def readable(self):
@@ -110,19 +110,19 @@ class Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset, whence=io.SEEK_SET):
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.place, io.SEEK_END: self.size}[whence]
-        self.place = max(0, origin + offset)
-        return self.place
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
+        self.position = max(0, origin + offset)
+        return self.position
 
     def readinto(self, buffer):
         """Fills the buffer, as far as the block goes. Returns how many bytes these are."""
-        number, offset = divmod(self.place, BLOCK)
+        number, offset = divmod(self.position, BLOCK)
         if number not in self.blocks:
             start = number * BLOCK
             self.blocks[number] = self.folder.read(self.file, start, min(BLOCK, self.size - start))
         piece = self.blocks[number][offset : offset + len(buffer)]
         buffer[: len(piece)] = piece
-        self.place += len(piece)
+        self.position += len(piece)
         return len(piece)
 
 
@@ -136,8 +136,8 @@ def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
         folder.lengths.append(folder.size(file))
         tensors = {}
         for name, tensor in find_tensors(saved, file).items():
-            place = (file, tensor.data_ptr(), tensor.numel()) if tensor.layout == torch.strided else (file, name)
-            tensors[name] = TensorInfo(tuple(tensor.shape), dtype_of(tensor), place, tensor.detach)
+            storage = (file, tensor.data_ptr(), tensor.numel()) if tensor.layout == torch.strided else (file, name)
+            tensors[name] = TensorInfo(tuple(tensor.shape), dtype_of(tensor), storage, tensor.detach)
         return tensors, saved
     except (CheckpointError, OSError):
         raise
@@ -183,10 +183,10 @@ def read_zip(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
         next_begin = begins[bisect.bisect_right(begins, begin)]
         require(begin + RECORD_HEADER + len(info.filename) + end <= next_begin,
                 f"{file} is damaged (a tensor is larger than its bytes): get it again")
-        place = (file, begin, first, end)
+        storage = (file, begin, first, end)
         shape = tuple(tensor.shape)
-        read = partial(read_in_record, folder, *place, tensor.dtype, shape, tensor.stride())
-        tensors[name] = TensorInfo(shape, tensor.dtype, place, read)
+        read = partial(read_in_record, folder, *storage, tensor.dtype, shape, tensor.stride())
+        tensors[name] = TensorInfo(shape, tensor.dtype, storage, read)
     return tensors, saved
 
 
