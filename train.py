@@ -213,7 +213,7 @@ class Trainer:
         # loss by a factor, and divides the gradients by it before the update.
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=cfg.dtype == "float16")
         self.step = 0  # the number of batches so far: of each an update, except where float16 skips it
-        self.parts = dict(model=self.model, scaler=self.scaler) | self.optimizers  # ckpt.pt holds their state_dict()
+        self.stateful = dict(model=self.model, scaler=self.scaler) | self.optimizers  # ckpt.pt holds their state_dict()
         self.scored = {}  # {matrix: its W_q and W_k} when scores.csv was last written
         self.unread = []  # the losses of the last steps, still on the device
         self.losses = []  # the losses since the last row of log.csv [nats/token]
@@ -298,8 +298,8 @@ class Trainer:
         cfg, say = self.cfg, self.place.say
         with checkpoints.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:
             if state:
-                for name, part in self.parts.items():
-                    part.load_state_dict(state[name])
+                for name, x in self.stateful.items():
+                    x.load_state_dict(state[name])
                 for name in self.SAVED:
                     setattr(self, name, state[name])
         if state and state["config"]["max_iters"] < cfg.max_iters:
@@ -375,7 +375,7 @@ class Trainer:
             why_not = bert.save_folder(self.model, self.out)  # before ckpt.pt: a run killed in between comes here again
             if why_not and self.step == 0:
                 self.place.say(f"this run writes no model.safetensors (analyze.py scores its ckpt.pt): {why_not}")
-            state = {name: part.state_dict() for name, part in self.parts.items()}
+            state = {name: x.state_dict() for name, x in self.stateful.items()}
             state |= {name: getattr(self, name) for name in self.SAVED}
             runs.save_checkpoint(self.out, self.cfg, self.corpus.meta, state)
             if time.monotonic() - self.drawn_at > DRAW_EVERY:

@@ -27,8 +27,8 @@ class ConfigError(ValueError):
 # What a value may be, in words and as a function.
 POSITIVE = "more than 0, and finite", lambda x: 0 < x < math.inf
 FROM_ZERO = "0 or more, and finite", lambda x: 0 <= x < math.inf
-SHARE = "a share below 1", lambda x: 0 <= x < 1
-PART = "0 to 1", lambda x: 0 <= x <= 1
+BELOW_1 = "a share below 1", lambda x: 0 <= x < 1
+UP_TO_1 = "0 to 1", lambda x: 0 <= x <= 1
 PATH = "a path", str.strip
 ANY = "anything", lambda x: True
 # Nothing is imported here that needs torch, so that --help and a mistake answer at once.
@@ -55,8 +55,8 @@ class TrainConfig:
     n_head: int = key(4, "attention heads")
     n_embd: int = key(256, "embedding size; the MLP is four times as wide", ("2 or more", lambda x: x >= 2))
     block_size: int = key(512, "tokens in a sequence")
-    dropout: float = key(0.1, "on embeddings and sublayers", SHARE)
-    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", SHARE)
+    dropout: float = key(0.1, "on embeddings and sublayers", BELOW_1)
+    attn_dropout: float = key(0.1, "on attention weights (0 lets CPUs take the fast attention)", BELOW_1)
     positions: str = key("learned", "vectors added to tokens, turns of q and k, or vectors with a W_q and a W_k of "
                          "their own", words=("learned", "rotary", "untied"))
     qk_norm: bool = key(False, "queries and keys of a head at norm sqrt(D): their scale is gone", ANY)
@@ -66,8 +66,8 @@ class TrainConfig:
     v_std: float = key("init_std", "the same of v", words=STDS)
     init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there", words=("scratch", "resume"))
     mlm_probability: float = key(0.15, "share of the tokens that are masked", ("between 0 and 1", lambda x: 0 < x < 1))
-    mask_share: float = key(0.8, "share of these that the model sees as the mask token", PART)
-    random_share: float = key(0.1, "share of these that it sees as a random token; it sees the rest as they are", PART)
+    mask_share: float = key(0.8, "share of these that the model sees as the mask token", UP_TO_1)
+    random_share: float = key(0.1, "share of these that it sees as a random token; it sees the rest as they are", UP_TO_1)
     constraint: str = key("none", "loss constraint on W_qk, Eq. (S146-S148)", words=("none", "symmetric", "skew"))
     constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in a step, over all processes")
@@ -78,7 +78,7 @@ class TrainConfig:
     qkv_rate: float = key(1.0, "that of the weights of q, k and v, as a share of it")
     optimizer: str = key("adamw", "muon: for the matrices of the blocks, AdamW for the rest", words=("adamw", "muon"))
     weight_decay: float = key(0.01, "of matrices only", ("0 to 10", lambda x: 0 <= x <= 10))
-    beta2: float = key(0.999, "AdamW's", SHARE)
+    beta2: float = key(0.999, "AdamW's", BELOW_1)
     grad_clip: float = key(1.0, "largest norm of the gradient")
     eval_interval: int = key(2000, "steps between evaluations; each ends in a checkpoint")
     eval_iters: int = key(4, "batches in an evaluation, the same ones every time")
