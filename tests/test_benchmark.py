@@ -28,25 +28,19 @@ DOCUMENTS = [FILES[name] for name in ("core/a.py", "core/b.py", "z.py")]
 
 
 @pytest.mark.parametrize("ends, digests", [("\n", prepare.DIGESTS), ("\r\n", prepare.DIGESTS), ("\n", {})])
-def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_ends_of_lines(
+def test_another_sympy_makes_another_corpus_and_says_so_whatever_the_ends_of_lines_and_the_order_on_the_disk(
         tmp_path, monkeypatch, capsys, ends, digests):
     """And whatever the tokenizer: no digest is known of a fork's own."""
     monkeypatch.setattr(prepare, "DIGESTS", digests)
     files = {name: text.replace("\n", ends).encode() for name, text in FILES.items()}
-    folder(tmp_path / "sympy", files, config=None)
-    monkeypatch.setattr(prepare, "find_sympy", lambda: tmp_path / "sympy")
+    sympy = folder(tmp_path / "sympy", files, config=None)
+    monkeypatch.setattr(prepare, "find_sympy", lambda: sympy)
+    backwards = sorted(sympy.rglob("*.py"), reverse=True)
+    monkeypatch.setattr(pathlib.Path, "rglob", lambda root, pattern: backwards)
+    assert list(prepare.read(sympy)) == DOCUMENTS
     train, val = documents(prepare.main([f"--out_dir={tmp_path / 'out'}", "--val_fraction=0.3"])).values()
     assert sorted(train + val) == sorted(text.encode() for text in DOCUMENTS)
     assert "not the benchmark's corpus" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_documents_come_in_the_order_of_their_paths_in_whatever_order_the_disk_lists_them(
-        tmp_path, monkeypatch, backwards):
-    folder(tmp_path, {name: text.encode() for name, text in FILES.items()}, config=None)
-    listed = sorted(tmp_path.rglob("*.py"), reverse=backwards)
-    monkeypatch.setattr(pathlib.Path, "rglob", lambda root, pattern: listed)
-    assert list(prepare.read(tmp_path)) == DOCUMENTS
 
 
 def test_the_corpus_is_known_and_every_file_stands_in_one_split_in_the_order_of_paths(tmp_path, capsys):

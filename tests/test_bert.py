@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from transformers import BertForMaskedLM, BertLMHeadModel
 
 from data.bert import bert_logits, save_folder, to_hf
-from model import Block, ModelConfig, SelfAttention, Transformer, rows_at
+from model import Block, ModelConfig, Transformer, rows_at
 from tests.test_model import CFG, POSITIONS, noisy, pre_norm
 
 pytestmark = pytest.mark.bert_block
@@ -38,12 +38,6 @@ def test_transformers_opens_our_export_and_computes_the_same(causal, block, tmp_
     torch.testing.assert_close(bert_logits(ours.state_dict(), ours.cfg, idx), out.logits, atol=1e-5, rtol=1e-5)
 
 
-def rms_norm(cfg):
-    block = Block(cfg)
-    block.ln_1 = torch.nn.RMSNorm(cfg.n_embd)
-    return block
-
-
 def gated(cfg):
     """SwiGLU in place of the MLP: the names are BERT's, and the shapes are not."""
     block = Block(cfg)
@@ -63,29 +57,12 @@ def window(q, k, v, **_):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=distance < 511)
 
 
-def grouped(cfg):
-    """Two key heads for the queries of four."""
-    block, attn_forward = Block(cfg), SelfAttention.forward
-    attn = block.attn
-    attn.k, attn.v = (torch.nn.Linear(cfg.n_embd, cfg.n_embd // 2) for _ in "kv")
-
-    def split_heads(x):
-        heads = x.unflatten(-1, (-1, cfg.n_embd // cfg.n_head)).transpose(1, 2)  # (B, H or H / 2, T, D)
-        return heads.repeat_interleave(cfg.n_head // heads.shape[1], 1)
-
-    attn.split_heads = split_heads
-    attn.forward = lambda *args: attn_forward(attn, *args)
-    return block
-
-
 OTHER = "would compute something else"
 FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_hf says of it
     ("model.Block.forward", pre_norm, {}, OTHER),
     ("model.F", with_functions(scaled_dot_product_attention=window), dict(block_size=512), OTHER),
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
     ("model.Block", gated, {}, OTHER),
-    ("model.Block", grouped, {}, OTHER),
-    ("model.Block", rms_norm, {}, "this model and a Hugging Face BERT do not both have blocks.0.ln_1.bias"),
     (None, None, dict(positions="rotary"), "this model and a Hugging Face BERT do not both have pos_emb.weight"),
     (None, None, dict(positions="untied"), "do not both have blocks.0.attn.pos_k.bias"),
     (None, None, dict(causal=True, qk_norm=True), f"{OTHER} with these weights, because it has no qk_norm"),

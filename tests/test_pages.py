@@ -8,9 +8,10 @@ import pandas
 import pytest
 
 import analyze
+from tests.test_runs import printed, words_of
 
 ROOT = Path(analyze.__file__).parent
-PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "data").rglob("*.md"))]]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "data").rglob("*.md"))]
 BLOCK = re.compile(r"^```\n\$ python analyze\.py (--(?:runs|paper)[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = [pytest.param(*found, id=f"{page.relative_to(ROOT)}: {found[0]}")
          for page in PAGES for found in BLOCK.findall(page.read_text())]
@@ -30,8 +31,7 @@ def test_a_page_shows_what_its_command_prints(command, lines, monkeypatch, capsy
     with pytest.raises(SystemExit) as e:
         analyze.main(shlex.split(command))
     assert not e.value.code
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    text = "\n".join(printed)
+    text = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
     for piece in re.split(r"^\.\.\.\n", lines, flags=re.MULTILINE):
         assert piece.strip("\n") in text, piece
 
@@ -48,21 +48,17 @@ def test_medians_by_positions_are_those_of_the_published_models_that_were_scored
             assert cell.strip().replace("no model", "") == expected, (words, causal)
 
 
-def test_the_table_of_readme_is_what_its_comparison_prints(monkeypatch, capsys):
+def test_the_table_of_readme_is_what_its_comparison_prints():
     """Losses of the two tasks stand in columns of their own."""
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit):
-        analyze.main(["--runs", "data/results/csv/positions.csv"])
-    printed = {}
-    for line in capsys.readouterr().out.splitlines():
-        cells = line.split()
+    expected = {}
+    for cells in words_of(printed(ROOT / "data/results/csv/positions.csv")):
         if len(cells) > 7 and cells[2].startswith("causal="):
-            printed[cells[0]] = cells[4:8]  # loss, symmetry, heads, directionality
+            expected[cells[0]] = cells[4:8]  # loss, symmetry, heads, directionality
     rows = re.findall(r"^\| .* \(`(\w+)`\) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert len(rows) == 5
     for arm, cells in rows:
         symmetry, heads, directionality, masks, next_token = [cell.strip() for cell in cells.split("|")]
-        assert [masks + next_token, symmetry, heads, directionality] == printed[arm], arm
+        assert [masks + next_token, symmetry, heads, directionality] == expected[arm], arm
         assert bool(next_token) == arm.startswith("decoder")
 
 
