@@ -70,7 +70,7 @@ def moments(product):
     # The s^2 are the eigenvalues of M M^T = W_q (W_k^T W_k) W_q^T. Moved round, as in a trace, this is (r, r), and the
     # other C - r of them are 0.
     C, r = product.w_q.shape
-    if r < C:
+    if r < C and not product.cancels:
         p = to_float(product.gram_k) @ to_float(product.gram_q)
     else:
         m = to_float(product.whole)

@@ -35,17 +35,22 @@ class Product:
         return self.w_q @ self.w_k.mT  # (..., C, C)
 
     @cached_property
+    def expected(self):
+        """M is a sum of r matrices, each a column of W_q times a column of W_k: their squared norms, added up (...)."""
+        return (self.w_q.norm(dim=-2) * self.w_k.norm(dim=-2)).square().sum(-1)
+
+    @cached_property
+    def cancels(self):
+        """Whether heads cancel. Then Gram matrices, which hold squares, have lost the digits of what remains of M."""
+        return ((self.gram_q * self.gram_k).sum((-2, -1)) < 1e-4 * self.expected).any()
+
+    @cached_property
     def measured(self):
         """The symmetry (...), nan if M is zero, the norms of its rows, and those of its columns (..., C)."""
         C, r = self.w_q.shape[-2:]
-        found = self.from_grams() if 3 * r <= C else self.from_whole()  # as measured at C = 768 and 4096
-        # M is a sum of r matrices, each a column of W_q times a column of W_k, and their squared norms are expected to
-        # add up. But heads can cancel. Then Gram matrices, which hold squares, have lost the digits of what remains.
-        expected = (self.w_q.norm(dim=-2) * self.w_k.norm(dim=-2)).square().sum(-1)  # (...)
-        if (found[1].square().sum(-1) < 1e-10 * expected).any():
-            found = self.from_whole()
-        symmetry, row_norms, column_norms = found
-        is_zero = row_norms.square().sum(-1) <= 1e-26 * expected  # only rounding remains: its squares are about 1e-26
+        is_faster = 3 * r <= C  # as measured at C = 768 and 4096
+        symmetry, row_norms, column_norms = self.from_grams() if is_faster and not self.cancels else self.from_whole()
+        is_zero = row_norms.square().sum(-1) <= 1e-26 * self.expected  # only rounding remains, about 1e-26 in squares
         return symmetry.masked_fill(is_zero, torch.nan), row_norms, column_norms
 
     def from_whole(self):

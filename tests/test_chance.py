@@ -39,11 +39,14 @@ def test_by_chance_symmetry_is_1_over_n_give_or_take_root_2_over_n_and_direction
 
 
 @pytest.mark.parametrize("r", [8, N, 2 * N])
-def test_the_moments_are_those_of_the_singular_values_whatever_the_size_of_the_weights(r):
+def test_the_moments_are_those_of_the_singular_values_also_of_tiny_weights_and_of_heads_that_all_but_cancel(r):
     w_q, w_k = torch.randn(2, N, r).double()
     squares = torch.linalg.svdvals(w_q @ w_k.T).square()
     deviations = squares / squares.mean() - 1
-    for found in chance.moments(Product(w_q, w_k)), chance.moments(Product(w_q * 1e-30, w_k)):
+    large = 1e4 * torch.randn(N, r).double()
+    cancelling = torch.cat([w_q + large, -large], 1), torch.cat([w_k, w_k], 1)  # all but: the same M
+    for factors in (w_q, w_k), cancelling, (w_q * 1e-30, w_k):
+        found = chance.moments(Product(*factors))
         mean, c2, c3 = found
         expected = [(deviations**p).sum().item() for p in (2, 3)]
         assert [c2 / mean**2, c3 / mean**3] == pytest.approx(expected, rel=1e-4)
