@@ -204,8 +204,7 @@ def layer_factors(w_q, w_k):
     groups = w_q.unflatten(0, (len(w_k), -1))  # (Hkv, H / Hkv, C, D)
     if groups.shape[1] > 1:
         w_q = torch.stack([sum_exactly(group.mT) for group in groups]).mT  # (Hkv, C, D), views of (D, C)
-    w_q = w_q.to(torch.promote_types(w_q.dtype, torch.float32))
-    return side_by_side(w_q), side_by_side(w_k.to(w_q.dtype))
+    return side_by_side(w_q), side_by_side(w_k)
 
 
 def sum_exactly(heads):

@@ -139,6 +139,7 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
     plain = numbers(scores(w_q, w_k))
     for q, k in (w_q.double() * scale, w_k.double() * scale), (w_q, w_k.double() * scale):
         assert numbers(scores(q, k)) == pytest.approx(plain, abs=1e-5)
+        assert numbers(scores(*analyze.layer_factors(q[None], k[None]))) == pytest.approx(plain, abs=1e-5)
 
 
 # ---- in Python ---------------------------------------------------------------------------------------------------
