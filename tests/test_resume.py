@@ -96,6 +96,19 @@ def test_a_run_can_be_extended_and_looked_at_more_often_and_its_past_stays(finis
         assert row.learning_rate == pytest.approx(1e-2 * (18 - (row.step - 1)) / (18 - 3), rel=1e-5)
 
 
+def test_a_run_comes_from_the_commit_of_the_last_start_that_trained(copied, monkeypatch):
+    path = Path(copied.out_dir, "run.json")
+    before = json.loads(path.read_text())["origin"]
+    monkeypatch.setattr("data.results.ends.find_origin", lambda device: dict(commit="later"))
+    resume(copied)  # as the commands of `python -m config.arms` do with a finished run
+    assert json.loads(path.read_text())["origin"] == before
+    resume(copied, max_iters=13)
+    assert json.loads(path.read_text())["origin"] == dict(commit="later")
+    path.write_text("{")
+    resume(copied, max_iters=13)
+    assert json.loads(path.read_text())["config"]["max_iters"] == 13
+
+
 def test_without_dropout_a_run_goes_on_with_other_micro_batches(cfg):
     cfg = replace(cfg, dropout=0.0, attn_dropout=0.0)
     whole = replace(cfg, out_dir=f"{cfg.out_dir}_whole")

@@ -2,6 +2,8 @@
 What train.py does once, before the first step of a run and after the last one. No step needs anything of it.
 """
 
+import contextlib
+import json
 import platform
 import subprocess
 from dataclasses import replace
@@ -31,8 +33,12 @@ def find_origin(device):
 def begin(trainer):
     """Writes run.json, log.csv and scores.csv, before any training."""
     cfg = replace(trainer.cfg, init_from="scratch")  # a run is the same, resumed or not
-    origin = dict(origin=find_origin(trainer.place.device), n_params=trainer.n_params)
-    write_json(trainer.out / "run.json", describe(cfg, trainer.corpus.meta) | origin)
+    path = trainer.out / "run.json"
+    origin = find_origin(trainer.place.device)
+    if trainer.step == cfg.max_iters:  # this start makes no step
+        with contextlib.suppress(OSError, LookupError, TypeError, ValueError):  # the file was lost or changed
+            origin = json.loads(path.read_text())["origin"]
+    write_json(path, describe(cfg, trainer.corpus.meta) | dict(origin=origin, n_params=trainer.n_params))
     for name, text in trainer.rows.items():
         with replacing(trainer.out / name) as temporary:
             temporary.write_text(text)

@@ -2,7 +2,7 @@
 The files of a run of train.py, as it writes them; records.py reads them, and checkpoints.py reads ckpt.pt. log.csv and
 scores.csv grow by rows. Any other file is complete, or not there.
 
-    run.json     the configuration, the token files, and where its last start comes from; written first
+    run.json     the configuration, the token files, and where its last steps come from; written first
     log.csv      one row per evaluation; losses in nats/token; train_loss is the mean since the row before
     scores.csv   at every score_interval, one row per layer and one per head (an empty head: the whole layer)
     ckpt.pt      what resuming needs, written at every evaluation; a finished run does not need it any more
