@@ -338,6 +338,8 @@ def test_losses_of_two_tasks_have_an_axis_each_and_the_title_says_in_what_the_ru
     losses, others, scores, *_ = [[line.get_label() for line in axis.lines] for axis in drawn[0].axes]
     assert losses == ["a", "b"] and others == ["c"] and scores[:3] == ["a", "b", "c"]
     assert drawn[0].get_suptitle() == "Runs that differ in causal, init, objective"
+    assert not run(runs[0], write_run(tmp_path / "a-2", seed=2), "--plot", tmp_path / "p.png")
+    assert drawn[1].get_suptitle() == "Runs that differ in seeds alone"
 
 
 def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path, drawn):

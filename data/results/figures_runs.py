@@ -70,7 +70,7 @@ def what_differs(arms):
     configs = [records[0].config for records in arms.values()]
     keys = differing_keys([config | task_of(config) for config in configs])
     shown = [key for key in keys if key not in HOW | {"seed", "n_params"}]
-    return textwrap.shorten(f"Runs that differ in {', '.join(shown)}", 90, placeholder=" ...")
+    return textwrap.shorten(f"Runs that differ in {', '.join(shown) or 'seeds alone'}", 90, placeholder=" ...")
 
 
 def draw_arms(axis, arms, column, style_of, has_bands):
