@@ -124,15 +124,6 @@ def test_weights_that_fsdp2_has_sharded_are_gathered_by_the_callback():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_a_model_without_a_config_is_scored_by_the_arguments_that_its_refusal_shows():
-    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(12, 4, 8, batch_first=True), 2)
-    with pytest.raises(CheckpointError, match="--qkv 'layers.{i}.self_attn.in_proj_weight' --heads .* as arguments"):
-        analyze.score_model(encoder)
-    found = analyze.score_model(encoder, qkv="layers.{i}.self_attn.in_proj_weight", heads=4).table.symmetry
-    q, k, _ = encoder.layers[1].self_attn.in_proj_weight.detach().double().chunk(3)
-    assert found[1] == pytest.approx(layer_symmetry(q[None], k[None]))
-
-
 def test_ctrl_c_while_torch_is_imported_ends_without_a_traceback():
     with subprocess.Popen([sys.executable, "-X", "importtime", "analyze.py", "--hf", "gpt2"], stderr=subprocess.PIPE,
                           text=True) as process:

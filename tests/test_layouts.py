@@ -291,12 +291,6 @@ def test_other_names_and_another_model_type_of_it_give_the_same_layers(kind, oth
 # ---- code that is not in transformers -----------------------------------------------------------------------------
 
 
-def chunked(qkv, n_head, n_block):
-    """NeoBERT: (T, n_head, 3 D) in three."""
-    q, k, _ = qkv.unflatten(-1, (n_head, -1)).chunk(3, -1)
-    return q, k
-
-
 def halved(qk, n_head, n_kv_head):
     """LTG-BERT: (T, [H D, H D])."""
     return [half.unflatten(-1, (n_head, -1)) for half in qk.chunk(2, -1)]
@@ -310,7 +304,7 @@ def in_sizes(qkv, n_head, n_kv_head):
 
 
 def rearranged(qkv, n_head, n_kv_head):
-    """InternLM 2: (T, Hkv, [a group of queries, key, value], D)."""
+    """InternLM 2: (T, Hkv, [a group of queries, key, value], D). NeoBERT, ChatGLM: the same with groups of one."""
     group = n_head // n_kv_head
     heads = qkv.view(len(qkv), n_kv_head, 2 + group, -1)
     return heads[..., :group, :].flatten(1, 2), heads[..., -2, :]
@@ -319,14 +313,14 @@ def rearranged(qkv, n_head, n_kv_head):
 CHATGLM = "encoder.layers.0.self_attention.query_key_value.weight"
 MOONVIT = dict(model_type="moonvit", num_hidden_layers=1, num_attention_heads=8)
 FUSED = [  # the weight of layer 0, its projection as in that code, the number of key heads, and the config
-    ("transformer_encoder.0.qkv.weight", chunked, 8, dict(model_type="neobert")),
+    ("transformer_encoder.0.qkv.weight", rearranged, 8, dict(model_type="neobert")),
     ("transformer.layers.0.attention.in_proj_qk.weight", halved, 4, dict(model_type="ltgbert")),
     ("layer.0.attention.self.qkv_linear.weight", in_sizes, 8, dict(model_type="layoutlmv2")),  # needs detectron2
     ("h.0.attn.c_attn.weight", in_sizes, 8, dict(model_type="qwen")),
     ("layers.0.self_attn.W_pack.weight", in_sizes, 8, dict(model_type="baichuan")),
     ("layers.0.attention.wqkv.weight", rearranged, 4, dict(model_type="internlm2", num_key_value_heads=4)),
     (CHATGLM, in_sizes, 2, dict(model_type="chatglm", multi_query_attention=True, multi_query_group_num=2)),
-    (CHATGLM, chunked, 8, dict(model_type="chatglm", multi_query_attention=False, multi_query_group_num=2)),
+    (CHATGLM, rearranged, 8, dict(model_type="chatglm", multi_query_attention=False, multi_query_group_num=2)),
     ("blocks.0.att_proj.weight", in_sizes, 2, dict(model_type="hf_olmo", n_kv_heads=2)),
     ("layers.0.attention.query_key_value.weight", in_sizes, 2, dict(model_type="bailing_moe", num_key_value_heads=2)),
     ("vision_tower.blocks.0.wqkv.weight", in_sizes, 8, dict(
