@@ -109,8 +109,6 @@ def ending(end):
     return dict(q=f"b.{{i}}.wq.{end}", k=f"b.{{i}}.wk.{end}")
 
 
-IN_BLOCK = {f"b.{i}.attn.w{x}.weight": weight for x, part in (("q", Q), ("k", K))
-            for i, weight in enumerate(part.flatten(1, 2))}
 REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (separate(), dict(k=WORDS["q"]), None, "cannot be both q and k: .* order qk"),
     (separate(), dict(k=None), None, "name q and k"),
@@ -127,12 +125,9 @@ REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     # Adapters and the like
     *[(beside(f"{name}.weight"), {}, None, "may change it.*merge_and_unload.*remove_parametrizations") for name in (
         "wq.lora_A", "wk.lora_B.default", "wq_lora.down", "lora_q_a", "q_a", "adapter_q.a")],
-    *[(IN_BLOCK | {f"b.1.attn.{name}": torch.ones(3, 3)}, dict(q="b.{i}.attn.wq.weight", k="b.{i}.attn.wk.weight"),
-       None, "may change it") for name in ("lora_q_a", "q_a", "adapter_q.a", "delta", "mix.weight")],
     *[(beside("wq.lora_A.weight", end), ending(end), None, "may change it")  # the wrapped weight is no way around
       for end in ("base_layer.weight", "weight_orig", "parametrizations.weight.original")],
     (beside("wq.weight_mask", "weight_orig"), ending("weight_orig"), None, "may change it"),
-    (beside("wk.parametrizations.weight.0.base"), {}, None, "may change it"),
     *[(beside(name), {}, None, "quantised") for name in ("wk.weight_scale", "wq.scales", "wk.weight_global_scale")],
     # What is missing or double, and other numbers in the config
     (separate() | separate(["01"]), {}, None, "b.01.wq.weight have the same number|b.1.wq.weight have the same"),
