@@ -2,7 +2,6 @@
 
     def test_x(hub):  # the fixture; HF_HOME lies in tmp_path
         hub.add("org/name", {"config.json": b"{}", "model.safetensors": data})   # -> its commit
-        hub.add("org/name", {...}, branch="step1000")       # another branch with files of its own; tag= makes a tag
         hub.fail("model.safetensors", "cut")                # the next range of that file ends in the middle
         ...
         assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
@@ -11,8 +10,7 @@ Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs and /
 files to a second host, the CDN, where it serves byte ranges. A dataset is a repository whose name begins with
 datasets/, as in its addresses; of these it also answers ID/tree/REV.
 Faults, for one file (or "api") at the host that sends its bytes: a status without content (503, 429, ...); or cut,
-stall: half the body, then the end of the connection, or nothing.
-hub.forbidden is a file that no token may read. With hub.ranges = False every file is sent whole.
+stall: half the body, then the end of the connection, or nothing. With hub.ranges = False every file is sent whole.
 """
 
 import hashlib
@@ -115,8 +113,6 @@ class Handler(BaseHTTPRequestHandler):
         token = self.entry.headers.get("authorization", "").removeprefix("Bearer ")
         if self.server.host == "hub" and repo.gated not in ("", token):
             raise Refused(403 if token else 401, "GatedRepo")
-        if file == self.hub.forbidden:
-            raise Refused(403, "Please enable access to public gated repositories")
         if file not in repo.files[commit]:
             raise Refused(404, "EntryNotFound")
         content = repo.files[commit][file]
@@ -154,7 +150,7 @@ class Hub:
         self.log: list[SimpleNamespace] = []  # requests, with the bytes of body that were sent
         self.waits: list[float] = []  # seconds that the client would have waited between its tries
         self.faults: list[tuple] = []  # file, kind
-        self.forbidden, self.ranges = "", True
+        self.ranges = True
         self.lock, self.stopped = threading.Lock(), threading.Event()
         self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
         for server, server.host in zip(self.servers, ("hub", "cdn")):

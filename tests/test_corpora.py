@@ -12,7 +12,6 @@ import pytest
 
 from data import writer
 from data.redpajama import prepare as redpajama
-from tests.hub import hub  # noqa: F401 (a fixture)
 from tests.test_data import encoded, texts_in
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -67,7 +66,7 @@ def test_redpajama_skips_and_names_what_the_host_lacks(hub, tmp_path, monkeypatc
     del files[gone]
     files |= {cut: files[cut][: len(files[cut]) // 2], other: b"<html>no</html>", empty: b""}
     hub.add("datasets/org/pages", files | {"listings/en-2023-14-head_middle.txt": "\n".join(names).encode() + b"\n"})
-    hub.forbidden = forbidden
+    hub.fail(forbidden, 403)
     monkeypatch.setattr(redpajama, "HOST", f"{hub.url}/datasets/org/pages/resolve/main")
     prepare = partial(redpajama.main, ["--tokenizer=bytes", f"--out_dir={tmp_path}", "--val_fraction=0.05"])
     prepare()
