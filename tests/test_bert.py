@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import BertForMaskedLM, BertLMHeadModel
+from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
 from data.bert import bert_logits, save_folder, to_hf
 from model import Block, ModelConfig, Transformer, rows_at
@@ -14,6 +14,14 @@ from tests.test_model import CFG, POSITIONS, noisy, pre_norm
 pytestmark = pytest.mark.bert_block
 
 THEIRS = {False: BertForMaskedLM, True: BertLMHeadModel}  # by causal
+
+
+def as_theirs(model):
+    """The model as a BertForMaskedLM or BertLMHeadModel of transformers."""
+    config, state = to_hf(model)
+    hf = THEIRS[model.cfg.causal](BertConfig(**config))
+    hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
+    return hf
 
 
 def tied(cfg):

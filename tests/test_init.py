@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM
 
 import init
 from analyze import symmetry, wqk
+from data.bert import to_hf
 from model import ModelConfig, Transformer
+from tests.test_bert import as_theirs
 
 L, C, H = 3, 64, 4
 D = C // H
@@ -143,13 +144,10 @@ def test_one_matrix_for_q_and_k_is_scaled_once_and_an_unknown_start_is_refused()
 @pytest.mark.bert_block
 def test_a_bert_of_transformers_gets_the_start_that_our_model_with_its_weights_gets():
     ours = Transformer(ModelConfig(vocab_size=50, block_size=8, n_layer=L, n_head=H, n_embd=C))
-    bert = BertForMaskedLM(BertConfig(hidden_size=C, num_hidden_layers=L, num_attention_heads=H, vocab_size=50))
-    theirs, generator = [layer.attention.self for layer in bert.bert.encoder.layer], torch.Generator().manual_seed(3)
-    for block, attn in zip(ours.blocks, theirs):
-        for part, other in ("q", "query"), ("k", "key"), ("v", "value"):
-            getattr(attn, other).load_state_dict(getattr(block.attn, part).state_dict())
+    bert, generator = as_theirs(ours), torch.Generator().manual_seed(3)
+    for layer in bert.bert.encoder.layer:
+        attn = layer.attention.self
         init.apply_to_layer_(attn.query, attn.key, attn.value, attn.num_attention_heads, "tilted", 0.05, 0.1, generator)
     init.apply_(ours, "tilted", 0.05, 0.1, seed=3)
-    for block, attn in zip(ours.blocks, theirs):
-        assert torch.equal(block.attn.q.weight, attn.query.weight) and torch.equal(block.attn.k.weight, attn.key.weight)
-        assert torch.equal(block.attn.v.weight, attn.value.weight)
+    theirs = bert.state_dict()
+    assert all(torch.equal(weight, theirs[name]) for name, weight in to_hf(ours)[1].items())

@@ -7,14 +7,13 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import BertConfig
 
 import init
 from data.batches import int_of
 from data.bert import to_hf
 from model import ModelConfig, Transformer
 from tests.lives import make_trainer
-from tests.test_bert import THEIRS
+from tests.test_bert import as_theirs
 from tests.test_model import either
 
 
@@ -32,14 +31,6 @@ def test_a_run_begins_with_the_model_that_its_keys_describe(trainer):
     init.apply_(expected, "skew", qk_std=(3 * 16) ** -0.5, v_std=0.1, seed=int_of("start", 3))
     assert ours.model.cfg == expected.cfg
     assert all(map(torch.equal, ours.model.parameters(), expected.parameters()))
-
-
-def as_theirs(trainer):
-    """The trainer's model as a BertForMaskedLM or BertLMHeadModel of transformers."""
-    config, state = to_hf(trainer.model)
-    hf = THEIRS[trainer.cfg.causal](BertConfig(**config))
-    hf.load_state_dict(state, strict=False)  # the decoder is tied, and has no tensor of its own
-    return hf
 
 
 def plain_loop(hf, cfg, batches):
@@ -83,7 +74,7 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
     ours = trainer(causal=causal, max_iters=50, warmup_iters=10, grad_clip=0.1, beta2=0.9, weight_decay=0.5,
                    qkv_rate=0.5)
     batches = list(ours.loader.train_batches(0))
-    hf = as_theirs(ours)
+    hf = as_theirs(ours.model)
     expected = plain_loop(hf, ours.cfg, batches)
     losses = []
     for batch in batches:
@@ -130,7 +121,7 @@ def test_dropout_is_where_transformers_has_it_and_as_much(trainer, changes, caus
     """After the embeddings, on the attention weights, after attention, after the MLP: with the same random numbers,
     drawn in this order, both models are the same."""
     ours = trainer(causal=causal, **changes)
-    hf, idx = as_theirs(ours).train(), ours.loader.batch("train", 0)[0]
+    hf, idx = as_theirs(ours.model).train(), ours.loader.batch("train", 0)[0]
     torch.manual_seed(0)
     expected = hf(idx).logits
     torch.manual_seed(0)

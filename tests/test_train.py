@@ -1,11 +1,9 @@
 """train.py: what a step sees, what a run leaves behind, and what it says. pytest tests/test_train.py"""
 
-import io
 import json
 import math
 import re
 import socket
-import sys
 from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
@@ -18,7 +16,7 @@ import torch
 
 import analyze
 import train
-from config import ConfigError, TrainConfig, prepare_streams, processes
+from config import ConfigError, TrainConfig, processes
 from config.processes import Place
 from data import batches, tokens
 from data.batches import Loader, count_targets, split_batch
@@ -65,25 +63,20 @@ def test_a_row_depends_on_seed_step_and_its_number_alone_and_a_decoder_sees_the_
     assert torch.equal(masked.scatter(1, positions, targets), decoder[0])
 
 
-def test_no_two_purposes_have_the_same_random_numbers(cfg, corpus, monkeypatch):
-    """Of one seed, 0, and one number, 3: an order, the masks, the same of validation, a start and dropout."""
-    drawn, seeds, default_rng = [], [], np.random.default_rng
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: drawn.append(default_rng(seed).random(5)) or
-                        default_rng(seed))
-    cfg = replace(cfg, seed=0, batch_size=8, dropout=0.1)
-    rows, n_blocks = np.arange(8), (len(corpus.train) - 1) // cfg.block_size
-    monkeypatch.setattr(torch, "manual_seed", seeds.append)
-    monkeypatch.setattr(train.init, "apply_", lambda model, *keys: seeds.append(keys[-1]))
-    trainer = make_trainer(cfg)
-    for split in "train", "val":
-        batches.get_batch(cfg, corpus, split, 3, rows)
-    batches.block_order(n_blocks, "order", 0, 3)
-    trainer.step = 3
-    trainer.train_step(trainer.loader.batch("train", 3))
-    drawn = {tuple(numbers) for numbers in drawn}
-    assert len(drawn) == 5  # orders of the epochs 0 and 3 and of validation, masks and those of validation
-    weights, start, *dropout = seeds
-    assert len({weights, start, *dropout}) == 2 + len(dropout) == 4  # of two micro-batches
+def test_no_two_purposes_have_the_same_random_numbers(cfg, monkeypatch):
+    """Orders, masks, the same two of validation, a start and dropout: a run draws each from a stream of its own."""
+    drawn, seed_of = {}, batches.seed_of
+
+    def watched(stream, *numbers):
+        seed = seed_of(stream, *numbers)
+        drawn.setdefault(stream, set()).add(tuple(seed.generate_state(2)))
+        return seed
+
+    monkeypatch.setattr(batches, "seed_of", watched)
+    batches.block_order.cache_clear()
+    run(cfg, seed=0, max_iters=3)  # validation has the seed 0 too
+    assert set(drawn) == set(batches.STREAMS)
+    assert len(set().union(*drawn.values())) == sum(map(len, drawn.values()))
 
 
 def test_as_many_tokens_are_masked_as_are_nearest_to_the_share_that_was_asked_for(cfg):
@@ -148,9 +141,6 @@ def test_a_corpus_that_is_too_small_says_how_large_it_must_be(cfg, corpus, eval_
     needed, in_all, megabytes = re.search(r"= (\d+)\. Prepare (\d+) .* about ([\d.]+) MB", said).groups()
     assert int(needed) == eval_iters * n and int(in_all) == pytest.approx(n_all, abs=99)
     assert float(megabytes) == pytest.approx(n_all / 1e6, abs=0.06)  # a token is a byte
-
-
-# ---- scores ------------------------------------------------------------------------------------------------------
 
 
 def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
@@ -298,21 +288,6 @@ def test_what_says_which_process_this_is_makes_a_group_or_the_run_is_refused(cfg
             monkeypatch.setenv(name, text.format(taken=taken.getsockname()[1]))
         said = refusal(cfg)
     assert "LOCAL_RANK, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE make no group" in said and words in said
-
-
-# ---- what is said and where --------------------------------------------------------------------------------------
-
-
-def test_a_terminal_of_another_encoding_or_none_at_all_ends_no_run(monkeypatch):
-    western = io.TextIOWrapper(io.BytesIO(), "cp1252")
-    for stdout in western, None:  # None: it was closed, as by >&-
-        monkeypatch.setattr(sys, "stdout", stdout)
-        monkeypatch.setattr(sys, "stderr", None)
-        prepare_streams()
-        Place(0, 1, torch.device("cpu")).say("a is α \udcff")
-        print("b", file=sys.stderr)
-    western.flush()
-    assert western.buffer.getvalue().decode("cp1252").splitlines() == ["a is ? ?"]
 
 
 def test_a_picture_never_ends_a_run(cfg, tmp_path):
