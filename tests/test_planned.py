@@ -139,6 +139,8 @@ def test_a_key_that_nobody_named_makes_another_task_and_scores_are_compared_all_
     assert rows[1] == "a 0.345 baseline 0.54 -0.20".split()
     assert rows[2] == "b 0.345 +0.000 [+0.000, +0.000] 1 0.15 -0.20".split()
     assert rows[3] == "c 0.045 -0.300 [-0.300, -0.300] 0.016 0.65 -0.20".split()  # 2 / 2^8, twice
+    rows = words_of(printed(path, "--measure", "heads", "--arms", "b", "a", "c", "--all"))
+    assert rows[2][-2:] == ["-0.20", "8"] and rows[3][-3:] == ["8", "not", "reached"]  # b is of another task
     rows = words_of(printed(path, "--measure", "symmetry", "--baseline", "c", "--arms", "b"))
     assert rows[2] == "b 0.145 -0.500 [-0.500, -0.500] 0.0078 -0.20".split()
     assert "no run has positions" in run(path, "--measure", "positions")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from config import HOW
-from config.planned import arms_of, column_of
+from config.planned import arms_of, column_of, task_of
 from data.results.exact import confidence_interval, holm, sign_flip
 from data.results.records import by_task, read_comparison, read_run
 from data.results.runs import require
@@ -107,7 +107,8 @@ def speed_up(loss, baseline_loss):
 def compare_pairs(pairs, column="val_loss"):
     """Returns how much a column of an arm ends above that of its baseline: a dict of numbers, nan without a pair."""
     found = of_differences([mine.last(column) - other.last(column) for mine, other in pairs])
-    gains = [speed_up(mine.curve("val_loss"), other.curve("val_loss")) for mine, other in pairs]
+    gains = [speed_up(mine.curve("val_loss"), other.curve("val_loss")) for mine, other in pairs
+             if task_of(mine.config) == task_of(other.config)]  # or one loss says nothing about the other
     return found | dict(speed_up=np.median(gains) if gains else nan)
 
 
