@@ -196,11 +196,15 @@ def test_a_run_records_its_heads_and_its_positions_and_every_measure_of_a_plan(t
     assert not run(folder, "--csv", tmp_path / "c.csv", "--plot", tmp_path / "p.png")
     (again,), = compare.pool([tmp_path / "c.csv"]).values()
     assert {name: again.last(name) for name in expected} == pytest.approx(expected)
-    of_positions = {axis.get_title(loc="left"): axis for axis in drawn[0].axes}["symmetry of positions' own matrix"]
+    of_positions = {axis.get_title(loc="left"): axis for axis in drawn[0].axes}["symmetry of positions"]
     assert [line.get_ydata()[-1] for line in of_positions.lines[:2]] == pytest.approx([0.5, 0.7])
     assert not run(folder, write_run(tmp_path / "b-1", FALL + 1), "--plot", tmp_path / "p.png")
-    of_positions = {axis.get_title(loc="left"): axis for axis in drawn[1].axes}["symmetry of positions' own matrix"]
+    of_positions = {axis.get_title(loc="left"): axis for axis in drawn[1].axes}["symmetry of positions"]
     assert {line.get_label(): list(line.get_ydata()[-1:]) for line in of_positions.lines}["a"] == [0.6]
+    assert not run(folder, write_run(tmp_path / "c-1", causal=True), "--plot", tmp_path / "p.png")
+    drawn[2].draw_without_rendering()
+    right_ends = [axis.get_tightbbox().x1 for axis in drawn[2].axes]
+    assert len(right_ends) == 6 and max(right_ends) <= drawn[2].bbox.x1  # a title ends in the picture
     plan = tmp_path / "plan.py"
     plan.write_text("arms = dict(a={}, b={})\nplanned = [('symmetry', 'a', '>', 'b')]")
     rows = words_of(printed(folder, tmp_path / "b-1", "--plan", plan))

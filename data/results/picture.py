@@ -7,7 +7,7 @@ from data.chance import SCORES
 from data.figures import RANDOM, draw_layers, figure, put_chance, put_legend, put_steps, put_titles, put_zero, short
 
 TITLES = {"symmetry": "symmetry of $W_{qk}$", "directionality": "directionality of $W_{qk}$",
-          "heads": "symmetry of single heads", "positions": "symmetry of positions' own matrix"}
+          "heads": "symmetry of single heads", "positions": "symmetry of positions"}
 
 
 def in_words(arm):
