@@ -24,7 +24,7 @@ def gradient_at_zero(x, targets):
 e1, e2 = torch.eye(4)[:, :1], torch.eye(4)[:, 1:2]  # (4, 1)
 LONG_COLUMN = torch.randn(512, 512, generator=torch.Generator().manual_seed(1)) * (1 + 3 * torch.eye(512)[3])
 OURS = {
-    (step_1_symmetry, "parts"): lambda m: ((m + m.T) / 2, (m - m.T) / 2),
+    (step_1_symmetry, "parts"): lambda m: ((m + m.T) / 2, m - (m + m.T) / 2),  # which is skew but for rounding
     (step_1_symmetry, "symmetry"): analyze.symmetry,
     (step_1_symmetry, "symmetry_0_trace_1"): lambda: torch.tensor([[0.5, 0.5], [-0.5, 0.5]]),
     (step_2_directionality, "directionality"): analyze.directionality,
