@@ -225,6 +225,7 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
     (("a-1/scores.csv", "^100,wqk,0,,", "100,wqk,0,,x"), "a-1", "scores.csv is damaged"),
     (("a-1/log.csv", r"\Z", "1000,0,,2.0,,\n"), "a-1", "log.csv or scores.csv is damaged"),
+    (("a-1/log.csv", r"^(100,.*)\n", r"\1,"), "a-1", "log.csv or scores.csv is damaged"),  # two rows in one
     (("a-1/scores.csv", r"(?s)^500,.*", ""), "a-1", "scores.csv ends at step 400, and log.csv at step 1000"),
     (("a-1/run.json", r"(?s)\A.*", "{"), "a-1", "run.json cannot be read"),
     (("a-1/run.json", ": 1000", ': "many"'), "a-1", "run.json cannot be read: max_iters = 'many', expected int"),

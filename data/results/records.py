@@ -162,8 +162,8 @@ def read_run(folder):
         # Losses and scores may have been written at different steps.
         table = pandas.concat([losses, by_step(scores)], axis="columns").sort_index()
     except ValueError as e:
-        raise RunError(f"{folder}: log.csv or scores.csv is damaged ({e}); --init_from=resume writes them again from "
-                       "ckpt.pt") from e
+        raise RunError(f"{folder}: log.csv or scores.csv is damaged ({str(e).strip()}); --init_from=resume writes them "
+                       "again from ckpt.pt") from e
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
     return Record(arm, config["seed"], config, table.round(DIGITS), origin)
 
