@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-WHOLE_GRAM = 128  # Gram matrices of at most so many columns are made whole
+BLOCK = 128  # rows of a Gram matrix that are made at once
 
 
 class Product:
@@ -74,28 +74,35 @@ def near_one(w):
     return w * torch.exp2(-exponent) if (exponent.abs() > 64).any() else w
 
 
+def blocks(r):
+    """Yields the (first, end) of r columns, block by block."""
+    for first in range(0, r, BLOCK):
+        yield first, min(first + BLOCK, r)
+
+
+# A pair of columns has one product, whichever comes first. So both functions take each block of columns with itself and
+# with the earlier ones, which is half of the work.
+
+
 def gram(w):
     """Returns w^T w: (..., C, r) -> (..., r, r), the products of all pairs of columns."""
-    if w.shape[-1] <= WHOLE_GRAM:
-        return w.mT @ w
-    # It is symmetric: of its quarters the two off the diagonal are equal, so one of them is enough.
-    w_1, w_2 = w.tensor_split(2, -1)  # (..., C, r / 2)
-    cross = w_2.mT @ w_1  # (..., r / 2, r / 2)
-    upper = torch.cat([gram(w_1), cross.mT], -1)
-    lower = torch.cat([cross, gram(w_2)], -1)
-    return torch.cat([upper, lower], -2)
+    r = w.shape[-1]
+    found = w.new_empty(*w.shape[:-2], r, r)
+    for first, end in blocks(r):
+        rows = w[..., first:end].mT @ w[..., :end]  # (..., BLOCK, end)
+        found[..., first:end, :end] = rows
+        found[..., :end, first:end] = rows.mT
+    return found
 
 
 def squared_norms(x, gram_y):
     """Returns the squared norm of every row of x y^T: x (..., C, r), gram_y = y^T y (..., r, r) -> (..., C)."""
-    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T. x is a transposed weight, so x.mT is
-    # contiguous, and these lines read memory in its order.
-    if x.shape[-1] <= WHOLE_GRAM:
-        return ((gram_y @ x.mT) * x.mT).sum(-2)
-    # With half of the columns each, x y^T = x_1 y_1^T + x_2 y_2^T, and |a + b|^2 = |a|^2 + |b|^2 + 2 a b.
-    x_1, x_2 = x.tensor_split(2, -1)  # (..., C, r / 2)
-    half = x_1.shape[-1]
-    cross = ((gram_y[..., half:, :half] @ x_1.mT) * x_2.mT).sum(-2)  # (..., C)
-    squares_1 = squared_norms(x_1, gram_y[..., :half, :half])
-    squares_2 = squared_norms(x_2, gram_y[..., half:, half:])
-    return squares_1 + squares_2 + 2 * cross
+    # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T, a sum over pairs of columns. x is a
+    # transposed weight, so x.mT is contiguous, and these lines read memory in its order.
+    diagonal = gram_y.diagonal(dim1=-2, dim2=-1).diag_embed()
+    lower = 2 * gram_y.tril(-1) + diagonal  # (..., r, r), where two columns have a pair in each order
+    total = 0.0
+    for first, end in blocks(x.shape[-1]):
+        products = lower[..., first:end, :end] @ x[..., :end].mT  # (..., BLOCK, C)
+        total = total + products.mul_(x[..., first:end].mT).sum(-2)
+    return total  # (..., C)
