@@ -201,15 +201,15 @@ def layer_factors(w_q, w_k):
     #                                          \  |  /   \  |  /
     #                                             k0        k1
     # q0 k0^T + q1 k0^T + q2 k0^T = (q0 + q1 + q2) k0^T, so the queries of a group are added before the product.
-    groups = w_q.unflatten(0, (len(w_k), -1))  # (Hkv, H / Hkv, C, D)
+    groups = w_q.unflatten(0, (len(w_k), -1)).mT  # (Hkv, H / Hkv, D, C)
     if groups.shape[1] > 1:
-        w_q = torch.stack([sum_exactly(group.mT) for group in groups]).mT  # (Hkv, C, D), views of (D, C)
+        # In float64, so that heads that nearly cancel lose no digit, and large ones do not overflow.
+        w_q = torch.zeros_like(w_k.mT, dtype=torch.float64)  # (Hkv, D, C)
+        for total, heads in zip(w_q, groups):  # (D, C), (H / Hkv, D, C)
+            for head in heads:
+                total += head
+        w_q = w_q.mT  # (Hkv, C, D)
     return side_by_side(w_q), side_by_side(w_k)
-
-
-def sum_exactly(heads):
-    """(H, D, C) -> (D, C), in float64: heads that nearly cancel lose no digit, and large ones do not overflow."""
-    return sum(heads[1:], heads[0].double())
 
 
 def side_by_side(heads):
