@@ -96,6 +96,12 @@ def test_nan_is_not_read_as_nothing_stands_out():
     assert symmetry(torch.zeros(3, 3)).isnan()
 
 
+def test_analyze_itself_needs_torch_alone():
+    code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
+            "('data', 'config', 'train', 'model', 'init', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"
+
+
 # ---- where numbers run out ---------------------------------------------------------------------------------------
 
 
@@ -139,15 +145,6 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
     for q, k in (w_q.double() * scale, w_k.double() * scale), (w_q, w_k.double() * scale):
         assert numbers(scores(q, k)) == pytest.approx(plain, abs=1e-5)
         assert numbers(scores(*analyze.layer_factors(q[None], k[None]))) == pytest.approx(plain, abs=1e-5)
-
-
-# ---- in Python ---------------------------------------------------------------------------------------------------
-
-
-def test_analyze_itself_needs_torch_alone():
-    code = ("import sys, analyze; print(*[m for m in sys.modules if m.partition('.')[0] in "
-            "('data', 'config', 'train', 'model', 'init', 'pandas', 'transformers', 'huggingface_hub', 'matplotlib')])")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

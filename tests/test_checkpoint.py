@@ -16,7 +16,7 @@ from data.pretrained import hub as client
 from data.pretrained.files import CheckpointError, only_checkpoint_errors
 from data.pretrained.formats import BLOCK
 from data.pretrained.sources import open_checkpoint
-from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, make, name,
+from tests.toy import (CONFIG, FILE, GROUPS, SHARDED, SHARDS, SINGLE, WANTED, WEIGHTS, as_bin, folder, name,
                        older_zip, one_line, read, records_of, refusal)
 
 
@@ -218,23 +218,15 @@ def test_two_tensors_that_have_one_name_in_the_plain_model_are_refused(tmp_path)
     assert f"are both called {name(0, 'q')} in the plain model" in refusal(toy)
 
 
-def test_other_dtypes_are_refused_only_when_asked_for(tmp_path):
+def test_tensors_that_have_no_score_are_named_and_only_when_they_are_asked_for(tmp_path):
     weights = {"q": torch.ones(4, 4), "i": torch.ones(4, dtype=torch.int32), "bool": torch.ones(3, dtype=torch.bool),
-               "f8": torch.ones(4).to(torch.float8_e4m3fn)}
+               "f8": torch.ones(4).to(torch.float8_e4m3fn), "nan": torch.tensor([1, torch.nan]).bfloat16(),
+               "inf": torch.tensor([-torch.inf, 1])}
     toy = folder(tmp_path / "toy", {"model.safetensors": save(weights)})
-    assert read(toy, [["q"]], weights).n_params == 20
-    for n, dtype in (("i", "I32"), ("f8", "float8_e4m3fn"), ("bool", "BOOL")):
+    assert read(toy, [["q"]], weights).n_params == 24
+    for n, words in (("i", "I32"), ("f8", "float8_e4m3fn"), ("bool", "BOOL"), ("nan", "NaN or"), ("inf", "infinity")):
         told = refusal(toy, [["q"], [n]])
-        assert repr(n) in told and dtype in told
-
-
-@pytest.mark.parametrize("value", ["nan", "-inf"])
-def test_weights_without_a_score_are_named(tmp_path, value):
-    weights = make(torch.bfloat16, 8)
-    weights[name(2, "k")].view(-1)[37].fill_(float(value))
-    toy = folder(tmp_path / "toy", {"model.safetensors": save(weights)})
-    assert "NaN or infinity" in refusal(toy) and name(2, "k") in refusal(toy)
-    read(toy, [[name(2, "q")]], weights)
+        assert repr(n) in told and words in told
 
 
 def test_little_is_read_ahead_and_a_stream_may_be_left(tmp_path, monkeypatch):

@@ -18,9 +18,9 @@ from tests.toy import files_of
 STEPS = [2, 10, 300]
 
 
-def symmetries(folder="run"):
-    """Of all layers of all checkpoints of a run."""
-    return [symmetry for step in STEPS for symmetry in symmetry_of(f"{folder}/checkpoint-{step}")]
+def symmetries():
+    """Of all layers of all checkpoints of the run."""
+    return [symmetry for step in STEPS for symmetry in symmetry_of(f"run/checkpoint-{step}")]
 
 
 @pytest.fixture

@@ -21,15 +21,10 @@ def name(layer: int, part: str) -> str:
     return f"layers.{layer}.{part}.weight"
 
 
-def make(dtype=torch.float32, n_embd=N_EMBD) -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
-    parts = [name(i, part) for i in range(N_LAYER) for part in "qkv"]
-    weights = {part: torch.randn(n_embd, n_embd) for part in parts} | {"emb": torch.randn(4 * n_embd, n_embd)}
-    return {part: weight.to(dtype) for part, weight in weights.items()}
-
-
+torch.manual_seed(0)
+WEIGHTS = {name(i, part): torch.randn(N_EMBD, N_EMBD) for i in range(N_LAYER) for part in "qkv"}
+WEIGHTS["emb"] = torch.randn(4 * N_EMBD, N_EMBD)
 GROUPS = [[name(i, "q"), name(i, "k")] for i in range(N_LAYER)]
-WEIGHTS = make()
 FILE = save(WEIGHTS)
 WANTED = sum(WEIGHTS[n].nbytes for group in GROUPS for n in group)
 SHARDS = {f"model-0000{i + 1}-of-00002.safetensors": dict(list(WEIGHTS.items())[i::2]) for i in range(2)}
