@@ -34,7 +34,6 @@ CLIP = dict(model_type="clip", text_config={}, vision_config=dict(num_attention_
 TEXT = {"text": (True, 2, 4, 4)}
 
 BERT = dict(model_type="bert", num_hidden_layers=2, num_attention_heads=4, hidden_size=32)
-WHISPER = dict(model_type="whisper", encoder_layers=2, encoder_attention_heads=4)
 OURS = dict(model_type="train.py-checkpoint", n_layer=2, n_head=4, causal=True)
 BLOCKS = qk("blocks.{i}.attn", weights="q k")  # of OURS
 
@@ -54,10 +53,7 @@ FOUND = {  # config, names; of each stack: causal, layers, query heads, key head
         dict(model_type="t5", num_layers=2, num_heads=4, d_kv=6),
         qk("encoder.block.{i}.layer.0.SelfAttention", BOTH, (24, 32), weights="q k"), {"encoder": (False, 2, 4, 4)},
         ["its decoder has no queries and keys here"]),
-    "so may that of Whisper": (
-        WHISPER, qk("model.encoder.layers.{i}.self_attn"), {"encoder": (False, 2, 4, 4)},
-        ["its decoder has no queries and keys here"]),
-    "and the images of CLIP without its text": (
+    "so may the images of CLIP, without its text": (
         CLIP, qk("vision_model.encoder.layers.{i}.self_attn", [0], (768, 768)), {"vision": (False, 1, 12, 12)},
         ["its text has no queries and keys here"]),
     "in a layer some heads may be pruned": (
