@@ -295,22 +295,19 @@ def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(monkeypatch,
     assert its_picture.exists() and notes.exists()
 
 
-def test_a_full_disk_is_one_line_and_no_success(monkeypatch, tmp_path):
+def test_a_full_disk_is_one_line_and_no_success(monkeypatch, analysed):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(SystemExit) as e:
-            analyze.main(["--hf", model(BERT, tmp_path / "m")])
-    assert e.value.code.startswith("analyze.py: [Errno 28]")
+        assert analysed("--hf", model(BERT, "m")).status.startswith("analyze.py: [Errno 28]")
 
 
 @pytest.mark.parametrize("argv", ["--hf m --revisions=step* --limit=0", "--hf m --revisions=step* --limit=-3",
                                   "--hf m --revisions=", "--paper --limit=3", "--hf m --limit=3",
                                   "--hf m --offline", "--hf m --plot=p.txt", "--hf m --device=tpu",
                                   "--runs out --per_head", "--runs out --matrices=w.png"])
-def test_options_that_make_no_sense_end_at_once(argv, capsys):
-    with pytest.raises(SystemExit) as e:
-        analyze.main(argv.split())
-    assert e.value.code == 2 and "error: " in capsys.readouterr().err.splitlines()[-1]
+def test_options_that_make_no_sense_end_at_once(argv, analysed):
+    found = analysed(*argv.split())
+    assert found.status == 2 and "error: " in found.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("text", [

@@ -14,7 +14,7 @@ from data.pretrained.by_hand import read_hand
 from data.pretrained.files import CheckpointError
 from data.pretrained.layouts import find_stacks
 from tests.test_analyze import bert
-from tests.toy import folder, layer_symmetry
+from tests.toy import folder, layer_symmetry, one_line
 
 C, H, HKV, D = 12, 4, 2, 5
 torch.manual_seed(0)
@@ -162,9 +162,7 @@ def test_what_does_not_name_all_of_the_queries_and_keys_is_refused(tmp_path, ten
 
 
 def told(config, shapes):
-    with pytest.raises(CheckpointError) as error:
-        find_stacks(config, shapes)
-    return str(error.value)
+    return one_line(lambda: find_stacks(config, shapes))
 
 
 def flags_of(refusal, heads):
