@@ -84,9 +84,6 @@ def betas(model, batch):
     return torch.stack([layer.grad for layer in scores])
 
 
-# ---- Theorem 2.4 -------------------------------------------------------------------------------------------------
-
-
 def symmetry_of_betas(trainer, n_batches):
     """
     How near beta_ij is to beta_ji for i != j, tr(beta beta) / |beta|^2, on validation text -> of each layer, (L,) each:

@@ -174,9 +174,6 @@ def test_prop_S1_7_columns_and_rows_for_a_token_as_context_and_as_prediction(rol
         assert exact(update, S50.T) and not exact(update, S50)
 
 
-# ---- the table ---------------------------------------------------------------------------------------------------
-
-
 def test_the_table_and_the_tests_name_each_other_and_three_pages_count_its_verdicts():
     root = Path(__file__).parents[1]
     page, results, experiments = [(root / name).read_text() for name in (

@@ -30,9 +30,6 @@ def write_csv(path, ends, changes=(), plan=(), unfinished=()):
     return path
 
 
-# ---- plans -------------------------------------------------------------------------------------------------------
-
-
 ENDS = dict(a=(2.0, 0.5, 0.3), b=(1.5, 0.1, 0.3), c=(2.5, 0.6, 0.0), d=(2.5, 0.1, 0.4))
 PLAN = [["symmetry", "a", ">", "b"], ["symmetry_1", "a", "<", "b"], ["heads", "a", ">", "b"],
         ["symmetry", "c - d", ">", "a - b"], ["loss", "a", "<", "c"]]
@@ -128,9 +125,6 @@ def test_arms_that_lack_a_measure_are_named_and_the_others_compared_and_the_lege
     assert "  p: no row has one. Fewer than 6 pairs have none" in few_pairs
 
 
-# ---- tasks and measures ------------------------------------------------------------------------------------------
-
-
 def test_a_key_that_nobody_named_makes_another_task_and_scores_are_compared_all_the_same(tmp_path):
     changes = dict(b=dict(of_a_fork=1), c=dict(learning_rate=1.0), d=dict(qk_std=0.5))
     path = write_csv(tmp_path / "c.csv", ENDS, changes)
@@ -161,9 +155,6 @@ def test_a_key_that_nobody_named_makes_another_task_and_scores_are_compared_all_
 def test_the_start_of_bert_is_known_in_older_and_newer_files(config, is_plain):
     assert compare.has_berts_start(records.with_defaults(config)) == is_plain
     assert not compare.has_berts_start(records.with_defaults(config | dict(init="skew")))
-
-
-# ---- heads and positions of a run --------------------------------------------------------------------------------
 
 
 def write_positions(folder):

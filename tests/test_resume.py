@@ -37,7 +37,7 @@ def copied(finished, cfg):
     return cfg
 
 
-# ---- stopped, gone on with ---------------------------------------------------------------------------------------
+# ---- stopped, killed, gone on with -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129),
@@ -139,6 +139,22 @@ def test_numbered_checkpoints_are_kept_and_other_files_left_alone(cfg):
     assert all((out / name).read_bytes() == b"of somebody" for name in others) and list(log(cfg).step) == [0, 4, 8, 12]
 
 
+def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(finished, cfg, tmp_path):
+    out, stale = Path(cfg.out_dir), 0
+    for name, n in MOMENTS:
+        life = begin(argv(cfg, init_from="resume"), tmp_path / "life.txt", partial(signal_at, name, n))
+        status, said = end(life)
+        assert status == -signal.SIGKILL and "Traceback" not in said, (name, n, said)
+        stale += any(out.glob("ckpt.pt.*.tmp"))
+        if name == "torch.save":  # its rows are not in a checkpoint yet: be killed in the middle of one
+            rows = (out / "log.csv").read_bytes()
+            (out / "log.csv").write_bytes(rows[: rows[:-1].rindex(b"\n") + 2])  # the first digit of its step is left
+    assert stale >= 1
+    resume(cfg)
+    assert result(cfg) == result(finished)
+    assert files_of(out).keys() == files_of(finished.out_dir).keys()
+
+
 # ---- what is refused, and what stays as it was -------------------------------------------------------------------
 
 
@@ -204,25 +220,6 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_one_lasts(cf
         assert "another process is writing there" in refusal(cfg)
         assert {path.name for path in Path(cfg.out_dir).iterdir()} == {".lock"}
     run(cfg, max_iters=4)
-
-
-# ---- killed ------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_the_whole_one(finished, cfg, tmp_path):
-    out, stale = Path(cfg.out_dir), 0
-    for name, n in MOMENTS:
-        life = begin(argv(cfg, init_from="resume"), tmp_path / "life.txt", partial(signal_at, name, n))
-        status, said = end(life)
-        assert status == -signal.SIGKILL and "Traceback" not in said, (name, n, said)
-        stale += any(out.glob("ckpt.pt.*.tmp"))
-        if name == "torch.save":  # its rows are not in a checkpoint yet: be killed in the middle of one
-            rows = (out / "log.csv").read_bytes()
-            (out / "log.csv").write_bytes(rows[: rows[:-1].rindex(b"\n") + 2])  # the first digit of its step is left
-    assert stale >= 1
-    resume(cfg)
-    assert result(cfg) == result(finished)
-    assert files_of(out).keys() == files_of(finished.out_dir).keys()
 
 
 # ---- several processes -------------------------------------------------------------------------------------------
