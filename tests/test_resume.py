@@ -245,7 +245,7 @@ def test_two_processes_that_are_told_to_stop_and_killed_go_on_bit_for_bit_and_on
 
 
 def test_torchrun_starts_eight_processes_of_the_papers_config(cfg):
-    """One update of the paper's batch of 256 sequences in 12 layers, which are narrow and short here."""
+    """The paper's batch of 256 sequences and 12 layers, which are narrow and short here. One update is all warm-up."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=8", "train.py"]
     small = ["--n_embd=24", "--block_size=16", "--max_iters=1", "--eval_iters=1", "--threads=1", "--device=cpu",
              "--compile=off", f"--data_dir={cfg.data_dir}", f"--out_dir={cfg.out_dir}"]

@@ -16,7 +16,7 @@ import torch
 
 import analyze
 import train
-from config import ConfigError, TrainConfig, processes
+from config import ConfigError, processes
 from config.processes import Place
 from data import batches, tokens
 from data.batches import count_targets, split_batch
@@ -105,11 +105,6 @@ def test_masking_is_of_a_fixed_count_in_the_shares_asked_for_and_touches_nothing
     assert (of_first == 257).float().mean() == pytest.approx(mask_share, abs=0.06)
     counts = torch.zeros(T).scatter_add(0, positions.flatten(), torch.ones(B * K)) / B
     assert counts.std() < 3 * (K / T / B) ** 0.5  # every position is masked as often as any other
-
-
-def test_a_run_that_is_shorter_than_its_warm_up_is_all_warm_up():
-    cfg = TrainConfig(max_iters=4, warmup_iters=100, learning_rate=1.0)
-    assert [train.learning_rate(cfg, step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_batch_is_split_over_processes_and_micro_batches_or_refused(cfg):
