@@ -112,7 +112,8 @@ def ending(end):
 REFUSED = [  # tensors, words beside WORDS, the config.json, what is said
     (separate(), dict(k=WORDS["q"]), None, "cannot be both q and k: .* order qk"),
     (separate(), dict(k=None), None, "name q and k"),
-    (separate(), dict(q=None, k=None), None, "heads, layers and transposed go with"),
+    *[(separate(), dict(q=None, k=None, heads=heads, order=order), None, "heads, order, layers, transposed go with")
+      for heads, order in ((4, None), (None, "qk"))],
     (separate(), dict(heads=None), None, "heads = None"),
     (separate(), dict(q="wq"), None, "{i} has to stand once"),
     (separate(), dict(q="b.{i}.{h}.wq"), None, "{h} counts heads, and stands once in q and once in k"),

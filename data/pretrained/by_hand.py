@@ -42,7 +42,7 @@ class Hand(NamedTuple):
 def read_hand(q=None, k=None, qkv=None, heads=None, order=None, transposed=False, layers=None) -> Hand | None:
     """Returns what the user says, or None. heads: 32, (32, 8), "32,8". Raises CheckpointError if it makes no sense."""
     if not (q or k or qkv):
-        require(not heads and not transposed and not layers, "heads, layers and transposed go with q and k, or qkv")
+        require(not (heads or order or layers or transposed), "heads, order, layers, transposed go with q, k or qkv")
         return None
     require((q and k and not qkv) or (qkv and not q and not k), "name q and k, or qkv alone")
     require(qkv or q != k, f"{q} cannot be both q and k: if it holds both, name it as qkv with order qk")
