@@ -237,6 +237,7 @@ def test_the_table_of_a_folder_has_no_long_path_no_minus_zero_and_nothing_publis
     found = analysed("--hf", str(path.parent))
     assert list(found.table.symmetry) == pytest.approx(3 * [-0.001], abs=2e-4)
     assert " -0.001 " in found.out and " 0.00 [0.00, 0.00] " in found.out and "-0.00 " not in found.out
+    assert "-0.00 " not in str(analyze.score_model(path.parent, gamma=9))  # nothing stands out so far, also by chance
     assert max(map(len, found.out.splitlines())) < 120 and "/gpt2 " in found.out and "published" not in found.out
 
 

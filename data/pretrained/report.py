@@ -72,7 +72,7 @@ def layer_table(table):
         "symmetry": table["symmetry"].map(lambda score: fixed(score, 3)),
         "above chance": chance.deviations(table["symmetry"], table["n"]).map(lambda above: fixed(above, 1, "+")),
         "directionality": table["directionality"].map(lambda score: fixed(score, 3)),
-        "by chance": table["limit"].map(lambda limit: f"{-limit:.2f} to {limit:.2f}", na_action="ignore").fillna(""),
+        "by chance": table["limit"].map(lambda limit: f"{fixed(-limit, 2)} to {limit:.2f}", "ignore").fillna(""),
     })
     names = [f"{ending(model, LONGEST)} {stack}".strip() for model, stack in zip(table["model"], table["stack"])]
     return in_columns(cells, names, "model")
