@@ -72,7 +72,8 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(r
     assert (told in found.err) == (asked == "all")
 
 
-@pytest.mark.parametrize("names", [("llama-7b", "llama-13b"), ("run/checkpoint-300", "other/checkpoint-300")])
+@pytest.mark.parametrize("names", [("llama-7b", "llama-13b"), ("run/checkpoint-300", "other/checkpoint-300"),
+                                   ("run/bert-step300", "run/gpt-step300"), ("epoch1/step300", "epoch2/step300")])
 def test_models_that_are_named_one_by_one_are_no_training(run, analysed, names):
     found = analysed("--hf", *(bert(name, 0.1) for name in names))
     assert found.status == 0 and list(found.table.model[::3]) == list(names) and set(found.table.revision) == {""}

@@ -45,9 +45,9 @@ def find_all(names: list[str] | None, revisions: str | None = None, limit: int |
     """Returns {source as in the CSV: Target} of names (None: all of models.csv), and how many were not found."""
     names = names or [row["name"] for row in known_models()]
     paths = [Path(name) for name in names]
-    in_one_folder = len(paths) > 1 and len({path.parent for path in paths}) == 1
     are_checkpoints = all(path.exists() and CHECKPOINT.search(path.name) for path in paths)
-    if in_one_folder and are_checkpoints and not revisions:  # what a shell makes of out/run/checkpoint-*
+    runs = {(path.parent, CHECKPOINT.split(path.name)[0]) for path in paths}  # what is before the step
+    if len(runs) == 1 < len(paths) and are_checkpoints and not revisions:  # what a shell makes of out/run/checkpoint-*
         found = in_order(str(paths[0].parent), {path.name: str(path) for path in paths}, limit)
         return {target.known_as(): target for target in found}, 0
     targets = {}
