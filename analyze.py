@@ -147,7 +147,8 @@ class Scores(NamedTuple):
 def scores(w_q, w_k, gamma=GAMMA):
     """
     The scores of W_qk = W_q W_k^T from W_q and W_k (..., C, r), tensors or arrays. nan for a zero matrix.
-    Several W_q (H, C, r) may share one W_k (C, r). Of two Linear layers: scores(q.weight.T, k.weight.T).
+    Several W_q (H, C, r) may share one W_k (C, r). Of two Linear layers: scores(q.weight.T, k.weight.T). If these have
+    grouped keys, which are fewer: scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
 
     They are computed in float64, where W_q is. data/grams.py mostly does without the (C, C) product.
     """
@@ -218,7 +219,7 @@ def side_by_side(heads):
 
 
 def split_heads(w, n_head):
-    """(C, C) -> (H, C, D): head h is columns h D to (h + 1) D of W_q or W_k."""
+    """(C, H D) -> (H, C, D): head h is columns h D to (h + 1) D of W_q or W_k."""
     return w.unflatten(-1, (n_head, -1)).movedim(-2, 0)
 
 
