@@ -52,3 +52,14 @@ def test_the_moments_are_those_of_the_singular_values_also_of_tiny_weights_and_o
         assert [c2 / mean**2, c3 / mean**3] == pytest.approx(expected, rel=1e-4)
     if r == N:
         assert chance.directionality_limit(N, found, 2.0) == pytest.approx(chance.of_random(N, 2.0), abs=0.1)
+
+
+@pytest.mark.parametrize("r, common", [(1, 0), (4, 0), (4, 1), (4, 3), (32, 0), (32, 3)])  # common: of both sides
+def test_random_matrices_in_the_directions_of_another_have_about_its_mean_and_no_larger_deviation(r, common):
+    torch.manual_seed(0)
+    w_q, w_k = common * torch.randn(32, r).double() + torch.randn(2, 32, r).double()
+    u, s, vt = torch.linalg.svd(w_q @ w_k.T)
+    drawn = analyze.symmetry((u * s) @ u.T @ torch.randn(4000, 32, 32).double() @ (vt.T * s) @ vt)
+    mean = chance.mean_symmetry(Product(w_q, w_k)).item()
+    assert drawn.mean().item() == pytest.approx(mean, rel=0.2)
+    assert drawn.std() < 1.05 * 2**0.5 * mean
