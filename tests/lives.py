@@ -105,10 +105,10 @@ def at_call(name, n, act):
     """act() happens before the n-th call of a function -> the patch, for `with`."""
     whole, calls = pkgutil.resolve_name(name), itertools.count(1)
 
-    def called(*args):
+    def called(*args, **kwargs):
         if next(calls) == n:
             act()
-        return whole(*args)
+        return whole(*args, **kwargs)
 
     return mock.patch(name, called)
 

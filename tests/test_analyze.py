@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from analyze import directionality, directionality_eq17, scores, symmetry, wqk
 from data import figures
 from data.pretrained import revisions, scores_table, sources
 from data.pretrained.figures import plot_models
+from tests.lives import at_call
 from tests.toy import files_of, folder
 
 logging.disable_progress_bar()
@@ -281,20 +283,14 @@ def test_a_row_is_known_by_the_folder_that_was_scored_however_it_is_called(tmp_p
     assert list(analysed("--hf", "link").table.symmetry[3:]) == pytest.approx(symmetry_of("elsewhere/m"), abs=1e-5)
 
 
-def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(monkeypatch, analysed):
+def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(analysed):
     other = analyze.score_model(model(LLAMA, "b")).table.assign(source="/elsewhere/b")
-
-    def score(*args, **layout):
-        scores_table.add_scores("s.csv", other)
-        return scored(*args, **layout)
-
-    scored = analyze.score_model
-    monkeypatch.setattr(analyze, "score_model", score)
     its_picture = Path(f"p.png.unfinished-{os.getppid()}.tmp")
     notes = Path("notes.unfinished-draft.tmp")  # of the user
     its_picture.touch()
     notes.touch()
-    assert list(analysed("--hf", model(BERT, "a")).table.model) == ["b"] * 2 + ["a"] * 3
+    with at_call("analyze.score_model", 1, partial(scores_table.add_scores, "s.csv", other)):
+        assert list(analysed("--hf", model(BERT, "a")).table.model) == ["b"] * 2 + ["a"] * 3
     assert its_picture.exists() and notes.exists()
 
 

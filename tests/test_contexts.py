@@ -1,6 +1,5 @@
 """score_model where other programs call it: in their contexts, wrapped, sharded. pytest tests/test_contexts.py"""
 
-import contextlib
 import signal
 import subprocess
 import sys
@@ -31,16 +30,8 @@ def symmetries(model):
     return found
 
 
-@contextlib.contextmanager
-def deterministic():
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("context", [
-    lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, lambda: torch.device("meta"),
-    deterministic])
+    lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode, lambda: torch.device("meta")])
 def test_scores_are_computed_in_float64_in_whatever_context(tmp_path, model, context):
     model.save_pretrained(tmp_path)
     expected = symmetries(model)

@@ -2,15 +2,17 @@
 
 import glob
 import shutil
+import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import analyze
 from data import figures
 from data.pretrained import revisions
 from tests.hub import ID, ROUTES, in_json
+from tests.lives import at_call
 from tests.test_analyze import bert, symmetry_of
 from tests.toy import files_of, one_line
 
@@ -97,10 +99,9 @@ def test_the_picture_holds_medians_quartiles_and_a_line_per_layer(run, analysed,
 
 
 def test_trainings_whose_short_names_are_alike_have_a_line_each(run, analysed, drawn):
-    for parent in "ab":
-        (run.parent / parent).mkdir()
-        shutil.copytree(run, run.parent / parent / ("long-" * 8))
-    names = ["./" + parent + "/" + "long-" * 8 for parent in "ab"]
+    names = ["./a/" + "long-" * 8, "./b/" + "long-" * 8]
+    for name in names:
+        shutil.copytree(run, name)
     assert analysed("--hf", *names, "--revisions=checkpoint-*", "--plot=s.png").status == 0
     medians, *layers = drawn[0].axes[::2]
     lines = [line for line in medians.lines if len(line.get_xdata()) == 3]
@@ -120,15 +121,8 @@ def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analys
     assert found.table.equals(before)
 
 
-def test_after_ctrl_c_what_was_scored_is_there_and_is_not_scored_again(run, monkeypatch, analysed):
-    def stopped(source, *rest, **layout):
-        if source.endswith("300"):
-            raise KeyboardInterrupt
-        return score(source, *rest, **layout)
-
-    score = analyze.score_model
-    with monkeypatch.context() as patched:
-        patched.setattr(analyze, "score_model", stopped)
+def test_after_ctrl_c_what_was_scored_is_there_and_is_not_scored_again(run, analysed):
+    with at_call("analyze.score_model", 3, partial(signal.raise_signal, signal.SIGINT)):
         found = analysed(*CHECKPOINTS)
     assert found.status == 130 and found.err.splitlines()[-1] == "analyze.py: stopped"
     assert analysed(*CHECKPOINTS).err.count(": read ") == 1  # of the last
