@@ -160,6 +160,7 @@ CHANGED_TENSORS = [  # of Llama
     (llama() | llama(prefix="teacher."), "model. and teacher."),
     (llama() | {Q_PROJ: (32, 32)}, "have the same number"),
     (llama() | qk("model.layers.0.other", [0]), "no known place for model.layers.{i}.other"),
+    (llama() | {"model.layers.0._flat_param": (5000,)}, "is a piece of the weights"),  # FSDP1
     (llama() | {"model.vision.blocks.0.attn.qkv.weight": (96, 32)}, "no known place for model.vision"),
     (llama(q=(24, 32)), "do not fit"),  # pruned heads
     (llama(k=(24, 32)), "do not fit"),  # 4 query heads for 3 key heads
