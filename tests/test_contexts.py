@@ -56,18 +56,13 @@ def test_weights_that_are_tied_are_found_under_all_of_their_names(model):
         assert list(analyze.score_model(model, **layout).table.symmetry) == pytest.approx(symmetries(model))
 
 
-def replace_queries(model, make):
-    """Puts another tensor in place of each query weight."""
-    for layer in model.layers:
-        layer.self_attn.q_proj.weight = torch.nn.Parameter(make(layer.self_attn.q_proj.weight.data))
+SPARSE = torch.nn.Parameter(torch.ones(96, 48).to_sparse())
 
 
 @pytest.mark.parametrize("change, words", [
     (lambda model: model.to("meta"), "meta device: load them"),
     (lambda model: model.add_module("new", torch.nn.LazyLinear(96)), "is not made yet: run the model once"),
-    (lambda model: replace_queries(model, torch.Tensor.to_sparse), "is sparse, use"),
-    *[(lambda model, n=n: replace_queries(model, lambda _: torch.zeros(n)), "is no matrix, but a piece.*Gathered")
-      for n in (0, 1)]])  # ZeRO-3
+    (lambda model: setattr(model.layers[0].self_attn.q_proj, "weight", SPARSE), "is sparse, use")])
 def test_weights_that_are_not_there_as_a_whole_are_refused(model, change, words):
     change(model)
     with pytest.raises(CheckpointError, match=words):

@@ -165,6 +165,7 @@ CHANGED_TENSORS = [  # of Llama
     (llama(q=(24, 32)), "do not fit"),  # pruned heads
     (llama(k=(24, 32)), "do not fit"),  # 4 query heads for 3 key heads
     (llama(k=(32, 48)), "do not fit"),
+    *[(llama(q=(n,), k=(32, 32)), "is no matrix, but a piece.*GatheredParameters") for n in (0, 1)],  # ZeRO-3
     (llama() | {f"{Q_PROJ}.qweight": (4, 32)}, "quantised weights .*qweight"),
     *[(llama() | {f"{Q_PROJ}.{part}": (32,)}, f"quantised weights .*{part}.*score the model it was made from")
       for part in ("SCB", "qzeros", "g_idx", "weight_packed", "weight_shape", "codes", "codebooks",
