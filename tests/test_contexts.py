@@ -95,7 +95,6 @@ assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-9, (found, expected
 
 
 def test_weights_that_fsdp2_has_sharded_are_gathered_by_the_callback():
-    """With keys that queries share, in two processes."""
     two_processes = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--no_python"]
     done = subprocess.run([*two_processes, sys.executable, "-c", SHARDED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
