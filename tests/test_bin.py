@@ -7,7 +7,7 @@ import zipfile
 import pytest
 import torch
 
-from tests.toy import CONFIG, WEIGHTS, as_bin, folder, older_zip, read, records_of, refusal
+from tests.toy import CONFIG, WEIGHTS, as_bin, folder, read, records_of, refusal, zip_of
 
 BIN = "pytorch_model.bin"
 
@@ -50,7 +50,7 @@ def test_a_storage_smaller_than_its_tensor_or_than_its_record_says_is_refused(tm
     freed = torch.randn(64, 64)
     freed.untyped_storage().resize_(64)
     records = records_of(as_bin({"a": torch.zeros(300), "b": torch.ones(300)}))
-    cut = older_zip(records | {"data/0": records["data/0"][:100]})
+    cut = zip_of(records | {"data/0": records["data/0"][:100]})
     lies = cut.replace(struct.pack("<II", 100, 100), struct.pack("<II", 1200, 1200))
     assert lies != cut
     for data in as_bin({"q": freed}), cut, lies:
@@ -61,11 +61,8 @@ def test_a_storage_smaller_than_its_tensor_or_than_its_record_says_is_refused(tm
     ({}, zipfile.ZIP_DEFLATED, "is compressed: load it"),
     ({"byteorder": b"big"}, zipfile.ZIP_STORED, "is of a big-endian computer")])
 def test_numbers_that_are_stored_otherwise_are_refused_with_the_way_on(tmp_path, changes, compression, words):
-    path = folder(tmp_path / "toy", {}) / BIN
-    with zipfile.ZipFile(path, "w", compression) as zipped:
-        for record, content in (records_of(as_bin(WEIGHTS)) | changes).items():
-            zipped.writestr(f"archive/{record}", content)
-    assert words in refusal(path)
+    data = zip_of(records_of(as_bin(WEIGHTS)) | changes, compression)
+    assert words in refusal(folder(tmp_path / "toy", {BIN: data}))
 
 
 def test_a_file_that_was_saved_without_checksums_is_read(tmp_path):

@@ -2,7 +2,6 @@
 
 import io
 import json
-import tempfile
 import zipfile
 from pathlib import Path
 
@@ -40,24 +39,19 @@ def as_bin(saved, **options) -> bytes:
     return buffer.getvalue()
 
 
-# Records that the writer of torch adds by itself, and those that only newer versions write.
-ADDED = ("version", "byteorder", ".data/serialization_id", ".format_version", ".storage_alignment")
-
-
 def records_of(data: bytes) -> dict[str, bytes]:
+    """What is in the zip that torch.save writes."""
     with zipfile.ZipFile(io.BytesIO(data)) as zipped:
         return {info.filename.partition("/")[2]: zipped.read(info) for info in zipped.infolist()}
 
 
-def older_zip(records: dict[str, bytes]) -> bytes:
-    """As an older torch wrote it, which named the zip after its file, and wrote fewer records."""
-    with tempfile.NamedTemporaryFile() as file:
-        writer = torch._C.PyTorchFileWriter(file.name)  # of torch.save
+def zip_of(records: dict[str, bytes], compression=zipfile.ZIP_STORED, folder="archive") -> bytes:
+    """The same the other way round. The folder in the zip may have any name."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as zipped:
         for record, content in records.items():
-            if record not in ADDED:
-                writer.write_record(record, content, len(content))
-        writer.write_end_of_file()
-        return file.read()
+            zipped.writestr(f"{folder}/{record}", content)
+    return buffer.getvalue()
 
 
 def read(source, groups=GROUPS, weights=WEIGHTS):
