@@ -25,7 +25,6 @@ from urllib.parse import unquote
 
 import pytest
 
-WEIGHTS = (".safetensors", ".bin")
 ID = r"((?:datasets/)?[^/]+(?:/[^/]+)?)"
 
 
@@ -118,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
         content = repo.files[commit][file]
         size, etag = len(content), f'"{digest(commit, file)}"'
         headers = {"ETag": etag, "X-Repo-Commit": commit}
-        if self.server.host == "hub" and file.endswith(WEIGHTS):
+        if self.server.host == "hub" and file.endswith((".safetensors", ".bin")):
             linked = {"X-Linked-Size": size, "X-Linked-ETag": etag, "Location": self.hub.cdn_url + self.path}
             return 302, headers | linked, b""
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.entry.headers.get("range", ""))

@@ -116,8 +116,7 @@ def test_what_cannot_be_found_is_one_line_and_no_csv_is_touched(hub, run, analys
         hub.add("org/model", files_of(run / "checkpoint-2"), branch=branch)
     before = analysed(*CHECKPOINTS).table
     found = analysed(*argv.split())
-    said = str(found.status) if found.status != 1 else found.err.rstrip("\n")
-    assert found.status and said.startswith("analyze.py: ") and wanted in said and "\n" not in said
+    assert found.status == 1 and found.err.startswith(f"analyze.py: {wanted}") and found.err.count("\n") == 1
     assert found.table.equals(before)
 
 
