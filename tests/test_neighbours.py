@@ -17,8 +17,6 @@ def below(inner: str, files: dict[str, bytes]) -> dict[str, bytes]:
     return {f"{inner}/{name}": data for name, data in files.items()}
 
 
-# Training scripts, with the config of their own
-
 C, H, D, N = 24, 4, 6, 2  # n_embd, n_head, head_dim, n_layer
 torch.manual_seed(0)
 Q, K, V = torch.randn(3, N, C, C)  # of Linear layers: (out, in)
@@ -75,8 +73,6 @@ def test_training_scripts_have_their_own_config(tmp_path, hub, files, lone, n_kv
             assert torch.equal(torch.cat([*w_k], 1), k[: n_kv_head * D].T)
 
 
-# Folders of other programs
-
 OLD = {"config.json": CONFIG, "model.safetensors": save({name: weight + 1 for name, weight in WEIGHTS.items()})}
 TRAINER = {"training_args.bin": b"", "trainer_state.json": b"{}"} | below("checkpoint-900", OLD)
 BESIDE = {"config.json": CONFIG, "optimizer.pt": b"", "scheduler.pt": b"", "rng_state_0.pth": b"",
@@ -101,9 +97,6 @@ ONE_FILE = ["epoch=3-step=100.ckpt", "model_best.pth", "last.pt"]
 def test_the_folders_of_other_programs_are_read(tmp_path, files, note):
     opened = read(folder(tmp_path / "run", files, None))
     assert note in ", ".join(opened.notes) and set(opened.tensors) == set(WEIGHTS)
-
-
-# What is no checkpoint says so
 
 
 def bare(names: str) -> dict[str, bytes]:

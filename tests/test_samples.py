@@ -1,7 +1,5 @@
 """python -m data.samples, and what a run shows at its end."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -13,8 +11,7 @@ from tests.lives import run
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_prompt_is_completed_with_the_most_likely_tokens(causal, cfg, capsys):
-    cfg = replace(cfg, causal=causal, max_iters=4)
-    run(cfg)
+    run(cfg, causal=causal, max_iters=4)
     model, _, _ = open_run(cfg.out_dir)
     if causal:
         expected = torch.tensor([[*b"ab_d"]])
