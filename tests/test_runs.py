@@ -207,10 +207,7 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
     os.close(reading)  # as `| head` does
     with open(writing, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        try:
-            analyze.main(["--runs", f"{CSV}/positions.csv"])
-        except SystemExit as e:
-            assert not e.code
+        assert run(CSV / "positions.csv") == 0
     assert capsys.readouterr().err == ""
 
 
