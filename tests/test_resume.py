@@ -1,5 +1,6 @@
 """train.py: runs that are stopped, killed, gone on with, refused; full disks, overflow. pytest tests/test_resume.py"""
 
+import json
 import os
 import re
 import resource
