@@ -9,7 +9,6 @@ from safetensors.torch import save
 
 from data.pretrained.files import CheckpointError
 from data.pretrained.sources import find_source, open_checkpoint
-from model import ModelConfig, Transformer
 from tests.toy import CONFIG, FILE, SHARDS, SINGLE, WEIGHTS, as_bin, folder, read, refusal, stacks_of
 
 
@@ -44,20 +43,8 @@ def of_nanochat() -> dict[str, bytes]:
             "model_000020.pt": as_bin(state), "meta_000020.json": json.dumps(meta).encode()}
 
 
-def of_train_py() -> dict[str, bytes]:
-    """In the words of model.py, beside the config.json of the export, which has other names."""
-    model = Transformer(ModelConfig(**SIZES, block_size=8, causal=True))
-    for block, q, k in zip(model.blocks, Q, K):
-        block.attn.q.weight.data, block.attn.k.weight.data = q, k
-    config = dict(n_layer=N, n_head=H, n_embd=C, causal=True, init="random", seed=1)
-    state = dict(config=config, data={"tokenizer": "bytes"}, step=40, model=model.state_dict(), scaler={})
-    return {"ckpt-00000040.pt": as_bin(state), "ckpt.pt": as_bin(state), "run.json": b"{}",
-            "config.json": b'{"model_type": "bert"}'}
-
-
 @pytest.mark.parametrize("files, lone, n_kv_head", [
-    (of_nanogpt(), "ckpt.pt", H), (of_nanogpt("_orig_mod."), "ckpt.pt", H), (of_nanochat(), "model_000020.pt", 2),
-    pytest.param(of_train_py(), "ckpt-00000040.pt", H, marks=pytest.mark.bert_block)])
+    (of_nanogpt(), "ckpt.pt", H), (of_nanogpt("_orig_mod."), "ckpt.pt", H), (of_nanochat(), "model_000020.pt", 2)])
 def test_training_scripts_have_their_own_config(tmp_path, hub, files, lone, n_kv_head):
     out = folder(tmp_path / "out", files, None)
     hub.add("org/out", files | {"another/model.safetensors": b""})

@@ -186,14 +186,18 @@ def test_the_rows_have_the_mean_training_loss_and_the_speed_of_their_steps_alone
     np.testing.assert_allclose(log(cfg).train_loss[1:], np.reshape(losses, (3, 4)).mean(1), atol=1e-5)
 
 
-def test_a_run_that_no_bert_can_hold_says_so_and_is_scored_from_its_checkpoint(cfg, analysed, capsys):
-    run(cfg, max_iters=2, qk_norm=True)
-    assert "writes no model.safetensors (analyze.py scores its ckpt.pt): " in capsys.readouterr().out
-    assert not Path(cfg.out_dir, "model.safetensors").exists()
+@pytest.mark.parametrize("qk_norm, file", [
+    (True, ""), pytest.param(False, "ckpt-00000002.pt", marks=pytest.mark.bert_block)])
+def test_a_run_is_scored_from_its_checkpoint_also_if_no_bert_can_hold_it_and_then_it_says_so(
+        cfg, analysed, capsys, qk_norm, file):
+    run(cfg, max_iters=2, causal=True, qk_norm=qk_norm, keep=1)
+    told = "writes no model.safetensors (analyze.py scores its ckpt.pt): " in capsys.readouterr().out
+    assert told == qk_norm != Path(cfg.out_dir, "model.safetensors").exists()
     rows = scores(cfg)
     expected = rows.symmetry[(rows.step == 2) & rows["head"].isna()]  # of the layers
-    found = analysed("--hf", cfg.out_dir)
+    found = analysed("--hf", Path(cfg.out_dir, file))  # also beside the config.json of the export, with other names
     assert not found.status and list(found.table.symmetry) == pytest.approx(list(expected), abs=1e-5)
+    assert found.table.causal.all()
 
 
 @pytest.mark.bert_block
