@@ -193,6 +193,8 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     (PLAN.replace(ARMS, "{1: dict(caussal=True)}"), ["{}"], "unknown key caussal"),  # an arm called 1 is fine
     (PLAN.replace(ARMS, "{'b/c': {}}"), ["{}"], "an arm is called 'b/c': expected letters, digits"),
     (PLAN.replace("causal=True", "seed=5"), ["{}"], "mine.py: b sets seed, which every run sets by itself"),
+    (PLAN + "\nplanned = ('loss', 'a', '<', 'b')", ["{}"], "mine.py: planned test 'loss': expected .measure, left"),
+    (PLAN + "\nplanned = [('loss', 'a', '<', 'b')]", ["{}"], "losses of different tasks .* differ in causal"),
 ])
 def test_a_mistake_prints_no_run(tmp_path, plan, argv, said, capsys):
     (tmp_path / "mine.py").write_text(plan)
