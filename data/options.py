@@ -73,8 +73,8 @@ def require_partners(parser, args):
         parser.error("--revisions 'step*', --limit, --q, --k, --qkv, --heads and --layers need --hf")
     if args.limit and not args.revisions:
         parser.error("--limit needs --revisions")
-    if args.runs and (args.matrices or args.per_head):
-        parser.error("--matrices and --per_head are for models, and not for runs")
+    if args.runs and (args.matrices or args.per_head or args.gamma != parser.get_default("gamma")):
+        parser.error("--matrices, --per_head and --gamma are for models, and not for runs")
 
 
 def count(text):
