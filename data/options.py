@@ -19,7 +19,8 @@ def parse(argv, description, gamma):
                       help="compare runs of train.py: their folders, or a file that --csv has written")
     parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
                         help="write every score to FILE. A model that FILE has already is not scored again, even if it "
-                             "has changed, until its rows are deleted. With --runs, write the comparison to FILE")
+                             "has changed, until its rows are deleted. With --runs, write the comparison to FILE. With "
+                             f"--paper, FILE is {PAPER} if you do not say it")
     parser.add_argument("--plot", metavar="FILE", type=picture,
                         help="draw the scores: of several models against their sizes, of one model by layer, of runs "
                              "over the steps of training")
