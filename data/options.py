@@ -12,10 +12,10 @@ def parse(argv, description, gamma):
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--hf", nargs="+", metavar="NAME",
+    what.add_argument("--hf", nargs="+", action="extend", metavar="NAME",
                       help="score these models: names of data/pretrained/models.csv, Hub ids, folders or files")
     what.add_argument("--paper", action="store_true", help="score every model of data/pretrained/models.csv")
-    what.add_argument("--runs", nargs="+", metavar="DIR",
+    what.add_argument("--runs", nargs="+", action="extend", metavar="DIR",
                       help="compare runs of train.py: their folders, or a file that --csv has written")
     parser.add_argument("--csv", metavar="FILE", type=os.path.expanduser,
                         help="write every score to FILE. A model that FILE has already is not scored again, even if it "

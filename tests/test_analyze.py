@@ -205,7 +205,7 @@ def test_failures_do_not_stop_the_others_and_the_status_tells(analysed):
     weights = load_file(path)
     weights[KEY.format(i=1)].zero_()
     path.write_bytes(save(weights, {"format": "pt"}))
-    found = analysed("--hf", "lama3-8b", "./empty", "./zero", model(BERT, "m"))
+    found = analysed("--hf", "lama3-8b", "./empty", "--hf", "./zero", model(BERT, "m"))
     assert found.status == 1 and list(found.table.model) == 3 * ["m"]
     assert "lama3-8b: no model or folder of this name" in found.err
     assert "empty: no model.safetensors" in found.err and "Traceback" not in found.err
