@@ -185,6 +185,12 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
     lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
     assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
     assert drawn[0].axes[1].get_title(loc="left") == "last loss, before the end [nats/token]"
+    arms = [write_run(tmp_path / name, FALL[:5], steps=STEPS[:5], init=name) for name in ("skew", "tilted")]
+    with open(tmp_path / "skew" / "log.csv", "r+") as file:
+        file.truncate(file.read().index("400,"))  # it has scores of step 400, and the loss is to come
+    assert words_of(printed(*arms, "--measure", "symmetry"))[2][1:3] == ["0.225", "+0.000"]  # both at step 400
+    write_run(tmp_path / "tilted", FALL[:4], steps=STEPS[:4], init="tilted")
+    assert words_of(printed(*arms, "--measure", "symmetry"))[2][2:4] == ["no", "pairs"]  # both with a loss of step 300
 
 
 def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path):

@@ -79,16 +79,16 @@ def counted(records):
 # ---- an arm and its baseline -------------------------------------------------------------------------------------
 
 
-def pairs_of(records, others):
+def pairs_of(records, others, column):
     """
     Returns the pairs (run of an arm, run of its baseline) with the same seed: they saw the same data.
 
-    Both have finished, or they stopped at the same step.
+    Both have finished, or the column that is compared has its last value at the same step.
     """
     of_seed = {other.seed: other for other in counted(others)}
     pairs = [(mine, of_seed[mine.seed]) for mine in counted(records) if mine.seed in of_seed]
     return [(mine, other) for mine, other in pairs
-            if mine.last_step() == other.last_step() or (mine.is_finished() and other.is_finished())]
+            if mine.last_step(column) == other.last_step(column) or (mine.is_finished() and other.is_finished())]
 
 
 def speed_up(loss, baseline_loss):

@@ -58,8 +58,8 @@ class Record(NamedTuple):
         curve = self.curve(column)
         return curve.iloc[-1] if len(curve) else nan
 
-    def last_step(self):
-        return self.curve("val_loss").index[-1]  # the step of its last loss
+    def last_step(self, column="val_loss"):
+        return self.curve(column).last_valid_index()  # None if it has no value
 
     def is_finished(self):
         return self.last_step() == self.config["max_iters"]

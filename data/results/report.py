@@ -163,7 +163,7 @@ def planned_table(planned, arms):
 def comparison_table(arms, baseline_of, measure="loss"):
     """Returns a DataFrame of cells as they are shown, a row for each arm. p is corrected for the number of arms."""
     column = column_of(measure)
-    gains = {name: compare_pairs(pairs_of(arms[name], arms[baseline]), column)
+    gains = {name: compare_pairs(pairs_of(arms[name], arms[baseline], column), column)
              for name, baseline in baseline_of.items() if name != baseline}
     corrected = holm({name: gain["p"] for name, gain in gains.items()})
     rows = {}
