@@ -173,6 +173,9 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     assert [(cfg.n_layer, cfg.causal, cfg.seed, cfg.out_dir) for cfg in found] == [
         (1, False, 3, "out/arms/two/a-3"), (1, True, 3, "out/arms/two/b-3"),
         (1, False, 4, "out/arms/two/a-4"), (1, True, 4, "out/arms/two/b-4")]
+    main([str(tmp_path / "two.py"), "--max_iters=40"])
+    shorter = [load(shlex.split(line)).out_dir for line in capsys.readouterr().out.splitlines()]
+    assert not {cfg.out_dir for cfg in found} & set(shorter)  # or the whole runs would go on from the end of a trial
     main(["positions"])
     main(["config/arms/positions"])  # as a shell completes it
     lines = capsys.readouterr().out.splitlines()

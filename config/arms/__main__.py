@@ -2,7 +2,8 @@
 The runs of a comparison, one a line, as arguments of train.py:
 
     python -m config.arms positions                  # those of config/arms/positions.py, which explains such a file
-    python -m config.arms mine.py --max_iters=40     # those of a file of your own, with a key for all of them
+    python -m config.arms mine.py --max_iters=40     # those of a file of your own, as a trial, in out/arms/mine_40
+    python -m config.arms mine.py --threads=2        # with a key for all of them
 """
 
 import shlex
@@ -42,10 +43,13 @@ def arms(path, flags=()):
         if key in BY_ITSELF or len(values) > 1:
             raise ConfigError(f"{path}: its runs differ in {key}, so --{key}={value} is not for all of them: copy the "
                               "file, and change the copy")
+    folder = Path(path).stem
+    if "max_iters" in for_all:  # a trial has a folder of its own, or the whole runs would go on from its end
+        folder += f"_{for_all['max_iters']}"
     commands, configs = [], {}
     for seed in seeds:  # all arms of one seed first: if it is stopped, it is a comparison with fewer seeds
         for arm, own in own_keys.items():
-            out_dir = f"out/arms/{Path(path).stem}/{arm}-{seed}"
+            out_dir = f"out/arms/{folder}/{arm}-{seed}"
             of_run = dict(seed=seed, out_dir=out_dir, init_from="resume")  # no finished run is repeated
             words = [base, *(f"--{key}={value}" for key, value in (own | for_all | of_run).items())]
             configs[arm] = vars(load(words))
