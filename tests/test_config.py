@@ -148,11 +148,13 @@ def test_an_isolated_python_finds_the_files_beside_a_script(name, tmp_path):
     assert found.returncode == 0 and not found.stderr
 
 
+@pytest.mark.parametrize("command", ["train.py", "analyze.py --hf gpt2"])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_ctrl_c_while_torch_is_imported_ends_the_program_without_a_traceback_unless_it_is_ignored(ignored, tmp_path):
+def test_ctrl_c_while_torch_is_imported_ends_the_program_without_a_traceback_unless_it_is_ignored(
+        command, ignored, tmp_path):
     (tmp_path / "torch.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nraise SystemExit('later')")
     ignore = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it starts with &
-    found = subprocess.run([sys.executable, "train.py"], env=os.environ | dict(PYTHONPATH=str(tmp_path)),
+    found = subprocess.run([sys.executable, *command.split()], env=os.environ | dict(PYTHONPATH=str(tmp_path)),
                            capture_output=True, text=True, preexec_fn=ignore if ignored else None)
     assert (found.returncode, found.stderr) == ((1, "later\n") if ignored else (-signal.SIGINT, ""))
 
