@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from data.pretrained.files import CheckpointError
-from data.pretrained.layout_table import TABLE
 from data.pretrained.layouts import find_stacks
 
 LLAMA = dict(model_type="llama", num_hidden_layers=2, num_attention_heads=4)
