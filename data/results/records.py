@@ -233,7 +233,7 @@ def split_comparison(path):
         if comment:
             configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
         elif line.startswith(PLANNED):
-            planned = json.loads(line.removeprefix(PLANNED))
+            planned = [list(test) for test in json.loads(line.removeprefix(PLANNED))]
         else:
             rows.append(line)
     if None not in configs:
