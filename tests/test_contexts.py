@@ -69,7 +69,7 @@ def test_weights_that_are_not_there_as_a_whole_are_refused(model, change, words)
 
 
 SHARDED = """
-import os, torch
+import torch
 from types import SimpleNamespace
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.fsdp import fully_shard
