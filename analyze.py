@@ -193,6 +193,7 @@ def score_heads(w_q, w_k, gamma=GAMMA):
     return rows
 
 
+@torch.no_grad()
 def layer_factors(w_q, w_k):
     """
     The heads w_q (H, C, D) and w_k (Hkv, C, D) of a layer -> W_q and W_k (C, Hkv D), such that W_q W_k^T is the layer's

@@ -193,7 +193,7 @@ def test_csv_holds_every_layer_and_head_of_grouped_keys_in_full_precision(tmp_pa
         expected = [defined(m) for m in (sum(heads), *heads)]
         columns = ["symmetry", "directionality", "directionality_eq17"]
         np.testing.assert_allclose(rows[columns].to_numpy(float), expected, atol=1e-5)
-        w_q, w_k = analyze.split_heads(q.T, 6), analyze.split_heads(k.T, 2)
+        w_q, w_k = [analyze.split_heads(torch.nn.Parameter(w).T, n_head) for w, n_head in ((q, 6), (k, 2))]
         assert numbers(scores(*analyze.layer_factors(w_q, w_k))) == pytest.approx(expected[0], abs=1e-5)
     scored = analyze.score_model("m", per_head=True).table
     assert list(scored.symmetry) == list(found.table.symmetry)  # to the last digit
