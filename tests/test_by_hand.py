@@ -175,12 +175,11 @@ ALONE, PLAIN, GROUPS = (C, C), (3 * C, C), ((H + 2 * HKV) * D, C)
     ("transformer.h.{i}.attn.qkv.weight", "", GROUPS, "qkv"),  # LitGPT now
     ("decoder.layers.{i}.self_attention.linear_qkv.weight", "", GROUPS, "grouped"),  # Megatron
     ("layers.{i}.attention.wqkv.weight", "", GROUPS, "qkv"),  # gpt-fast
-    ("sentence_encoder.layers.{i}.self_attn.q_proj.weight", "k_proj", ALONE, ""),  # fair-esm
+    ("sentence_encoder.layers.{i}.self_attn.q_proj.weight", "k_proj", ALONE, ""),  # fair-esm, torchtune
     ("encoder.blocks.{i}.attn.query.weight", "key", ALONE, ""),  # Whisper's .pt
     ("transformer.resblocks.{i}.attn.in_proj_weight", "", PLAIN, "qkv"),  # open_clip
     ("h.{i}.attn.c_attn.weight", "", PLAIN[::-1], "qkv"),  # a Conv1D, which is (in, out)
     ("layers.{i}.attention.wq.weight", "wk", ALONE, ""),  # llama2.c
-    ("layers.{i}.attn.q_proj.weight", "k_proj", ALONE, ""),  # torchtune
     ("layers.{i}.attention.in_proj_qk.weight", "", (2 * C, C), "qk"),  # LTG-BERT
     ("layers.{i}.0.fn.to_q.weight", "to_kv", ALONE, "kv"),  # many of lucidrains
     ("blocks.{i}.sa.heads.{h}.query.weight", "key", (C // H, C), ""),  # Karpathy's lecture
