@@ -283,6 +283,15 @@ def test_a_row_is_known_by_the_folder_that_was_scored_however_it_is_called(tmp_p
     assert list(analysed("--hf", "link").table.symmetry[3:]) == pytest.approx(symmetry_of("elsewhere/m"), abs=1e-5)
 
 
+def test_a_csv_whose_rows_were_deleted_with_pandas_is_gone_on_with(analysed):
+    """It writes the heads 0 and 1 as 0.0 and 1.0, because those of layers are empty."""
+    names = "--hf", model(BERT, "a"), model(T5, "b")
+    first = analysed(*names, "--per_head").table
+    pandas.read_csv("s.csv").query("model == 'a'").to_csv("s.csv", index=False)
+    second = analysed(*names, "--per_head")
+    assert second.status == 0 and "a: read" not in second.err and second.table.equals(first)
+
+
 def test_what_another_process_adds_to_the_csv_meanwhile_stays_in_it(analysed):
     other = analyze.score_model(model(LLAMA, "b")).table.assign(source="/elsewhere/b")
     its_picture = Path(f"p.png.unfinished-{os.getppid()}.tmp")

@@ -65,8 +65,8 @@ def read_scores(path):
         table = pandas.read_csv(path, dtype=str, na_values=is_missing, keep_default_na=False)
         if list(table.columns) != list(COLUMNS):
             raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-        return table.astype(COLUMNS)
-    except (ValueError, OverflowError) as e:
+        return table.astype(dict(causal=float, head=float)).astype(COLUMNS)  # pandas writes 1.0 beside empty cells
+    except (ValueError, TypeError, OverflowError) as e:
         raise CheckpointError(f"{path} holds something else, which would be lost, or is damaged ({str(e).strip()}): "
                               "mend it, or give another --csv") from e
 
