@@ -305,7 +305,7 @@ def load(name):
 @contextlib.contextmanager
 def plain_torch():
     """In the block new tensors are on the CPU and nothing is rounded to fewer bits, whatever the user has set."""
-    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.no_grad():
+    with torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         yield
 
 

@@ -39,6 +39,18 @@ def test_scores_are_computed_in_float64_in_whatever_context(tmp_path, model, con
             assert list(analyze.score_model(source).table.symmetry) == pytest.approx(expected, abs=1e-9)
 
 
+def test_autocast_is_off_on_a_gpu_too(monkeypatch, model):
+    inside = []
+    monkeypatch.setattr(analyze, "layer_product", lambda *heads: inside.append(torch.is_autocast_enabled("cuda")))
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with pytest.raises(AttributeError):  # there is no product
+            analyze.score_model(model)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert inside == [False]
+
+
 def test_a_wrapped_model_has_the_scores_of_the_model(model, monkeypatch):
     expected = symmetries(model)
     apply_activation_checkpointing(model, check_fn=lambda module: "DecoderLayer" in type(module).__name__)
