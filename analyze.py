@@ -64,7 +64,7 @@ def symmetry(m):
     """
     s = tr(MM) / |M|_F^2 of m (..., n, n): 1 if M = M^T, -1 if M = -M^T, 1/n on average if M is random.
 
-    Eq. (15) without its leading 2, as in the paper's tables. nan for a zero matrix.
+    Eq. (15) without its leading 2, as in the paper's tables. nan for a zero matrix. float16 overflows: use m.float().
     """
     # Every matrix is the sum of a symmetric and a skew part, M = M_s + M_n:
     #     M_s = (M + M^T) / 2    i attends to j as j attends to i
