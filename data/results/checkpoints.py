@@ -99,6 +99,9 @@ def checkpoint_to_resume(folder, cfg, meta, device):
             corpus = f", and its corpus was --data_dir={state['config']['data_dir']}" if key in meta else ""
             require(there == here or may_change,
                     f"{path} is of another run: {key} = {there!r} there, {here!r} here{corpus}")
+        for name, header in HEADERS.items():
+            require(state["rows"][name].startswith(header), f"{path} is of code with other columns of {name}: go on with "
+                    "the commit that is in run.json")
         yield state
 
 
