@@ -227,6 +227,7 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
     (None, "nowhere", "No such file or directory: 'nowhere'"),
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
     (("a-1/scores.csv", "^100,wqk,0,,", "100,wqk,0,,x"), "a-1", "scores.csv is damaged"),
+    (("a-1/scores.csv", "chance", "luck"), "a-1", "scores.csv is damaged ('chance')"),
     (("a-1/log.csv", r"\Z", "1000,0,,2.0,,\n"), "a-1", "log.csv or scores.csv is damaged"),
     (("a-1/log.csv", r"^(100,.*)\n", r"\1,"), "a-1", "log.csv or scores.csv is damaged"),  # two rows in one
     (("a-1/scores.csv", r"(?s)^500,.*", ""), "a-1", "scores.csv ends at step 400, and log.csv at step 1000"),
@@ -278,6 +279,15 @@ def test_of_a_run_that_is_the_current_folder_rows_that_are_being_written_are_lef
     whole = records.read_run(".")
     assert whole.arm == "a"
     assert list(whole.curve("val_loss").index) == list(whole.curve("symmetry").index) == list(STEPS)
+
+
+def test_a_run_of_before_a_fork_added_a_column_is_read_too(tmp_path):
+    whole = records.read_run(write_run(tmp_path / "a-1"))
+    for name, column in ("log.csv", "tokens_per_s"), ("scores.csv", "directionality_eq17"):
+        path = tmp_path / "a-1" / name
+        pandas.read_csv(path).drop(columns=column).to_csv(path, index=False)
+    older = records.read_run(tmp_path / "a-1")
+    pandas.testing.assert_frame_equal(older.table, whole.table.drop(columns="directionality_eq17"))
 
 
 def test_a_score_that_a_header_lacks_is_an_error_and_no_shifted_column(monkeypatch):

@@ -23,7 +23,7 @@ import pandas
 from config import HOW, KEYS, TrainConfig, checked
 from data.atomic import replacing
 from data.chance import SCORES
-from data.results.runs import HEADERS, RunError, require
+from data.results.runs import RunError, require
 
 # The scores of each layer that are kept, and those of which only the median over layers is.
 OF_LAYERS = [*SCORES, "heads", "positions"]
@@ -133,8 +133,7 @@ def read_config(folder):
 def read_rows(path):
     """Returns the rows of log.csv or scores.csv: a DataFrame, without a last row that is incomplete."""
     text = path.read_text(errors="replace")
-    header = HEADERS[path.name]
-    require(text.startswith(header), f"{path} is not a {path.name} of train.py: it does not begin with {header[:-1]}")
+    require(text.startswith("step,"), f"{path} is not a {path.name} of train.py: it does not begin with step,")
     whole_rows = io.StringIO(text[: text.rfind("\n") + 1])
     types = defaultdict(lambda: float, step=int, matrix=str)
     return pandas.read_csv(whole_rows, dtype=types, index_col=False)
@@ -161,7 +160,7 @@ def read_run(folder):
             raise ValueError("a loss is infinite")
         # Losses and scores may have been written at different steps.
         table = pandas.concat([losses, by_step(scores)], axis="columns").sort_index()
-    except ValueError as e:
+    except (KeyError, ValueError) as e:
         raise RunError(f"{folder}: log.csv or scores.csv is damaged ({str(e).strip()}); --init_from=resume writes them "
                        "again from ckpt.pt") from e
     arm = folder.resolve().name.removesuffix(f"-{config['seed']}")
