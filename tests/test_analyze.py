@@ -283,6 +283,16 @@ def test_a_row_is_known_by_the_folder_that_was_scored_however_it_is_called(tmp_p
     assert list(analysed("--hf", "link").table.symmetry[3:]) == pytest.approx(symmetry_of("elsewhere/m"), abs=1e-5)
 
 
+@pytest.mark.parametrize("damage", [lambda lines: lines[:-1], lambda lines: lines[:2] + lines[3:],
+                                    lambda lines: [*lines[:-1], lines[1]]])
+def test_a_csv_that_lost_a_layer_or_has_one_twice_is_not_believed(analysed, damage):
+    analysed("--hf", model(BERT, "m"))
+    lines = Path("s.csv").read_text().splitlines(keepends=True)
+    Path("s.csv").write_text("".join(damage(lines)))
+    assert "already in" not in analysed("--hf", "m").err
+    assert Path("s.csv").read_text() == "".join(lines) and "already in" in analysed("--hf", "m").err
+
+
 def test_a_csv_whose_rows_were_deleted_with_pandas_is_gone_on_with(analysed):
     """It writes the heads 0 and 1 as 0.0 and 1.0, because those of layers are empty."""
     names = "--hf", model(BERT, "a"), model(T5, "b")
@@ -320,7 +330,7 @@ def test_options_that_make_no_sense_end_at_once(argv, analysed):
 
 @pytest.mark.parametrize("text", [
     "mine", ",".join(scores_table.COLUMNS) + "\nm,,,,1",
-    *[",".join(scores_table.COLUMNS) + f"\nm,,/m,,1,{params},0,,64,64,,,2.0,0.1,{symmetry},0.3,0.2"
+    *[",".join(scores_table.COLUMNS) + f"\nm,,/m,,1,{params},0,,64,64,,,2.0,0.1,{symmetry},0.3,0.2,1"
       for params, symmetry in ((9, "x"), (10**20, 0.5))]])
 def test_a_csv_that_cannot_be_gone_on_with_is_named_and_stays_as_it_is(analysed, text):
     Path("s.csv").write_text(text)

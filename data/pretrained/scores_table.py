@@ -28,13 +28,14 @@ COLUMNS = {
     "symmetry": float,
     "directionality": float,
     "directionality_eq17": float,
+    "rows": int,  # that this checkpoint has here: if there are fewer, some were lost
 }
 STACK = ["model", "revision", "stack"]  # what a stack of layers is known by
 
 
 def score_table(rows, common):
     """Returns the rows of one checkpoint, dicts by COLUMNS, as a DataFrame. common: what is the same in all rows."""
-    common = dict(revision="", source="", note="") | common
+    common = dict(revision="", source="", note="", rows=len(rows)) | common
     table = pandas.DataFrame([common | row for row in rows])
     unknown = set(table) - set(COLUMNS)
     if unknown:
@@ -86,7 +87,7 @@ def add_scores(path, rows):
 
 
 def known_scores(args):
-    """Returns the rows in --csv. Raises CheckpointError if other options scored any."""
+    """Returns the rows of whole checkpoints in --csv. Raises CheckpointError if other options scored any."""
     table = read_scores(args.csv)
     of_heads = table["head"].notna().groupby(table["source"]).any()
     layout = str(read_hand(**args.layout) or "")
@@ -95,7 +96,10 @@ def known_scores(args):
         other = theirs[theirs != ours]
         require(other.empty, f"{args.csv} was scored with {option} = {str(*other[:1]) or 'none'}, and not "
                              f"with {str(ours) or 'none'}: give another --csv")
-    return table
+    checkpoints = table.groupby("source")
+    has_all = checkpoints["rows"].transform("size") == table["rows"]
+    is_double = table.duplicated(["source", "stack", "layer", "head"], keep=False)
+    return table[has_all & ~is_double.groupby(table["source"]).transform("any")]
 
 
 def find_missing(table, targets, args):
