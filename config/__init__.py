@@ -67,7 +67,7 @@ class TrainConfig:
     init_from: str = key("scratch", "resume: go on from out_dir/ckpt.pt, if it is there", words=("scratch", "resume"))
     mlm_probability: float = key(0.15, "share of the tokens that are masked", ("between 0 and 1", lambda x: 0 < x < 1))
     mask_share: float = key(0.8, "share of these that the model sees as the mask token", UP_TO_1)
-    random_share: float = key(0.1, "share of these that it sees as a random token; it sees the rest as they are", UP_TO_1)
+    random_share: float = key(0.1, "share of these seen as a random token; the rest are seen as they are", UP_TO_1)
     constraint: str = key("none", "loss constraint on W_qk, Eq. (S146-S148)", words=("none", "symmetric", "skew"))
     constraint_weight: float = key(0.0, "its weight in the loss, Eq. (S146)", FROM_ZERO)
     batch_size: int = key(256, "sequences in a step, over all processes")

@@ -184,7 +184,7 @@ DAMAGED = "ckpt.pt is not a checkpoint that can be resumed: "
     (lambda state: state["model"]["head.bias"].fill_(torch.nan), RESUME, DAMAGED),
     (lambda state: state["adamw"]["state"][0]["exp_avg"].fill_(torch.inf), RESUME, "(ValueError: it holds nan or inf)"),
     (lambda state: state["model"].pop("head.bias"), RESUME, 'Missing key(s) in state_dict: "head.bias"'),
-    (lambda state: state["rows"].update({"log.csv": "step,grad_norm\n"}), RESUME, "of code with other columns of log.csv"),
+    (lambda state: state["rows"].update({"log.csv": "step,norm\n"}), RESUME, "of code with other columns of log.csv"),
     (lambda state: state.pop("scaler"), RESUME, "go on with the commit that is in run.json (KeyError"),
 ])
 def test_a_run_that_is_refused_ends_in_one_line_and_touches_nothing(copied, spoil, changes, words):

@@ -100,8 +100,8 @@ def checkpoint_to_resume(folder, cfg, meta, device):
             require(there == here or may_change,
                     f"{path} is of another run: {key} = {there!r} there, {here!r} here{corpus}")
         for name, header in HEADERS.items():
-            require(state["rows"][name].startswith(header), f"{path} is of code with other columns of {name}: go on with "
-                    "the commit that is in run.json")
+            require(state["rows"][name].startswith(header),
+                    f"{path} is of code with other columns of {name}: go on with the commit that is in run.json")
         yield state
 
 
