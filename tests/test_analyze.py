@@ -127,6 +127,17 @@ def test_heads_that_cancel_to_the_last_digit_have_no_score(C, D):
         assert values.isnan()
 
 
+def test_rows_that_only_rounding_keeps_from_zero_have_a_length():
+    """The keys have two directions. Half of the tokens have queries that are orthogonal to both, but for rounding."""
+    torch.manual_seed(0)
+    w_q, w_k = (w.double() for w in factors(96, 8))
+    plane = torch.linalg.qr(torch.randn(8, 2).double()).Q  # (8, 2)
+    w_k = w_k @ plane @ plane.T
+    w_q[:48] -= w_q[:48] @ plane @ plane.T
+    for q, k in (w_q, w_k), (w_k, w_q):  # such rows, and such columns
+        assert numbers(scores(q, k)) == pytest.approx(defined(q @ k.T), abs=1e-5)
+
+
 def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     """Four query heads to a key head, float32: of their sum in float32 one digit would be left."""
     torch.manual_seed(0)
