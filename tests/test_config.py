@@ -59,6 +59,7 @@ def test_the_published_recipe_is_what_the_bert_file_says():
     assert (cfg.learning_rate, cfg.weight_decay, cfg.mlm_probability, cfg.dtype) == (5e-5, 0.01, 0.15, "auto")
 
 
+@pytest.mark.bert_block
 @pytest.mark.parametrize("name", ["bert_mini", "bert", "bert_large"])
 def test_the_page_of_the_paper_has_the_operations_and_hours_that_torch_counts(name):
     """On tensors without values, for the batches that a run of this config has."""
