@@ -205,7 +205,7 @@ class Transformer(nn.Module):
             raise ValueError(f"positions = {cfg.positions!r}, expected learned, rotary or untied")
         self.cfg = cfg
         self.tok_emb = nn.Embedding(cfg.vocab_size, cfg.n_embd)  # also the output layer
-        if cfg.positions != "rotary":
+        if cfg.positions in ("learned", "untied"):
             self.pos_emb = nn.Embedding(cfg.block_size, cfg.n_embd)  # a vector for every position
         if cfg.positions == "untied":
             self.ln_pos = nn.LayerNorm(cfg.n_embd, eps=LN_EPS)  # so that these vectors are as long as those of tokens
