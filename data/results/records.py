@@ -27,8 +27,7 @@ from data.results.runs import RunError, require
 
 # The scores of each layer that are kept, and those of which only the median over layers is.
 OF_LAYERS = [*SCORES, "heads", "positions"]
-MEDIANS = [*SCORES, "directionality_eq17", "update_symmetry", "heads", "positions", "positions_heads",
-           "positions_chance"]
+MEDIANS = [*OF_LAYERS, "directionality_eq17", "update_symmetry", "positions_heads", "positions_chance"]
 ORIGIN = ["commit", "python", "torch", "device_name"]  # where a run comes from
 PLANNED = "# planned "  # how the line with the planned tests begins
 DIGITS = 4  # a run is rounded when it is read, so that it and its rows in a CSV file give the same results
