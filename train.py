@@ -51,12 +51,8 @@ DRAW_EVERY = 10  # the fewest seconds between two pictures, because one costs as
 
 
 def build_model(cfg, vocab_size):
-    """
-    Returns the model before its first step, drawn on the CPU, so that it is the same on every device.
-
-    To load the weights of another run here, add a key: comparisons do not tell values of init_from apart. To change
-    modules, change model.py: data/bert.py and data/samples.py take a Transformer as it is there.
-    """
+    """Returns the model before its first step, drawn on the CPU, so that it is the same on every device."""
+    # To load the weights of another run here, add a key, because comparisons do not tell values of init_from apart.
     torch.manual_seed(cfg.seed)
     model = Transformer(cfg.of_model(vocab_size))
     init.apply_(model, cfg.init, cfg.qk_std, cfg.v_std, int_of("start", cfg.seed))
