@@ -54,6 +54,14 @@ def gated(cfg):
     return block
 
 
+def slim(cfg):
+    """An MLP twice as wide as the block: the config.json of a BERT says four times."""
+    block = Block(cfg)
+    block.mlp.fc = torch.nn.Linear(cfg.n_embd, 2 * cfg.n_embd)
+    block.mlp.proj = torch.nn.Linear(2 * cfg.n_embd, cfg.n_embd)
+    return block
+
+
 def with_functions(**changes):
     """torch.nn.functional as model.py sees it, with other functions."""
     return SimpleNamespace(**vars(F) | changes)
@@ -76,6 +84,7 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F", with_functions(scaled_dot_product_attention=window), dict(block_size=512), OTHER),
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
     ("model.Block", gated, {}, OTHER),
+    ("model.Block", slim, {}, OTHER),
     ("model.Transformer.hidden", other_hidden, {}, OTHER),
     ("model.Transformer.hidden", other_hidden, dict(vocab_size=59, n_layer=3), OTHER),
     (None, None, dict(positions="rotary"), "this model and a Hugging Face BERT do not both have pos_emb.weight"),
