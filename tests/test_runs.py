@@ -28,6 +28,7 @@ ROOT = Path(analyze.__file__).parent
 CSV = ROOT / "data" / "results" / "csv"
 STEPS = np.arange(0, 1100, 100.0)
 FALL = np.linspace(3, 2, 11)  # a baseline that ends at 2, and at 2.1 if it is smoothed
+ZEROS = runs.RunScore(*[0.0] * len(runs.RunScore._fields))  # a fork may have a score more
 
 
 # ---- a loss curve in one number, and chance ----------------------------------------------------------------------
@@ -94,8 +95,7 @@ def write_run(folder, loss=FALL, seed=1, steps=STEPS, n_layer=2, **changes):
     for i, (step, val_loss) in enumerate(zip(steps, loss)):
         runs.append(folder / "log.csv", [runs.LogRow(int(step), 0, val_loss=val_loss)])
         for layer in range(n_layer):
-            zeros = runs.RunScore(*[0.0] * len(runs.RunScore._fields))  # a fork may have a score more
-            row = zeros._replace(step=int(step), matrix="wqk", layer=layer, head="", symmetry=(i + layer**2) / 20,
+            row = ZEROS._replace(step=int(step), matrix="wqk", layer=layer, head="", symmetry=(i + layer**2) / 20,
                                  directionality=-i / 20, directionality_eq17=i / 50,
                                  update_symmetry=0.1 * layer if i else math.nan)
             runs.append(folder / "scores.csv", [row, row._replace(head=0, symmetry=-1.0)])
@@ -360,9 +360,9 @@ def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path,
     # A layer, with its start and end: symmetry, that of its single head, and directionality
     assert words_of(out)[2] == ["1", "0.05", "0.55", "-1.00", "-1.00", "0.00", "-0.50"]
     assert out.splitlines()[3:] == ["validation loss 2.0000 nats/token"]
-    loss, symmetry, directionality, heads, *empty = drawn[0].axes
+    loss, symmetry, directionality, heads, *_, empty = drawn[0].axes
     assert [line.get_label() for line in symmetry.lines[:2]] == ["layer 0", "layer 1"]  # as in the table
-    assert set(heads.lines[1].get_ydata()) == {-1} and not any(axis.axison for axis in empty)
+    assert set(heads.lines[1].get_ydata()) == {-1} and not empty.axison
     np.testing.assert_allclose(loss.lines[1].get_ydata(), FALL)
     np.testing.assert_allclose(symmetry.lines[1].get_ydata(), (np.arange(11) + 1) / 20)
     low, high = chance.interval("directionality", 64, chance.of_random(64, 2.0))
