@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import analyze
 from data import figures
 from data.pretrained import revisions
 from tests.hub import ID, ROUTES, in_json
@@ -72,6 +73,14 @@ def test_the_checkpoints_of_a_local_run_are_scored_in_the_order_of_their_steps(r
     assert [words[1] for words in lines] == [f"checkpoint-{step}" for step in STEPS]
     told = "1 of the 4 that match have no step in their names, and are left out: logs"
     assert (told in found.err) == (asked == "all")
+
+
+def test_the_table_of_heads_names_the_checkpoint_of_each_row(run, monkeypatch, capsys):
+    monkeypatch.chdir(run.parent)
+    with pytest.raises(SystemExit):
+        analyze.main([*CHECKPOINTS, "--per_head"])
+    lines = capsys.readouterr().out.split("\n\n")[0].splitlines()[2:]
+    assert [line.split()[1] for line in lines[:: len(lines) // 3]] == [f"checkpoint-{step}" for step in STEPS]
 
 
 @pytest.mark.parametrize("names", [("llama-7b", "llama-13b"), ("run/checkpoint-300", "other/checkpoint-300"),

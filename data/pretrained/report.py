@@ -29,7 +29,7 @@ def report_models(args, table):
             legends.append(LEGEND_OF_PUBLISHED)
         texts += [LEGEND, *legends]
         for (model, revision, note), _ in table[table["note"] != ""].groupby(["model", "revision", "note"], sort=False):
-            texts.append(f"  {ending(model, LONGEST)} {revision}".rstrip() + f": {note}")
+            texts.append(f"  {in_full(model, revision)}: {note}")
     if args.paper:
         from .published import printed_tables, separation  # here, because only the paper needs them
 
@@ -58,6 +58,11 @@ LEGEND_OF_PUBLISHED = """\
   *: not a score of W_qk, but of another matrix (data/pretrained/README.md)"""
 
 
+def in_full(model, revision, stack=""):
+    """Returns how a stack is called in the tables."""
+    return " ".join(filter(None, [ending(model, LONGEST), revision, stack]))
+
+
 def in_columns(cells, names, heading):
     """Returns a DataFrame of cells as a text, behind a column of names. Columns without cells are left out."""
     cells = cells.set_axis(list(names), axis="index").rename_axis(columns=heading)
@@ -74,8 +79,7 @@ def layer_table(table):
         "directionality": table["directionality"].map(lambda score: fixed(score, 3)),
         "by chance": table["limit"].map(lambda limit: f"{fixed(-limit, 2)} to {limit:.2f}", "ignore").fillna(""),
     })
-    names = [f"{ending(model, LONGEST)} {stack}".strip() for model, stack in zip(table["model"], table["stack"])]
-    return in_columns(cells, names, "model")
+    return in_columns(cells, map(in_full, table["model"], table["revision"], table["stack"]), "model")
 
 
 def model_table(table):
@@ -85,7 +89,7 @@ def model_table(table):
         above_chance = chance.deviations(layers["symmetry"], layers["n"]).median()
         n_beyond = (layers["directionality"].abs() > layers["limit"]).sum()
         published = published_cells(layers["source"].iloc[0], stack)
-        names.append(" ".join(filter(None, [ending(model, LONGEST), revision, stack])))
+        names.append(in_full(model, revision, stack))
         lines.append([str(len(layers)), with_quartiles(layers["symmetry"]), fixed(above_chance, 1, "+"),
                       published["symmetry"], with_quartiles(layers["directionality"]), published["directionality"],
                       f"{n_beyond} of {len(layers)}"])
