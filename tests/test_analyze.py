@@ -428,6 +428,13 @@ def test_matrices_are_of_the_last_layer_of_each_model_and_a_dot_is_an_entry_and_
         assert f"symmetry {defined(m)[0]:.2f}" in pairs.get_title("left")
 
 
+def test_the_title_of_a_matrix_ends_before_that_of_its_dots_whatever_the_name(drawn, analysed):
+    assert analysed("--hf", bert("a_long_name_" * 5, 0.5), "--matrices=f.png").status == 0
+    drawn[0].draw_without_rendering()
+    matrix, pairs = (axis._left_title.get_window_extent() for axis in drawn[0].axes)
+    assert matrix.x1 < pairs.x0
+
+
 def test_a_moving_picture_has_a_frame_for_each_step_and_begins_with_the_last(analysed):
     def frames(revisions):
         assert analysed("--hf", "./a", f"--revisions={revisions}", "--matrices=w.gif").status == 0

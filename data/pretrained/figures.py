@@ -1,6 +1,7 @@
 """Draws the scores of pretrained models: by size, by layer, over training, and as published; and W_qk itself."""
 
 import tempfile
+import textwrap
 
 import numpy as np
 import pandas
@@ -196,7 +197,7 @@ def draw_pair(axes, result, name):
     layer = layers.iloc[-1]
     causal = is_causal(layers.iloc[[-1]])
     where = f"{layer['stack']} layer {layer['layer']}".strip()  # as in the table
-    put_titles(axes, [f"{KINDS[causal]} {name}: W_qk of {where}",
+    put_titles(axes, [textwrap.fill(f"{KINDS[causal]} {name}: W_qk of {where}", 44),
                       f"symmetry {fixed(layer.symmetry, 2)}, directionality {fixed(layer.directionality, 2)}"])
     matrix, pairs = axes
     n = min(LARGEST, len(m))
