@@ -1,4 +1,4 @@
-"""How names and lines that somebody else has written are printed, and written to files."""
+"""How numbers are printed, and names and lines that somebody else has written, which are also written to files."""
 
 import os
 import sys
@@ -19,6 +19,11 @@ def as_text(path: str) -> str:
 def ending(text: str, n: int) -> str:
     """Returns the last n characters of a text that is longer, with dots before them."""
     return text if len(text) <= n else f"...{text[3 - n:]}"
+
+
+def fixed(number, digits, sign=""):
+    """Returns a number as a text with so many digits, and without a minus if they are all 0."""
+    return f"{round(float(number), digits) + 0.0:{sign}.{digits}f}"  # float: numpy rounds 2.675 up
 
 
 def tell(line: str):

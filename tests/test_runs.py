@@ -371,6 +371,17 @@ def test_of_a_single_run_the_ends_are_printed_and_every_layer_is_drawn(tmp_path,
     assert printed(tmp_path / "c.csv") == out
 
 
+def test_a_score_that_is_rounded_to_0_has_no_minus(tmp_path):
+    folders = [write_run(tmp_path / f"{name}-1") for name in "ab"]
+    for folder in folders:
+        path = Path(folder, "scores.csv")
+        path.write_text(path.read_text().replace(",-0.500000,", ",-0.004000,"))  # directionalities at the end
+    plan = tmp_path / "plan.py"
+    plan.write_text('arms = dict(a="", b="")\nplanned = [["loss", "a", ">", "b"]]\n')
+    for argv in folders[:1], folders, [*folders, "--plan", plan]:
+        assert "0.00" in printed(*argv).split() and "-0.00" not in printed(*argv).split()
+
+
 def test_the_picture_of_the_record_has_a_bar_for_each_entry_the_fastest_first(tmp_path, drawn, capsys):
     record.main(["--plot", str(tmp_path / "p.png")])
     tables = capsys.readouterr().out.split("\n\n")[::2]  # each has a line of the rule below it

@@ -13,7 +13,7 @@ from ..atomic import replacing
 from ..chance import SCORES
 from ..figures import (CHANCE, COLOURS, HEIGHT, KINDS, draw_layers, draw_quartiles, figure, put_chance, put_legend,
                        put_steps, put_titles, put_zero, short, styles)
-from .report import fixed
+from ..names import fixed
 from .scores_table import STACK, is_causal, whole_layers
 
 MATRIX = 3.3  # height of a row of matrices [inches]

@@ -4,7 +4,7 @@ import pandas
 
 from .. import chance
 from ..chance import SCORES
-from ..names import ending
+from ..names import ending, fixed
 from .scores_table import STACK, whole_layers
 from .sources import known_models
 
@@ -96,11 +96,6 @@ def model_table(table):
     columns = ["layers", "symmetry [quartiles]", "above chance", "published", "directionality [quartiles]", "published",
                "beyond chance"]
     return in_columns(pandas.DataFrame(lines, columns=columns), names, "model")
-
-
-def fixed(number, digits, sign=""):
-    """Returns a number as a text with so many digits, and without a minus if they are all 0."""
-    return f"{round(number, digits) + 0.0:{sign}.{digits}f}"
 
 
 def with_quartiles(values):

@@ -14,6 +14,7 @@ import torch
 from config.processes import one_line
 from data import samples
 from data.atomic import replacing, write_json
+from data.names import fixed
 from data.results.runs import describe
 
 
@@ -98,4 +99,4 @@ def table_of_ends(run):
 def start_and_end(run, score, layer, width=None):
     """Returns the first and the last score of a layer, below a heading of so many letters (of the score)."""
     curve = run.curve(f"{score}_{layer}").to_numpy()  # (S,)
-    return " " * ((width or len(score)) + 1) + f"{curve[0]:8.2f}{curve[-1]:8.2f}"
+    return " " * ((width or len(score)) + 1) + f"{fixed(curve[0], 2):>8}{fixed(curve[-1], 2):>8}"

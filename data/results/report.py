@@ -10,6 +10,7 @@ from config import ConfigError, run_file
 from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, require_planned, split_measure,
                             task_of)
 from data.chance import SCORES
+from data.names import fixed
 from data.results.compare import (MIN_PAIRS, compare_pairs, counted, do_planned, find_baselines, finished, pairs_of,
                                   pool)
 from data.results.ends import table_of_ends
@@ -145,7 +146,7 @@ def arms_table(planned, arms):
         for column in "val_loss", "symmetry", "heads", "directionality", "positions", "positions_chance":
             mean = np.mean([run.last(column) for run in runs]) if runs else np.nan
             digits = 3 if column == "val_loss" else 2
-            row[column.split("_")[-1]] = "" if np.isnan(mean) else f"{mean:.{digits}f}"
+            row[column.split("_")[-1]] = "" if np.isnan(mean) else fixed(mean, digits)
         rows[name] = row if runs else row | dict(loss="no finished run")
     table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis(columns="arm")
     return table.loc[:, (table != "").any()]  # columns with something in them
@@ -170,12 +171,12 @@ def comparison_table(arms, baseline_of, measure="loss"):
     for name in baseline_of:
         gain = gains.get(name)  # None: of a baseline
         row = {
-            measure: f"{mean_of_last(arms[name], column):.3f}",
+            measure: fixed(mean_of_last(arms[name], column), 3),
             "difference [95 %]": difference_cell(gain) if gain else "baseline",
             "p": f"{corrected[name]:.2g}" if gain and gain["n_pairs"] >= MIN_PAIRS else "",
         }
         for score in SCORES:
-            row.setdefault(score, f"{mean_of_last(arms[name], score):.2f}")
+            row.setdefault(score, fixed(mean_of_last(arms[name], score), 2))
         row["pairs"] = gain["n_pairs"] if gain else ""
         row["speed-up"] = speed_up_cell(gain["speed_up"]) if gain else ""
         rows[name] = row
