@@ -343,6 +343,16 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds_for_six_
     assert not loss.collections and len(loss.lines) == 7 and ends.get_yticklabels()[-1].get_text() == "an arm 4"
 
 
+def test_arms_whose_colours_are_those_of_others_are_in_the_legend_and_their_means_are_whole_bars(tmp_path, drawn):
+    folders = [write_run(tmp_path / f"{name}-1") for name in "abcdefghijkl"]
+    assert not run(*folders, "--plot", tmp_path / "p.png")
+    _, ends, *_ = drawn[0].axes
+    colours = [text.get_color() for text in ends.get_yticklabels()]
+    assert len(set(colours[:10])) == 10 and colours[10:] == colours[1:3]
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()][:2] == ["k", "l"]
+    assert {line.get_linestyle() for line in ends.lines if not line.get_marker() == "."} == {"-"}
+
+
 def test_losses_of_two_tasks_have_an_axis_each_and_the_title_says_in_what_the_runs_differ(tmp_path, drawn):
     runs = [write_run(tmp_path / "a-1"), write_run(tmp_path / "b-1", init="skew"),
             write_run(tmp_path / "c-1", causal=True)]

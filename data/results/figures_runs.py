@@ -14,7 +14,7 @@ import pandas
 from config import HOW
 from config.planned import differing_keys, task_of
 from data import chance
-from data.figures import HEIGHT, RANDOM, figure, put_chance, put_legend, put_steps, put_titles, put_zero, styles
+from data.figures import DASHES, HEIGHT, RANDOM, figure, put_chance, put_legend, put_steps, put_titles, put_zero, styles
 from data.results.picture import TITLES, in_words
 from data.results.records import by_task
 
@@ -62,7 +62,8 @@ def plot_runs(arms, path, gamma):
             directionality = panels[scores.index("directionality")]
             put_chance(directionality, "directionality", n_embd, chance.of_random(n_embd, gamma), RANDOM)
         put_titles(axes.flat, titles + [TITLES[score] for score in scores])
-        put_legend(axes.flat, named=[in_words(name) for name in arms] if len(tasks) == 1 else (), title=legend)
+        named = [in_words(name) for name in arms if style_of[name]["ls"] == DASHES[0] and len(tasks) == 1]
+        put_legend(axes.flat, named=named, title=legend)
 
 
 def what_differs(arms):
@@ -92,7 +93,7 @@ def draw_ends(axis, arms, style_of):
         losses = [record.last("val_loss") for record in records]
         mean = np.mean(losses)
         axis.plot(losses, [y] * len(losses), ".", color=style_of[name]["color"], alpha=0.6)
-        axis.plot([mean, mean], [y - 0.3, y + 0.3], lw=2, **style_of[name])
+        axis.plot([mean, mean], [y - 0.3, y + 0.3], lw=2, color=style_of[name]["color"])
     axis.locator_params(axis="x", nbins=4)
     put_names(axis, arms)
     for name, text in zip(arms, axis.get_yticklabels()):
