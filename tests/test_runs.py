@@ -343,6 +343,13 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds_for_six_
     assert not loss.collections and len(loss.lines) == 7 and ends.get_yticklabels()[-1].get_text() == "an arm 4"
 
 
+def test_a_loss_that_rises_far_and_falls_again_adds_no_losses_below_0_to_the_axis(tmp_path, drawn):
+    folders = [write_run(tmp_path / f"{name}-1", np.where(STEPS == 500, 90, FALL)) for name in "ab"]
+    assert not run(*folders, "--plot", tmp_path / "p.png")
+    low, high = drawn[0].axes[0].get_ylim()
+    assert low == 0 and 2.9 <= high < 3.1
+
+
 def test_arms_whose_colours_are_those_of_others_are_in_the_legend_and_their_means_are_whole_bars(tmp_path, drawn):
     folders = [write_run(tmp_path / f"{name}-1") for name in "abcdefghijkl"]
     assert not run(*folders, "--plot", tmp_path / "p.png")

@@ -49,7 +49,8 @@ def plot_runs(arms, path, gamma):
         for axis, task in zip(losses, tasks):
             draw_arms(axis, task, "val_loss", style_of, has_bands)
             curves = [record.curve("val_loss") for record in itertools.chain(*task.values())]
-            axis.set_ylim(top=pandas.concat(curves).quantile(0.9))  # the first losses are far above, and are cut off
+            top = pandas.concat(curves).quantile(0.9)  # the first losses are far above, and are cut off
+            axis.set_ylim(max(0, axis.get_ylim()[0]), top)
             axis.set_ylabel("nats/token")
         for axis, score in zip(panels, scores):
             draw_arms(axis, arms, score, style_of, has_bands)
