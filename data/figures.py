@@ -92,7 +92,10 @@ def draw_layers(axis, layers):
 
 
 def put_steps(axis):
-    """Makes the x axis one of steps, in thousands where they are many."""
+    """Makes the x axis one of steps, in thousands where they are many. A line of one step becomes a dot."""
+    for line in axis.lines:
+        if len(line.get_xdata()) == 1:
+            line.set_marker(".")
     axis.set_xlabel("step")
     axis.locator_params(axis="x", nbins=4)
     axis.xaxis.set_major_formatter(lambda step, _: f"{step / 1000:g}k" if step >= 1000 else f"{step:g}")

@@ -343,6 +343,16 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds_for_six_
     assert not loss.collections and len(loss.lines) == 7 and ends.get_yticklabels()[-1].get_text() == "an arm 4"
 
 
+def test_a_run_with_one_step_is_drawn_as_dots(tmp_path, drawn):
+    folders = [write_run(tmp_path / "a-1", FALL[:1], steps=STEPS[:1]), write_run(tmp_path / "b-1", init="skew")]
+    assert not run(folders[0], "--plot", tmp_path / "p.png") and not run(*folders, "--plot", tmp_path / "p.png")
+    for figure in drawn:
+        for axis in figure.axes:
+            assert all(line.get_marker() == "." for line in axis.lines if len(line.get_xdata()) == 1)
+    long, short = drawn[1].axes[0].lines
+    assert (long.get_marker(), short.get_marker()) == (".", "None")
+
+
 def test_a_loss_that_rises_far_and_falls_again_adds_no_losses_below_0_to_the_axis(tmp_path, drawn):
     folders = [write_run(tmp_path / f"{name}-1", np.where(STEPS == 500, 90, FALL)) for name in "ab"]
     assert not run(*folders, "--plot", tmp_path / "p.png")
