@@ -21,7 +21,7 @@ MEASURES = {
     "heads": "symmetry of single heads",
     "directionality": "of W_qk",
     "positions": "symmetry of the matrix that untied positions have of their own",
-    "positions_heads": "the same of its single heads",
+    "positions_heads": "symmetry of single heads of that matrix of positions",
 }
 OF_A_LAYER = ["symmetry", "heads", "directionality", "positions"]  # symmetry_1 is that of layer 1, the second one
 DIRECTIONS = [">", "<"]
