@@ -184,7 +184,7 @@ def test_a_run_in_progress_is_left_out_where_there_are_others_and_said(tmp_path,
     assert "none is compared with a run that is at another step" in out
     lines = {line.get_label(): len(line.get_xdata()) for line in drawn[0].axes[0].lines}
     assert (lines["random"], lines["part"]) == (11, 5)  # the whole one, and the steps that both have
-    assert drawn[0].axes[1].get_title(loc="left") == "last loss, before the end [nats/token]"
+    assert drawn[0].axes[1].get_title(loc="left") == "last loss so far [nats/token]"
     arms = [write_run(tmp_path / name, FALL[:5], steps=STEPS[:5], init=name) for name in ("skew", "tilted")]
     with open(tmp_path / "skew" / "log.csv", "r+") as file:
         file.truncate(file.read().index("400,"))  # it has scores of step 400, and the loss is to come

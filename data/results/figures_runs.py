@@ -33,7 +33,7 @@ def plot_runs(arms, path, gamma):
     scores = [score for score in TITLES if any(len(record.curve(score)) for record in runs)]
     tasks = by_task(arms)
     if len(tasks) == 1:  # beside the only losses are those at the end, and the names there explain the colours
-        ends = "loss at the end" if all(run.is_finished() for run in runs) else "last loss, before the end"
+        ends = "loss at the end" if all(run.is_finished() for run in runs) else "last loss so far"
         titles = ["validation loss", f"{ends} [nats/token]"]
         columns, height = 2, max(HEIGHT, 0.25 * len(arms))  # [inches]: every arm is named there
         legend = (f"lines and bars: mean over seeds; dots: seeds{bands}\n"
