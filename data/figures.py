@@ -21,7 +21,7 @@ DASHES = ["-", "--", ":", "-."]  # when all colours have been used
 WIDTH = 7.2  # of a picture [inches]. A page shows it 540 pixels wide: text of 9 points is then 9 pixels high
 HEIGHT = 2.6  # of a row [inches]
 # What a grey band shows: for models, and for runs, whose files have no singular values.
-CHANCE = "95 % of random matrices with the same singular values"
+CHANCE = "95 % of random matrices with a layer's singular values"
 RANDOM = "95 % of random initializations"
 
 
