@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
@@ -38,7 +37,7 @@ def figure(path, rows, columns, height=HEIGHT, title="", **shared):
         if not axis.has_data():  # there were fewer things to draw than panels
             axis.set_axis_off()
     with replacing(path) as temporary:
-        fig.savefig(temporary, dpi=150, format=Path(path).suffix[1:])
+        fig.savefig(temporary, dpi=150, format=str(path).rpartition(".")[2])
 
 
 def short(name):

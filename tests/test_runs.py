@@ -343,6 +343,12 @@ def test_figures_hold_the_series_of_the_csv_files_and_a_band_over_seeds_for_six_
     assert not loss.collections and len(loss.lines) == 7 and ends.get_yticklabels()[-1].get_text() == "an arm 4"
 
 
+def test_a_picture_whose_name_is_an_ending_alone_is_written(tmp_path):
+    with figures.figure(tmp_path / ".png", 1, 1):
+        pass
+    assert (tmp_path / ".png").stat().st_size > 1000
+
+
 def test_a_run_with_one_step_is_drawn_as_dots(tmp_path, drawn):
     folders = [write_run(tmp_path / "a-1", FALL[:1], steps=STEPS[:1]), write_run(tmp_path / "b-1", init="skew")]
     assert not run(folders[0], "--plot", tmp_path / "p.png") and not run(*folders, "--plot", tmp_path / "p.png")
