@@ -51,8 +51,8 @@ def hf_names(n_layer):
 
 def bert_logits(w, cfg, idx):
     """Returns the logits (B, T, V) of BERT for idx (B, T). w: {our name: weight}."""
-    def linear(x, name, n_out=cfg.n_embd):
-        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"].expand(n_out))  # a RuntimeError if it has other sizes
+    def linear(x, name):
+        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
     def norm(x, name):
         return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
@@ -66,7 +66,7 @@ def bert_logits(w, cfg, idx):
         q, k, v = [heads(linear(x, f"{block}.attn.{part}")) for part in "qkv"]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=cfg.causal)
         x = norm(x + linear(y.transpose(1, 2).flatten(2), f"{block}.attn.proj"), f"{block}.ln_1")
-        y = linear(F.gelu(linear(x, f"{block}.mlp.fc", 4 * cfg.n_embd)), f"{block}.mlp.proj")
+        y = linear(F.gelu(linear(x, f"{block}.mlp.fc")), f"{block}.mlp.proj")
         x = norm(x + y, f"{block}.ln_2")
     x = norm(F.gelu(linear(x, "head.dense")), "head.ln")
     return x @ w["tok_emb.weight"].T + w["head.bias"]
@@ -116,7 +116,7 @@ def to_hf(model):
         num_hidden_layers=cfg.n_layer,
         num_attention_heads=cfg.n_head,
         hidden_size=cfg.n_embd,
-        intermediate_size=4 * cfg.n_embd,
+        intermediate_size=len(ours["blocks.0.mlp.fc.weight"]),
         hidden_dropout_prob=cfg.dropout,
         attention_probs_dropout_prob=cfg.attn_dropout,
         type_vocab_size=1,
