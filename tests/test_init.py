@@ -76,6 +76,7 @@ def test_the_mimetic_start_is_the_nearest_matrix_of_rank_D_up_to_scale():
         torch.testing.assert_close((target - m).square().sum(), least, rtol=1e-4, atol=0)
 
 
+@pytest.mark.bert_block
 def test_linear_is_the_standard_deviation_of_a_new_linear_layer_whatever_the_others_have():
     torchs = torch.nn.Linear(128, 4096).weight.std().item()
     model = Transformer(ModelConfig(50, 8, 1, 2, 128, positions="untied", init_std=0.3))
@@ -87,6 +88,7 @@ def test_linear_is_the_standard_deviation_of_a_new_linear_layer_whatever_the_oth
     assert model.blocks[0].attn.q.weight.std().item() == pytest.approx(torchs, rel=0.02)
 
 
+@pytest.mark.bert_block
 def test_untied_positions_get_the_start_too_with_random_matrices_of_their_own():
     model = Transformer(ModelConfig(50, 8, 1, H, C, positions="untied"))
     init.apply_(model, "indefinite")

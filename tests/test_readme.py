@@ -17,6 +17,7 @@ import train
 from config import command_line
 from data.text import prepare
 
+pytestmark = pytest.mark.bert_block  # analyze.py finds its q and its k in a checkpoint
 ROOT = Path(analyze.__file__).parent
 TEXT = (ROOT / "README.md").read_text()
 SHORT = ["--max_iters=2", "--eval_interval=2", "--eval_iters=1", "--score_interval=2", "--compile=off"]

@@ -144,6 +144,7 @@ def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
         assert float(row.directionality) == pytest.approx(analyze.directionality(m).item(), abs=1e-5)
 
 
+@pytest.mark.bert_block
 @pytest.mark.parametrize("name", ["q_a", "q.a"])
 def test_a_matrix_that_scores_would_leave_out_ends_a_run_before_it_begins(cfg, monkeypatch, name):
     """An adapter beside q or in q. A vector, such as a gain, is left out as biases are."""
@@ -186,8 +187,8 @@ def test_the_rows_have_the_mean_training_loss_and_the_speed_of_their_steps_alone
     np.testing.assert_allclose(log(cfg).train_loss[1:], np.reshape(losses, (3, 4)).mean(1), atol=1e-5)
 
 
-@pytest.mark.parametrize("qk_norm, file", [
-    (True, ""), pytest.param(False, "ckpt-00000002.pt", marks=pytest.mark.bert_block)])
+@pytest.mark.bert_block
+@pytest.mark.parametrize("qk_norm, file", [(True, ""), (False, "ckpt-00000002.pt")])
 def test_a_run_is_scored_from_its_checkpoint_also_if_no_bert_can_hold_it_and_then_it_says_so(
         cfg, analysed, capsys, qk_norm, file):
     run(cfg, max_iters=2, causal=True, qk_norm=qk_norm, keep=1)
