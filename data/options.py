@@ -32,8 +32,8 @@ def parse(argv, description, gamma):
     models.add_argument("--gamma", type=float, default=gamma,
                         help="a row or column counts from so many standard deviations above the mean (%(default)s)")
     models.add_argument("--device", choices=["cuda", "cpu"], help="the device to compute on (a GPU, if there is one)")
-    models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags or files of each NAME that match "
-                        "GLOB, as checkpoints of a training")
+    models.add_argument("--revisions", metavar="GLOB", help="score all branches, tags, folders or files of each NAME "
+                        "that match GLOB, as checkpoints of a training")
     models.add_argument("--limit", type=count, metavar="N", help="score N of these checkpoints, evenly spread")
     models.add_argument("--offline", action="store_true", help="with --paper, print what was published")
 
