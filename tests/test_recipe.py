@@ -87,6 +87,7 @@ def test_fifty_steps_are_those_of_transformers_in_a_plain_loop(trainer, causal):
             torch.testing.assert_close(weight, theirs[name], atol=1e-4, rtol=1e-4, msg=lambda m: f"{name}: {m}")
 
 
+@pytest.mark.bert_block
 def test_muon_moves_matrices_of_blocks_by_the_nearest_orthogonal_one_and_the_rest_as_adamw_does(trainer):
     """At the first step Muon's momentum is the gradient, whose nearest orthogonal matrix is U V^T of its SVD."""
     keys = dict(positions="untied", init_std=0.5, learning_rate=0.01, qkv_rate=0.5, warmup_iters=0, weight_decay=0.0)
