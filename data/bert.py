@@ -51,8 +51,8 @@ def hf_names(n_layer):
 
 def bert_logits(w, cfg, idx):
     """Returns the logits (B, T, V) of BERT for idx (B, T). w: {our name: weight}."""
-    def linear(x, name):
-        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+    def linear(x, name, n_out=cfg.n_embd):
+        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"].expand(n_out))  # a RuntimeError if it has other sizes
 
     def norm(x, name):
         return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
@@ -60,13 +60,14 @@ def bert_logits(w, cfg, idx):
     def heads(x):
         return x.unflatten(-1, (cfg.n_head, -1)).transpose(1, 2)  # (B, H, T, D)
 
+    n_mlp = len(w["blocks.0.mlp.fc.bias"])  # one number for all blocks
     x = norm(w["tok_emb.weight"][idx] + w["pos_emb.weight"][: idx.shape[1]], "ln_emb")
     for i in range(cfg.n_layer):
         block = f"blocks.{i}"
         q, k, v = [heads(linear(x, f"{block}.attn.{part}")) for part in "qkv"]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=cfg.causal)
         x = norm(x + linear(y.transpose(1, 2).flatten(2), f"{block}.attn.proj"), f"{block}.ln_1")
-        y = linear(F.gelu(linear(x, f"{block}.mlp.fc")), f"{block}.mlp.proj")
+        y = linear(F.gelu(linear(x, f"{block}.mlp.fc", n_mlp)), f"{block}.mlp.proj")
         x = norm(x + y, f"{block}.ln_2")
     x = norm(F.gelu(linear(x, "head.dense")), "head.ln")
     return x @ w["tok_emb.weight"].T + w["head.bias"]

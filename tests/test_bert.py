@@ -62,6 +62,14 @@ def gated(cfg):
     return block
 
 
+def wide(cfg):
+    """Values twice as wide as the block, for which config.json has no number."""
+    block = Block(cfg)
+    block.attn.v = torch.nn.Linear(cfg.n_embd, 2 * cfg.n_embd)
+    block.attn.proj = torch.nn.Linear(2 * cfg.n_embd, cfg.n_embd)
+    return block
+
+
 def with_functions(**changes):
     """torch.nn.functional as model.py sees it, with other functions."""
     return SimpleNamespace(**vars(F) | changes)
@@ -84,6 +92,7 @@ FORKS = [  # what a fork puts in the place of a name, or a switch, and what to_h
     ("model.F", with_functions(scaled_dot_product_attention=window), dict(block_size=512), OTHER),
     ("model.F", with_functions(gelu=F.relu), {}, OTHER),
     ("model.Block", gated, {}, OTHER),
+    ("model.Block", wide, {}, OTHER),
     ("model.Transformer.hidden", other_hidden, {}, OTHER),
     ("model.Transformer.hidden", other_hidden, dict(vocab_size=59, n_layer=3), OTHER),
     (None, None, dict(positions="rotary"), "this model and a Hugging Face BERT do not both have pos_emb.weight"),
