@@ -158,7 +158,7 @@ def find_std(std, init_std, n_embd):
 
 
 def apply_(model, init="random", qk_std="init_std", v_std="init_std", seed=0):
-    """Changes every layer of a new Transformer to the start `init`, in place."""
+    """Changes every layer of a new Transformer to the start `init`, in place. Layers must not share weights."""
     generator = torch.Generator().manual_seed(seed)  # its own: torch's random state stays as it is
     more = dict(generator=generator, init_std=model.cfg.init_std)
     for block in model.blocks:
