@@ -61,8 +61,7 @@ def mean_symmetry(product):
     most sqrt(2) times it. It is 1/n if M uses n directions alike, and 1 if both sides use one alone.
     """
     gram_q, gram_k, kq = product.gram_q, product.gram_k, product.kq  # (..., r, r): MM = W_q kq W_k^T
-    energy = (gram_q * gram_k).sum((-2, -1))  # |M|^2
-    return (kq.mT @ gram_q @ kq * gram_k).sum((-2, -1)) / energy.square()
+    return (kq.mT @ gram_q @ kq * gram_k).sum((-2, -1)) / product.energy.square()
 
 
 @torch.no_grad()

@@ -35,6 +35,11 @@ class Product:
         return self.w_q @ self.w_k.mT  # (..., C, C)
 
     @cached_property
+    def energy(self):
+        """|M|^2 (...), of which heads that cancel leave rounding."""
+        return (self.gram_q * self.gram_k).sum((-2, -1))
+
+    @cached_property
     def expected(self):
         """M is a sum of r matrices, each a column of W_q times a column of W_k: their squared norms, added up (...)."""
         return (self.w_q.norm(dim=-2) * self.w_k.norm(dim=-2)).square().sum(-1)
@@ -42,7 +47,7 @@ class Product:
     @cached_property
     def cancels(self):
         """Whether heads cancel. Then Gram matrices, which hold squares, have lost the digits of what remains of M."""
-        return ((self.gram_q * self.gram_k).sum((-2, -1)) < 1e-4 * self.expected).any()
+        return (self.energy < 1e-4 * self.expected).any()
 
     @cached_property
     def measured(self):
@@ -100,7 +105,7 @@ def squared_norms(x, gram_y):
     # Row i of x y^T is x_i y^T, and its squared norm is x_i (y^T y) x_i^T, a sum over pairs of columns. x is a
     # transposed weight, so x.mT is contiguous, and these lines read memory in its order.
     diagonal = gram_y.diagonal(dim1=-2, dim2=-1).diag_embed()
-    lower = 2 * gram_y.tril(-1) + diagonal  # (..., r, r), where two columns have a pair in each order
+    lower = 2 * gram_y.tril(-1) + diagonal  # (..., r, r): two columns that differ are a pair in both orders
     total = 0.0
     for first, end in blocks(x.shape[-1]):
         products = lower[..., first:end, :end] @ x[..., :end].mT  # (..., BLOCK, C)
