@@ -52,7 +52,9 @@ def hf_names(n_layer):
 def bert_logits(w, cfg, idx):
     """Returns the logits (B, T, V) of BERT for idx (B, T). w: {our name: weight}."""
     def linear(x, name, n_out=cfg.n_embd):
-        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"].expand(n_out))  # a RuntimeError if it has other sizes
+        if len(w[f"{name}.bias"]) != n_out:
+            raise RuntimeError(f"{name} has a size that no config.json tells")
+        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
     def norm(x, name):
         return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-12)
