@@ -130,9 +130,10 @@ def stacks_of_table(config: dict, shapes: Mapping[str, tuple]) -> tuple[list[Sta
         notes += [f"its {f'{part.name} {stack}'.strip()} has no queries and keys here" for stack in sorted(absent)
                   if {part.name, stack} != {"encoder", "decoder"} and part.config.get(f"add_{stack}") is not False]
     left = find_flags(matrices - accounted_for, shapes)
-    changed = sorted(name for name in names if WRAPPED.search(name) or QUANTISED.search(name))
-    if changed and not stacks:
-        refuse(changed[0])
+    if not stacks:
+        for name in sorted(names):
+            if WRAPPED.search(name) or QUANTISED.search(name):
+                refuse(name)
     if left or not stacks:
         told = f"no known place for {next(iter(left))}" if left else "no q and k weights where this type has them"
         raise CheckpointError(f"{model_type}: {told}: {advice(model_type, matrices, shapes)}")
