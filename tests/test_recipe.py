@@ -104,12 +104,15 @@ def test_muon_moves_matrices_of_blocks_by_the_nearest_orthogonal_one_and_the_res
         if p.ndim == 1 or not name.startswith("blocks."):
             assert torch.equal(p, plain[name]), name
             continue
-        u, _, vt = torch.linalg.svd(gradients[name], full_matrices=False)
+        u, s, vt = torch.linalg.svd(gradients[name], full_matrices=False)
         rate = 0.005 if name.split(".")[-2] in ("q", "k", "v", "pos_q", "pos_k") else 0.01
-        expected = -rate * 0.2 * max(p.shape) ** 0.5 * (u @ vt)  # an entry is about 0.2 of the rate, as AdamW's are
-        moved = p - before[name]
-        assert torch.nn.functional.cosine_similarity(moved.flatten(), expected.flatten(), 0) > 0.7, name
-        assert moved.norm().item() == pytest.approx(expected.norm().item(), rel=0.3), name  # five steps of an iteration
+        length = -rate * 0.2 * max(p.shape) ** 0.5  # in every direction: an entry is about 0.2 of the rate, as AdamW's
+        moved = u.T @ (p - before[name]) @ vt.T / length
+        is_large = s > 0.02 * s.norm()  # the five steps of its iteration leave smaller ones behind
+        assert is_large.sum() > 1, name
+        moved = moved[is_large][:, is_large]
+        assert moved.diagonal().tolist() == pytest.approx([1] * len(moved), abs=0.4), name
+        torch.testing.assert_close(moved, moved.diagonal().diag(), atol=0.2, rtol=0, msg=lambda m: f"{name}: {m}")
 
 
 DROPOUT = dict(dropout=0.3, attn_dropout=0.2)
