@@ -6,9 +6,8 @@ number; the header, JSON: name -> dtype, shape, data_offsets; and the data, to w
 
 A file of torch.save, such as pytorch_model.bin, is a zip (https://docs.pytorch.org/docs/stable/notes/serialization).
 Its record data.pkl is a pickle of everything but the numbers. The numbers of each storage are a record of their own,
-data/KEY. torch.load makes tensors without values from the pickle alone, and KeyReader finds the keys of their storages.
-Files of before torch 1.6 are loaded whole, and from torch 2.14 on those with sparse tensors too. torch.load refuses a
-pickle that would run code.
+data/KEY. Torch makes tensors without values from the pickle alone, and we note the keys of their storages. Files of
+before torch 1.6, and those with sparse tensors, are loaded whole. A pickle that would run code is refused.
 """
 
 import argparse
@@ -17,16 +16,15 @@ import contextlib
 import io
 import json
 import math
-import pickle
 import re
 import struct
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch._weights_only_unpickler import Unpickler
 
 from .files import CheckpointError, Folder, only_checkpoint_errors, require
 
@@ -130,7 +128,7 @@ def read_torch(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
     """Returns the tensors of a file by name, and all that is in it. Raises CheckpointError if it would run code."""
     try:
         if folder.read(file, 0, 2) == b"PK":
-            with contextlib.suppress(NotImplementedError):  # from torch 2.14 on, which looks at sparse tensors' values
+            with contextlib.suppress(NotImplementedError):  # of a file with sparse tensors
                 return read_zip(folder, file)
         saved = torch.load(folder.fetch(file), map_location="cpu", weights_only=True)
         folder.lengths.append(folder.size(file))
@@ -168,14 +166,12 @@ def read_zip(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], dict]:
                 f"{file} is of a big-endian computer: save it again on a little-endian one")
 
     pickled = read_record(ranges, records["data.pkl"])
-    saved = load_without_values(pickled, records)
-    keys = find_state_dict(KeyReader(io.BytesIO(pickled)).load())
+    if b"_rebuild_sparse" in pickled:
+        raise NotImplementedError  # torch would look at the values of sparse tensors when it next loads a file
+    saved = load_without_values(pickled)
     tensors = {}
     for name, tensor in find_tensors(saved, file).items():
-        if tensor.layout != torch.strided:
-            tensors[name] = TensorInfo(tuple(tensor.shape), dtype_of(tensor), (file, name), tensor.detach)
-            continue
-        info = records[f"data/{keys[name]}"]
+        info = records[f"data/{tensor.untyped_storage().key}"]
         to_last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))  # elements before the last
         first = tensor.itemsize * tensor.storage_offset()  # byte of the record
         end = first + tensor.itemsize * (to_last + 1)
@@ -209,46 +205,18 @@ def read_in_record(folder: Folder, file: str, begin: int, first: int, end: int, 
     return read_range(folder, file, start + first, start + end, *dtype_and_shape)
 
 
-def load_without_values(pickled: bytes, records) -> dict:
-    """Returns what torch.load makes of the pickle in a zip, with its tensors on the device meta. records: all names."""
-    # For this device torch.load wants the records of storages to be there, but does not read them. Here they are empty.
-    contents = {"data.pkl": pickled, "version": b"3"}  # version: of the format
-    contents |= {record: b"" for record in records if record.startswith("data/")}
-    without_values = io.BytesIO()
-    with zipfile.ZipFile(without_values, "w") as zipped:
-        for record, content in contents.items():
-            zipped.writestr(f"archive/{record}", content)
-    without_values.seek(0)
-    return torch.load(without_values, map_location="meta", weights_only=True)
+def load_without_values(pickled: bytes) -> dict:
+    """Returns what torch.load makes of a pickle, but its tensors have no values, and each storage has its key."""
+    def storage_of(saved):
+        _, kind, key, _, n = saved  # "storage", its class, key, device, number of elements
+        dtype = getattr(kind, "dtype", torch.uint8)  # that of UntypedStorage
+        storage = torch.UntypedStorage(n * dtype.itemsize, device="meta")
+        storage.key = key
+        return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
-
-class KeyReader(pickle.Unpickler):
-    """Reads a pickle of torch.save, with the key of its storage in place of each tensor. It runs nothing of it."""
-
-    def persistent_load(self, storage):
-        """Returns what stands for a storage, which is not in the pickle."""
-        _, _, key, _, _ = storage  # "storage", its class, key, device, number of elements
-        return key
-
-    def find_class(self, module, name):
-        """Returns what stands for a function or a class."""
-        if name == "OrderedDict":  # as a state_dict
-            return OrderedDict
-        if name == "_rebuild_from_type_v2":  # makes a tensor of a subclass, or one with attributes
-            return lambda rebuild, subclass, args, attributes: rebuild(*args)
-        if name.startswith("_rebuild_"):  # makes a tensor of a storage, or a Parameter of a tensor
-            return lambda storage, *rest: storage
-        return Nothing
-
-
-class Nothing:
-    """Stands for any other object in a pickle."""
-
-    def __init__(self, *args):
-        pass
-
-    def __setstate__(self, state):
-        pass
+    unpickler = Unpickler(io.BytesIO(pickled), encoding="utf-8")  # of weights_only=True, which runs no code
+    unpickler.persistent_load = storage_of  # what is called where a storage stands, which is not in the pickle
+    return unpickler.load()
 
 
 def find_state_dict(saved: dict) -> dict:
