@@ -56,30 +56,37 @@ class Checkpoint(NamedTuple):
         return notes
 
     def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
-        """Yields the tensors of each group, {name: tensor}, while threads read the next ones. Raises as `read` does."""
+        """Yields the tensors of each group, {name: tensor}, while threads read the next ones. Raises as `finite` does."""
         if self.folder is None:  # one after the other, because processes that share a tensor have to gather it together
             for group in groups:
-                yield {name: self.read(name) for name in group}
+                yield finite({name: self.read(name) for name in group})
             return
         ahead = deque()  # the groups that are being read
         with ThreadPool(N_READERS) as pool:
             for group in groups:
                 ahead.append({name: pool.apply_async(self.read, [name]) for name in group})
                 if len(ahead) > AHEAD:
-                    yield {name: result.get() for name, result in ahead.popleft().items()}
+                    yield finite({name: result.get() for name, result in ahead.popleft().items()})
             while ahead:
-                yield {name: result.get() for name, result in ahead.popleft().items()}
+                yield finite({name: result.get() for name, result in ahead.popleft().items()})
 
     @only_checkpoint_errors("its file of weights")
     def read(self, name: str) -> torch.Tensor:
-        """Returns a tensor in its own dtype. Raises CheckpointError if it holds NaN or infinity, or is of integers."""
+        """Returns a tensor in its own dtype. Raises CheckpointError if it is of integers."""
         info = self.tensors[name]
         require(info.dtype in PLAIN_DTYPES, f"{name!r} is {info.dtype}, use a checkpoint in F64, F32, F16, BF16, or "
                 "F8_E4M3 with a scale")
-        tensor = info.read()
+        return info.read()
+
+
+@only_checkpoint_errors("its file of weights")
+def finite(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns tensors by their names. Raises CheckpointError if one of them holds NaN or infinity."""
+    # Not in the threads that read: torch would use more threads in each of them, and hold up the scores.
+    for name, tensor in tensors.items():
         ends = torch.stack(tensor.aminmax())  # NaN if there is any
         require(ends.isfinite().all(), f"{name!r} holds NaN or infinity")
-        return tensor
+    return tensors
 
 
 def read_files(folder: Folder, files: list[str], index: Mapping[str, str]) -> Checkpoint:
