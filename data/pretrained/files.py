@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
+
 from ..names import printable
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # of the files that can be read; all but the first by torch
@@ -61,11 +63,11 @@ class Folder:
     def size(self, name: str) -> int:
         return self.fetch(name).stat().st_size
 
-    def read(self, name: str, start: int, n_bytes: int) -> bytearray:
+    def read(self, name: str, start: int, n_bytes: int) -> memoryview:
         """Returns the bytes of a file from `start` on. Raises CheckpointError if the file is too short."""
-        data = bytearray(n_bytes)
+        data = memoryview(np.empty(n_bytes, np.uint8))  # a bytearray would be filled with zeros first
         for first in range(0, n_bytes, PIECE):
-            piece = memoryview(data)[first : first + PIECE]
+            piece = data[first : first + PIECE]
             n_read = self.fill(piece, name, start + first)
             require(n_read == len(piece), f"{name} is cut short: get it again")
             self.lengths.append(n_read)

@@ -71,7 +71,7 @@ def read_safetensors(folder: Folder, file: str) -> tuple[dict[str, TensorInfo], 
     require(start <= min(size, MAX_HEADER),
             f"{file} is cut short, a pointer of Git LFS, or no safetensors: get it again")
     with only_checkpoint_errors(f"the header of {file}"):
-        header = json.loads(folder.read(file, 8, n_bytes))
+        header = json.loads(bytes(folder.read(file, 8, n_bytes)))
         header.pop("__metadata__", None)
         tensors = {}
         for name, entry in header.items():
