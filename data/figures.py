@@ -102,13 +102,9 @@ def put_steps(axis):
 
 def styles(causal_of):
     """Returns {name: dict(color, ls)}, the style of its line. causal_of: {name: causal}"""
-    others = itertools.cycle(itertools.product(DASHES, OTHERS))
-    first = {False: ENCODER, True: DECODER}  # by causal
+    others = itertools.cycle([dict(color=colour, ls=dash) for dash in DASHES for colour in OTHERS])
+    first = {False: dict(color=ENCODER, ls="-"), True: dict(color=DECODER, ls="-")}  # by causal
     style_of = {}
     for name, causal in causal_of.items():
-        if causal in first:
-            dash, colour = "-", first.pop(causal)
-        else:
-            dash, colour = next(others)
-        style_of[name] = dict(color=colour, ls=dash)
+        style_of[name] = first.pop(causal) if causal in first else next(others)
     return style_of
