@@ -145,17 +145,15 @@ def noted_signals():
     A signal may come in the middle of a step. So it is only noted here, and train.py acts on it between two steps.
     """
     signals = []
-    handlers_before = {}
     # SIGHUP: the terminal was closed. SIGUSR1, SIGUSR2: what Slurm's --signal sends before the time of a job is over.
-    for name in "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2":
-        signum = getattr(signal, name, None)  # Windows does not have all of them
-        if signum and signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
-            handlers_before[signum] = signal.signal(signum, lambda signum, frame: signals.append(signum))
-    try:
+    names = "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"
+    with contextlib.ExitStack() as handlers_before:
+        for name in names:
+            signum = getattr(signal, name, None)  # Windows does not have all of them
+            if signum and signal.getsignal(signum) != signal.SIG_IGN:  # nohup ignores SIGHUP, so that a run goes on
+                before = signal.signal(signum, lambda signum, frame: signals.append(signum))
+                handlers_before.callback(signal.signal, signum, before)
         yield signals
-    finally:
-        for signum, handler in handlers_before.items():
-            signal.signal(signum, handler)
 
 
 def leave_processes():
