@@ -69,6 +69,11 @@ def column_of(measure):
     return "val_loss" if measure == "loss" else measure
 
 
+def is_test(test):
+    """Returns whether this is (measure, left, direction, right), four texts."""
+    return isinstance(test, list | tuple) and [type(word) for word in test] == 4 * [str]
+
+
 def arms_of(side):
     """Returns the arms in one side of a test, which is an arm or 'arm - arm'."""
     return side.split(" - ")
@@ -87,12 +92,11 @@ def require_planned(path, planned, configs):
     """
     for test in planned if isinstance(planned, list | tuple) else [planned]:
         try:
-            if isinstance(test, str):  # the brackets around a single test were forgotten
-                raise TypeError
+            if not is_test(test):
+                raise ConfigError("expected (measure, left, '>' or '<', right)")
             require_test(*test, configs)
-        except (ConfigError, TypeError, AttributeError) as e:  # the last two: it is not four words
-            why = e if isinstance(e, ConfigError) else "expected (measure, left, '>' or '<', right)"
-            raise ConfigError(f"{path}: planned test {test!r}: {why}") from e
+        except ConfigError as e:
+            raise ConfigError(f"{path}: planned test {test!r}: {e}") from e
 
 
 def require_test(measure, left, direction, right, configs):

@@ -241,6 +241,7 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
     (("c.csv", "^# config {.*\n", ""), "c.csv", "c.csv is no comparison, or damaged (it has no line # config {...})"),
     (("c.csv", r"\A", "# planned [5]\n"), "c.csv", "c.csv is no comparison, or damaged"),
     (("c.csv", r"\A", '# planned [["loss", 5]]\n'), "c.csv", "expected (measure, left, '>' or '<', right)"),
+    (("c.csv", r"\A", '# planned [["loss", 5, "<", "a"]]\n'), "c.csv", "expected (measure, left, '>' or '<', right)"),
 ])
 def test_what_is_wrong_is_said_in_one_line_and_nothing_is_lost(tmp_path, monkeypatch, change, argv, words):
     monkeypatch.chdir(tmp_path)

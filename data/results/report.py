@@ -7,8 +7,8 @@ import numpy as np
 import pandas
 
 from config import ConfigError, run_file
-from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, require_planned, split_measure,
-                            task_of)
+from config.planned import (MEASURES, arms_of_test, column_of, differing_keys, is_test, require_planned,
+                            split_measure, task_of)
 from data.chance import SCORES
 from data.names import fixed
 from data.results.compare import (MIN_PAIRS, compare_pairs, counted, do_planned, find_baselines, finished, pairs_of,
@@ -92,7 +92,7 @@ def find_plan(paths, configs):
     for path in map(str, paths):
         if path.endswith(".csv"):
             _, planned, _ = split_comparison(path)
-            names = [arm for test in planned if len(test) == 4 for arm in arms_of_test(test)]  # maybe without runs
+            names = [arm for test in planned if is_test(test) for arm in arms_of_test(test)]  # maybe without runs
         else:
             plan = run_file(path)
             planned, names = plan.get("planned", []), plan.get("arms", {})
