@@ -117,6 +117,18 @@ def test_an_entry_that_cannot_be_compared_is_refused_in_one_line(tmp_path, old, 
         record.read_entry(tmp_path / "start" / "entry.csv")
 
 
+@pytest.mark.parametrize("changed, said", [
+    ("max_iterz = 300", "unknown key max_iterz; the nearest one is max_iters"),
+    ("max_iters = 310", "no entry of .*/open has the keys of config/record.py, the record: write those of one into it")])
+def test_a_leader_that_is_no_entry_is_refused_in_one_line(tmp_path, monkeypatch, changed, said):
+    text = (record.CONFIG / "record.py").read_text()
+    monkeypatch.setattr(record, "CONFIG", folder(tmp_path, {
+        "record.py": text.replace("max_iters = 300", changed).encode(),
+        "record_start.py": (record.CONFIG / "record_start.py").read_bytes()}, config=None))
+    with pytest.raises(SystemExit, match=f"^record: {said}"):
+        record.main([])
+
+
 def test_a_name_that_would_end_a_cell_of_the_table_is_refused(tmp_path, monkeypatch):
     (tmp_path / "entries.csv").write_text("track,entry,date,who\nstart,a|b,2026-11-26,me\n")
     monkeypatch.setattr(record, "FOLDER", tmp_path)

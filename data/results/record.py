@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas
 
-from config import HOW, load
+from config import HOW, ConfigError, load
 from config.planned import WITHIN_TASK
 from data import options
 from data.results.records import read_comparison
@@ -101,6 +101,8 @@ def read_track(name):
         flags = [f"--{key}={value}" for key, (value, _) in changes(records[0].config, track).items()]
         about = row | dict(commit=records[0].origin["commit"][0][:7])
         entries[row["entry"]] = Entry(steps_of(records, track.loss), " ".join(flags), about)
+    require("" in [entry.flags for entry in entries.values()],
+            f"no entry of {FOLDER}/{name} has the keys of config/{track.leader}, the record: write those of one into it")
     fastest_first = sorted(entries, key=lambda entry: entries[entry].steps.mean())
     return {entry: entries[entry] for entry in fastest_first}
 
@@ -160,7 +162,7 @@ def main(argv=None):
         print("\n\n".join(f"{table(name, entries)}\n\n{verdict(entries)}" for name, entries in entries_of.items()))
         if args.plot:
             plot(entries_of, args.plot)
-    except (RunError, OSError) as e:
+    except (ConfigError, RunError, OSError) as e:  # ConfigError: in the leader's file
         sys.exit(f"record: {e}")
 
 
