@@ -35,33 +35,21 @@ def nanogpt_model(folder, vocab_size, **sizes):
         return nanogpt.GPT(nanogpt.GPTConfig(block_size=512, vocab_size=vocab_size, **sizes))
 
 
-class Block(nn.Module):
-    """The block of nanoGPT: LayerNorm before each sublayer, q, k and v in one product."""
-
-    def __init__(self, n_head, C):
-        super().__init__()
-        self.n_head = n_head
-        self.ln_1, self.ln_2 = nn.LayerNorm(C), nn.LayerNorm(C)
-        self.qkv, self.proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
-        self.mlp = nn.Sequential(nn.Linear(C, 4 * C), nn.GELU(), nn.Linear(4 * C, C))
-
-    def forward(self, x):
-        heads = self.qkv(self.ln_1(x)).unflatten(-1, (3 * self.n_head, -1)).transpose(1, 2)
-        y = F.scaled_dot_product_attention(*heads.chunk(3, dim=1), is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).flatten(2))
-        return x + self.mlp(self.ln_2(x))
-
-
 class ImitatedNanoGPT(nn.Module):
-    """A decoder as nanoGPT writes it, with all logits and F.cross_entropy."""
+    """A decoder as nanoGPT writes it, of torch's own blocks, with all logits and F.cross_entropy."""
 
     def __init__(self, vocab_size, n_layer, n_head, n_embd):
         super().__init__()
+        # LayerNorm before each sublayer, and q, k and v in one product.
+        options = dict(dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+        block = nn.TransformerEncoderLayer(n_embd, n_head, 4 * n_embd, **options)
         self.tok_emb, self.pos_emb = nn.Embedding(vocab_size, n_embd), nn.Embedding(512, n_embd)
-        self.blocks = nn.Sequential(*(Block(n_head, n_embd) for _ in range(n_layer)), nn.LayerNorm(n_embd))
+        self.blocks = nn.TransformerEncoder(block, n_layer, nn.LayerNorm(n_embd), enable_nested_tensor=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(512))
 
     def forward(self, idx, targets):
-        logits = self.blocks(self.tok_emb(idx) + self.pos_emb.weight) @ self.tok_emb.weight.T
+        x = self.blocks(self.tok_emb(idx) + self.pos_emb.weight, self.mask, is_causal=True)
+        logits = x @ self.tok_emb.weight.T
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
