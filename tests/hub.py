@@ -7,8 +7,8 @@
         assert hub.sent("model.safetensors") < 1000         # bytes of it that went out
 
 Like the Hub it answers /api/models/ID[/revision/REV], /api/models/ID/refs and /ID/resolve/REV/FILE. It redirects weight
-files to a second host, the CDN, where it serves byte ranges. A dataset is a repository whose name begins with
-datasets/, as in its addresses; of these it also answers ID/tree/REV.
+files to a second host, the CDN, where it serves byte ranges: itself by another name. A dataset is a repository whose
+name begins with datasets/, as in its addresses; of these it also answers ID/tree/REV.
 Faults, for one file (or "api") at the host that sends its bytes: a status without content (503, 429, ...); or cut,
 stall: half the body, then the end of the connection, or nothing. With hub.ranges = False every file is sent whole.
 """
@@ -44,7 +44,8 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         file = "api" if path.startswith("/api/") else unquote(re.sub(".*/resolve/[^/]+/", "", path))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.entry = SimpleNamespace(host=self.server.host, path=self.path, headers=headers, file=file, sent=0)
+        host = "cdn" if headers["host"].startswith("localhost") else "hub"
+        self.entry = SimpleNamespace(host=host, path=self.path, headers=headers, file=file, sent=0)
         self.hub.log.append(self.entry)
         try:
             status, headers, body = self.route(path)
@@ -110,14 +111,14 @@ class Handler(BaseHTTPRequestHandler):
     def resolve(self, name: str, revision: str, file: str):
         repo, commit = self.find(name, revision)
         token = self.entry.headers.get("authorization", "").removeprefix("Bearer ")
-        if self.server.host == "hub" and repo.gated not in ("", token):
+        if self.entry.host == "hub" and repo.gated not in ("", token):
             raise Refused(403 if token else 401, "GatedRepo")
         if file not in repo.files[commit]:
             raise Refused(404, "EntryNotFound")
         content = repo.files[commit][file]
         size, etag = len(content), f'"{digest(commit, file)}"'
         headers = {"ETag": etag, "X-Repo-Commit": commit}
-        if self.server.host == "hub" and file.endswith((".safetensors", ".bin")):
+        if self.entry.host == "hub" and file.endswith((".safetensors", ".bin")):
             linked = {"X-Linked-Size": size, "X-Linked-ETag": etag, "Location": self.hub.cdn_url + self.path}
             return 302, headers | linked, b""
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.entry.headers.get("range", ""))
@@ -151,18 +152,16 @@ class Hub:
         self.faults: list[tuple] = []  # file, kind
         self.ranges = True
         self.lock, self.stopped = threading.Lock(), threading.Event()
-        self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
-        for server, server.host in zip(self.servers, ("hub", "cdn")):
-            server.hub = self
-            server.handle_error = lambda *_: None  # a client that hangs up
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        self.url, self.cdn_url = (f"http://127.0.0.1:{server.server_port}" for server in self.servers)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.hub = self
+        self.server.handle_error = lambda *_: None  # a client that hangs up
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        self.url, self.cdn_url = (f"http://{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost"))
 
     def close(self):
         self.stopped.set()
-        for server in self.servers:
-            server.shutdown()
-            server.server_close()
+        self.server.shutdown()
+        self.server.server_close()
 
     def add(self, name: str, files: dict[str, bytes], branch: str = "main", tag: str = "", gated: str = "",
             commit: str = "") -> str:
