@@ -25,6 +25,14 @@ def pytest_configure(config):
     config.addinivalue_line("markers", mark)
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    """A test draws the same random numbers whether it runs alone or after others."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def drawn(monkeypatch):
     """The figures that were drawn, in order. None is rendered, because that takes seconds: their files are empty."""

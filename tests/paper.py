@@ -30,8 +30,7 @@ TEXT = torch.tensor(list((prepare.find_sympy() / "core/expr.py").read_bytes())) 
 
 
 @pytest.fixture(autouse=True)
-def float64_and_a_seed():
-    torch.manual_seed(0)
+def float64():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

@@ -129,7 +129,6 @@ def test_heads_that_cancel_to_the_last_digit_have_no_score(C, D):
 
 def test_rows_that_only_rounding_keeps_from_zero_have_a_length():
     """The keys have two directions. Half of the tokens have queries that are orthogonal to both, but for rounding."""
-    torch.manual_seed(0)
     w_q, w_k = (w.double() for w in factors(96, 8))
     plane = torch.linalg.qr(torch.randn(8, 2).double()).Q  # (8, 2)
     w_k = w_k @ plane @ plane.T
@@ -140,7 +139,6 @@ def test_rows_that_only_rounding_keeps_from_zero_have_a_length():
 
 def test_queries_that_share_keys_and_cancel_to_1e_6_are_scored_to_1e_4():
     """Four query heads to a key head, float32: of their sum in float32 one digit would be left."""
-    torch.manual_seed(0)
     w_q, w_k = torch.randn(4, 96, 8), torch.randn(1, 96, 8)
     w_q = torch.cat([w_q, -w_q * (1 + 1e-6 * torch.randn(4, 96, 8))])
     whole = sum(q.double() @ w_k[0].double().T for q in w_q)
@@ -164,7 +162,6 @@ def test_the_size_of_the_weights_does_not_matter_however_small_or_large(r, scale
 
 
 def model(config, path):
-    torch.manual_seed(0)
     AutoModel.from_config(config).save_pretrained(path)
     return str(path)
 
@@ -242,7 +239,6 @@ def test_paper_goes_on_where_it_stopped(hub, monkeypatch, analysed):
 
 
 def test_the_table_of_a_folder_has_no_long_path_no_minus_zero_and_nothing_published_for_its_name(analysed):
-    torch.manual_seed(0)
     a = torch.randn(16, 16)
     skew = 1.001 * (a - a.T) * (a + a.T).norm() / (a - a.T).norm()  # a symmetry of -0.001
     path = Path(bert("long-" * 20 + "/gpt2", 0.5), "model.safetensors")

@@ -8,6 +8,7 @@ from data import chance
 from data.grams import Product
 
 N, DRAWS = 96, 400
+torch.manual_seed(0)
 i = torch.arange(1, N + 1, dtype=torch.float64)
 SPECTRA = dict(one=1 * (i == 1), three=1 * (i < 4), falls=1 / i, half=1 * (i <= N / 2), grows=i, head=1 + 10 * (i == 1),
                rotation=i**0, nearly_1=1 + 1e-3 * i / N, nearly_one=1 + 1e-3 * (i == 1),
@@ -56,7 +57,6 @@ def test_the_moments_are_those_of_the_singular_values_also_of_tiny_weights_and_o
 
 @pytest.mark.parametrize("r, common", [(1, 0), (4, 0), (4, 1), (4, 3), (32, 0), (32, 3)])  # common: of both sides
 def test_random_matrices_in_the_directions_of_another_have_about_its_mean_and_no_larger_deviation(r, common):
-    torch.manual_seed(0)
     w_q, w_k = common * torch.randn(32, r).double() + torch.randn(2, 32, r).double()
     u, s, vt = torch.linalg.svd(w_q @ w_k.T)
     drawn = analyze.symmetry((u * s) @ u.T @ torch.randn(4000, 32, 32).double() @ (vt.T * s) @ vt)

@@ -16,7 +16,6 @@ from tests.toy import layer_symmetry
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
     return AutoModel.from_config(LLAMA)
 
 

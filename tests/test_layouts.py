@@ -330,7 +330,6 @@ FUSED = [  # the weight of layer 0, its projection as in that code, the number o
 
 @pytest.mark.parametrize("name, project, n_kv_head, config", FUSED)
 def test_a_fused_weight_is_cut_as_a_models_own_code_cuts_it(name, project, n_kv_head, config):
-    torch.manual_seed(0)
     weight = torch.randn(4 * (8 + 2 * n_kv_head), 32)
     q, k = project(weight.T, 8, n_kv_head)  # x = 1: basis vectors; (C, H, D), (C, Hkv, D)
     [stack], _ = find_stacks(dict(num_hidden_layers=1, num_attention_heads=8) | config, {name: weight.shape})

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from analyze import split_heads, symmetry, wqk
 from model import MLP, ModelConfig
-from tests.paper import batch_of, betas, exact, float64_and_a_seed, fresh  # noqa: F401
+from tests.paper import batch_of, betas, exact, float64, fresh  # noqa: F401
 
 # ---- S1.1, S1.2: what attention computes -------------------------------------------------------------------------
 

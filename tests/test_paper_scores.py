@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import init
 from analyze import directionality, directionality_eq17, symmetry, wqk
 from data import chance
-from tests.paper import assert_mean, exact, float64_and_a_seed  # noqa: F401
+from tests.paper import assert_mean, exact, float64  # noqa: F401
 
 # ---- S1.5: the symmetry score ------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from analyze import directionality, symmetry
 from config import load
 from tests.lives import make_trainer
-from tests.paper import (MASK, assert_mean, batch_of, betas, exact, float64_and_a_seed, fresh,  # noqa: F401
+from tests.paper import (MASK, assert_mean, batch_of, betas, exact, float64, fresh,  # noqa: F401
                          products, symmetry_of_betas)
 
 # ---- S1.4.1, S1.4.2: rows and columns, expected ------------------------------------------------------------------

@@ -129,7 +129,6 @@ def test_a_corpus_that_is_too_small_says_how_large_it_must_be(cfg, corpus, eval_
 
 
 def test_score_rows_are_the_definitions_of_each_head_layer_and_small_update():
-    torch.manual_seed(0)
     old = torch.randn(2, 2, 12, 12)  # W_q and W_k of two layers, (2, L, C, C), in float32, as a run holds them
     new = old + 1e-5 * torch.randn_like(old)  # W_qk - its old value would lose most digits
     rows = analyze.score_rows(5, "positions", 3, new, old)
