@@ -357,7 +357,8 @@ def test_figure_2_and_the_table_hold_medians_and_quartiles_over_layers(drawn, an
             (_, y), = dot.lines[0].get_xydata()
             (low, high), = [segment[:, 1] for segment in dot.lines[2][0].get_segments()]
             assert (low, y, high) == pytest.approx((q1, median, q3))
-            assert f"{median:.2f} [{q1:.2f}, {q3:.2f}]" in line
+            rounded = [round(x, 2) + 0.0 for x in (median, q1, q3)]  # no -0.0
+            assert "{:.2f} [{:.2f}, {:.2f}]".format(*rounded) in line
         assert [dot.lines[0].get_color() for dot in dots] == [figures.ENCODER, figures.DECODER]
 
 
