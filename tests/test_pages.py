@@ -48,6 +48,15 @@ def test_medians_by_positions_are_those_of_the_published_models_that_were_scored
             assert cell.strip().replace("no model", "") == expected, (words, causal)
 
 
+def test_the_table_of_matrices_counts_the_rows_of_both_files():
+    page = (ROOT / "data/pretrained/README.md").read_text()
+    expected = pandas.DataFrame({name: pandas.read_csv(ROOT / f"data/pretrained/{name}.csv")["matrix"].value_counts()
+                                 for name in ("models", "printed_tables")}).fillna(0)
+    for matrix, *counts in expected.itertuples():
+        cells = re.search(rf"^\| {matrix} \| (\d+) \| (\d+) \|", page, re.MULTILINE)
+        assert cells and [int(cell) for cell in cells.groups()] == counts, matrix
+
+
 def test_the_table_of_readme_is_what_its_comparison_prints():
     """Losses of the two tasks stand in columns of their own."""
     expected = {}
