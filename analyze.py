@@ -150,14 +150,14 @@ def scores(w_q, w_k, gamma=GAMMA):
     Several W_q (H, C, r) may share one W_k (C, r). Of two Linear layers: scores(q.weight.T, k.weight.T). If these have
     grouped keys, which are fewer: scores(*layer_factors(split_heads(q.weight.T, H), split_heads(k.weight.T, Hkv))).
 
-    They are computed in float64, where W_q is. data/grams.py mostly does without the (C, C) product.
+    They are computed in float64, on the device of W_q. data/grams.py mostly does without the (C, C) product.
     """
     w_q, w_k = (w if torch.is_tensor(w) else torch.as_tensor(w, device="cpu") for w in (w_q, w_k))
     return scores_of(load("grams").Product(w_q, w_k), gamma)
 
 
 def scores_of(product, gamma):
-    """The scores of a grams.Product."""
+    """The scores of a grams.Product, which measures the symmetry and the norms of rows and columns."""
     s, row_norms, column_norms = product.measured
     d = balance(excess(row_norms, gamma), excess(column_norms, gamma))
     eq17 = balance(outliers(row_norms, gamma), outliers(column_norms, gamma))
@@ -173,7 +173,7 @@ def layer_product(w_q, w_k):
 
 
 def score_layer(product, gamma=GAMMA):
-    """The row of a layer in the table (scores_table.COLUMNS)."""
+    """The row of a layer in the table. limit: by chance 95 of 100 directionalities are between minus this and this."""
     chance = load("chance")
     n, r = product.w_q.shape
     limit = chance.directionality_limit(n, chance.moments(product), gamma)
@@ -381,7 +381,7 @@ def report_models(args):
         if args.csv:  # at once, so that nothing is lost if this is stopped
             scores_table.add_scores(args.csv, rows)
         scored[target] = model
-    report.report_models(args, scores_table.choose(table, targets))
+    report.show_scores(args, scores_table.choose(table, targets))
     if args.matrices and scored:
         load("pretrained.figures").plot_matrices(scored, args.matrices)
     return 1 if n_errors or len(scored) < len(to_score) else 0

@@ -31,7 +31,7 @@ q and k remain two parameters, so training can move them apart.
 
 import torch
 
-from model import BERT_STD  # with which every matrix is drawn
+from model import BERT_STD  # the standard deviation of the random start
 
 # A start is a function. It takes the random W_q and W_k of a layer, w_q and w_k (H, C, D), and returns new ones.
 # The W_qk of head h is w_q[h] @ w_k[h].T, (C, C). The random matrices Z and A are drawn from `generator`.
@@ -151,8 +151,8 @@ def apply_to_layer_(q, k, v, n_head, init="random", qk_std="init_std", v_std="in
 
 def find_std(std, init_std, n_embd):
     """
-    Returns the standard deviation that qk_std or v_std asks for. A number is meant as it is. "init_std" is that of all
-    matrices, and "linear" that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
+    Returns the standard deviation that qk_std or v_std asks for: a number itself, with "init_std" that of all other
+    matrices, and with "linear" that of a new nn.Linear, 1 / sqrt(3 C), which the published symmetric runs had.
     """
     return {"init_std": init_std, "linear": (3 * n_embd) ** -0.5}.get(std, std)
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 
 LN_EPS = 1e-12  # in every LayerNorm, as in BERT; PyTorch's default is 1e-5
 BERT_STD = 0.02  # the standard deviation of every matrix at the start, as in BERT, whatever n_embd is
-LOGITS_AT_ONCE = 2**24  # at most, 64 MB of them, where a loss is computed in pieces
+LOGITS_AT_ONCE = 2**24  # 64 MB, the most that a loss in pieces holds in memory at a time
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ModelConfig:
     attn_dropout: float = 0.1  # on the attention weights
     causal: bool = False  # False: encoder; True: decoder
     # Options that BERT does not have, for experiments:
-    positions: str = "learned"  # "rotary" (rotate) or "untied" (position_logits): W_qk sees none of these
+    positions: str = "learned"  # or "rotary" (rotate) or "untied" (position_logits), neither of which is in W_qk
     qk_norm: bool = False  # scale every query and key of a head to norm sqrt(D)
     init_std: float = BERT_STD  # of every matrix at the start
 
@@ -250,7 +250,7 @@ class Transformer(nn.Module):
     def loss(self, x, targets):
         """x (N, C), targets (N,) -> the mean cross-entropy of the logits of x, ()."""
         rows = LOGITS_AT_ONCE // self.cfg.vocab_size
-        if len(x) > rows and pieces_help(x):
+        if len(x) > rows and pieces_help(x):  # `rows` at a time, and not as many as torch would choose
             options = nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
             return F.linear_cross_entropy(x, self.tok_emb.weight, targets, linear_bias=self.head.bias, options=options)
         logits = F.linear(x, self.tok_emb.weight, self.head.bias)  # (N, V)
@@ -258,6 +258,6 @@ class Transformer(nn.Module):
 
 
 def pieces_help(x):
-    """Whether torch can make the logits of x a few rows at a time (since 2.13), and is faster with many of them."""
+    """Whether torch can make the logits of x a few rows at a time (since 2.13), and is then faster if x is long."""
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     return is_plain and not torch.compiler.is_compiling() and hasattr(F, "linear_cross_entropy")

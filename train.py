@@ -146,7 +146,7 @@ class Watch:
         self.began = time.perf_counter()
 
     def is_time(self):
-        """Returns whether to look now. Several processes must stop at the same step, so they ask only every few."""
+        """Returns whether to look now. Of several processes all must stop at one step, so a signal waits for it."""
         told_alone = self.trainer.place.world == 1 and len(self.signals) > 0
         return self.trainer.step >= self.next_look or told_alone
 
@@ -279,7 +279,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self):
-        """Returns the mean loss [nats/token] of eval_iters validation batches, which are the same for every seed."""
+        """Returns the mean loss [nats/token] on eval_iters validation batches, which are the same for every seed."""
         self.model.eval()  # switches dropout off
         losses = []
         for i in range(self.cfg.eval_iters):
@@ -294,7 +294,7 @@ class Trainer:
 
     def begin(self):
         """Loads out_dir/ckpt.pt if this run resumes. Nothing is written yet, because the run may be refused."""
-        from data.results import checkpoints  # here, as all that is met once: it is not needed to train
+        from data.results import checkpoints  # imported here, because no training step needs it
 
         cfg, say = self.cfg, self.place.say
         with checkpoints.checkpoint_to_resume(self.out, cfg, self.corpus.meta, self.place.device) as state:

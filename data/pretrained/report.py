@@ -11,7 +11,7 @@ from .sources import known_models
 LONGEST = 36  # characters of a model's name in a table
 
 
-def report_models(args, table):
+def show_scores(args, table):
     """Prints and draws what was asked for: the paper, a training, or single models. table: of scores_table.choose"""
     if table.empty and not args.paper:  # nothing could be scored
         return
