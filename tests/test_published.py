@@ -136,7 +136,8 @@ def test_table_1_and_the_scores_at_the_end_come_out_of_the_authors_files(tmp_pat
 def test_the_layers_of_the_authors_and_of_our_runs_are_drawn_one_by_one(tmp_path, drawn):
     """Of a comparison with two layers, whose last scores are in its file."""
     masks = HERE.parent / "masks.csv"
-    draw.draw_depth(dict(half=compare.pool([masks])["half"]), tmp_path / "f.png")
+    arms, _ = compare.pool([masks])
+    draw.draw_depth(dict(half=arms["half"]), tmp_path / "f.png")
     theirs, ours = [[line.get_ydata()[-1] for line in drawn[0].axes[i].lines[:-1]] for i in (2, 3)]
     scores = pd.read_csv(HERE / "trajectories.csv").query("run == 'bert_small--encoder--wikipedia' and step == 200_000")
     assert theirs == pytest.approx(list(scores["symmetry"]))

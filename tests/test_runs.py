@@ -204,7 +204,8 @@ def test_a_comparison_is_drawn_again_from_its_csv_without_the_runs(tmp_path):
     assert printed(path, "--csv", again, "--plot", tmp_path / "b.png") == first
     assert again.read_text() == path.read_text()
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    shapes = {name: of_arm[0].layers("symmetry").shape for name, of_arm in compare.pool([path]).items()}
+    arms, _ = compare.pool([path])
+    shapes = {name: of_arm[0].layers("symmetry").shape for name, of_arm in arms.items()}
     assert shapes["null"] == (11, 3) and shapes["random"] == (11, 2)
 
 
@@ -224,6 +225,7 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(monkeypatch, c
     (("c.csv", "config of a {", 'config of a {"of_a_fork": 1, '), "a-2 c.csv", "two runs called a differ in of_a_fork"),
     (None, "a-1 --csv c.csv", "c.csv holds a run of b with the seed 1, which would be lost"),
     (None, "a-1 --csv no.text", "no.text is no comparison"),
+    (None, "a-1 --plan a-1/log.csv", "a-1/log.csv is no comparison"),
     (None, "nowhere", "No such file or directory: 'nowhere'"),
     (("a-1/log.csv", r"(?s)\n.*", "\n"), "a-1", "a-1 has no row in its CSV files yet"),
     (("a-1/scores.csv", "^100,wqk,0,,", "100,wqk,0,,x"), "a-1", "scores.csv is damaged"),
@@ -311,10 +313,10 @@ def test_every_comparison_that_is_kept_names_clean_commits_of_this_history_and_h
     for path in sorted(CSV.glob("*.csv")):
         if path.stem == "public":  # scores of models
             continue
-        _, planned, _ = records.split_comparison(path)
+        there, planned = records.read_comparison(path)
         in_plan = run_file(ROOT / f"config/arms/{path.stem}.py").get("planned", [])  # depth has no tests
         assert planned == [list(test) for test in in_plan]
-        for record in records.read_comparison(path):
+        for record in there:
             for commit in record.origin["commit"]:
                 is_here = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=CSV)
                 assert is_here.returncode == 0, f"{path.name}: {commit}"

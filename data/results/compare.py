@@ -25,15 +25,22 @@ MIN_PAIRS = 6  # with five, all of one sign, p is 2 / 2^5 = 0.06
 
 
 def pool(paths):
-    """Returns {arm: its records}. Raises RunError if two runs of one name are not of one arm."""
-    arms = {}
+    """
+    Returns {arm: its records}, and {path: its planned tests} of those that are files of comparisons.
+
+    Raises RunError if two runs of one name are not of one arm.
+    """
+    arms, plans = {}, {}
     for path in paths:
-        records = [read_run(path)] if Path(path).is_dir() else read_comparison(path)
+        if Path(path).is_dir():
+            records = [read_run(path)]
+        else:
+            records, plans[path] = read_comparison(path)
         for record in records:
             for other in arms.setdefault(record.arm, []):
                 require_same_arm(record, other)
             arms[record.arm].append(record)
-    return arms
+    return arms, plans
 
 
 def require_same_arm(record, other):

@@ -56,7 +56,8 @@ class Entry(NamedTuple):
 
 def read_entry(path):
     """Returns the eight runs of an entry, by seed. Raises RunError if they cannot be compared with other entries."""
-    records = sorted(read_comparison(path), key=lambda record: record.seed)
+    records, _ = read_comparison(path)
+    records.sort(key=lambda record: record.seed)
     seeds = [record.seed for record in records]
     require(seeds == list(SEEDS), f"{path} has the seeds {seeds}, expected {SEEDS.start} to {SEEDS.stop - 1}")
     config = records[0].config  # one for all seeds, because an arm of such a file has one

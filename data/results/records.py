@@ -181,10 +181,10 @@ def write_comparison(path, arms, planned=()):
     tables = {(name, record.seed): record.table for name, records in arms.items() for record in records}
     lines = [f"{PLANNED}{json.dumps(planned)}"] if planned else []
     if Path(path).exists():
-        for record in read_comparison(path):
+        there, before = read_comparison(path)
+        for record in there:
             require((record.arm, record.seed) in tables, f"{path} holds a run of {record.arm} with the seed "
                     f"{record.seed}, which would be lost: give another --csv")
-        before = split_comparison(path)[1]
         require(not before or json.dumps(before) == json.dumps(planned),
                 f"{path} holds other planned tests, which would be lost: give another --csv, or --plan={path}")
     whole = pandas.concat(tables, names=["arm", "seed", "step"])
@@ -223,39 +223,34 @@ def config_lines(arms):
     return lines
 
 
-def split_comparison(path):
-    """Splits the file of a comparison. Returns {arm: its keys}, its planned tests, and the lines of its rows."""
-    configs, planned, rows = {}, [], []
-    for line in Path(path).read_text().splitlines():
-        comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
-        if comment:
-            configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
-        elif line.startswith(PLANNED):
-            planned = [list(test) for test in json.loads(line.removeprefix(PLANNED))]
-        else:
-            rows.append(line)
-    if None not in configs:
-        raise ValueError("it has no line # config {...}")
-    shared = configs.pop(None)
-    return {arm: with_defaults(shared | config) for arm, config in configs.items()}, planned, rows
-
-
 def read_comparison(path):
-    """Returns the records in a file of write_comparison. Raises RunError if it is another file, or damaged."""
+    """
+    Returns the records in a file of write_comparison, and its planned tests.
+
+    Raises RunError if it is another file, or damaged.
+    """
+    configs, planned, records = {}, [], []
     try:
-        configs, _, rows = split_comparison(path)
+        text = Path(path).read_text()
+        for line in text.splitlines():
+            comment = re.match(r"# config (?:of (.+?) )?(\{.*\})$", line)
+            if comment:
+                configs[comment[1]] = json.loads(comment[2])  # [None]: of the line without the name of an arm
+            elif line.startswith(PLANNED):
+                planned = [list(test) for test in json.loads(line.removeprefix(PLANNED))]
+        if None not in configs:
+            raise ValueError("it has no line # config {...}")
         types = defaultdict(lambda: float, arm=str, seed=int, step=int)
         # An arm may be called null, which pandas would read as nan.
-        table = pandas.read_csv(io.StringIO("\n".join(rows)), dtype=types, na_values=[""], keep_default_na=False)
-        records = []
+        rows = io.StringIO(text)
+        table = pandas.read_csv(rows, comment="#", dtype=types, na_values=[""], keep_default_na=False)
         for (arm, seed), of_run in table.groupby(["arm", "seed"], sort=False):
-            of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")
-            config = configs[arm] | dict(seed=seed)
-            origin = {}
-            for key in config.keys() & set(ORIGIN):
-                texts = config.pop(key)
+            config = with_defaults(configs[None] | configs[arm]) | dict(seed=seed)
+            origin = {key: config.pop(key) for key in ORIGIN if key in config}
+            for key, texts in origin.items():
                 origin[key] = [texts] if isinstance(texts, str) else texts  # older files have one text
+            of_run = of_run.drop(columns=["arm", "seed"]).set_index("step")
             records.append(Record(arm, seed, config, of_run, origin))
-        return records
     except (KeyError, TypeError, ValueError) as e:
         raise RunError(f"{path} is no comparison, or damaged ({str(e).strip()}): give another file") from e
+    return records, planned

@@ -1,7 +1,6 @@
 """Prints comparisons of runs of train.py (analyze.py --runs), and draws the pictures that go with them."""
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pandas
@@ -15,17 +14,16 @@ from data.results.compare import (MIN_PAIRS, compare_pairs, counted, do_planned,
                                   pool)
 from data.results.ends import table_of_ends
 from data.results.exact import DRAWS, EXACT_PAIRS, holm
-from data.results.records import origins, split_comparison, write_comparison
+from data.results.records import origins, read_comparison, write_comparison
 from data.results.runs import require
 
 
 def report_runs(args):
     """Compares runs, from their folders or from the CSV file of a comparison, or shows the ends of a single run."""
-    pooled = pool(args.runs)
+    pooled, plans = pool(args.runs)
     measure = args.measure or "loss"
     split_measure(measure)  # an error if there is no such measure
-    files = [args.plan] if args.plan else [path for path in args.runs if not Path(path).is_dir()]
-    planned = find_plan(files, {name: records[0].config for name, records in pooled.items()})
+    planned = find_plan(args.plan, plans, {name: records[0].config for name, records in pooled.items()})
     arms = choose_arms(pooled, args.arms, args.baseline, measure)
     runs = list(itertools.chain(*arms.values()))
     if args.csv:
@@ -82,25 +80,26 @@ def report_comparison(arms, baseline, measure, has_all):
     return texts + notes_on_runs(measured)
 
 
-def find_plan(paths, configs):
+def find_plan(path, plans, configs):
     """
-    Returns the planned tests in one of these files, which may be plans or CSV files of comparisons; [] if none has any.
+    Returns the planned tests in the file of --plan, a plan or a comparison, or else those in plans; [] if none has any.
 
-    configs: {arm: its keys} of the runs that there are. Raises ConfigError if a test is wrong, or two files have some.
+    plans: {path: planned tests} of the comparisons that are read; configs: {arm: its keys} of the runs that there are.
+    Raises ConfigError if a test is wrong, or two files have some.
     """
-    plans = []
-    for path in map(str, paths):
-        if path.endswith(".csv"):
-            _, planned, _ = split_comparison(path)
-            names = [arm for test in planned if is_test(test) for arm in arms_of_test(test)]  # maybe without runs
-        else:
-            plan = run_file(path)
-            planned, names = plan.get("planned", []), plan.get("arms", {})
+    names = []  # of arms without runs
+    if path and path.endswith(".py"):
+        plan = run_file(path)
+        plans, names = {path: plan.get("planned", [])}, plan.get("arms", {})
+    else:
+        plans = {path: read_comparison(path)[1]} if path else plans
+        names = [arm for planned in plans.values() for test in planned if is_test(test) for arm in arms_of_test(test)]
+    for path, planned in plans.items():
         require_planned(path, planned, dict.fromkeys(names) | configs)
-        plans += [planned] if planned else []
-    if len(plans) > 1:
+    found = [planned for planned in plans.values() if planned]
+    if len(found) > 1:
         raise ConfigError("several of these files have planned tests: choose one with --plan=FILE")
-    return plans[0] if plans else []
+    return found[0] if found else []
 
 
 def legend(measure, has_p):

@@ -46,7 +46,8 @@ def draw_depth(arms, path):
 
 
 def main(folder=PICTURES):
-    draw_depth(compare.pool([HERE.parent / "depth.csv"]), folder / "depth.png")
+    arms, _ = compare.pool([HERE.parent / "depth.csv"])
+    draw_depth(arms, folder / "depth.png")
     curves = pandas.read_csv(HERE / "loss_curves.csv")  # training losses [nats/token], a column for each run
     curves = curves.set_index(200 * (curves.index + 1))  # one row every 200 updates
     scores_of = pandas.read_csv(HERE / "trajectories.csv").groupby("run")
