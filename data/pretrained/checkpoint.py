@@ -56,7 +56,7 @@ class Checkpoint(NamedTuple):
         return notes
 
     def stream(self, groups: Sequence[Sequence[str]]) -> Iterator[dict[str, torch.Tensor]]:
-        """Yields the tensors of each group, {name: tensor}, while threads read the next ones. Raises CheckpointError."""
+        """Yields the tensors of each group, {name: tensor}, while threads read the next. Raises CheckpointError."""
         if self.folder is None:  # one after the other, because processes that share a tensor have to gather it together
             for group in groups:
                 yield finite({name: self.read(name) for name in group})
