@@ -104,7 +104,7 @@ def loop(trainer, signals):
     """Trains until max_iters, or until a process gets a signal. Returns True if a signal ended it."""
     cfg = trainer.cfg
     watch = Watch(trainer, signals)
-    hidden = trainer.place.rank > 0 or None  # one bar for all; None: where stderr is no terminal, tqdm hides it too
+    hidden = True if trainer.place.rank > 0 else None  # one bar for all processes; None: tqdm hides it in a log file
     with tqdm(total=cfg.max_iters, initial=trainer.step, unit="step", disable=hidden) as bar:
         if trainer.rows == runs.HEADERS:  # nothing is written yet, and the start belongs to every curve
             trainer.write_scores()
