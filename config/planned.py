@@ -90,6 +90,7 @@ def require_planned(path, planned, configs):
 
     configs: {arm: its keys, or None where they are not known}, of all arms that there are.
     """
+    configs = {str(arm): config for arm, config in configs.items()}  # a file may call an arm 1
     for test in planned if isinstance(planned, list | tuple) else [planned]:
         try:
             if not is_test(test):

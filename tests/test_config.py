@@ -179,6 +179,11 @@ def test_the_command_prints_every_arm_and_seed_and_every_arm_once_before_any_has
     main([str(tmp_path / "two.py"), "--max_iters=40"])
     shorter = [load(shlex.split(line)).out_dir for line in capsys.readouterr().out.splitlines()]
     assert not {cfg.out_dir for cfg in found} & set(shorter)  # or the whole runs would go on from the end of a trial
+    (tmp_path / "named.py").write_text(PLAN.replace(ARMS, "{1: {}, 2: dict(init='skew')}")
+                                       + "\nplanned = [('symmetry', '1', '>', '2')]")
+    main([str(tmp_path / "named.py")])  # a name may be a number
+    assert [line.split()[-2] for line in capsys.readouterr().out.splitlines()[:2]] == [
+        "--out_dir=out/arms/named/1-3", "--out_dir=out/arms/named/2-3"]
     main(["positions"])
     main(["config/arms/positions"])  # as a shell completes it
     lines = capsys.readouterr().out.splitlines()
